@@ -19,7 +19,7 @@ from bertsmith.inference.predictor import Predictor
 from bertsmith.tasks.examples.encoding import join_segments, pair_windows, single_windows
 from bertsmith.tasks.finetuning import pieces_of
 from bertsmith.tasks.tagging import Tagging
-from bertsmith.text.tokens.byte_level import BYTE_SYMBOLS, byte_level_backend
+from bertsmith.text.tokens.byte_level import BYTE_SYMBOLS, build_byte_level_backend
 from bertsmith.text.tokens.sequence_rules import Strategy, Truncation
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
@@ -112,7 +112,7 @@ def test_words_are_given_to_a_byte_level_vocabulary_as_bertsmith_reads_them() ->
     assert "every word, the first too, with a blank" in " ".join(PAGE.read_text(encoding="utf-8").split())
     special = dict(zip(ROLES, ("<pad>", "<unk>", "<s>", "</s>", "<mask>"), strict=True))
     vocabulary = {piece: number for number, piece in enumerate([*special.values(), *sorted(BYTE_SYMBOLS)])}
-    tokenizer = Tokenizer(byte_level_backend(vocabulary, [], special, add_prefix_space=False), special)
+    tokenizer = Tokenizer(build_byte_level_backend(vocabulary, [], special, add_prefix_space=False), special)
     task = Tagging(Tagging.Settings())
     (words,) = pieces_of(task, [task.example(["red", "cat", "."])], tokenizer)
     theirs = tokenizer.backend.encode([" red", " cat", " ."], is_pretokenized=True, add_special_tokens=False)

@@ -30,7 +30,11 @@ from bertsmith.text.corpus.building import build_corpus
 from bertsmith.text.corpus.corpus import Corpus
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.decontamination.evaluation_texts import read_evaluation_file
-from bertsmith.text.decontamination.scanning import find_places, joined_words, separated_words
+from bertsmith.text.decontamination.scanning import (
+    find_places,
+    split_at_punctuation,
+    split_without_punctuation,
+)
 from corpus import measure
 from harness import end_without, report
 
@@ -61,7 +65,7 @@ def _replaced(words: list[str], places: Iterable[int]) -> str:
 def _every_tenth(text: str, draw: random.Random) -> str:
     """One of each ten words, and of the rest; of rows below eight words none. A mark alone is no word."""
     words = text.split()
-    places = [place for place, word in enumerate(words) if joined_words(word)]
+    places = [place for place, word in enumerate(words) if split_without_punctuation(word)]
     if len(places) < 8:
         return text
     return _replaced(words, [draw.choice(places[start : start + 10]) for start in range(0, len(places), 10)])
@@ -80,10 +84,10 @@ def _one_word_out(text: str, draw: random.Random) -> str:
 
 
 def _shuffled(text: str, draw: random.Random) -> str:
-    words, before = text.split(), separated_words(text)
+    words, before = text.split(), split_at_punctuation(text)
     for _ in range(100):  # of three words the order may come out as it was
         draw.shuffle(words)
-        if separated_words(" ".join(words)) != before:
+        if split_at_punctuation(" ".join(words)) != before:
             break
     return " ".join(words)
 
@@ -131,7 +135,7 @@ def _rows(data: Path, count: int) -> list[str]:
     draw, texts = random.Random(0), list[str]()
     for name in PLANTED_FROM:
         found = {each.text for each in read_evaluation_file(data / name).texts}
-        usable = sorted(text for text in found if len(separated_words(text)) >= 3)
+        usable = sorted(text for text in found if len(split_at_punctuation(text)) >= 3)
         texts += draw.sample(usable, min(count, len(usable)))
     return texts
 
@@ -172,14 +176,14 @@ def _by_thirteen(corpus: Corpus, texts: Sequence[str]) -> set[int]:
     wanted: dict[tuple[str, ...], list[int]] = {}
     lengths = set()
     for number, text in enumerate(texts):
-        words = separated_words(text)
+        words = split_at_punctuation(text)
         length = min(RUN, len(words))
         lengths.add(length)
         for start in range(len(words) - length + 1):
             wanted.setdefault(tuple(words[start : start + length]), []).append(number)
     found: set[int] = set()
     for document in corpus.documents("train"):
-        words = separated_words(" ".join(document.sentences))
+        words = split_at_punctuation(" ".join(document.sentences))
         for length in lengths:
             for run in zip(*(islice(words, start, None) for start in range(length)), strict=False):
                 found.update(wanted.get(run, ()))

@@ -14,7 +14,7 @@ import growth
 import growth_plot
 import varied_text
 from bertsmith.text.corpus.corpus import Corpus
-from bertsmith.text.corpus.selection import signature
+from bertsmith.text.corpus.selection import compute_signature
 from bertsmith.training import machine
 
 pytestmark = pytest.mark.thorough
@@ -30,7 +30,7 @@ def test_copies_are_no_duplicates_and_bring_new_words(small_corpus: Corpus) -> N
     copy = small_corpus.manifest.splits["train"].counts.documents
     made = [" ".join(each) for each in islice(varied_text.documents_without_end(small_corpus), 3 * copy)]
     assert made[:copy] == [" ".join(document.sentences) for document in small_corpus.documents("train")]
-    signatures = np.array([signature(text.split()) for text in made])
+    signatures = np.array([compute_signature(text.split()) for text in made])
     for number in range(copy, len(made)):
         alike = (signatures[:number] == signatures[number]).mean(axis=1)
         assert alike.max() < 0.7, made[number]

@@ -26,7 +26,7 @@ from bertsmith.tasks.classification import Classification
 from bertsmith.tasks.finetuning import encode_examples
 from bertsmith.tasks.tagging import Tagging
 from bertsmith.tasks.task_model import TaskModel
-from bertsmith.text.tokens.byte_level import BYTE_SYMBOLS, byte_level_backend
+from bertsmith.text.tokens.byte_level import BYTE_SYMBOLS, build_byte_level_backend
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.finetuning.finetune import finetune
 
@@ -115,7 +115,7 @@ def byte_level() -> Tokenizer:
     pieces = [*names, *sorted(BYTE_SYMBOLS), "he", "Ġhe", "Ġ(", "Ġ."]
     merges = [("h", "e"), ("Ġ", "he"), ("Ġ", "("), ("Ġ", ".")]
     vocabulary = {piece: number for number, piece in enumerate(pieces)}
-    return Tokenizer(byte_level_backend(vocabulary, merges, special, add_prefix_space=False), special)
+    return Tokenizer(build_byte_level_backend(vocabulary, merges, special, add_prefix_space=False), special)
 
 
 THAI = "สวัสดีครับ" * 11  # too long a word for WordPiece: each of its characters is read by itself

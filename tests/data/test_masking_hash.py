@@ -5,7 +5,7 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from bertsmith.data.masking import _draws
+from bertsmith.data.masking import _draw_bits
 
 COUNT = 1 << 17
 SIGMAS = 4.5  # of 64 bits x some tests at fixed seeds; by chance one in 150,000 is beyond
@@ -21,7 +21,7 @@ each_kind = pytest.mark.parametrize("keys", KEYS.values(), ids=list(KEYS))
 def draws(keys: npt.NDArray[np.uint64], place: int = 0) -> npt.NDArray[np.uint64]:
     """What the masker hashes for the token at `place` of the sequences of these keys."""
     tensor = torch.from_numpy(keys.view(np.int64))
-    hashed: npt.NDArray[np.int64] = _draws(tensor, torch.full_like(tensor, place)).numpy()
+    hashed: npt.NDArray[np.int64] = _draw_bits(tensor, torch.full_like(tensor, place)).numpy()
     return hashed.view(np.uint64)
 
 

@@ -11,7 +11,7 @@ from stores import FIRST_ID, numbered_store, random_lengths, words
 
 from bertsmith.data import stream as module
 from bertsmith.data.batch import Sequences
-from bertsmith.data.stream import Cursor, GlobalBatch, MixedStream, PretrainingStream, divided
+from bertsmith.data.stream import Cursor, GlobalBatch, MixedStream, PretrainingStream, divide_batch_size
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_masks_of_the_two_differ(mixed: MixedStream) -> None:
     [(32, 0.25, (24, 8)), (2, 0.01, (1, 1)), (2, 0.9, (1, 1)), (10, 0.5, (5, 5)), (16, 0.99, (1, 15))],
 )
 def test_a_batch_has_at_least_one_sequence_of_each(size: int, share: float, parts: tuple[int, int]) -> None:
-    assert divided(size, share) == parts
+    assert divide_batch_size(size, share) == parts
 
 
 def test_the_cursor_of_an_older_checkpoint_has_nothing_mixed_in() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from reference_pairs import Pair, truncated
 from stores import FIRST_ID, Lengths, numbered_store
 
-from bertsmith.data.pairs import Instances, full_segments, next_sentence_pairs, truncate
+from bertsmith.data.pairs import Instances, make_full_segments, make_next_sentence_pairs, truncate_pairs
 from bertsmith.data.store import TokenStore
 
 documents = st.lists(st.lists(st.integers(1, 25), min_size=1, max_size=8), min_size=2, max_size=6)
@@ -55,7 +55,7 @@ def test_every_sentence_is_used_once_and_in_order(
     """As a first segment or as the true next one; what a random segment brings comes on top."""
     store = store_of(folder, lengths)
     order = np.random.default_rng(seed).permutation(len(lengths))
-    pairs = next_sentence_pairs(store, order, max_tokens, short, np.random.default_rng(seed))
+    pairs = make_next_sentence_pairs(store, order, max_tokens, short, np.random.default_rng(seed))
     used: list[int] = []
     for first_start, first_end, second_start, second_end, is_random in rows(pairs):
         used += range(first_start, first_end)
@@ -71,7 +71,7 @@ def test_segments_are_whole_sentences_of_one_document_and_labels_are_true(
 ) -> None:
     store, sentences = store_of(folder, lengths), boundaries(lengths)
     order = np.arange(len(lengths))
-    pairs = next_sentence_pairs(store, order, max_tokens, short, np.random.default_rng(seed))
+    pairs = make_next_sentence_pairs(store, order, max_tokens, short, np.random.default_rng(seed))
     for first_start, first_end, second_start, second_end, is_random in rows(pairs):
         own, other = document_at(first_start, sentences), document_at(second_start, sentences)
         assert {first_start, first_end} <= set(sentences[own]) and first_start < first_end
@@ -87,7 +87,7 @@ def test_gathering_stops_at_the_sentence_that_reaches_the_target(
     """Without its last sentence a segment, or a true pair, is below the target; short only at an end."""
     store, sentences = store_of(folder, lengths), boundaries(lengths)
     order = np.arange(len(lengths))
-    pairs = next_sentence_pairs(store, order, max_tokens, 0.0, np.random.default_rng(seed))
+    pairs = make_next_sentence_pairs(store, order, max_tokens, 0.0, np.random.default_rng(seed))
     for first_start, first_end, second_start, second_end, is_random in rows(pairs):
         source = sentences[document_at(second_start, sentences)]
         before_last = source[source.index(second_end) - 1]
@@ -114,8 +114,8 @@ def test_gathering_stops_at_the_sentence_that_reaches_the_target(
 def test_extreme_documents_give_pairs_within_the_limit(folder: Path, lengths: Lengths) -> None:
     store, sentences = store_of(folder, lengths), boundaries(lengths)
     generator = np.random.default_rng(0)
-    pairs = next_sentence_pairs(store, np.arange(len(lengths)), 32, 0.1, generator)
-    cut = truncate(pairs, 32, generator)
+    pairs = make_next_sentence_pairs(store, np.arange(len(lengths)), 32, 0.1, generator)
+    cut = truncate_pairs(pairs, 32, generator)
     for (first_start, first_end, second_start, second_end, is_random), whole in zip(
         rows(cut), rows(pairs), strict=True
     ):
@@ -127,7 +127,7 @@ def test_extreme_documents_give_pairs_within_the_limit(folder: Path, lengths: Le
 
 def test_two_documents_serve_each_other(folder: Path) -> None:
     store = store_of(folder, [[3, 3, 3, 3], [2, 2]])
-    pairs = next_sentence_pairs(store, np.zeros(2000, np.int64), 6, 0.0, np.random.default_rng(0))
+    pairs = make_next_sentence_pairs(store, np.zeros(2000, np.int64), 6, 0.0, np.random.default_rng(0))
     random_ones = pairs.is_random == 1
     assert 0 < random_ones.sum() < len(pairs)
     assert (pairs.second_start[random_ones] >= 12).all()
@@ -142,7 +142,7 @@ def test_truncation_takes_from_the_longer_as_the_loop_of_single_tokens_does(
     first, second = lengths
     spans = np.array([[100], [100 + first], [500], [500 + second], [1]], np.int64)
     ((first_start, first_end, second_start, second_end, label),) = rows(
-        truncate(Instances(*spans), max_tokens, np.random.default_rng(seed))
+        truncate_pairs(Instances(*spans), max_tokens, np.random.default_rng(seed))
     )
     expected = truncated(Pair([0] * first, [0] * second, True), max_tokens, random.Random(seed))
     assert (first_end - first_start, second_end - second_start) == (len(expected.first), len(expected.second))
@@ -157,7 +157,7 @@ def test_full_segments_hold_every_token_once_and_as_many_sentences_as_fit(
     folder: Path, lengths: Lengths, max_tokens: int
 ) -> None:
     order = np.arange(len(lengths))[::-1]
-    segments = rows(full_segments(store_of(folder, lengths), order, max_tokens))
+    segments = rows(make_full_segments(store_of(folder, lengths), order, max_tokens))
     starts = boundaries(lengths)
     expected = [
         span for number in order for span in plain_segments(lengths[number], starts[number][0], max_tokens)

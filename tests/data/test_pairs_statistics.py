@@ -17,7 +17,7 @@ from reference_pairs import Document, Pair, pairs_of, truncated
 from scipy import stats
 from stores import FIRST_ID, Lengths, numbered_store, random_lengths
 
-from bertsmith.data.pairs import Instances, next_sentence_pairs, truncate
+from bertsmith.data.pairs import Instances, make_next_sentence_pairs, truncate_pairs
 from bertsmith.data.store import TokenStore
 
 P_VALUE = 1e-3
@@ -38,8 +38,8 @@ def ours(
     """(before, after) truncation, of all documents so many times."""
     generator = np.random.default_rng(1)
     documents = np.tile(np.arange(len(store)), epochs)
-    pairs = next_sentence_pairs(store, documents, max_tokens, SHORT, generator)
-    return pairs, truncate(pairs, max_tokens, generator)
+    pairs = make_next_sentence_pairs(store, documents, max_tokens, SHORT, generator)
+    return pairs, truncate_pairs(pairs, max_tokens, generator)
 
 
 def theirs(documents: list[Document], max_tokens: int, epochs: int) -> tuple[list[Pair], list[Pair]]:
@@ -116,7 +116,7 @@ def test_each_token_to_cut_comes_from_either_end_with_even_chance(first: int, se
     """30 + 9 down to 20: the longer segment loses 19, so binomial(19, 1/2) at its front."""
     count = 20_000
     spans = np.repeat(np.array([[100], [100 + first], [100], [100 + second], [0]]), count, axis=1)
-    cut = truncate(Instances(*spans), 20, np.random.default_rng(5))
+    cut = truncate_pairs(Instances(*spans), 20, np.random.default_rng(5))
     assert (cut.first_end - cut.first_start == min(first, 11)).all()
     assert (cut.second_end - cut.second_start == min(second, 11)).all()
     start = cut.first_start if first > second else cut.second_start
@@ -132,7 +132,7 @@ def test_whole_divisions_of_a_document_are_as_frequent_as_googles(tmp_path: Path
     lengths: Lengths = [[2, 3, 1, 4], [1, 2], [3], [2, 2, 2]]
     store = numbered_store(tmp_path / "store", lengths)
     count, draw, documents = 20_000, random.Random(6), token_lists(store)
-    pairs = next_sentence_pairs(store, np.zeros(count, np.int64), 6, 0.3, np.random.default_rng(7))
+    pairs = make_next_sentence_pairs(store, np.zeros(count, np.int64), 6, 0.3, np.random.default_rng(7))
     found: list[tuple[tuple[int, ...], ...]] = []
     columns = (pairs.first_start, pairs.first_end, pairs.second_start, pairs.second_end, pairs.is_random)
     for row in zip(*(column.tolist() for column in columns), strict=True):
@@ -155,7 +155,7 @@ def spans(pair: Pair) -> tuple[int, int, int, int, int]:
 def test_half_of_the_pairs_that_have_a_choice_are_random(tmp_path: Path) -> None:
     """Sentences of 10 and a target of 40: every chunk has four, but the last ones of a document."""
     store = numbered_store(tmp_path / "store", [[10] * 401, [10] * 50])
-    pairs = next_sentence_pairs(store, np.zeros(400, np.int64), 40, 0.0, np.random.default_rng(8))
+    pairs = make_next_sentence_pairs(store, np.zeros(400, np.int64), 40, 0.0, np.random.default_rng(8))
     choice = pairs.first_start < 4000  # the last sentence may be alone
     count = int(choice.sum())
     chance = stats.binomtest(int(pairs.is_random[choice].sum()), count, 0.5).pvalue
@@ -168,7 +168,7 @@ def test_half_of_the_pairs_that_have_a_choice_are_random(tmp_path: Path) -> None
 
 def test_random_text_comes_evenly_from_all_other_documents_and_places(tmp_path: Path) -> None:
     store = numbered_store(tmp_path / "store", [[5] * 4] * 6)
-    pairs = next_sentence_pairs(store, np.full(10_000, 2), 10, 0.0, np.random.default_rng(9))
+    pairs = make_next_sentence_pairs(store, np.full(10_000, 2), 10, 0.0, np.random.default_rng(9))
     random_ones: npt.NDArray[np.bool_] = pairs.is_random == 1
     starts = np.bincount(pairs.second_start[random_ones] // 5, minlength=24)
     assert starts[8:12].sum() == 0  # its own document
@@ -180,7 +180,7 @@ def test_share_of_short_targets_is_the_setting(tmp_path: Path, short: float) -> 
     """Sentences of one token fill any target exactly: a document's first pair shows it, if a true one."""
     store = numbered_store(tmp_path / "store", [[1] * 100, [1]])
     documents, max_tokens = np.zeros(8000, np.int64), 50
-    pairs = next_sentence_pairs(store, documents, max_tokens, short, np.random.default_rng(10))
+    pairs = make_next_sentence_pairs(store, documents, max_tokens, short, np.random.default_rng(10))
     true_first = (pairs.first_start == 0) & (pairs.is_random == 0)
     targets = (pairs.second_end - pairs.first_start)[true_first]
     assert targets.min() >= 2 and targets.max() <= max_tokens

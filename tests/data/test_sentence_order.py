@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stores import FIRST_ID, Lengths, numbered_store, random_lengths, words
 
-from bertsmith.data.pairs import sentence_order_pairs
+from bertsmith.data.pairs import make_sentence_order_pairs
 from bertsmith.data.stream import Cursor, PretrainingStream
 from bertsmith.errors import StoreError
 
@@ -29,7 +29,7 @@ def test_segments_follow_each_other_in_one_document_and_the_label_says_in_which_
 ) -> None:
     store = numbered_store(tmp_path_factory.mktemp("stores") / "store", lengths)
     ends = list(accumulate(map(sum, lengths)))
-    pairs = sentence_order_pairs(
+    pairs = make_sentence_order_pairs(
         store, np.arange(len(lengths)), max_tokens, short, np.random.default_rng(seed)
     )
     sentences = set(accumulate((n for document in lengths for n in document), initial=0))
@@ -52,7 +52,7 @@ def test_segments_follow_each_other_in_one_document_and_the_label_says_in_which_
 
 def test_half_of_the_pairs_are_swapped_and_cuts_are_anywhere(tmp_path: Path) -> None:
     store = numbered_store(tmp_path / "store", [[5] * 4] * 4000)
-    pairs = sentence_order_pairs(store, np.arange(4000), 20, 0.0, np.random.default_rng(1))
+    pairs = make_sentence_order_pairs(store, np.arange(4000), 20, 0.0, np.random.default_rng(1))
     assert len(pairs) == 4000
     assert pairs.is_random.mean() == pytest.approx(0.5, abs=0.03)
     early = np.where(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from stores import FIRST_ID, random_sequences, words
 
 from bertsmith.data.batch import PackedBatch, Sequences
-from bertsmith.data.masking import Masker, MaskingRates, span_order
+from bertsmith.data.masking import Masker, MaskingRates, order_spans
 
 TOKENIZER = words(59)
 SPLIT_WORDS = words(40, continuing=19)
@@ -48,7 +48,7 @@ def test_tokens_come_in_the_order_in_which_spans_drawn_one_by_one_cover_them(
                 covered.setdefault(token, firsts[number])
             if special[firsts[number]]:
                 break
-    found_ranks, found = span_order(
+    found_ranks, found = order_spans(
         torch.from_numpy(ranks), torch.from_numpy(uniforms), torch.tensor(starts), torch.tensor(special)
     )
     wanted = [covered[token] for token in range(len(kinds))]

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import psutil
 import pytest
 
-from bertsmith.text.workers import ordered_by_ray
+from bertsmith.text.workers import map_in_order_by_ray
 
 PATIENCE = 120.0  # seconds in which a second machine must have begun
 
@@ -62,14 +62,14 @@ def make_mortal(monkeypatch: pytest.MonkeyPatch, module: ModuleType, diary: Path
     given = 0
 
     def ordered(function: Callable[..., Any], tasks: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
-        return ordered_by_ray(Mortal(function, diary, deadly), map(numbered, tasks))
+        return map_in_order_by_ray(Mortal(function, diary, deadly), map(numbered, tasks))
 
     def numbered(task: tuple[Any, ...]) -> tuple[Any, ...]:
         nonlocal given
         given += 1
         return (given - 1, *task)
 
-    monkeypatch.setattr(module, "ordered_by_ray", ordered)
+    monkeypatch.setattr(module, "map_in_order_by_ray", ordered)
 
 
 def read_diary(diary: Path) -> list[Begun]:

@@ -39,7 +39,7 @@ from bertsmith.text import workers
 from bertsmith.text.corpus import building, reading
 from bertsmith.text.corpus.building import build_corpus
 from bertsmith.text.tokens.tokenizer import Tokenizer
-from bertsmith.text.workers import ATTEMPTS, ordered_by_ray
+from bertsmith.text.workers import ATTEMPTS, map_in_order_by_ray
 
 pytestmark = [
     pytest.mark.slow,  # starting two nodes and their workers takes most of a minute
@@ -192,7 +192,7 @@ def test_what_the_user_has_to_mend_comes_as_one_sentence(
     cluster: Any, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(InputError, match=r"^line 3 is no text$"):
-        list(ordered_by_ray(refuse, [(1,), (2,), (3,), (4,)]))
+        list(map_in_order_by_ray(refuse, [(1,), (2,), (3,), (4,)]))
     (tmp_path / "rows.jsonl").write_text('{"text": "balen"}\n{"text": 3}\n')
     rows, out = str(tmp_path / "rows.jsonl"), str(tmp_path / "v.parquet")
     assert main(["embed", str(model), rows, "--out", out, "--engine", "ray"]) == 2
@@ -211,7 +211,7 @@ def test_a_task_that_always_loses_its_worker_is_given_up(cluster: Any) -> None:
     with pytest.raises(
         ResourceError, match=f"Task 0 lost its worker {ATTEMPTS} times, mostly because memory"
     ):
-        list(ordered_by_ray(die, [()]))
+        list(map_in_order_by_ray(die, [()]))
 
 
 def die() -> None:
@@ -227,7 +227,7 @@ def test_results_come_in_order_over_several_rounds(cluster: Any, monkeypatch: py
             drawn.append(number)
             yield number, 2
 
-    results = ordered_by_ray(pow, tasks())
+    results = map_in_order_by_ray(pow, tasks())
     assert next(results) == 0
     assert len(drawn) == 6, "a round: three tasks for each of two CPUs"
     assert list(results) == [number**2 for number in range(1, 14)]
@@ -236,7 +236,7 @@ def test_results_come_in_order_over_several_rounds(cluster: Any, monkeypatch: py
 def test_what_a_lost_machine_was_doing_is_done_elsewhere(cluster: Any, tmp_path: Path) -> None:
     third = add_node(cluster)
     stuck = Mortal(partial(sleep_on, third.node_id), tmp_path, deadly=-1)
-    results = ordered_by_ray(stuck, ((number, number) for number in range(24)))
+    results = map_in_order_by_ray(stuck, ((number, number) for number in range(24)))
     first, began = next(results), time.monotonic()
     while not (lost := stuck_tasks(tmp_path, third.node_id)):
         assert time.monotonic() - began < PATIENCE, "the third machine never took part"

@@ -23,7 +23,7 @@ from bertsmith.inference.index.manifest import MANIFEST, IndexModel
 from bertsmith.inference.index.passage_table import PassageTable
 from bertsmith.inference.index.writer import create_index, writing
 from bertsmith.inference.lock import sole_writer
-from bertsmith.text.retrieval.documents import SearchDocument, part_of
+from bertsmith.text.retrieval.documents import SearchDocument, strip_part
 
 MODEL = IndexModel(name="none", sha256="", dimension=16)
 
@@ -145,7 +145,7 @@ def test_documents_are_counted_right_whatever_was_put_in_and_removed(docs: Path)
             else:
                 writer.remove(chosen)
             writer.commit()
-            assert writer.manifest.documents == len({part_of(id) for id in writer.known})
+            assert writer.manifest.documents == len({strip_part(id) for id in writer.known})
 
 
 def test_a_commit_does_not_count_all_documents_anew(docs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,9 +154,9 @@ def test_a_commit_does_not_count_all_documents_anew(docs: Path, monkeypatch: pyt
 
     def noted(id: str) -> str:
         looked_at.append(id)
-        return part_of(id)
+        return strip_part(id)
 
-    monkeypatch.setattr(index_writer, "part_of", noted)
+    monkeypatch.setattr(index_writer, "strip_part", noted)
     with writing(build(docs).path) as writer:
         writer.replace([blank(f"t.csv#{number}") for number in range(200)], [], NO_VECTORS)
         writer.commit()

@@ -12,7 +12,7 @@ from model_parity import assert_same, random_sample, with_large_weights
 from torch import nn
 
 from bertsmith.data.batch import Sequences
-from bertsmith.data.masking import GENERATED_TOKENS, Masker, MaskingRates, uniforms
+from bertsmith.data.masking import GENERATED_TOKENS, Masker, MaskingRates, as_uniforms
 from bertsmith.model.checkpoint import load_encoder
 from bertsmith.model.config import BertConfig, make_config
 from bertsmith.model.cpu.inference import prepare_for_inference
@@ -199,7 +199,7 @@ def test_sampled_pieces_are_those_of_the_softmax_of_transformers(tmp_path: Path)
     logits = generator(input_ids=padded(masked.token_ids, lengths, 0), attention_mask=real).logits
     order = masked.positions.argsort()
     reached = logits[real == 1][places].double().softmax(1).cumsum(1)
-    wanted = (reached <= uniforms(masked.draws, GENERATED_TOKENS)[order, None]).sum(1)
+    wanted = (reached <= as_uniforms(masked.draws, GENERATED_TOKENS)[order, None]).sum(1)
     assert corrupted.batch.token_ids[masked.positions][order].tolist() == wanted.tolist()
 
 

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer as Backend
 from transformers import AutoTokenizer
 
 from bertsmith.errors import InputError, TokenizerError
-from bertsmith.text.tokens.extension import with_pieces, without_pieces
+from bertsmith.text.tokens.extension import add_pieces, remove_pieces
 from bertsmith.text.tokens.pruning import count_pieces, prune
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.text.tokens.word_cache import WordCache
@@ -211,11 +211,11 @@ def test_a_pair_in_a_batch_of_texts_is_refused(tmp_path: Path, lstrip: bool) -> 
 @pytest.mark.parametrize("special", [True, False])
 def test_added_tokens_stay_what_they_are_when_pieces_join_and_leave(tmp_path: Path, special: bool) -> None:
     tokenizer = Tokenizer.load(wordpiece_folder(tmp_path, special=special))
-    extended = with_pieces(tokenizer, ["unaffable"])
+    extended = add_pieces(tokenizer, ["unaffable"])
     assert [extended.encode(text).tokens for text in TEXTS] == [
         tokenizer.encode(text).tokens for text in TEXTS
     ]
-    assert without_pieces(extended, 1, outside=1).sha256 == tokenizer.sha256
+    assert remove_pieces(extended, 1, outside=1).sha256 == tokenizer.sha256
     small, kept = prune(tokenizer, count_pieces(tokenizer, ["hello [WORLD]"]))
     assert (
         kept[small.encode("hello [WORLD]").ids].tolist()

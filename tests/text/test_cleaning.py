@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertsmith.text.prose.sentences import clean
+from bertsmith.text.prose.sentences import clean_text
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ from bertsmith.text.prose.sentences import clean
     ],
 )
 def test_repairs(dirty: str, expected: str) -> None:
-    assert clean(dirty) == expected
+    assert clean_text(dirty) == expected
 
 
 @pytest.mark.parametrize(
@@ -41,16 +41,16 @@ def test_repairs(dirty: str, expected: str) -> None:
     ],
 )
 def test_leaves_text_alone(text: str) -> None:
-    assert clean(text) == text
+    assert clean_text(text) == text
 
 
 def test_mojibake_in_one_line_does_not_condemn_the_others() -> None:
-    assert clean("Ünïcödé is fine é’s\ncaf\u00c3\u00a9") == "Ünïcödé is fine é’s\ncafé"
+    assert clean_text("Ünïcödé is fine é’s\ncaf\u00c3\u00a9") == "Ünïcödé is fine é’s\ncafé"
 
 
 @given(st.text())
 def test_result_is_nfc_encodable_and_free_of_controls(text: str) -> None:
-    cleaned = clean(text)
+    cleaned = clean_text(text)
     cleaned.encode()
     assert unicodedata.is_normalized("NFC", cleaned)
     assert not any(unicodedata.category(c) in ("Cc", "Cs") and c not in "\n\t" for c in cleaned)
@@ -58,4 +58,4 @@ def test_result_is_nfc_encodable_and_free_of_controls(text: str) -> None:
 
 @given(st.text(st.characters(codec="ascii", exclude_categories=["Cc"], exclude_characters="<&_")))
 def test_plain_ascii_is_untouched(text: str) -> None:
-    assert clean(text) == text
+    assert clean_text(text) == text

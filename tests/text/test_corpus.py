@@ -17,7 +17,7 @@ from bertsmith.errors import CorpusError, InputError, RecipeError, ResourceError
 from bertsmith.text.corpus import building, reading
 from bertsmith.text.corpus.building import build_corpus
 from bertsmith.text.corpus.corpus import Corpus, CorpusDocument
-from bertsmith.text.corpus.preparing import PreparedBatch, prepare
+from bertsmith.text.corpus.preparing import PreparedBatch, prepare_batch
 from bertsmith.text.corpus.reading import DocumentBatch
 from bertsmith.text.corpus_settings import CorpusSettings
 
@@ -324,8 +324,8 @@ def test_a_task_knows_the_names_of_its_own_sources_only(
         batch: DocumentBatch, names: Mapping[int, str], settings: CorpusSettings, path: Path
     ) -> PreparedBatch:
         known.append(sorted(names))
-        return prepare(batch, names, settings, path)
+        return prepare_batch(batch, names, settings, path)
 
-    monkeypatch.setattr(building, "prepare", watched)
+    monkeypatch.setattr(building, "prepare_batch", watched)
     build_corpus([str(tmp_path / "texts")], tmp_path / "corpus", workers=1)
     assert known == [[0, 1], [2, 3], [4, 5], [6, 7], [8]]

@@ -25,9 +25,9 @@ from bertsmith.text.decontamination.removal import write_decontaminated
 from bertsmith.text.decontamination.scanning import (
     KINDS,
     find_places,
-    joined_words,
-    separated_words,
-    split_words,
+    split_at_all_punctuation,
+    split_at_punctuation,
+    split_without_punctuation,
 )
 
 FILLER = np.array(
@@ -74,7 +74,7 @@ def other_punctuation(text: str, random: np.random.Generator) -> str:
 def a_word_in_ten(text: str, random: np.random.Generator) -> str:
     """Of each ten words, and of the rest, one is another; of fewer than eight none: they must be exact."""
     words = text.split()
-    places = [place for place, word in enumerate(words) if joined_words(word)]
+    places = [place for place, word in enumerate(words) if split_without_punctuation(word)]
     if len(places) >= 8:
         for start in range(0, len(places), 10):
             words[random.choice(places[start : start + 10])] = "otherwise"
@@ -199,7 +199,7 @@ def test_pieces_are_short_enough_for_one_word_in_ten() -> None:
 def test_words_are_compared_without_case_and_punctuation(
     text: str, separated: str, joined: str, split: str
 ) -> None:
-    readings = (separated_words(text), joined_words(text), split_words(text))
+    readings = (split_at_punctuation(text), split_without_punctuation(text), split_at_all_punctuation(text))
     assert readings == (separated.split(), joined.split(), split.split())
 
 
@@ -228,12 +228,12 @@ def test_a_tokenized_row_is_found_in_running_text(tmp_path: Path) -> None:
 )
 def test_marks_are_part_of_their_word(text: str) -> None:
     words = unicodedata.normalize("NFKC", text).casefold().split()
-    assert separated_words(text) == joined_words(f"({text})") == words
+    assert split_at_punctuation(text) == split_without_punctuation(f"({text})") == words
 
 
 def test_how_an_emoji_is_drawn_is_no_word() -> None:
-    assert separated_words("1\ufe0f\u20e3 good \u2764\ufe0f") == ["1", "good"]
-    assert joined_words("1\ufe0f\u20e3 good \u2764\ufe0f") == ["1", "good"]
+    assert split_at_punctuation("1\ufe0f\u20e3 good \u2764\ufe0f") == ["1", "good"]
+    assert split_without_punctuation("1\ufe0f\u20e3 good \u2764\ufe0f") == ["1", "good"]
 
 
 def test_any_number_of_workers_finds_the_same(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from bertsmith.text.files.plain import LONGEST
 from bertsmith.text.files.sources import find_sources
 from bertsmith.text.prose.html_text import HtmlText
 from bertsmith.text.retrieval.document_rows import UntypedCell
-from bertsmith.text.retrieval.documents import Documents, DocumentSettings, SearchDocument, part_of
+from bertsmith.text.retrieval.documents import Documents, DocumentSettings, SearchDocument, strip_part
 
 
 def read(*sources: Path, **settings: object) -> list[SearchDocument]:
@@ -239,7 +239,7 @@ def test_a_long_text_comes_in_parts_that_know_their_place(tmp_path: Path) -> Non
     found = read(path)
     assert len(found) == len(whole) // LONGEST + 1
     assert [each.id for each in found[:2]] == [f"{path}", f"{path}#part2"]
-    assert {part_of(each.id) for each in found} == {str(path)}
+    assert {strip_part(each.id) for each in found} == {str(path)}
     assert "".join(each.text for each in found) == whole
     for each in found:
         assert whole[each.start : each.start + len(each.text)] == each.text

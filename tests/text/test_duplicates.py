@@ -15,11 +15,11 @@ from bertsmith.text.corpus.selection import (
     ROWS,
     RUN,
     SignatureFiles,
-    band_keys,
-    first_of_equal,
-    held_out,
-    signature,
-    text_key,
+    choose_heldout,
+    compute_band_keys,
+    compute_signature,
+    hash_text,
+    mark_first_of_equal,
 )
 from bertsmith.text.corpus_settings import CorpusSettings
 
@@ -50,7 +50,7 @@ def test_signatures_estimate_the_jaccard_similarity(changes: int) -> None:
     for _ in range(60):
         words = random_words(random, 300)
         other = altered(words, changes, random)
-        estimate = (signature(words) == signature(other)).mean()
+        estimate = (compute_signature(words) == compute_signature(other)).mean()
         errors.append(estimate - jaccard(words, other))
     # One estimate has a standard deviation of at most sqrt(0.25 / 112) = 0.047, the mean of 60 of 0.006.
     assert abs(np.mean(errors)) < 0.02
@@ -59,15 +59,15 @@ def test_signatures_estimate_the_jaccard_similarity(changes: int) -> None:
 
 def test_unrelated_documents_share_no_entry_to_speak_of() -> None:
     random = np.random.default_rng(1)
-    a, b = signature(random_words(random, 400)), signature(random_words(random, 400))
+    a, b = compute_signature(random_words(random, 400)), compute_signature(random_words(random, 400))
     assert (a == b).sum() <= 2
 
 
 def test_signatures_are_the_same_on_every_machine() -> None:
     """Computed once and written down: a change would make earlier and later corpora choose differently."""
     words = ["the", "quick", "brown", "fox", "jumps", "over", "the", "lazy", "dog"]
-    assert signature(words)[:4].tolist() == EXPECTED_SIGNATURE
-    assert text_key(words) == EXPECTED_KEY
+    assert compute_signature(words)[:4].tolist() == EXPECTED_SIGNATURE
+    assert hash_text(words) == EXPECTED_KEY
 
 
 EXPECTED_SIGNATURE = [324753997, 1950929073, 39616240, 753022642]
@@ -77,7 +77,7 @@ EXPECTED_KEY = 17508867106794943787
 def test_scripts_without_spaces_are_compared_by_characters() -> None:
     text = "".join(chr(0x4E00 + n * 7 % 3000) for n in range(500))
     other = text[:250] + "囧" + text[251:]
-    assert (signature([text]) == signature([other])).mean() > 0.9
+    assert (compute_signature([text]) == compute_signature([other])).mean() > 0.9
 
 
 @pytest.mark.parametrize("length", [4, 12, 31])
@@ -96,7 +96,7 @@ def test_near_copies_of_short_sentences_without_spaces_are_found(tmp_path: Path,
 @given(st.lists(st.integers(0, 5), max_size=50))
 def test_the_first_of_equal_keys_stays(keys: list[int]) -> None:
     expected = [key not in keys[:at] for at, key in enumerate(keys)]
-    assert first_of_equal(np.array(keys, np.uint64)).tolist() == expected
+    assert mark_first_of_equal(np.array(keys, np.uint64)).tolist() == expected
 
 
 def similar_removed(folder: Path, signatures: list[np.ndarray], alive: list[bool] | None = None) -> list[int]:
@@ -112,7 +112,7 @@ def test_nearly_equal_documents_go_and_the_first_stays(tmp_path: Path) -> None:
     words = [random_words(random, 400) for _ in range(10)]
     copies = [altered(document, 2, random) for document in words]
     assert all(jaccard(a, b) > 0.9 for a, b in zip(words, copies))
-    assert similar_removed(tmp_path, [signature(w) for w in words + copies]) == list(range(10))
+    assert similar_removed(tmp_path, [compute_signature(w) for w in words + copies]) == list(range(10))
 
 
 def test_half_equal_documents_stay(tmp_path: Path) -> None:
@@ -120,13 +120,13 @@ def test_half_equal_documents_stay(tmp_path: Path) -> None:
     words = random_words(random, 400)
     halves = [words[:300] + random_words(random, 100) for _ in range(20)]
     assert all(jaccard(halves[0], other) < 0.7 for other in halves[1:])
-    assert similar_removed(tmp_path, [signature(w) for w in halves]) == list(range(20))
+    assert similar_removed(tmp_path, [compute_signature(w) for w in halves]) == list(range(20))
 
 
 def test_a_document_already_dropped_drops_no_other(tmp_path: Path) -> None:
     random = np.random.default_rng(4)
     words = random_words(random, 400)
-    signatures = [signature(words), signature(altered(words, 1, random))]
+    signatures = [compute_signature(words), compute_signature(altered(words, 1, random))]
     assert similar_removed(tmp_path, signatures, alive=[False, True]) == [1]
 
 
@@ -142,7 +142,7 @@ def test_no_two_that_stay_agree_in_a_band_and_are_alike(
         child[random.random(HASHES) < random.choice([0.02, 0.1, 0.2])] = random.integers(1 << 32)
         signatures.append(child)
     kept = similar_removed(tmp_path_factory.mktemp("bands"), signatures)
-    bands = band_keys(np.stack(signatures))
+    bands = compute_band_keys(np.stack(signatures))
     assert kept[0] == 0
     for a in kept:
         for b in kept:
@@ -155,7 +155,7 @@ def test_no_two_that_stay_agree_in_a_band_and_are_alike(
 def test_band_keys_are_equal_exactly_where_the_eight_entries_are() -> None:
     random = np.random.default_rng(5)
     signatures = random.integers(0, 3, (2000, HASHES)).astype(np.uint32)
-    keys = band_keys(signatures)
+    keys = compute_band_keys(signatures)
     for band in range(BANDS):
         rows = signatures[:, band * ROWS : (band + 1) * ROWS]
         assert len(np.unique(keys[:, band])) == len(np.unique(rows, axis=0))
@@ -164,14 +164,14 @@ def test_band_keys_are_equal_exactly_where_the_eight_entries_are() -> None:
 def test_held_out_share_is_as_asked_and_grows_without_changing_sides() -> None:
     keys = np.random.default_rng(6).integers(0, 1 << 64, 100_000, dtype=np.uint64)
     kept = np.ones(len(keys), bool)
-    small, large = held_out(keys, kept, 0.01), held_out(keys, kept, 0.05)
+    small, large = choose_heldout(keys, kept, 0.01), choose_heldout(keys, kept, 0.05)
     assert abs(small.mean() - 0.01) < 0.0016  # five standard deviations
     assert not (small & ~large).any()
 
 
 def test_a_small_corpus_still_holds_one_document_out() -> None:
     keys = np.array([2**63, 2**62, 2**63 + 5], np.uint64)
-    choose: Callable[[list[bool], float], list[bool]] = lambda kept, share: held_out(  # noqa: E731
+    choose: Callable[[list[bool], float], list[bool]] = lambda kept, share: choose_heldout(  # noqa: E731
         keys, np.array(kept), share
     ).tolist()
     assert choose([True, True, True], 0.01) == [False, True, False]

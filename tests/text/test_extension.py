@@ -20,7 +20,7 @@ from bertsmith.text.tokens.extension import (
     ExtensionSettings,
     extend_tokenizer,
     is_word,
-    without_extension,
+    remove_extension,
 )
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
@@ -147,7 +147,7 @@ def slow_ids(tokenizer: Tokenizer, text: str) -> list[int]:
 def test_the_old_tokenizer_comes_back_to_the_byte(tokenizer: Tokenizer, corpus: Corpus) -> None:
     extended, extension = extend_tokenizer(tokenizer, corpus)
     assert extended.sha256 == extension.sha256 != tokenizer.sha256
-    assert without_extension(extended, extension).sha256 == tokenizer.sha256 == extension.base_sha256
+    assert remove_extension(extended, extension).sha256 == tokenizer.sha256 == extension.base_sha256
 
 
 def test_the_parts_of_each_piece_spell_it(tokenizer: Tokenizer, corpus: Corpus) -> None:
@@ -182,7 +182,7 @@ def test_a_corpus_without_a_word_to_add_is_said(corpus: Corpus) -> None:
 def test_a_tokenizer_with_other_pieces_is_refused(corpus: Corpus) -> None:
     _, extension = extend_tokenizer(wordpiece(), corpus)
     with pytest.raises(TokenizerError, match=r"from id \d+ on aren't the"):
-        without_extension(wordpiece(), extension)
+        remove_extension(wordpiece(), extension)
 
 
 def test_roberta_gets_words_that_transformers_reads_the_same(
@@ -197,7 +197,7 @@ def test_roberta_gets_words_that_transformers_reads_the_same(
     theirs = AutoTokenizer.from_pretrained(tmp_path / "new")
     for text in texts_of(corpus):
         assert theirs(text, add_special_tokens=False).input_ids == extended.encode(text).ids
-    assert without_extension(extended, extension).sha256 == tokenizer.sha256
+    assert remove_extension(extended, extension).sha256 == tokenizer.sha256
 
 
 @pytest.mark.parametrize(

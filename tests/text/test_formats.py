@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertsmith.errors import InputError
-from bertsmith.text.corpus.reading import COLLECTION, SourceReader, detect
+from bertsmith.text.corpus.reading import COLLECTION, SourceReader, detect_format
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.files import plain
 from bertsmith.text.files.rows import read_rows
 from bertsmith.text.files.sources import find_sources
-from bertsmith.text.files.tables import json_records
+from bertsmith.text.files.tables import read_json_records
 from bertsmith.text.prose.sentences import RawDocument
 
 LINES = "First sentence here.\nSecond one.\n\nAnother document.\nIt goes on.\n"
@@ -68,7 +68,7 @@ def texts(path: Path, **settings: object) -> list[str]:
     ],
 )
 def test_detects(text: str, format: str) -> None:
-    assert detect(text.split("\n")) == format
+    assert detect_format(text.split("\n")) == format
 
 
 def test_googles_sample_is_three_documents_of_given_sentences(shared_data: Path) -> None:
@@ -207,8 +207,8 @@ def test_two_columns_of_one_name_in_parquet_are_refused(tmp_path: Path) -> None:
 
 def test_outside_of_articles_there_is_no_document_and_nothing_is_kept() -> None:
     lines = ["before", "</doc>", '<doc id="" title="T">', "T", "One.", "</doc>", "between", "</doc>"]
-    assert list(plain.wikiextractor(lines)) == [("", "One.")]
-    assert list(plain.wikiextractor(lines[:5])) == [("", "One.")]
+    assert list(plain.read_wikiextractor(lines)) == [("", "One.")]
+    assert list(plain.read_wikiextractor(lines[:5])) == [("", "One.")]
 
 
 def test_bytes_that_are_no_utf8_in_parquet_are_named_by_column_and_row(tmp_path: Path) -> None:
@@ -261,13 +261,13 @@ def test_one_endless_line_is_cut_at_spaces(tmp_path: Path) -> None:
 )
 def test_blocks_are_what_was_put_between_blank_lines(written: list[list[str]]) -> None:
     lines = [line for block in written for line in [*block, ""]]
-    assert [text.split("\n") for _, text in plain.blocks(lines)] == written
+    assert [text.split("\n") for _, text in plain.read_blocks(lines)] == written
 
 
 @given(st.lists(st.dictionaries(st.just("text"), st.text(), min_size=1), max_size=5))
 def test_any_text_survives_json_lines(rows: list[dict[str, str]]) -> None:
     file = io.StringIO("\n".join(map(json.dumps, rows)))
-    assert [record.fields["text"] for record in json_records(file, "f")] == [row["text"] for row in rows]
+    assert [record.fields["text"] for record in read_json_records(file, "f")] == [row["text"] for row in rows]
 
 
 def test_a_long_collection_with_blanks_at_line_ends_is_not_one_document(tmp_path: Path) -> None:

@@ -8,10 +8,10 @@ import pytest
 from bertsmith.text.labelled.label_names import (
     are_multi_hot,
     are_scores,
-    joined,
-    look_alikes,
-    no_values,
-    stand_ins,
+    find_joined_labels,
+    find_look_alikes,
+    find_missing_values,
+    find_stand_ins,
 )
 
 
@@ -33,18 +33,18 @@ from bertsmith.text.labelled.label_names import (
 )
 def test_labels_that_look_alike_are_found(others: tuple[str, ...]) -> None:
     counts = {label: 9 - number for number, label in enumerate(others)} | {"other": 5}
-    assert look_alikes(counts) == [list(others)]
+    assert find_look_alikes(counts) == [list(others)]
 
 
 def test_other_labels_are_left_alone() -> None:
     labels = ["1", "-1", "1.5", "C", "C++", "C#", "résumé", "resume", "a-b", "a_b", "", "O", "0"]
-    assert look_alikes(dict.fromkeys(labels, 1)) == []
+    assert find_look_alikes(dict.fromkeys(labels, 1)) == []
 
 
 def test_labels_that_are_others_joined_are_found() -> None:
-    assert joined(["a", "b", "a|b", "c|d"], "|") == ["a|b"]
-    assert joined(["a,b", "b,c", "a,c"], ",") == ["a,b", "b,c", "a,c"]
-    assert joined(["Paris", "Paris, Texas", "New York, NY"], ",") == []
+    assert find_joined_labels(["a", "b", "a|b", "c|d"], "|") == ["a|b"]
+    assert find_joined_labels(["a,b", "b,c", "a,c"], ",") == ["a,b", "b,c", "a,c"]
+    assert find_joined_labels(["Paris", "Paris, Texas", "New York, NY"], ",") == []
 
 
 @pytest.mark.parametrize(
@@ -56,9 +56,9 @@ def test_labels_that_are_others_joined_are_found() -> None:
             [["4,25", "3"], ["4.5", "-1"], ["45%", "100 %"]],
             [["1", "2"], ["1", "a"], ["1,2,3"], ["1.2.3"]],
         ),
-        (no_values, [["NaN", "a"], ["None", "a"], ["N/A"]], [["none of these", "-", "a"]]),
+        (find_missing_values, [["NaN", "a"], ["None", "a"], ["N/A"]], [["none of these", "-", "a"]]),
         (
-            stand_ins,
+            find_stand_ins,
             [["-1", "0", "1", "2"], ["-100", "0", "1", "2"], ["-100", "0", "1"], ["-100", "a", "b"]],
             [["-100", "1", "5"], ["-1", "0", "1"]],
         ),

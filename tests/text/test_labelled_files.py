@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bertsmith.errors import InputError
-from bertsmith.text.labelled.labelled_files import labelled_files
+from bertsmith.text.labelled.labelled_files import list_labelled_files
 
 
 def put(folder: Path, *names: str) -> Path:
@@ -19,23 +19,23 @@ def test_a_folder_is_the_files_below_it_that_tell_a_format_by_name(tmp_path: Pat
     put(
         tmp_path, "b.csv", "a.jsonl.gz", "more/c.TSV", "more/d.conll", "README.md", "notes.txt", ".hidden.csv"
     )
-    names = [Path(file).relative_to(tmp_path).as_posix() for file in labelled_files([tmp_path])]
+    names = [Path(file).relative_to(tmp_path).as_posix() for file in list_labelled_files([tmp_path])]
     assert names == ["a.jsonl.gz", "b.csv", "more/c.TSV", "more/d.conll"]
-    with_format = labelled_files([tmp_path], format="csv")
+    with_format = list_labelled_files([tmp_path], format="csv")
     assert [Path(file).name for file in with_format][-2:] == ["d.conll", "notes.txt"] or len(with_format) == 6
 
 
 def test_files_are_as_they_are_named_in_their_order(tmp_path: Path) -> None:
     put(tmp_path, "b.csv", "test.csv")
     given = [tmp_path / "test.csv", str(tmp_path / "b.csv"), "not-there.xyz"]
-    assert labelled_files(given) == list(map(str, given))
+    assert list_labelled_files(given) == list(map(str, given))
 
 
 def test_what_is_kept_to_choose_and_to_test_by_is_not_learned_from(tmp_path: Path) -> None:
     put(tmp_path, "train.csv", "dev.csv", "my_test.csv", "latest.csv", "contest.csv")
     with pytest.raises(InputError, match=r"dev\.csv is dev data by its name.* Give it as --dev"):
-        labelled_files([tmp_path])
-    found = labelled_files([tmp_path], besides=[tmp_path / "dev.csv", None, tmp_path / "my_test.csv"])
+        list_labelled_files([tmp_path])
+    found = list_labelled_files([tmp_path], besides=[tmp_path / "dev.csv", None, tmp_path / "my_test.csv"])
     assert [Path(file).name for file in found] == ["contest.csv", "latest.csv", "train.csv"]
 
 
@@ -54,14 +54,14 @@ def test_what_is_kept_to_choose_and_to_test_by_is_not_learned_from(tmp_path: Pat
 def test_published_names_of_what_is_not_learned_from_are_known(tmp_path: Path, name: str) -> None:
     put(tmp_path / "test", "train.csv", name)  # the name of the folder itself says nothing
     with pytest.raises(InputError, match="data by its name"):
-        labelled_files([tmp_path / "test"], format="csv")
-    found = labelled_files([tmp_path / "test"], besides=[tmp_path / "test" / name], format="csv")
+        list_labelled_files([tmp_path / "test"], format="csv")
+    found = list_labelled_files([tmp_path / "test"], besides=[tmp_path / "test" / name], format="csv")
     assert [Path(file).name for file in found] == ["train.csv"]
 
 
 def test_a_file_that_is_named_twice_and_a_folder_without_any_are_refused(tmp_path: Path) -> None:
     put(tmp_path, "data/a.csv", "empty/README.md")
     with pytest.raises(InputError, match=r"a\.csv is given twice"):
-        labelled_files([tmp_path / "data", tmp_path / "data" / "a.csv"])
+        list_labelled_files([tmp_path / "data", tmp_path / "data" / "a.csv"])
     with pytest.raises(InputError, match=r"empty holds no file of labelled rows"):
-        labelled_files([tmp_path / "empty"])
+        list_labelled_files([tmp_path / "empty"])

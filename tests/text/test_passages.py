@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertsmith.errors import InputError
-from bertsmith.text.retrieval.passages import Passage, PassageSettings, passages, sentence_ends
+from bertsmith.text.retrieval.passages import Passage, PassageSettings, sentence_ends, split_passages
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789.,!?-"
@@ -48,7 +48,7 @@ def tokens(text: str) -> int:
 def test_a_passage_is_what_stands_at_its_place_and_nothing_is_lost(
     text: str, size: int, overlap: int
 ) -> None:
-    found = passages(text, TOKENIZER, PassageSettings(tokens=size, overlap=overlap))
+    found = split_passages(text, TOKENIZER, PassageSettings(tokens=size, overlap=overlap))
     for passage in found:
         assert text[passage.start : passage.end] == passage.text
         assert passage.text == passage.text.strip() != ""
@@ -64,7 +64,7 @@ def test_none_is_longer_than_asked_for_and_only_the_last_is_shorter_than_half(se
     draw = random.Random(seed)
     words = ["".join(draw.choices("abcdefgh", k=draw.randint(1, 3))) for _ in range(120)]
     text = "".join(word + draw.choice([" ", " ", ". ", "\n", "\n\n", "  "]) for word in words)
-    found = passages(text, TOKENIZER, PassageSettings(tokens=size, overlap=0))
+    found = split_passages(text, TOKENIZER, PassageSettings(tokens=size, overlap=0))
     counts = [tokens(passage.text) for passage in found]
     assert max(counts) <= size
     assert min(counts[:-1]) >= size // 2
@@ -72,30 +72,30 @@ def test_none_is_longer_than_asked_for_and_only_the_last_is_shorter_than_half(se
 
 
 def test_a_short_text_is_one_passage_and_a_blank_one_none() -> None:
-    assert passages("  a b c\n", TOKENIZER, SMALL) == [Passage(2, 7, "a b c")]
-    assert passages(" \n\t\r\n", TOKENIZER, SMALL) == []
-    assert passages("", TOKENIZER, SMALL) == []
+    assert split_passages("  a b c\n", TOKENIZER, SMALL) == [Passage(2, 7, "a b c")]
+    assert split_passages(" \n\t\r\n", TOKENIZER, SMALL) == []
+    assert split_passages("", TOKENIZER, SMALL) == []
 
 
 def test_a_paragraph_is_a_better_end_than_a_sentence_and_that_a_better_one_than_a_word() -> None:
     paragraph = "a b c d e f g.\n\nh i. j k l m n o p q"
-    assert passages(paragraph, TOKENIZER, SMALL)[0].text == "a b c d e f g."
+    assert split_passages(paragraph, TOKENIZER, SMALL)[0].text == "a b c d e f g."
     sentence = "a b c d. Now f g h. I j k l m n o p q r"
-    assert passages(sentence, TOKENIZER, SMALL)[0].text == "a b c d. Now f g h."
+    assert split_passages(sentence, TOKENIZER, SMALL)[0].text == "a b c d. Now f g h."
     line = "a b c d e f g h\ni j k l m n o p q"
-    assert passages(line, TOKENIZER, SMALL)[0].text == "a b c d e f g h"
-    assert passages("ab cd ef gh ij kl mn op", TOKENIZER, SMALL)[0].text == "ab cd ef gh ij kl"
+    assert split_passages(line, TOKENIZER, SMALL)[0].text == "a b c d e f g h"
+    assert split_passages("ab cd ef gh ij kl mn op", TOKENIZER, SMALL)[0].text == "ab cd ef gh ij kl"
 
 
 def test_the_overlap_begins_with_a_sentence_where_it_can() -> None:
     text = "a b c d e f g. Now i j. Then l m n o p q r s"
-    first, second, *_ = passages(text, TOKENIZER, PassageSettings(tokens=16, overlap=6))
+    first, second, *_ = split_passages(text, TOKENIZER, PassageSettings(tokens=16, overlap=6))
     assert first.text == "a b c d e f g. Now i j."
     assert second.text.startswith("Now i j. Then")
 
 
 def test_a_word_longer_than_a_passage_is_cut() -> None:
-    found = passages("a" * 60, TOKENIZER, PassageSettings(tokens=10, overlap=0))
+    found = split_passages("a" * 60, TOKENIZER, PassageSettings(tokens=10, overlap=0))
     assert "".join(passage.text for passage in found) == "a" * 60
     assert {len(passage.text) for passage in found} == {10}
 
@@ -105,7 +105,7 @@ def test_a_word_longer_than_a_passage_is_cut() -> None:
 )
 def test_what_is_one_token_or_none_for_the_model_still_ends(text: str) -> None:
     """A word of any length is one [UNK], and blanks are nothing: a passage had no bound."""
-    found = passages(text, TOKENIZER, PassageSettings(tokens=10, overlap=2))
+    found = split_passages(text, TOKENIZER, PassageSettings(tokens=10, overlap=2))
     assert max(len(passage.text) for passage in found) <= 2 * 10 * 100
     covered = {place for passage in found for place in range(passage.start, passage.end)}
     assert all(place in covered for place, character in enumerate(text) if not character.isspace())
@@ -114,7 +114,7 @@ def test_what_is_one_token_or_none_for_the_model_still_ends(text: str) -> None:
 def test_an_unknown_word_of_usual_length_is_one_token() -> None:
     text = "a b c d \u3042\u3042\u3042 e f g h i j"
     assert (
-        passages(text, TOKENIZER, PassageSettings(tokens=8, overlap=0))[0].text
+        split_passages(text, TOKENIZER, PassageSettings(tokens=8, overlap=0))[0].text
         == "a b c d \u3042\u3042\u3042 e f g"
     )
 

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from bertsmith.errors import InputError
-from bertsmith.text.prose.markup import prose, reads_as_english
-from bertsmith.text.prose.pydocs import documentation, find_packages, read_page
+from bertsmith.text.prose.markup import extract_prose, reads_as_english
+from bertsmith.text.prose.pydocs import extract_documentation, find_packages, read_page
 
 
 def paragraphs(text: str) -> list[str]:
-    return list(prose(cleandoc(text)))
+    return list(extract_prose(cleandoc(text)))
 
 
 NUMPY = """
@@ -185,7 +185,7 @@ or whatever."""
 
 
 def test_documentation_is_found_in_order_and_nothing_is_run() -> None:
-    assert [passage.strip() for passage in documentation(SOURCE)] == [
+    assert [passage.strip() for passage in extract_documentation(SOURCE)] == [
         "Module.\n# A comment sign\n# in a docstring.",
         "An explanation\n  of two lines.",
         "Attribute.",

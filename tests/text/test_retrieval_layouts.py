@@ -13,7 +13,7 @@ import pytest
 
 from bertsmith.errors import InputError
 from bertsmith.text.retrieval.layouts import read_retrieval_data
-from bertsmith.text.retrieval.retrieval_data import RetrievalData, titled
+from bertsmith.text.retrieval.retrieval_data import RetrievalData, join_title
 
 DOCUMENTS = """<doc><docno>a</docno><title>Red &amp; blue</title>
 <author>n. n.</author><text>A cat
@@ -180,9 +180,9 @@ def test_wikiqa(tmp_path: Path) -> None:
 
 
 def test_a_title_that_the_text_begins_with_is_not_said_twice() -> None:
-    assert titled("wing flow .", "wing flow . an experiment") == "wing flow . an experiment"
-    assert titled(" Wings ", "They fly.\n") == "Wings They fly."
-    assert (titled("", "text"), titled("title", "")) == ("text", "title")
+    assert join_title("wing flow .", "wing flow . an experiment") == "wing flow . an experiment"
+    assert join_title(" Wings ", "They fly.\n") == "Wings They fly."
+    assert (join_title("", "text"), join_title("title", "")) == ("text", "title")
 
 
 def test_what_is_odd_is_kept_or_left_out_and_said(tmp_path: Path) -> None:

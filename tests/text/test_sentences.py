@@ -8,11 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sentencex import segment
 
-from bertsmith.text.prose.sentences import LineLayout, RawDocument, paragraphs, sentences, split
+from bertsmith.text.prose.sentences import (
+    LineLayout,
+    RawDocument,
+    read_sentences,
+    split_paragraphs,
+    split_sentences,
+)
 
 
 def found(text: str, layout: LineLayout = "folded") -> list[str]:
-    return sentences(RawDocument(0, "d", text, layout), "en")
+    return read_sentences(RawDocument(0, "d", text, layout), "en")
 
 
 def test_folded_lines_are_joined_and_blank_lines_break() -> None:
@@ -29,7 +35,7 @@ def test_headings_and_list_items_stay_apart() -> None:
         "Results\nThe first of the findings is by far the most\nimportant one:\n"
         "- apples and pears that are ripe\n- plums"
     )
-    assert list(paragraphs(text)) == [
+    assert list(split_paragraphs(text)) == [
         "Results",
         "The first of the findings is by far the most important one:",
         "- apples and pears that are ripe",
@@ -38,7 +44,7 @@ def test_headings_and_list_items_stay_apart() -> None:
 
 
 def test_in_wide_text_every_line_is_a_paragraph() -> None:
-    assert list(paragraphs("word " * 30 + "\nshort line\nanother")) == [
+    assert list(split_paragraphs("word " * 30 + "\nshort line\nanother")) == [
         ("word " * 30).strip(),
         "short line",
         "another",
@@ -58,14 +64,14 @@ def test_sentence_lines_are_taken_as_they_are() -> None:
 
 
 def test_abbreviations_and_dotted_names_do_not_end_a_sentence() -> None:
-    assert split("Mr. Smith uses torch.Tensor and sympy.Matrix. He is happy.", "en") == [
+    assert split_sentences("Mr. Smith uses torch.Tensor and sympy.Matrix. He is happy.", "en") == [
         "Mr. Smith uses torch.Tensor and sympy.Matrix.",
         "He is happy.",
     ]
 
 
 def test_scripts_without_spaces_are_split_at_their_own_full_stops() -> None:
-    assert split("今日は晴れです。明日は雨です。", "ja") == ["今日は晴れです。", "明日は雨です。"]
+    assert split_sentences("今日は晴れです。明日は雨です。", "ja") == ["今日は晴れです。", "明日は雨です。"]
 
 
 @pytest.mark.parametrize("language", ["zh", "ja", "en"])
@@ -91,15 +97,15 @@ def test_a_long_paragraph_without_spaces_is_split_as_the_library_does_and_in_lin
         return segment(language, text)
 
     monkeypatch.setattr(sentencex, "segment", measured)
-    assert split(text, language) == [piece.strip() for piece in segment(language, text)]
+    assert split_sentences(text, language) == [piece.strip() for piece in segment(language, text)]
     assert max(parts) < 1100 and len(parts) > 3
     parts.clear()
-    split("（" + "今天天气很好。" * 3000, language)  # a bracket that is never closed
+    split_sentences("（" + "今天天气很好。" * 3000, language)  # a bracket that is never closed
     assert max(parts) < 6000
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=300))
 def test_splitting_loses_nothing_but_white_space(text: str) -> None:
-    pieces = split(text, "en")
+    pieces = split_sentences(text, "en")
     assert "".join("".join(pieces).split()) == "".join(text.split())
     assert all(piece and piece == piece.strip() for piece in pieces)

@@ -22,7 +22,7 @@ from bertsmith.errors import InputError
 from bertsmith.text.decontamination.evaluation_texts import read_evaluation_file
 from bertsmith.text.files import tables
 from bertsmith.text.files.rows import read_column_names, read_rows, stream_texts
-from bertsmith.text.labelled.labelled_files import labelled_files
+from bertsmith.text.labelled.labelled_files import list_labelled_files
 from bertsmith.text.retrieval.documents import Documents
 from bertsmith.text.retrieval.judged_questions import read_judged_questions
 from random_encoder import random_encoder
@@ -52,11 +52,11 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         (tmp_path / name).write_text(text, encoding="utf-8")
     project = tomllib.loads((tmp_path / "pyproject.toml").read_text())["project"]
     install(tmp_path, project["name"], project["version"], project["entry-points"])
-    tables._installed.cache_clear()
+    tables._load_installed.cache_clear()
     yield tmp_path
     for name in {*tables.FORMATS}.difference(ours):
         del tables.FORMATS[name]
-    tables._installed.cache_clear()
+    tables._load_installed.cache_clear()
     sys.modules.pop("xlsx_table", None)
 
 
@@ -134,7 +134,7 @@ def test_it_is_found_by_its_ending_packed_piped_and_in_folders(
     (package / "data").mkdir()
     path = write_xlsx(package / "data" / "a.xlsx", ROWS)
     write_table(package / "data", "csv", ROWS)
-    assert [Path(each).name for each in labelled_files([package / "data"])] == ["a.xlsx", "rows.csv"]
+    assert [Path(each).name for each in list_labelled_files([package / "data"])] == ["a.xlsx", "rows.csv"]
     packed = package / "a.xlsx.gz"
     packed.write_bytes(gzip.compress(path.read_bytes()))
     renamed = path.rename(package / "download")

@@ -17,10 +17,10 @@ from bertsmith.errors import ModelError, TokenizerError
 from bertsmith.model.config import BertConfig
 from bertsmith.model.own_tokenizer import load_own_tokenizer
 from bertsmith.tasks.examples.encoding import join_segments, special_tokens
-from bertsmith.text.tokens.byte_level import byte_level_backend
+from bertsmith.text.tokens.byte_level import build_byte_level_backend
 from bertsmith.text.tokens.sequence_rules import SequenceTemplate
 from bertsmith.text.tokens.tokenizer import Tokenizer
-from bertsmith.text.tokens.wordpiece import wordpiece_backend
+from bertsmith.text.tokens.wordpiece import build_wordpiece_backend
 
 BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
 SPECIAL = ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"]
@@ -122,10 +122,13 @@ def test_a_division_of_texts_that_the_folders_class_doesnt_follow_is_refused(
     """Oracles: the tokenizers library on the file, transformers on the folder."""
     special = dict(zip(("unk", "cls", "sep", "pad", "mask"), SPECIAL, strict=True))
     if scheme == "BERT's":
-        backend, name = wordpiece_backend([*SPECIAL, "a", "é", "!", "!!"], special, lowercase=False), "Bert"
+        backend, name = (
+            build_wordpiece_backend([*SPECIAL, "a", "é", "!", "!!"], special, lowercase=False),
+            "Bert",
+        )
     else:
         vocabulary = {piece: number for number, piece in enumerate([*SPECIAL, *BYTES, "aĠ"])}
-        backend = byte_level_backend(vocabulary, [("a", "Ġ")], special, add_prefix_space=False)
+        backend = build_byte_level_backend(vocabulary, [("a", "Ġ")], special, add_prefix_space=False)
         name = "Roberta"
     name += "Tokenizer"
     settings = {f"{role}_token": token for role, token in special.items()} | {"tokenizer_class": name}
@@ -147,7 +150,7 @@ def test_a_division_of_texts_that_the_folders_class_doesnt_follow_is_refused(
 def test_small_letters_before_an_uncased_tokenizer_change_nothing(tmp_path: Path) -> None:
     """As sentence-transformers saves do_lower_case; transformers' class reads the folder as without them."""
     special = dict(zip(("unk", "cls", "sep", "pad", "mask"), SPECIAL, strict=True))
-    backend = wordpiece_backend([*SPECIAL, "a", "b"], special, lowercase=True)
+    backend = build_wordpiece_backend([*SPECIAL, "a", "b"], special, lowercase=True)
     backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), backend.normalizer])
     backend.save(str(tmp_path / "tokenizer.json"))
     settings = {"tokenizer_class": "BertTokenizer", "do_lower_case": True}

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from bertsmith.text.tokens.word_choice import choose_byte_pair_words, choose_words, merged
+from bertsmith.text.tokens.word_choice import apply_merges, choose_byte_pair_words, choose_words
 
 LETTERS = "abc"
 
@@ -123,4 +123,4 @@ def test_merges_go_by_rank_as_in_the_library() -> None:
     ranks = {merge: rank for rank, merge in enumerate(merges)}
     for _ in range(300):
         word = "".join(random.choices("abc", k=random.randint(1, 9)))
-        assert merged(list(word), ranks) == backend.encode(word).tokens
+        assert apply_merges(list(word), ranks) == backend.encode(word).tokens

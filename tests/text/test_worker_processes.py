@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from bertsmith.errors import InputError, MissingExtra
-from bertsmith.text.workers import ordered_by_ray, require_engine
+from bertsmith.text.workers import map_in_order_by_ray, require_engine
 
 
 def test_an_unknown_engine_is_refused() -> None:
@@ -22,7 +22,7 @@ def test_a_missing_ray_names_the_install_command(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(MissingExtra, match=sentence):
         require_engine("ray")
     with pytest.raises(MissingExtra, match=sentence):
-        next(ordered_by_ray(abs, [(1,)]))
+        next(map_in_order_by_ray(abs, [(1,)]))
 
 
 def test_help_imports_neither_ray_nor_arrow() -> None:
@@ -39,4 +39,4 @@ def test_a_cluster_that_does_not_answer_is_a_sentence(monkeypatch: pytest.Monkey
         unused.bind(("127.0.0.1", 0))  # taken, but nobody listens
         monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{unused.getsockname()[1]}")
         with pytest.raises(InputError, match=r"^No Ray cluster could be joined \(.*refused.*RAY_ADDRESS"):
-            next(ordered_by_ray(abs, [(1,)]))
+            next(map_in_order_by_ray(abs, [(1,)]))

@@ -31,7 +31,7 @@ from bertsmith.reporting import formatting
 from bertsmith.reporting.charts import FIRST, MUTED, picture
 from bertsmith.reporting.page import REPORT_FILE, as_markup, render_page
 from bertsmith.reporting.tables import Table, raw_facts
-from bertsmith.text.retrieval.beir import is_beir, is_nanobeir, judgements_in
+from bertsmith.text.retrieval.beir import find_judgements, is_beir, is_nanobeir
 from bertsmith.text.retrieval.layouts import read_retrieval_data
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ def choose(folder: Path, names: Sequence[str] | None) -> dict[str, Path]:
 
 def _require_judgements(folder: Path, chosen: dict[str, Path]) -> None:
     """Raises InputError for the first data set in BEIR's layout that lacks its split."""
-    found = {name: judgements_in(path) for name, path in chosen.items() if is_beir(path)}
+    found = {name: find_judgements(path) for name, path in chosen.items() if is_beir(path)}
     lacking = [name for name in found if _split_of(chosen[name]) not in found[name]]
     if lacking:
         name, others = lacking[0], ",".join(name for name in chosen if name not in lacking)

@@ -42,7 +42,7 @@ from bertsmith.errors import InputError
 from bertsmith.files import atomic_write
 from bertsmith.metrics.scores import standard_errors
 from bertsmith.text.files.table_file import open_table
-from bertsmith.text.files.tables import Record, json_records
+from bertsmith.text.files.tables import Record, read_json_records
 from bertsmith.text.files.values import shown
 
 WHERE = "https://super.gluebenchmark.com/tasks"
@@ -340,7 +340,7 @@ def _read(path: Path, pairs: Pairs, *, labelled: bool) -> list[list[dict[str, An
     """The rows of each line, without labels where the server judges. Raises InputError naming the line."""
     lines, name = [], f"{path.parent.name}/{path.name}"  # every task's files have the same names
     with open_table(path, "jsonl", "utf-8", {}, "jsonl") as table:
-        for record in json_records(table.lines(), name, ADVICE):
+        for record in read_json_records(table.lines(), name, ADVICE):
             found = pairs(record)
             if labelled and any(pair.label is None for pair in found):
                 raise InputError(f"{record.where}: expected a label, found none. {ADVICE}")

@@ -120,7 +120,7 @@ def distil(
     """
     from bertsmith.cli.results import show_distilled
     from bertsmith.compression.distilling.distil import distil_task
-    from bertsmith.text.files.tables import format_of_ending
+    from bertsmith.text.files.tables import find_format_by_ending
 
     beside: dict[str, object]
     if static:
@@ -154,7 +154,7 @@ def distil(
     settings = [word for word in overrides if _is_setting(word)]
     teachers = [teacher, *(word for word in overrides if not _is_setting(word))]
     if not Path(teacher).is_file():
-        if format_of_ending(Path(teacher).suffix.lower()) and not Path(teacher).exists():
+        if find_format_by_ending(Path(teacher).suffix.lower()) and not Path(teacher).exists():
             raise InputError(f"{teacher} does not exist. Name a file of answers, or the model that teaches.")
         _require_task(teacher)
     values: dict[str, Any] = given(columns, layout)

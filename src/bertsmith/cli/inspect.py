@@ -184,7 +184,7 @@ def _refuse_columns(model: str) -> None:
 
 def _print_look(model: str, found: "Look") -> None:
     """What the answer rests on most, and a word's neighbours in the last layer."""
-    from bertsmith.text.tokens.pieces import shown_tokens
+    from bertsmith.text.tokens.pieces import describe_tokens
 
     rests = found.attributions
     if rests is not None:
@@ -193,7 +193,7 @@ def _print_look(model: str, found: "Look") -> None:
             "without the text": f"{rests.baseline_value:.4f}",
         }
         print_facts(f"{model} on this input", facts)
-        shown = shown_tokens(found.tokenizer, rests.token_ids)
+        shown = describe_tokens(found.tokenizer, rests.token_ids)
         best = sorted(range(len(shown)), key=lambda place: -abs(rests.scores[place]))[:10]
         print_table(
             ("token", "adds"), [(shown[place]["text"], f"{rests.scores[place]:+.4f}") for place in best]

@@ -22,10 +22,10 @@ from bertsmith.progress import Progress
 from bertsmith.text.corpus.reading import SourceReader
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.files.sources import find_sources
-from bertsmith.text.prose.sentences import RawDocument, clean_paragraphs, sentences_of
+from bertsmith.text.prose.sentences import RawDocument, clean_paragraphs, split_paragraph
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.text.tokens.word_cache import WordCache
-from bertsmith.text.words import spaced_words
+from bertsmith.text.words import split_at_blanks
 
 _LONGEST = 400  # characters of a sentence: what is longer is a list or a table more often than not
 _SHORTEST_WORDS = 3
@@ -79,13 +79,13 @@ def sample_sentences(
 
 def _one_of(paragraph: str, document: RawDocument, language: str, random: Random) -> str:
     """One of its sentences; empty where none is neither too short nor too long."""
-    sentences = sentences_of(paragraph, document.layout, language)
+    sentences = split_paragraph(paragraph, document.layout, language)
     good = [sentence for sentence in _long_enough(sentences) if len(sentence) <= _LONGEST]
     return random.choice(good) if good else ""
 
 
 def _long_enough(texts: Iterable[str]) -> Iterator[str]:
-    return (text for text in texts if len(spaced_words(text)) >= _SHORTEST_WORDS)
+    return (text for text in texts if len(split_at_blanks(text)) >= _SHORTEST_WORDS)
 
 
 def token_vectors(teacher: Embedder, progress: Progress | None = None) -> Vectors:

@@ -214,19 +214,19 @@ def divide(sequences: Sequences, ranks: int, micro_batch_tokens: int) -> Divisio
         starts = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
     tokens = np.add.reduceat(sequences.lengths, starts)
     by_length = np.argsort(-tokens, kind="stable")
-    shares = [by_length] if ranks == 1 else _deal(tokens, by_length, ranks)
+    shares = [by_length] if ranks == 1 else _deal_examples(tokens, by_length, ranks)
     sizes = np.diff(starts, append=len(sequences))
     rows = [
         [
             ragged_range(starts[part], sizes[part])
-            for part in _micro_batches(tokens, share, micro_batch_tokens)
+            for part in _cut_micro_batches(tokens, share, micro_batch_tokens)
         ]
         for share in shares
     ]
     return Division(sequences, rows)
 
 
-def _deal(tokens: Ints, order: Ints, ranks: int) -> list[Ints]:
+def _deal_examples(tokens: Ints, order: Ints, ranks: int) -> list[Ints]:
     """Longest first, each to the rank with the fewest tokens."""
     loads = [0] * ranks
     shares: list[list[int]] = [[] for _ in range(ranks)]
@@ -237,7 +237,7 @@ def _deal(tokens: Ints, order: Ints, ranks: int) -> list[Ints]:
     return [np.array(share, np.int64) for share in shares]
 
 
-def _micro_batches(tokens: Ints, examples: Ints, micro_batch_tokens: int) -> list[Ints]:
+def _cut_micro_batches(tokens: Ints, examples: Ints, micro_batch_tokens: int) -> list[Ints]:
     """Neighbours in the given order, cut where an equal share of the tokens is reached."""
     if not len(examples):
         return []

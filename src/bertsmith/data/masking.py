@@ -28,7 +28,9 @@ _PASSES = 4  # a number fixed beforehand: asking whether another is needed would
 _LOW_40 = 2**40 - 1
 
 
-def span_order(draws: Tensor, lengths: Tensor, starts_word: Tensor, special: Tensor) -> tuple[Tensor, Tensor]:
+def order_spans(
+    draws: Tensor, lengths: Tensor, starts_word: Tensor, special: Tensor
+) -> tuple[Tensor, Tensor]:
     """In which order tokens are masked, and the first token of the span that masks each.
 
     `draws` (N,) ranks of random order, `lengths` (N,) uniforms in [0, 1), both read at the first token of a
@@ -78,7 +80,7 @@ class MaskingRates:
 @dataclass(frozen=True)
 class MaskedTokens:
     """token_ids (N,) with masks applied; positions (K,) rows to predict; labels (K,) what stood there; draws
-    (K,) int64, 64 random bits of each place, see `uniforms`.
+    (K,) int64, 64 random bits of each place, see `as_uniforms`.
 
     With whole words a position that no word filled has the label -100 and is unchanged.
     """
@@ -121,13 +123,13 @@ class Masker:
         counts = self.wanted(sequences)
         slots = ragged_range(np.cumsum(sequences.lengths) - sequences.lengths, counts)
         keys = to_device(np.repeat(sequences.keys.view(np.int64), sequences.lengths), device)
-        draws = _draws(keys, batch.position_ids)
+        draws = _draw_bits(keys, batch.position_ids)
         order, taken, fates = self._shuffle_within_sequences(batch, draws, sequences, counts)
         chosen = to_device(slots, device)
         positions = order[chosen]  # (K,)
         labels = batch.token_ids[positions]
-        uniform = uniforms(fates[positions], _SECOND)
-        random_ids = (_mix(draws[positions] ^ _THIRD) & _LOW_40) % self.vocab_size
+        uniform = as_uniforms(fates[positions], _SECOND)
+        random_ids = (_mix_bits(draws[positions] ^ _THIRD) & _LOW_40) % self.vocab_size
         kept_or_random = torch.where(uniform < self.rates.masked + self.rates.random, random_ids, labels)
         replaced = torch.where(uniform < self.rates.masked, self.mask_id, kept_or_random)
         if taken is not None:
@@ -154,13 +156,13 @@ class Masker:
         starts_word = ~self._continues[batch.token_ids] | special | (batch.position_ids == 0)
         starts_word[1:] |= special[:-1]
         room = to_device(counts, device)
-        word, sizes = _words(starts_word)
+        word, sizes = _number_words(starts_word)
         starts_word |= sizes[word] > room[sequence]
         if self.rates.spans:
-            scores, origin = span_order(scores, uniforms(draws, SPAN_LENGTHS), starts_word, special)
+            scores, origin = order_spans(scores, as_uniforms(draws, SPAN_LENGTHS), starts_word, special)
             order = torch.argsort(sequence << 41 | special.long() << 40 | scores, stable=True)
             return order, None, draws[origin]
-        word, sizes = _words(starts_word)
+        word, sizes = _number_words(starts_word)
         first_row = torch.full_like(word, len(word)).scatter_reduce_(
             0, word, torch.arange(len(word), device=device), "amin"
         )
@@ -171,7 +173,7 @@ class Masker:
         return order[taken_first], taken[taken_first], draws
 
 
-def _words(starts_word: Tensor) -> tuple[Tensor, Tensor]:
+def _number_words(starts_word: Tensor) -> tuple[Tensor, Tensor]:
     """(N,) number of each token's word, and (N,) by these numbers how many tokens a word has."""
     word = starts_word.long().cumsum(0) - 1
     return word, torch.zeros_like(word).scatter_add_(0, word, torch.ones_like(word))
@@ -200,35 +202,35 @@ def _take_words(
     return taken
 
 
-def _signed(value: int) -> int:
+def _as_signed(value: int) -> int:
     return value - 2**64 if value >= 2**63 else value
 
 
-_GOLDEN = _signed(0x9E3779B97F4A7C15)
-_SECOND = _signed(0xD1B54A32D192ED03)
-_THIRD = _signed(0x8CB92BA72F3D8DD7)
-SPAN_LENGTHS = _signed(0xA0761D6478BD642F)
-GENERATED_TOKENS = _signed(0xE7037ED1A0B428DB)
+_GOLDEN = _as_signed(0x9E3779B97F4A7C15)
+_SECOND = _as_signed(0xD1B54A32D192ED03)
+_THIRD = _as_signed(0x8CB92BA72F3D8DD7)
+SPAN_LENGTHS = _as_signed(0xA0761D6478BD642F)
+GENERATED_TOKENS = _as_signed(0xE7037ED1A0B428DB)
 
 
-def uniforms(draws: Tensor, purpose: int) -> Tensor:
+def as_uniforms(draws: Tensor, purpose: int) -> Tensor:
     """(N,) random bits -> (N,) float64 in [0, 1), others for each `purpose`."""
-    return (_mix(draws ^ purpose) & _LOW_40).double() / 2**40
+    return (_mix_bits(draws ^ purpose) & _LOW_40).double() / 2**40
 
 
-def _draws(keys: Tensor, position_ids: Tensor) -> Tensor:
+def _draw_bits(keys: Tensor, position_ids: Tensor) -> Tensor:
     """(N,) 64 random bits a token: output number `position` of the SplitMix64 seeded by its key."""
-    return _mix(keys + (position_ids + 1) * _GOLDEN)
+    return _mix_bits(keys + (position_ids + 1) * _GOLDEN)
 
 
-def _mix(x: Tensor) -> Tensor:
+def _mix_bits(x: Tensor) -> Tensor:
     """SplitMix64's finaliser (Steele et al. 2014) on int64, whose products wrap as unsigned ones do."""
-    x = (x ^ _shift(x, 30)) * _signed(0xBF58476D1CE4E5B9)
-    x = (x ^ _shift(x, 27)) * _signed(0x94D049BB133111EB)
-    return x ^ _shift(x, 31)
+    x = (x ^ _shift_right(x, 30)) * _as_signed(0xBF58476D1CE4E5B9)
+    x = (x ^ _shift_right(x, 27)) * _as_signed(0x94D049BB133111EB)
+    return x ^ _shift_right(x, 31)
 
 
-def _shift(x: Tensor, bits: int) -> Tensor:
+def _shift_right(x: Tensor, bits: int) -> Tensor:
     """x >> bits filled with zeros; torch fills int64 with the sign."""
     shifted: Tensor = (x >> bits) & (2 ** (64 - bits) - 1)
     return shifted

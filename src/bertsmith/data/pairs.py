@@ -36,7 +36,7 @@ class Instances:
         return Instances(*(getattr(self, field.name)[rows] for field in fields(self)))
 
 
-def next_sentence_pairs(
+def make_next_sentence_pairs(
     store: TokenStore,
     documents: Ints,
     max_tokens: int,
@@ -50,11 +50,11 @@ def next_sentence_pairs(
     those of lone sentences, are replaced by text of another document, and what they would have been is put
     back. Every sentence of `documents` is used once. `max_tokens` counts tokens without [CLS] and [SEP].
     """
-    draw = _uniforms(generator)
+    draw = _draw_uniforms(generator)
     rows: list[tuple[int, int, int, int, int]] = []
     for document in documents.tolist():
         starts = _sentence_starts(store, document)  # S + 1 token offsets
-        target = _target_length(max_tokens, short_seq_prob, draw)
+        target = _draw_target_length(max_tokens, short_seq_prob, draw)
         first, last = 0, len(starts) - 1
         while first < last:
             # the chunk: sentences until the target is reached, or the document ends
@@ -62,7 +62,9 @@ def next_sentence_pairs(
             cut = first + 1 + int(next(draw) * (end - first - 1)) if end - first > 1 else end
             if cut == end or next(draw) < 0.5:
                 wanted = target - (starts[cut] - starts[first])
-                rows.append((starts[first], starts[cut], *_other_document(store, document, wanted, draw), 1))
+                rows.append(
+                    (starts[first], starts[cut], *_draw_other_document(store, document, wanted, draw), 1)
+                )
                 first = cut  # what came after the cut is used again
             else:
                 rows.append((starts[first], starts[cut], starts[cut], starts[end], 0))
@@ -70,25 +72,25 @@ def next_sentence_pairs(
     return _as_instances(rows)
 
 
-def sentence_order_pairs(
+def make_sentence_order_pairs(
     store: TokenStore,
     documents: Ints,
     max_tokens: int,
     short_seq_prob: float,
     generator: np.random.Generator,
 ) -> Instances:
-    """Two segments that follow each other in one document, half of them swapped (Lan et al. 2020, section
-    3.1), before truncation.
+    """Pairs of consecutive segments of one document, half of them swapped (Lan et al. 2020, section 3.1),
+    before truncation.
 
-    Sentences are gathered and cut as for `next_sentence_pairs`. A lone sentence is cut between two of its
-    tokens, where google-research/albert takes a random partner; one of a single token is left out. Every
-    other token is used once.
+    Sentences are gathered and cut as in `make_next_sentence_pairs`. A lone sentence is cut between two of its
+    tokens, where google-research/albert takes a random partner; a lone sentence of one token is left out.
+    Every other token is used once.
     """
-    draw = _uniforms(generator)
+    draw = _draw_uniforms(generator)
     rows: list[tuple[int, int, int, int, int]] = []
     for document in documents.tolist():
         starts = _sentence_starts(store, document)
-        target = _target_length(max_tokens, short_seq_prob, draw)
+        target = _draw_target_length(max_tokens, short_seq_prob, draw)
         first, last = 0, len(starts) - 1
         while first < last:
             end = min(bisect_left(starts, starts[first] + target, first + 1), last)
@@ -104,7 +106,7 @@ def sentence_order_pairs(
     return _as_instances(rows)
 
 
-def full_segments(store: TokenStore, documents: Ints, max_tokens: int) -> Instances:
+def make_full_segments(store: TokenStore, documents: Ints, max_tokens: int) -> Instances:
     """Whole sentences up to `max_tokens` from one document at a time (RoBERTa's DOC-SENTENCES, section 4.2).
 
     A sentence longer than `max_tokens` is divided; every token is used once. Nothing is filled up across
@@ -122,7 +124,7 @@ def full_segments(store: TokenStore, documents: Ints, max_tokens: int) -> Instan
     return _as_instances(rows)
 
 
-def truncate(instances: Instances, max_tokens: int, generator: np.random.Generator) -> Instances:
+def truncate_pairs(instances: Instances, max_tokens: int, generator: np.random.Generator) -> Instances:
     """Shortens pairs to `max_tokens`: always the longer segment, each token from a random end.
 
     The same distribution as removing token by token (google-research/bert, truncate_seq_pair).
@@ -145,13 +147,15 @@ def truncate(instances: Instances, max_tokens: int, generator: np.random.Generat
     )
 
 
-def _target_length(max_tokens: int, short_seq_prob: float, draw: Iterator[float]) -> int:
+def _draw_target_length(max_tokens: int, short_seq_prob: float, draw: Iterator[float]) -> int:
     if next(draw) >= short_seq_prob or max_tokens < 3:
         return max_tokens
     return 2 + int(next(draw) * (max_tokens - 1))
 
 
-def _other_document(store: TokenStore, document: int, wanted: int, draw: Iterator[float]) -> tuple[int, int]:
+def _draw_other_document(
+    store: TokenStore, document: int, wanted: int, draw: Iterator[float]
+) -> tuple[int, int]:
     """Sentences from a random place of any other document: at least one, until `wanted` tokens or its end."""
     other = int(next(draw) * (len(store) - 1))
     other += other >= document
@@ -169,7 +173,7 @@ def _sentence_starts(store: TokenStore, document: int) -> list[int]:
     return starts
 
 
-def _uniforms(generator: np.random.Generator) -> Iterator[float]:
+def _draw_uniforms(generator: np.random.Generator) -> Iterator[float]:
     """Uniforms in [0, 1), drawn many at a time: a single draw costs a microsecond."""
     while True:
         yield from generator.random(4096).tolist()

@@ -153,10 +153,10 @@ class TokenStore:
             path,
             split,
             manifest,
-            tokens=_mapped(path / TOKENS, manifest.dtype, entry.tokens),
-            sentence_starts=_mapped(path / SENTENCES, OFFSETS, entry.sentences + 1),
-            document_starts=_mapped(path / DOCUMENTS, OFFSETS, entry.documents + 1),
-            values=_values(path / VALUES, entry),
+            tokens=_map_array(path / TOKENS, manifest.dtype, entry.tokens),
+            sentence_starts=_map_array(path / SENTENCES, OFFSETS, entry.sentences + 1),
+            document_starts=_map_array(path / DOCUMENTS, OFFSETS, entry.documents + 1),
+            values=_map_values(path / VALUES, entry),
         )
 
     def __len__(self) -> int:
@@ -223,17 +223,17 @@ def _require_tokenizer(path: Path, manifest: StoreManifest, tokenizer: Tokenizer
         )
 
 
-def _values(path: Path, entry: StoredSplit) -> npt.NDArray[np.float32] | None:
+def _map_values(path: Path, entry: StoredSplit) -> npt.NDArray[np.float32] | None:
     """As many a token as the file has bytes for."""
     if VALUES not in entry.files:
         return None
     size = entry.files[VALUES].size // 4
     if not entry.tokens or size % entry.tokens:
         return np.empty((0, 1), np.float32)
-    return _mapped(path, "<f4", size).reshape(entry.tokens, -1)
+    return _map_array(path, "<f4", size).reshape(entry.tokens, -1)
 
 
-def _mapped(path: Path, dtype: str, length: int) -> npt.NDArray[Any]:
+def _map_array(path: Path, dtype: str, length: int) -> npt.NDArray[Any]:
     if path.stat().st_size != length * np.dtype(dtype).itemsize:
         raise StoreError(f"{path} does not hold the {length:,} values of its manifest. {REMAKE}")
     if length == 0:  # nothing can be mapped; an empty split has no tokens

@@ -21,10 +21,10 @@ import numpy.typing as npt
 from bertsmith.data.batch import Sequences, concatenate, ragged_range
 from bertsmith.data.pairs import (
     Instances,
-    full_segments,
-    next_sentence_pairs,
-    sentence_order_pairs,
-    truncate,
+    make_full_segments,
+    make_next_sentence_pairs,
+    make_sentence_order_pairs,
+    truncate_pairs,
 )
 from bertsmith.data.store import TokenStore
 from bertsmith.errors import RecipeError, StoreError
@@ -117,7 +117,7 @@ class PretrainingStream:
         start = cursor
         while True:
             instances, lengths = self._block(place.phase, place.epoch, place.block)
-            keys = _keys(self.seed, place, len(instances))
+            keys = _draw_keys(self.seed, place, len(instances))
             first = place.offset
             for row in range(place.offset, len(instances)):
                 if tokens + lengths[row] > self.batch_tokens:
@@ -138,10 +138,10 @@ class PretrainingStream:
 
     def _block(self, phase: int, epoch: int, block: int) -> tuple[Instances, list[int]]:
         """A block's shuffled instances and their lengths with special tokens."""
-        order = _document_order(len(self.store), self.seed, phase, epoch)
+        order = _shuffle_documents(len(self.store), self.seed, phase, epoch)
         size = self._block_documents
         documents = order[block * size : (block + 1) * size]
-        generator = _generator(self.seed, phase, epoch, block)
+        generator = _make_generator(self.seed, phase, epoch, block)
         instances = self.instances_of(documents, generator)
         instances = instances[generator.permutation(len(instances))]
         lengths = instances.first_end - instances.first_start + instances.second_end - instances.second_start
@@ -151,10 +151,10 @@ class PretrainingStream:
         """Sequences of some documents, not yet shuffled, none longer than `max_length`."""
         room = self.max_length - self._special
         if self.next_sentence:
-            make = sentence_order_pairs if self.sentence_order else next_sentence_pairs
+            make = make_sentence_order_pairs if self.sentence_order else make_next_sentence_pairs
             pairs = make(self.store, documents, room, self.short_seq_prob, generator)
-            return truncate(pairs, room, generator)
-        return full_segments(self.store, documents, room)
+            return truncate_pairs(pairs, room, generator)
+        return make_full_segments(self.store, documents, room)
 
     def _sequences(self, instances: Instances, keys: npt.NDArray[np.uint64]) -> Sequences:
         """[CLS] first [SEP], or [CLS] first [SEP] second [SEP] with the second part as segment 1."""
@@ -198,17 +198,17 @@ def require_documents(store: TokenStore, sentence_order: bool = False) -> None:
 
 
 @lru_cache(maxsize=2)
-def _document_order(documents: int, seed: int, phase: int, epoch: int) -> npt.NDArray[np.int64]:
+def _shuffle_documents(documents: int, seed: int, phase: int, epoch: int) -> npt.NDArray[np.int64]:
     """An epoch's shuffle of all documents: 8 bytes each."""
-    return _generator(seed, phase, epoch, -1).permutation(documents)
+    return _make_generator(seed, phase, epoch, -1).permutation(documents)
 
 
-def _generator(seed: int, phase: int, epoch: int, block: int) -> np.random.Generator:
+def _make_generator(seed: int, phase: int, epoch: int, block: int) -> np.random.Generator:
     """PCG64DXSM: torch's sampler is biased at 10^9 samples (ModernBERT, appendix C.1)."""
     return np.random.Generator(np.random.PCG64DXSM([seed, phase, epoch, block + 1]))
 
 
-def _keys(seed: int, place: Cursor, count: int) -> npt.NDArray[np.uint64]:
+def _draw_keys(seed: int, place: Cursor, count: int) -> npt.NDArray[np.uint64]:
     """A random name for each sequence of a block, the same on every rank: masks are drawn from it."""
     sequence = np.random.SeedSequence([seed, place.phase, place.epoch, place.block, 0x6D61736B])
     return np.random.Generator(np.random.PCG64DXSM(sequence)).integers(0, 2**64, count, np.uint64)
@@ -243,7 +243,7 @@ class MixedStream:
             )
 
 
-def divided(batch_size: int, share: float) -> tuple[int, int]:
+def divide_batch_size(batch_size: int, share: float) -> tuple[int, int]:
     """How many sequences of a batch, of at least two, are of the main text and how many are mixed in: at
     least one of each.
     """

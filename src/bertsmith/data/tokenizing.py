@@ -27,11 +27,11 @@ from bertsmith.data.store import (
 from bertsmith.door import door, either, function, kind, one_of, optional, place, several
 from bertsmith.files import atomic_folder, require_free_space, sha256, write_json
 from bertsmith.progress import Progress
-from bertsmith.text.corpus.corpus import Corpus, CorpusDocument, opened
+from bertsmith.text.corpus.corpus import Corpus, CorpusDocument, open_corpus
 from bertsmith.text.corpus.manifest import Counts, Split
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.text.tokens.word_cache import WordCache
-from bertsmith.text.workers import Engine, ordered, ordered_by_ray, require_engine
+from bertsmith.text.workers import Engine, map_in_order, map_in_order_by_ray, require_engine
 
 Encoded = tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]  # see WordCache.encode
 
@@ -67,7 +67,7 @@ def tokenize_corpus(
     Raises InputError when `out` exists, ResourceError when the disk is too small.
     """
     require_engine(engine)
-    corpus, out = opened(corpus), Path(out)
+    corpus, out = open_corpus(corpus), Path(out)
     dtype: TokenType = "<u2" if tokenizer.vocab_size <= 2**16 else "<u4"
     counts = {split: corpus.manifest.splits[split].counts for split in splits}
     needed = 0
@@ -118,8 +118,8 @@ def _write_split(
         sentences.append(np.zeros(1))
         documents.append(np.zeros(1))
         read = 0
-        for (ids, lengths), counts in _encoded(stream, tokenizer, engine):
-            tokens_each, sentences_each = _without_empty(counts, lengths)
+        for (ids, lengths), counts in _encode_documents(stream, tokenizer, engine):
+            tokens_each, sentences_each = _drop_empty(counts, lengths)
             documents.append(np.cumsum(sentences_each) + sentences.length - 1)
             sentences.append(np.cumsum(tokens_each) + tokens.length)
             tokens.append(ids)
@@ -134,7 +134,7 @@ def _write_split(
     )
 
 
-def _encoded(
+def _encode_documents(
     stream: Iterator[CorpusDocument], tokenizer: Tokenizer, engine: Engine
 ) -> Iterator[tuple[Encoded, list[int]]]:
     """Of batches of documents: the ids of all sentences, and how many sentences each document has."""
@@ -144,18 +144,22 @@ def _encoded(
     within = " " if tokenizer.family == "byte-level" else ""  # Ġ begins a word, unless it begins a text
 
     def batches() -> Iterator[tuple[list[str]]]:
-        for batch in iter(lambda: _batch(stream, size), []):
+        for batch in iter(lambda: _take_batch(stream, size), []):
             counts.append([len(document.sentences) for document in batch])
             texts = list[str]()
             for document in batch:
                 texts += [within + text if number else text for number, text in enumerate(document.sentences)]
             yield (texts,)
 
-    encoded = ordered_by_ray(encode, batches()) if engine == "ray" else ordered(encode, batches(), workers=1)
+    encoded = (
+        map_in_order_by_ray(encode, batches())
+        if engine == "ray"
+        else map_in_order(encode, batches(), workers=1)
+    )
     return ((ids, counts.popleft()) for ids in encoded)
 
 
-def _batch(stream: Iterator[CorpusDocument], most: int) -> list[CorpusDocument]:
+def _take_batch(stream: Iterator[CorpusDocument], most: int) -> list[CorpusDocument]:
     """The next documents, at most as many; they end where there is much text."""
     batch, room = list[CorpusDocument](), most * CHARACTERS_A_DOCUMENT
     for document in islice(stream, most):
@@ -166,7 +170,7 @@ def _batch(stream: Iterator[CorpusDocument], most: int) -> list[CorpusDocument]:
     return batch
 
 
-def _without_empty(
+def _drop_empty(
     counts: list[int], lengths: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Tokens of each sentence that has any, and such sentences of each document that has any.

@@ -28,7 +28,7 @@ from bertsmith.tasks.finetuning import encode_examples, few_at_a_time
 from bertsmith.tasks.task import Prediction, Task, fitted_again, reading_columns
 from bertsmith.tasks.task_model import LONGEST, TaskModel, outputs_of
 from bertsmith.text.files.jsonl import write_jsonl
-from bertsmith.text.labelled.labelled_files import labelled_files, named_files
+from bertsmith.text.labelled.labelled_files import describe_files, list_labelled_files
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 # Examples encoded at a time: bounds memory, and is enough to batch examples of like length.
@@ -218,13 +218,13 @@ class Predictor:
                 rows = provenance.rows(reader, paths)
             else:
                 format = getattr(reader.settings, "format", None)
-                rows = reader.read_files(labelled_files(paths, besides=[measured], format=format))
+                rows = reader.read_files(list_labelled_files(paths, besides=[measured], format=format))
             reader.check(rows)
         except InputError as error:
             if named:
                 raise
             return None, [f"no baselines, for the model's training file can't be read as it was: {error}"]
-        return rows, shared_with_train(self.task, rows, examples, measured.name, named_files(paths))
+        return rows, shared_with_train(self.task, rows, examples, measured.name, describe_files(paths))
 
     def _predict_examples(
         self, examples: Sequence[Any], progress: Progress | None = None

@@ -22,7 +22,7 @@ from bertsmith.tasks.finetuning import EncodedExamples, encode_examples
 from bertsmith.tasks.heads.linear_start import FROZEN, FROZEN_ALONE, LinearProbe
 from bertsmith.tasks.task import Prediction, Task, reading_columns
 from bertsmith.tasks.task_model import outputs_of
-from bertsmith.text.labelled.labelled_files import labelled_files, named_files
+from bertsmith.text.labelled.labelled_files import describe_files, list_labelled_files
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class TrainedOn:
     @property
     def name(self) -> str:
         """The files as messages name them: the first one, and the number of others."""
-        return named_files(self.paths)
+        return describe_files(self.paths)
 
     def are_at(self, paths: Sequence[Path]) -> bool:
         """Whether these files exist and have the hashes of the training files."""
@@ -84,7 +84,7 @@ class TrainedOn:
         return examples if self.dev_share is None else hold_out(task, examples, self.dev_share)[0]
 
     def _files(self, paths: Sequence[Path]) -> list[Path]:
-        return [Path(file) for file in labelled_files(paths, besides=self.besides, format=self.format)]
+        return [Path(file) for file in list_labelled_files(paths, besides=self.besides, format=self.format)]
 
 
 def encoder_before(folder: Path) -> Path | None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from bertsmith.data.masking import Masker, MaskingRates
 from bertsmith.data.store import TokenStore
-from bertsmith.data.stream import Cursor, PretrainingStream, divided
+from bertsmith.data.stream import Cursor, PretrainingStream, divide_batch_size
 from bertsmith.errors import StoreError
 from bertsmith.model.checkpoint import CONFIG
 from bertsmith.model.config import BertConfig
@@ -227,7 +227,7 @@ def _split_batch(recipe: Recipe) -> tuple[int, int]:
     data = recipe.data
     if recipe.general is None or not data.general_share:
         return data.batch_size, 0
-    return divided(data.batch_size, data.general_share)
+    return divide_batch_size(data.batch_size, data.general_share)
 
 
 def _sample_store(

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from bertsmith.data.sequences.codec import spelled
+from bertsmith.data.sequences.codec import spell_number
 from bertsmith.errors import ModelError
 from bertsmith.inference.checking.check import TOLERANCES
 from bertsmith.inference.engine import autocasting
@@ -235,7 +235,9 @@ def rows_of(model: ServedModel) -> list[str] | None:
         [shape.height * shape.width] * 3 if shape.kind == "images" else [shape.size * n for n in (1, 2, 3)]
     )
     scale = list(zip(shape.mean, shape.deviation, strict=True))
-    values = ([spelled(mean + above * deviation) for mean, deviation in scale] for above in (0.0, 1.0, 0.5))
+    values = (
+        [spell_number(mean + above * deviation) for mean, deviation in scale] for above in (0.0, 1.0, 0.5)
+    )
     return [" ".join(step * count) for step, count in zip(values, steps, strict=True)]
 
 

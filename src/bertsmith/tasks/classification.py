@@ -31,10 +31,10 @@ from bertsmith.tasks.task import AnswerNumber, Head, Metrics, Outputs, Predictio
 from bertsmith.text.labelled.label_names import (
     are_multi_hot,
     are_scores,
-    counted,
+    find_joined_labels,
+    find_stand_ins,
+    format_counts,
     has_fraction,
-    joined,
-    stand_ins,
 )
 
 _MOST_SCORES = 20  # different numbers with fractions that may still be classes
@@ -115,7 +115,7 @@ class Classification(CalibratedTask):
         return self.as_own_label(value, where)
 
     def stand_ins(self, labels: Collection[str]) -> Collection[str]:
-        return stand_ins(labels, self.labels)
+        return find_stand_ins(labels, self.labels)
 
     def fit(self, train: Sequence[TextExample]) -> None:
         """The labels that occur in `train`: numbers sorted by value, then others by name."""
@@ -146,12 +146,12 @@ class Classification(CalibratedTask):
 
     def label_warnings(self, counts: Mapping[str, int]) -> list[str]:
         """Warns of labels that look like several labels in one, multi-hot digits, or scores."""
-        shown = counted(counts, [*counts][:1])
-        several = [label for separator in "|;," for label in joined(counts, separator)]
+        shown = format_counts(counts, [*counts][:1])
+        several = [label for separator in "|;," for label in find_joined_labels(counts, separator)]
         if several:
             return [
-                f"labels such as {counted(counts, several[:1])} are others joined, and each is learned as a "
-                "class of its own: several labels a text are for multi-label"
+                f"labels such as {format_counts(counts, several[:1])} are others joined, and each is learned "
+                "as a class of its own: several labels a text are for multi-label"
             ]
         if are_multi_hot(counts):
             return [

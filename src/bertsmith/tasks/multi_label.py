@@ -40,7 +40,7 @@ from bertsmith.tasks.task import (
     some_of,
 )
 from bertsmith.text.files.values import as_labels, is_multi_hot
-from bertsmith.text.labelled.label_names import are_multi_hot, joined, look
+from bertsmith.text.labelled.label_names import are_multi_hot, find_joined_labels, label_appearance
 from bertsmith.validation import Listed
 
 _OTHER_SEPARATORS = "|;"
@@ -123,7 +123,7 @@ class MultiLabel(CalibratedTask):
         if "separator" in self.settings.model_fields_set:
             return
         for separator in _OTHER_SEPARATORS:
-            if several := joined(counts, separator):
+            if several := find_joined_labels(counts, separator):
                 raise InputError(
                     f"Labels such as {several[0]!r} look like several with {separator!r} between them, and "
                     f"would be one. Say separator={separator!r} if they are, or separator={','!r} if not."
@@ -154,7 +154,14 @@ class MultiLabel(CalibratedTask):
         if not self.labels or not unknown:
             return []
         first_label = next(iter(unknown))
-        meant = next((f". Is {name!r} meant?" for name in self.labels if look(name) == look(first_label)), "")
+        meant = next(
+            (
+                f". Is {name!r} meant?"
+                for name in self.labels
+                if label_appearance(name) == label_appearance(first_label)
+            ),
+            "",
+        )
         return [
             f"{len(unknown):,} labels, on {unknown.total():,} occasions, never occur in the training data, "
             f"such as {first_label!r}: they can't be predicted, and count as missed{meant}"

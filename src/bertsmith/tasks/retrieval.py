@@ -34,7 +34,7 @@ from bertsmith.tasks.heads.pooling import Pooling
 from bertsmith.tasks.losses.contrastive import LossName, RetrievalLoss, Sought
 from bertsmith.tasks.losses.distillation import DistillationLoss, VectorLoss
 from bertsmith.tasks.task import AnswerNumber, Head, Metrics, Outputs, Prediction, Task, TaskSettings
-from bertsmith.text.files.rows import names_of_numbers, quoting_warnings
+from bertsmith.text.files.rows import find_names_of_numbers, quoting_warnings
 from bertsmith.text.files.values import ID, is_blank, shown
 from bertsmith.text.tokens.long_texts import TextEncoding
 from bertsmith.text.tokens.tokenizer import Tokenizer
@@ -136,7 +136,7 @@ class Retrieval(Task[QueryExample]):
         examples = super().read_files(paths)
         columns = self.settings.model_dump(include={"query", "positive", "negative"})
         layout = self.settings.model_dump(include={"format", "header", "encoding"})
-        self.named_columns = names_of_numbers(paths, columns, **layout)
+        self.named_columns = find_names_of_numbers(paths, columns, **layout)
         return examples
 
     def _is_usable(self, example: QueryExample) -> bool:

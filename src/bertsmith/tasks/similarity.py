@@ -28,7 +28,7 @@ from bertsmith.tasks.losses.distillation import ClassLoss, CosineLoss, Distillat
 from bertsmith.tasks.saved_state import require_number
 from bertsmith.tasks.task import AnswerNumber, Head, Metrics, Outputs, Prediction, Task, TaskSettings
 from bertsmith.text.files.values import as_number
-from bertsmith.text.labelled.label_names import stand_ins
+from bertsmith.text.labelled.label_names import find_stand_ins
 from bertsmith.text.tokens.long_texts import TextEncoding
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
@@ -71,7 +71,7 @@ class Similarity(TextTask):
         return as_number(value, where) if self.settings.target == "score" else self.as_own_label(value, where)
 
     def stand_ins(self, labels: Collection[Any]) -> Collection[Any]:
-        return () if self.settings.target == "score" else stand_ins(labels, self.labels)
+        return () if self.settings.target == "score" else find_stand_ins(labels, self.labels)
 
     def fit(self, train: Sequence[TextExample]) -> None:
         """Takes the range of the scores, which is mapped to cosines from 0 to 1; or the classes."""

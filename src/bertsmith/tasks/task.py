@@ -29,7 +29,7 @@ from bertsmith.tasks.heads.pooling import Pooling, pool_examples
 from bertsmith.tasks.losses.distillation import DistillationLoss, RowLoss
 from bertsmith.tasks.saved_state import read_state
 from bertsmith.text.files.values import as_category, as_label, is_blank
-from bertsmith.text.labelled.label_names import look
+from bertsmith.text.labelled.label_names import label_appearance
 from bertsmith.text.tokens.long_texts import TextEncoding
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.validation import UserSettings, check
@@ -255,7 +255,9 @@ class Task(ABC, Generic[E]):
         message.
         """
         if label not in self.label_ids:
-            meant = next((name for name in self.labels if look(name) == look(label)), None)
+            meant = next(
+                (name for name in self.labels if label_appearance(name) == label_appearance(label)), None
+            )
             advice = (
                 f"Is {meant!r} meant?" if meant else "Add training rows that have it, or remove this one."
             )

@@ -24,7 +24,7 @@ def has_blanks(language: str) -> bool:
     return language.partition("-")[0] not in _NO_BLANKS
 
 
-def _marks() -> str:
+def _combining_marks() -> str:
     """All of Unicode's categories Mn and Mc, as what stands in the brackets of a regular expression."""
     categories = map(unicodedata.category, map(chr, _SEARCHED))
     found = [
@@ -37,7 +37,7 @@ def _marks() -> str:
     return "".join(f"{chr(first)}-{chr(last)}" for first, last in zip(firsts, lasts, strict=True))
 
 
-MARKS = _marks()
+MARKS = _combining_marks()
 
 
 def word_pattern(letters: str) -> str:
@@ -51,6 +51,6 @@ WORD = re.compile(WORD_PATTERN)
 _WITHOUT_BLANKS = re.compile(f"[{WITHOUT_BLANKS}]")
 
 
-def spaced_words(text: str) -> list[str]:
+def split_at_blanks(text: str) -> list[str]:
     """What stands between blanks, punctuation included; each character of Chinese or Japanese by itself."""
     return (text if text.isascii() else _WITHOUT_BLANKS.sub(r" \g<0> ", text)).split()

@@ -42,7 +42,7 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def ordered(
+def map_in_order(
     function: Callable[..., Result], tasks: Iterable[tuple[Any, ...]], workers: int
 ) -> Iterator[Result]:
     """function(*task) for each task, in their order, over `workers` processes; one worker is this process.
@@ -108,7 +108,9 @@ def require_ray() -> Any:
     return ray
 
 
-def ordered_by_ray(function: Callable[..., Result], tasks: Iterable[tuple[Any, ...]]) -> Iterator[Result]:
+def map_in_order_by_ray(
+    function: Callable[..., Result], tasks: Iterable[tuple[Any, ...]]
+) -> Iterator[Result]:
     """function(*task) for each task, in their order, each on one CPU of a Ray cluster.
 
     The cluster is the one that this process is connected to, else that of RAY_ADDRESS, else the one that this
@@ -118,24 +120,24 @@ def ordered_by_ray(function: Callable[..., Result], tasks: Iterable[tuple[Any, .
     loses its worker again and again, and the errors of `function` that are the user's to mend.
     """
     ray = require_ray()
-    with _connected(ray), _quiet():
+    with _connect_to_ray(ray), _silence_ray_data():
         # One count for all workers; should its own machine be lost, it begins at 1 again elsewhere.
         attempts = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(_AttemptCounter).remote()
-        call = partial(_call, ray.put(function), attempts)
+        call = partial(_run_task, ray.put(function), attempts)
         waiting = enumerate(tasks)
         while True:
             size = TASKS_OF_A_ROUND * max(1, int(ray.cluster_resources().get("CPU", 1)))
-            blocks = [ray.put(_packed(numbered)) for numbered in islice(waiting, size)]
+            blocks = [ray.put(_pack(numbered)) for numbered in islice(waiting, size)]
             if not blocks:
                 return
-            for outcome in _round(ray, blocks, call):
+            for outcome in _run_round(ray, blocks, call):
                 if outcome.error is not None:
                     raise outcome.error
                 yield outcome.result
 
 
 @contextmanager
-def _connected(ray: Any) -> Iterator[None]:
+def _connect_to_ray(ray: Any) -> Iterator[None]:
     """Who is connected already stays so."""
     if ray.is_initialized():
         yield
@@ -159,7 +161,7 @@ def _connected(ray: Any) -> Iterator[None]:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def _silence_ray_data() -> Iterator[None]:
     """Ray Data tells every step on standard error; errors stay."""
     logger = logging.getLogger("ray.data")
     level = logger.level
@@ -177,7 +179,9 @@ class _TaskOutcome(NamedTuple):
     error: BertsmithError | None = None
 
 
-def _round(ray: Any, blocks: list[Any], call: Callable[["pa.Table"], "pa.Table"]) -> Iterator[_TaskOutcome]:
+def _run_round(
+    ray: Any, blocks: list[Any], call: Callable[["pa.Table"], "pa.Table"]
+) -> Iterator[_TaskOutcome]:
     """One run of Ray Data; a block holds one task, and so becomes one task of Ray's."""
     data = ray.data.from_arrow_refs(blocks).map_batches(
         call, batch_size=None, batch_format="pyarrow", num_cpus=1
@@ -185,24 +189,24 @@ def _round(ray: Any, blocks: list[Any], call: Callable[["pa.Table"], "pa.Table"]
     data.context.enable_progress_bars = False
     data.context.execution_options.preserve_order = True
     for table in data.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
-        yield _unpacked(table)
+        yield _unpack(table)
 
 
-def _call(sent: Any, attempts: Any, table: "pa.Table") -> "pa.Table":
+def _run_task(sent: Any, attempts: Any, table: "pa.Table") -> "pa.Table":
     """What a worker does."""
     import ray
 
-    number, task = _unpacked(table)
+    number, task = _unpack(table)
     if ray.get(attempts.begin.remote(number)) > ATTEMPTS:
         error = ResourceError(
             f"Task {number} lost its worker {ATTEMPTS} times, mostly because memory ran out. Give the "
             "cluster's machines more memory, or fewer CPUs each (`ray start --num-cpus`), and run this again."
         )
-        return _packed(_TaskOutcome(None, error))
+        return _pack(_TaskOutcome(None, error))
     try:
-        return _packed(_TaskOutcome(ray.get(sent)(*task)))
+        return _pack(_TaskOutcome(ray.get(sent)(*task)))
     except BertsmithError as for_the_user:
-        return _packed(_TaskOutcome(None, for_the_user))
+        return _pack(_TaskOutcome(None, for_the_user))
 
 
 class _AttemptCounter:
@@ -217,12 +221,12 @@ class _AttemptCounter:
         return self.begun[number]
 
 
-def _packed(value: Any) -> "pa.Table":
+def _pack(value: Any) -> "pa.Table":
     """A table of one row: Ray Data moves tables, and tasks are whatever can be pickled."""
     import pyarrow as pa
 
     return pa.table({"pickled": pa.array([pickle.dumps(value)], pa.large_binary())})
 
 
-def _unpacked(table: "pa.Table") -> Any:
+def _unpack(table: "pa.Table") -> Any:
     return pickle.loads(table.column("pickled")[0].as_buffer())

@@ -32,7 +32,7 @@ from bertsmith.text.tokens.extension import (
     Extension,
     ExtensionSettings,
     extend_tokenizer,
-    without_extension,
+    remove_extension,
 )
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.validation import first_problem
@@ -115,7 +115,7 @@ def undo_extension(source: Path | str, out: Path | str, *, overwrite: bool = Fal
             f"{source} has no {EXTENSION}: its vocabulary was not extended. Give the folder that "
             "`bertsmith tokenizer extend` wrote, or a model pre-trained from it."
         )
-    tokenizer = without_extension(found.tokenizer, extension)
+    tokenizer = remove_extension(found.tokenizer, extension)
     checkpoint, count = found.checkpoint, len(extension.pieces)
     if checkpoint is not None:
         tensors = without_rows(checkpoint.tensors, extension.base_pieces, count)

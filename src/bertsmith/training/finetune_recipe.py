@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from bertsmith.errors import RecipeError
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.task import Task
-from bertsmith.text.labelled.labelled_files import labelled_files, named_files
+from bertsmith.text.labelled.labelled_files import describe_files, list_labelled_files
 from bertsmith.training.settings import (
     CheckpointSettings,
     EvaluationSettings,
@@ -126,12 +126,12 @@ class FinetuneRecipe(RunSettings):
     def train_files(self) -> list[str]:
         """Folders by the files in them. Raises InputError for one that can't be learned from."""
         besides = (self.dev, self.test, self.unlabelled)
-        return labelled_files(self.train, besides=besides, format=self.settings.get("format"))
+        return list_labelled_files(self.train, besides=besides, format=self.settings.get("format"))
 
     @property
     def train_name(self) -> str:
         """What messages call the training rows by."""
-        return named_files(self.train)
+        return describe_files(self.train)
 
     @property
     def given(self) -> set[str]:

@@ -6,7 +6,7 @@ import torch
 
 from bertsmith.data.masking import Masker, MaskingRates
 from bertsmith.data.store import TokenStore
-from bertsmith.data.stream import Cursor, MixedStream, PretrainingStream, divided
+from bertsmith.data.stream import Cursor, MixedStream, PretrainingStream, divide_batch_size
 from bertsmith.errors import CorpusError
 from bertsmith.tasks.pretraining.objectives import TaskInputs
 from bertsmith.training.inputs import Inputs
@@ -30,7 +30,7 @@ def task_inputs(recipe: Recipe, inputs: Inputs, sentence_order: bool, device: to
     def mixed(length: int) -> PretrainingStream | MixedStream:
         if inputs.general is None or not data.general_share:
             return stream(inputs.train, length, data.batch_size * length, recipe.seed)
-        main, general = divided(data.batch_size, data.general_share)
+        main, general = divide_batch_size(data.batch_size, data.general_share)
         return MixedStream(
             stream(inputs.train, length, main * length, recipe.seed),
             stream(inputs.general, length, general * length, recipe.seed + 1),  # other masks

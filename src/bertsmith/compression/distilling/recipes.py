@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from bertsmith.errors import RecipeError
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.task import Task
-from bertsmith.text.labelled.labelled_files import labelled_files
+from bertsmith.text.labelled.labelled_files import list_labelled_files
 from bertsmith.training.finetune_recipe import (
     FinetuneOptimizer,
     FinetuneRecipe,
@@ -104,7 +104,7 @@ class DistilRecipe(RunSettings):
     def train_files(self) -> list[str]:
         """Folders by the files in them. Raises InputError for one that can't be learned from."""
         besides = (self.dev, self.test, *self.texts)
-        return labelled_files(self.train, besides=besides, format=self.settings.get("format"))
+        return list_labelled_files(self.train, besides=besides, format=self.settings.get("format"))
 
     @property
     def own_task(self) -> type[Task[Any]] | None:

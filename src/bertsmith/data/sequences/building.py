@@ -26,13 +26,13 @@ from bertsmith.data.sequences.codec import (
     SPECIAL,
     Codec,
     Kind,
+    build_symbol_tokenizer,
     choose_symbols,
     find_columns,
     guess_column,
     read_codec,
-    symbol_tokenizer,
 )
-from bertsmith.data.sequences.records import RowFile, SequenceRow, column_names, stream_records
+from bertsmith.data.sequences.records import RowFile, SequenceRow, read_columns, stream_records
 from bertsmith.data.store import (
     CODEC_FILE,
     DOCUMENTS,
@@ -58,8 +58,8 @@ from bertsmith.text.tokens.value_tokenizers import (
     NumberTokenizer,
     PatchShape,
     PatchTokenizer,
-    as_spelled_number,
     load_tokenizer,
+    parse_spelled_number,
 )
 from bertsmith.validation import UserSettings, first_problem
 
@@ -258,15 +258,15 @@ def build_sequences(
         else:
             raise StoreError(f"{like}: its tokenizer knows no patches. Build that store again.")
         return write_patches(read, out, codec, patches, settings.heldout, total, progress)
-    rows, counts = _count(read, codec, progress)
-    tokenizer = _tokenizer(counts, codec, settings) if known is None else known
+    rows, counts = _count_symbols(read, codec, progress)
+    tokenizer = _build_tokenizer(counts, codec, settings) if known is None else known
     ids = {piece: number for number, piece in enumerate(tokenizer.pieces)}
     unknown = sum(counts.values()) - sum(counts[piece] for piece in ids)
     with_values = isinstance(tokenizer, NumberTokenizer)
     with atomic_folder(out) as folder:
         writer = StoreWriter(folder, tokenizer, settings.heldout, with_values=with_values)
         with writer:
-            for done, symbols in enumerate(_sequences(read, codec), start=1):
+            for done, symbols in enumerate(_stream_symbols(read, codec), start=1):
                 content = " ".join(symbols)
                 if isinstance(tokenizer, NumberTokenizer):
                     pieces = tokenizer.pieces_of_row(content, None)
@@ -279,28 +279,30 @@ def build_sequences(
         return writer.finish(files, codec, unknown)
 
 
-def _count(files: Sequence[RowFile], codec: Codec, progress: Progress | None) -> tuple[int, Counter[str]]:
+def _count_symbols(
+    files: Sequence[RowFile], codec: Codec, progress: Progress | None
+) -> tuple[int, Counter[str]]:
     """How many rows there are, and how often each symbol occurs that has a piece of its own."""
     counts, rows = Counter[str](), 0
     scales = {scale.piece: scale for scale in codec.scales.columns}
-    for symbols in _sequences(files, codec):
-        counts.update(symbol for symbol in symbols if as_spelled_number(symbol, scales) is None)
+    for symbols in _stream_symbols(files, codec):
+        counts.update(symbol for symbol in symbols if parse_spelled_number(symbol, scales) is None)
         rows += 1
         if progress is not None and not rows % _EVERY:
             progress(rows, None, "rows counted")
     return rows, counts
 
 
-def _tokenizer(counts: Counter[str], codec: Codec, settings: SequenceSettings) -> Tokenizer:
+def _build_tokenizer(counts: Counter[str], codec: Codec, settings: SequenceSettings) -> Tokenizer:
     """Of the most frequent symbols, and where numbers are read as they are of a piece for each column."""
     scales = codec.scales
     if not scales.columns:
-        return symbol_tokenizer(choose_symbols(counts, settings.min_count, settings.vocab_size))
+        return build_symbol_tokenizer(choose_symbols(counts, settings.min_count, settings.vocab_size))
     chosen = choose_symbols(counts, settings.min_count, settings.vocab_size) if counts else []
     columns = [scale.piece for scale in scales.columns]
     if len({*columns}) < len(columns):
         raise InputError("Two columns of numbers have names that differ by white space alone. Rename one.")
-    return NumberTokenizer.of(symbol_tokenizer([*chosen, *columns, VALUE]), scales)
+    return NumberTokenizer.of(build_symbol_tokenizer([*chosen, *columns, VALUE]), scales)
 
 
 def find_codec(
@@ -310,7 +312,7 @@ def find_codec(
     hold, the rows of all files. Raises InputError.
     """
     first = str(files[0].path)
-    names = column_names(files[0], padded=settings.kind == "symbols")
+    names = read_columns(files[0], padded=settings.kind == "symbols")
     if settings.kind != "table":
         known = NAMES if settings.kind == "symbols" else NUMBERS
         column = settings.column or guess_column(names, first, known)
@@ -325,24 +327,24 @@ def find_codec(
         raise InputError(f"{first}: --leave-out leaves no column to read.")
     bins = settings.bins if settings.numbers == "bins" else None
     return Codec(
-        kind="table", columns=find_columns(_looked_at(files, progress), read, bins, settings.categories)
+        kind="table", columns=find_columns(_report_rows(files, progress), read, bins, settings.categories)
     )
 
 
-def _looked_at(files: Sequence[RowFile], progress: Progress | None) -> Iterator[SequenceRow]:
-    for number, row in enumerate(_records(files), start=1):
+def _report_rows(files: Sequence[RowFile], progress: Progress | None) -> Iterator[SequenceRow]:
+    for number, row in enumerate(_stream_rows(files), start=1):
         yield row
         if progress is not None and not number % _EVERY:
             progress(number, None, "rows looked at")
 
 
-def _records(files: Sequence[RowFile], *, padded: bool = False) -> Iterator[SequenceRow]:
+def _stream_rows(files: Sequence[RowFile], *, padded: bool = False) -> Iterator[SequenceRow]:
     for file in files:
         yield from stream_records(file, padded=padded)
 
 
-def _sequences(files: Sequence[RowFile], codec: Codec) -> Iterator[list[str]]:
-    return (codec.symbols(row) for row in _records(files, padded=codec.kind == "symbols"))
+def _stream_symbols(files: Sequence[RowFile], codec: Codec) -> Iterator[list[str]]:
+    return (codec.symbols(row) for row in _stream_rows(files, padded=codec.kind == "symbols"))
 
 
 def fit_patches(
@@ -352,7 +354,7 @@ def fit_patches(
     how many there are. Raises InputError naming the row that has another shape, and for a size that doesn't
     divide an image.
     """
-    first, where = next(_rows(files, codec))
+    first, where = next(_stream_numbers(files, codec))
     shape_of_row = first.shape if codec.kind == "images" else first.shape[1:]
     if len(first.shape) not in ((2, 3) if codec.kind == "images" else (1, 2)):
         raise InputError(
@@ -361,7 +363,7 @@ def fit_patches(
     channels = first.shape[2] if len(first.shape) == 3 else (first.shape[1:] or (1,))[0]
     if codec.kind == "images" and len(first.shape) == 2:
         channels = 1
-    rows, mean, deviation = _moments(files, codec, shape_of_row, channels, progress)
+    rows, mean, deviation = _measure_channels(files, codec, shape_of_row, channels, progress)
     said: dict[str, Any] = {"kind": codec.kind, "size": size, "channels": channels}
     said |= {"mean": tuple(mean), "deviation": tuple(deviation)}
     if codec.kind == "images":
@@ -371,7 +373,7 @@ def fit_patches(
     except ValidationError as error:
         raise InputError(f"{files[0].path}: {first_problem(error, PatchShape)} Change --patch.") from error
     places = [f"[VALUE{number}]" for number in range(shape.values)]
-    return PatchTokenizer.of(symbol_tokenizer([PATCH, *places]), shape), rows
+    return PatchTokenizer.of(build_symbol_tokenizer([PATCH, *places]), shape), rows
 
 
 def write_patches(
@@ -389,7 +391,7 @@ def write_patches(
     with atomic_folder(out) as folder:
         writer = StoreWriter(folder, tokenizer, heldout, with_values=True)
         with writer:
-            for done, (numbers, where) in enumerate(_rows(files, codec), start=1):
+            for done, (numbers, where) in enumerate(_stream_numbers(files, codec), start=1):
                 tokenizer.shape.require_row(numbers.shape, where)
                 values = tokenizer.shape.cut(numbers, where)
                 writer.add([tokenizer.patch_id] * len(values), values.tobytes(), values)
@@ -398,13 +400,13 @@ def write_patches(
         return writer.finish([file.path for file in files], codec)
 
 
-def _rows(files: Sequence[RowFile], codec: Codec) -> Rows:
+def _stream_numbers(files: Sequence[RowFile], codec: Codec) -> Rows:
     for file in files:
         for row in stream_records(file):
             yield codec.numbers(row), row.where
 
 
-def _moments(
+def _measure_channels(
     files: Sequence[RowFile],
     codec: Codec,
     shape_of_row: tuple[int, ...],
@@ -414,7 +416,7 @@ def _moments(
     """How many rows there are, and each channel's mean and deviation (Chan et al. 1979, row by row)."""
     rows, count = 0, 0
     mean, squares = np.zeros(channels), np.zeros(channels)
-    for rows, (numbers, where) in enumerate(_rows(files, codec), start=1):
+    for rows, (numbers, where) in enumerate(_stream_numbers(files, codec), start=1):
         found = numbers.shape if codec.kind == "images" else numbers.shape[1:]
         if found != shape_of_row:
             raise InputError(f"{where}: expected the shape of the first row, {shape_of_row}, found {found}.")

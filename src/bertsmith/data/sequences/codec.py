@@ -78,7 +78,7 @@ def as_symbol(value: object, where: str) -> str:
     return symbol
 
 
-def spelled(number: float) -> str:
+def spell_number(number: float) -> str:
     """With every digit that it takes to read the same number again: 3 for 3.0."""
     return repr(number).removesuffix(".0")
 
@@ -97,7 +97,7 @@ def choose_symbols(counts: Counter[str], min_count: int, vocab_size: int) -> lis
     return kept
 
 
-def symbol_tokenizer(symbols: Iterable[str]) -> Tokenizer:
+def build_symbol_tokenizer(symbols: Iterable[str]) -> Tokenizer:
     """A tokenizer whose ids are the five special tokens', then the symbols' in their order."""
     vocabulary = {piece: number for number, piece in enumerate((*SPECIAL, *symbols))}
     model = models.WordPiece(
@@ -135,7 +135,7 @@ class TableColumn(Strict):
             return as_symbol(f"{self.name}=?", where)
         if self.kind == "number":
             number = as_number(value, f"{where}, column {self.name}")
-            bin_or_number = bisect_right(self.edges, number) if self.scale is None else spelled(number)
+            bin_or_number = bisect_right(self.edges, number) if self.scale is None else spell_number(number)
             return as_symbol(f"{self.name}:{bin_or_number}", where)
         if isinstance(value, list | tuple | dict):
             raise InputError(
@@ -270,7 +270,7 @@ class Codec(Strict):
         """What the store's tokenizer reads of a row: symbols, or numbers, with blanks between them."""
         if not self.of_patches:
             return " ".join(self.symbols(row))
-        return " ".join(map(spelled, self.numbers(row).reshape(-1).tolist()))
+        return " ".join(map(spell_number, self.numbers(row).reshape(-1).tolist()))
 
     def numbers(self, row: SequenceRow) -> npt.NDArray[np.float64]:
         """A row of a series or an image, as it is nested. Raises InputError naming file and row."""

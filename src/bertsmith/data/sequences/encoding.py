@@ -19,7 +19,7 @@ from bertsmith.files import require_output
 from bertsmith.progress import Progress
 from bertsmith.text.files.jsonl import write_jsonl
 from bertsmith.text.tokens.tokenizer import Tokenizer
-from bertsmith.text.tokens.value_tokenizers import PatchTokenizer, as_spelled_number, load_tokenizer
+from bertsmith.text.tokens.value_tokenizers import PatchTokenizer, load_tokenizer, parse_spelled_number
 
 TEXT, WORDS, TAGS = "text", "words", "tags"
 _SHOWN = 3  # symbols that aren't known, as examples
@@ -76,17 +76,17 @@ def encode_sequences(
     require_output(out, overwrite, [path, like])
     found = EncodedSequences()
     found.rows = write_jsonl(
-        _rows(RowFile(path, header, format, encoding), codec, tokenizer, found, progress), out
+        _encode_rows(RowFile(path, header, format, encoding), codec, tokenizer, found, progress), out
     )
     return found
 
 
-def _rows(
+def _encode_rows(
     file: RowFile, codec: Codec, tokenizer: Tokenizer, found: EncodedSequences, progress: Progress | None
 ) -> Iterator[dict[str, Any]]:
     pieces, scales = frozenset(tokenizer.pieces), {scale.piece: scale for scale in codec.scales.columns}
     for number, row in enumerate(stream_records(file, padded=codec.kind == "symbols"), start=1):
-        kept = {name: _plain(value) for name, value in row.values.items() if name not in codec.reads}
+        kept = {name: _as_json(value) for name, value in row.values.items() if name not in codec.reads}
         for needed in (TEXT, WORDS) if TAGS in kept else (TEXT,):
             if needed in kept:
                 raise InputError(
@@ -99,7 +99,9 @@ def _rows(
             yield {TEXT: codec.text(row), **kept}
         else:
             symbols = codec.symbols(row)
-            found.count(symbols, lambda each: each in pieces or as_spelled_number(each, scales) is not None)
+            found.count(
+                symbols, lambda each: each in pieces or parse_spelled_number(each, scales) is not None
+            )
             if TAGS not in kept or codec.kind != "symbols":
                 yield {TEXT: " ".join(symbols), **kept}
             elif isinstance(kept[TAGS], list) and len(kept[TAGS]) == len(symbols):
@@ -110,12 +112,12 @@ def _rows(
             progress(number, None, "rows")
 
 
-def _plain(value: Any) -> Any:
+def _as_json(value: Any) -> Any:
     """A cell as JSON can hold it: what is no finite number is null, and dates are their text."""
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        return [_as_json(each) for each in value]
     if isinstance(value, dict):
-        return {str(name): _plain(each) for name, each in value.items()}
+        return {str(name): _as_json(each) for name, each in value.items()}
     if isinstance(value, Decimal):
         value = float(value)
     if isinstance(value, float):

@@ -48,13 +48,13 @@ class RowFile(NamedTuple):
         return {"header": self.header, **self.of_objects}
 
 
-def column_names(file: RowFile, *, padded: bool = False) -> list[str]:
+def read_columns(file: RowFile, *, padded: bool = False) -> list[str]:
     """The columns of a file: of JSON all keys of its first rows, for a row may leave out what is empty.
     Raises InputError when it can't be read; where -1 at a row's end is `padded`, it says that one may do so.
     """
     path = file.path
     if _is_numpy(path):
-        return list(_arrays(Path(path), padded))
+        return list(_load_arrays(Path(path), padded))
     if not are_objects(path, **file.of_objects):
         names = read_column_names(path, **file.layout)
         if advice := separator_advice(names):
@@ -71,14 +71,14 @@ def stream_records(file: RowFile, *, padded: bool = False) -> Iterator[SequenceR
     """
     path = file.path
     if not _is_numpy(path) and are_objects(path, **file.of_objects):
-        yield from _objects(file)
+        yield from _stream_objects(file)
         return
     if not _is_numpy(path):
         names = read_column_names(path, **file.layout)
         for values, where in stream_rows(path, names, **file.layout):
             yield SequenceRow(dict(zip(names, values, strict=True)), where)
         return
-    arrays = _arrays(Path(path), padded)
+    arrays = _load_arrays(Path(path), padded)
     rows = {name: len(array) for name, array in arrays.items()}
     if len(set(rows.values())) != 1 or not next(iter(rows.values())):
         raise InputError(f"{path}: expected arrays of the same number of rows, one at least; found {rows}.")
@@ -88,9 +88,9 @@ def stream_records(file: RowFile, *, padded: bool = False) -> Iterator[SequenceR
         )
 
 
-def _objects(file: RowFile) -> Iterator[SequenceRow]:
+def _stream_objects(file: RowFile) -> Iterator[SequenceRow]:
     """Each with all columns, None where it has no such key."""
-    names = column_names(file)
+    names = read_columns(file)
     nothing = dict.fromkeys(names)
     for fields, where in stream_objects(file.path, **file.of_objects):
         late = next((key for key in fields if key not in nothing), None)
@@ -106,7 +106,7 @@ def _is_numpy(path: Path | str) -> bool:
     return str(path).endswith(_ENDINGS)
 
 
-def _arrays(path: Path, padded: bool) -> dict[str, npt.NDArray[Any]]:
+def _load_arrays(path: Path, padded: bool) -> dict[str, npt.NDArray[Any]]:
     """Without pickle: an array of Python objects could run code."""
     try:
         with path.open("rb") as file:

@@ -31,7 +31,7 @@ from bertsmith.text.files.rows import (
 )
 from bertsmith.text.files.tables import Row
 from bertsmith.text.files.values import as_text
-from bertsmith.text.workers import Engine, ordered_by_ray, require_engine
+from bertsmith.text.workers import Engine, map_in_order_by_ray, require_engine
 
 SHARD_ROWS = 4096
 _OTHER_FORMATS = frozenset(
@@ -187,7 +187,7 @@ def _embed_by_ray(
     """
     texts_left, texts_done, tokens_done = rows.texts(), 0, 0
     shards = iter(lambda: list(islice(texts_left, rows.size)), [])
-    for chunk in ordered_by_ray(partial(_embed_shard, embedder, kind), ((shard,) for shard in shards)):
+    for chunk in map_in_order_by_ray(partial(_embed_shard, embedder, kind), ((shard,) for shard in shards)):
         yield chunk
         texts_done, tokens_done = texts_done + len(chunk.vectors), tokens_done + chunk.tokens
         report(texts_done, tokens_done)

@@ -23,7 +23,7 @@ from bertsmith.progress import Progress
 from bertsmith.reporting.page import inline_scripts, inline_style, render_page
 from bertsmith.tasks.checkpoints.infer_task import model_kind
 from bertsmith.tasks.task import Task
-from bertsmith.text.tokens.pieces import shown_tokens
+from bertsmith.text.tokens.pieces import describe_tokens
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 
@@ -123,7 +123,7 @@ def render_look(result: Look) -> str:
     layers, heads = result.attention.weights.shape[:2]
     small = result.attention.thumbnails()
     attention = {
-        "tokens": shown_tokens(result.tokenizer, result.attention.token_ids),
+        "tokens": describe_tokens(result.tokenizer, result.attention.token_ids),
         "layers": layers,
         "heads": heads,
         "side": small.shape[-1],
@@ -146,7 +146,7 @@ def render_look(result: Look) -> str:
 
 
 def _attributions_as_json(result: TokenAttributions, tokenizer: Tokenizer) -> dict[str, Any]:
-    tokens = shown_tokens(tokenizer, result.token_ids)
+    tokens = describe_tokens(tokenizer, result.token_ids)
     scores = result.scores.tolist()
     return {
         "target": result.target,

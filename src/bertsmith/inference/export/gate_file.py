@@ -26,7 +26,7 @@ from bertsmith.tasks.examples.text_task import TextExample
 from bertsmith.tasks.finetuning import encode_examples
 from bertsmith.tasks.task import Outputs, Prediction, Task, reading_columns
 from bertsmith.text.files.rows import stream_texts
-from bertsmith.text.tokens.tokenizer import without_surrogates
+from bertsmith.text.tokens.tokenizer import replace_surrogates
 
 MOST_EXAMPLES = 2000
 MOST_TOKENS = 100_000
@@ -210,8 +210,8 @@ def require_same_ids(source: ExportSource, file: GateFile) -> None:
         if not texts:
             return
         first, second = (
-            without_surrogates(texts[0]),
-            without_surrogates(texts[1]) if len(texts) == 2 else None,
+            replace_surrogates(texts[0]),
+            replace_surrogates(texts[1]) if len(texts) == 2 else None,
         )
         tokenizer_ids = backend.encode(first, second).ids
         if len(tokenizer_ids) <= source.max_length and tokenizer_ids != model_ids:

@@ -18,7 +18,7 @@ from bertsmith.inference.index.passage_table import IndexedDocument
 from bertsmith.inference.index.text_embedder import TextEmbedder, embed_shards
 from bertsmith.inference.index.writer import IndexWriter
 from bertsmith.progress import Progress
-from bertsmith.text.retrieval.documents import Documents, SearchDocument, SkippedDocuments, part_of
+from bertsmith.text.retrieval.documents import Documents, SearchDocument, SkippedDocuments, strip_part
 from bertsmith.text.retrieval.passages import Passage
 from bertsmith.text.workers import Engine
 
@@ -75,7 +75,7 @@ class IndexUpdate:
         parts has.
         """
         new, changed, vanished, unchanged = (
-            {part_of(id) for id in ids} for ids in (self.new, self.changed, self.vanished, self.unchanged)
+            {strip_part(id) for id in ids} for ids in (self.new, self.changed, self.vanished, self.unchanged)
         )
         touched = new | changed | vanished
         appeared = new - changed - vanished - unchanged
@@ -162,7 +162,7 @@ def survey(
     plan.vanished = {
         id
         for id, indexed in known.items()
-        if id not in where_seen and (part_of(id) in where_seen or not (added or indexed.added))
+        if id not in where_seen and (strip_part(id) in where_seen or not (added or indexed.added))
     }
     plan.skipped = documents.skipped
     return plan
@@ -177,7 +177,7 @@ def remove_documents(writer: IndexWriter, ids: Sequence[str]) -> int:
     """
     parts: dict[str, set[str]] = {}
     for indexed_id in writer.known:
-        parts.setdefault(part_of(indexed_id), set()).add(indexed_id)
+        parts.setdefault(strip_part(indexed_id), set()).add(indexed_id)
     to_remove = set[str]()
     for id in ids:
         matches = parts.get(id, set()) | ({id} & writer.known.keys())
@@ -189,7 +189,7 @@ def remove_documents(writer: IndexWriter, ids: Sequence[str]) -> int:
         to_remove |= matches
     writer.remove(to_remove)
     writer.finish(complete=writer.manifest.complete, adding=writer.manifest.adding)
-    return len({part_of(id) for id in to_remove})
+    return len({strip_part(id) for id in to_remove})
 
 
 def _embed_documents(

@@ -28,9 +28,9 @@ from bertsmith.inference.index.text_embedder import (
 from bertsmith.inference.index.writer import create_index, writing
 from bertsmith.inference.ranking.reranker import Reranker, open_reranker
 from bertsmith.progress import Progress
-from bertsmith.text.retrieval.documents import Documents, DocumentSettings, part_of
+from bertsmith.text.retrieval.documents import Documents, DocumentSettings, strip_part
 from bertsmith.text.retrieval.passages import PassageSettings
-from bertsmith.text.tokens.tokenizer import without_surrogates
+from bertsmith.text.tokens.tokenizer import replace_surrogates
 from bertsmith.text.workers import Engine, require_engine
 
 Result = TypeVar("Result")
@@ -177,7 +177,7 @@ class Index:
         Warns if a build or an `add` was interrupted, because only committed documents are searched. Raises
         InputError for an empty query, a filter that can't be used, and a damaged index.
         """
-        query = without_surrogates(query)  # what a terminal makes of bytes that are no UTF-8
+        query = replace_surrogates(query)  # what a terminal makes of bytes that are no UTF-8
         check_query(query, k, mode)
         self.refresh()
         vector = None if mode == "text" else self.embedder.queries([query])[0]
@@ -201,7 +201,7 @@ class Index:
             first: dict[str, tuple[int, str]] = {}
             for batch in commit.table.scan(["document_id", "start", "text"]):
                 for row in batch.to_pylist():
-                    id, passage = part_of(row["document_id"]), (row["start"], row["text"])
+                    id, passage = strip_part(row["document_id"]), (row["start"], row["text"])
                     first[id] = min(first.get(id, passage), passage)
             return {id: text for id, (_, text) in sorted(first.items())}
 

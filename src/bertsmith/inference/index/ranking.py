@@ -24,7 +24,7 @@ from bertsmith.inference.ranking.reranker import Reranker, open_reranker
 from bertsmith.inference.ranking.results import Comparison, compare, metrics_for
 from bertsmith.inference.ranking.search import Bm25Settings
 from bertsmith.progress import Progress
-from bertsmith.text.retrieval.documents import part_of
+from bertsmith.text.retrieval.documents import strip_part
 from bertsmith.text.retrieval.judged_questions import is_table, read_judged_questions
 from bertsmith.text.retrieval.layouts import read_retrieval_data
 from bertsmith.text.retrieval.retrieval_data import RetrievalData
@@ -109,7 +109,9 @@ def rank_by_index(
             vector = None if mode == "text" else vectors[id]
             hits = index.find(IndexQuery(query, vector, depth, mode, None, True), reranker_of_mode)
             # Reciprocal ranks keep the index's order even for ties, which other tools break by other rules.
-            rankings[id] = [(part_of(hit.document_id), 1.0 / rank) for rank, hit in enumerate(hits, start=1)]
+            rankings[id] = [
+                (strip_part(hit.document_id), 1.0 / rank) for rank, hit in enumerate(hits, start=1)
+            ]
             if progress is not None:
                 progress(len(rankings), len(queries), f"queries by {name}")
         milliseconds = 1000 * (time.perf_counter() - start) / max(len(queries), 1)

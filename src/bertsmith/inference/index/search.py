@@ -25,7 +25,7 @@ from bertsmith.inference.index.manifest import IndexManifest
 from bertsmith.inference.index.passage_table import PassageTable, require_lancedb, with_settings
 from bertsmith.inference.ranking.ranking import reciprocal_rank_fusion
 from bertsmith.inference.ranking.reranker import Reranker, scores_of
-from bertsmith.text.retrieval.documents import part_of
+from bertsmith.text.retrieval.documents import strip_part
 from bertsmith.text.words import WITHOUT_BLANKS, WORD, has_blanks, word_pattern
 
 Mode = Literal["hybrid", "vector", "text"]
@@ -118,7 +118,7 @@ def find_passages(
             break
         best_of_document: dict[str, tuple[IndexRow, float]] = {}  # parts of a long document are one
         for row, score in ranked:
-            best_of_document.setdefault(part_of(row["document_id"]), (row, score))
+            best_of_document.setdefault(strip_part(row["document_id"]), (row, score))
         ranked = list(best_of_document.values())
         if len(ranked) >= query.k or depth >= MOST_HITS or all(len(ranking) < depth for ranking in rankings):
             break

@@ -17,9 +17,9 @@ from bertsmith.errors import InputError
 from bertsmith.inference.index.manifest import IndexModel
 from bertsmith.tasks.examples.encoding import special_tokens
 from bertsmith.text.retrieval.documents import SearchDocument
-from bertsmith.text.retrieval.passages import Passage, PassageSettings, passages
+from bertsmith.text.retrieval.passages import Passage, PassageSettings, split_passages
 from bertsmith.text.tokens.tokenizer import Tokenizer
-from bertsmith.text.workers import Engine, ordered, ordered_by_ray
+from bertsmith.text.workers import Engine, map_in_order, map_in_order_by_ray
 
 Vectors = npt.NDArray[np.float32]
 # What two models must have in common besides the width: the field in index.json, and its name in messages.
@@ -132,7 +132,9 @@ def embed_shards(
     function = partial(cut_and_embed, embedder, settings)
     shards, shards_to_send = tee(_split_shards(documents, size, settings))
     tasks = (([(document.title, document.text) for document in shard],) for shard in shards_to_send)
-    results = ordered_by_ray(function, tasks) if engine == "ray" else ordered(function, tasks, workers=1)
+    results = (
+        map_in_order_by_ray(function, tasks) if engine == "ray" else map_in_order(function, tasks, workers=1)
+    )
     return zip(results, shards)  # in this order: a shard is read only when its result is there
 
 
@@ -160,7 +162,7 @@ def cut_and_embed(
     """Divides documents, each (title, text), into passages and embeds these. A passage is read behind its
     document's title, shortened to what the model has room for, unless it begins with it.
     """
-    passages_of_documents = [passages(text, embedder.tokenizer, settings) for _, text in documents]
+    passages_of_documents = [split_passages(text, embedder.tokenizer, settings) for _, text in documents]
     titles = [title for title, _ in documents]
     title_room = max(0, tokens_for_text(embedder) - settings.tokens)  # beside the longest passage
     texts = []

@@ -41,7 +41,7 @@ from bertsmith.inference.index.passage_table import (
     index_errors,
 )
 from bertsmith.inference.lock import sole_maker, sole_writer
-from bertsmith.text.retrieval.documents import SearchDocument, part_of
+from bertsmith.text.retrieval.documents import SearchDocument, strip_part
 from bertsmith.text.retrieval.passages import PassageSettings
 
 HINT = "latest_version_hint.json"
@@ -165,7 +165,7 @@ class IndexWriter:
 
     def _count_parts(self, ids: Iterable[str], change: int) -> None:
         for part_id in ids:
-            if "#part" in part_id and (document_id := part_of(part_id)) != part_id:
+            if "#part" in part_id and (document_id := strip_part(part_id)) != part_id:
                 self._later_parts[document_id] += change
                 if not self._later_parts[document_id]:
                     del self._later_parts[document_id]

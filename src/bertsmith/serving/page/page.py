@@ -30,7 +30,7 @@ from bertsmith.serving.protocols.routing import JsonResponse, StrictBody, router
 from bertsmith.serving.refusals import Expired, InvalidRequest, Overloaded, UnknownModel, Unsupported
 from bertsmith.serving.served_model import ServedModel
 from bertsmith.serving.service import Service
-from bertsmith.text.tokens.pieces import shown_tokens
+from bertsmith.text.tokens.pieces import describe_tokens
 
 _LONGEST_ROW = 100_000  # bytes
 _ASKED = ("predict", "rerank", "similarity", "embed", "fill_mask", "search")  # what the page has a form for
@@ -221,7 +221,7 @@ class _Explanations:
         found = explainer.attributions(
             asked.input, asked.target, baseline=asked.baseline, progress=lambda *_: check()
         )
-        shown = shown_tokens(model.tokenizer, found.token_ids)
+        shown = describe_tokens(model.tokenizer, found.token_ids)
         return {
             "target": found.target,
             "value": found.value,
@@ -246,7 +246,7 @@ class _Explanations:
                 f"head {asked.head}."
             )
         answer = {
-            "tokens": shown_tokens(model.tokenizer, found.token_ids),
+            "tokens": describe_tokens(model.tokenizer, found.token_ids),
             "layers": layers,
             "heads": heads,
             "layer": layer,

@@ -22,7 +22,7 @@ from bertsmith.serving.protocols.tei import best_first, labelled_logits, scored_
 from bertsmith.serving.refusals import InvalidRequest, TooLarge, Unsupported
 from bertsmith.serving.served_model import ServedModel
 from bertsmith.serving.service import Answer, Service
-from bertsmith.text.tokens.tokenizer import Tokenizer, without_surrogates
+from bertsmith.text.tokens.tokenizer import Tokenizer, replace_surrogates
 
 _TEMPLATE = "This example is {}."
 _FUNCTIONS = ("softmax", "sigmoid", "none")
@@ -217,7 +217,7 @@ def _groups(text: str, prediction: Mapping[str, Any], hidden: set[str]) -> list[
 
 def _offsets(text: str, words: Sequence[str]) -> list[tuple[int, int]]:
     """(start, end) in characters of words that stand in a text in this order."""
-    text, found, end = without_surrogates(text), list[tuple[int, int]](), 0
+    text, found, end = replace_surrogates(text), list[tuple[int, int]](), 0
     for word in words:
         start = text.index(word, end)
         end = start + len(word)

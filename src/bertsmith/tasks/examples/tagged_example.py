@@ -22,8 +22,8 @@ from bertsmith.arrays import Ints
 from bertsmith.errors import InputError
 from bertsmith.metrics.entities import NONE, Scheme, Span, spans_of_tags, tags_of_spans
 from bertsmith.text.labelled.conll import MarkedText, TaggedSentence, read_tagged
-from bertsmith.text.tokens.long_texts import BLANK, TextEncoding, text_parts
-from bertsmith.text.tokens.tokenizer import Tokenizer, without_surrogates
+from bertsmith.text.tokens.long_texts import BLANK, TextEncoding, split_text
+from bertsmith.text.tokens.tokenizer import Tokenizer, replace_surrogates
 from bertsmith.text.words import MARKS, WITHOUT_BLANKS
 
 # Between blanks, and each punctuation mark alone. BERT's tokenizer splits there too.
@@ -105,7 +105,7 @@ def word_offsets(text: str, syllables: bool = False) -> WordOffsets:
     """
     divided, word_of = _BY_SYLLABLES if syllables else _BY_WORDS
     starts, ends, runs = array("i"), array("i"), array("i")
-    for before, part in text_parts(without_surrogates(text), BLANK):
+    for before, part in split_text(replace_surrogates(text), BLANK):
         for run, (start, end) in _RUNS.pre_tokenize_str(part):
             runs.append(len(starts))
             if run.isascii() or not divided.search(run):

@@ -43,8 +43,8 @@ from bertsmith.text.files.columns import (
 from bertsmith.text.files.rows import (
     are_lines,
     are_objects,
+    find_names_of_numbers,
     guess_file_columns,
-    names_of_numbers,
     quoting_warnings,
     read_column_names,
     read_keys,
@@ -52,7 +52,7 @@ from bertsmith.text.files.rows import (
 )
 from bertsmith.text.files.tables import LINES_HAVE
 from bertsmith.text.files.values import ID, as_category, as_id, as_text, is_blank, shown
-from bertsmith.text.labelled.labelled_files import named_files
+from bertsmith.text.labelled.labelled_files import describe_files
 from bertsmith.text.tokens.long_texts import TextEncoding
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.text.tokens.value_tokenizers import RowEncoding
@@ -186,10 +186,10 @@ class TextTask(Task[TextExample]):
         settings = self.settings
         columns = {"text": settings.text, "text_pair": settings.text_pair, "label": settings.label}
         layout = settings.model_dump(include={"format", "header", "encoding"})
-        self.named_columns = names_of_numbers(paths, columns, **layout)
+        self.named_columns = find_names_of_numbers(paths, columns, **layout)
         if len(paths) == 1:
             return examples
-        return self.complete(examples, self.gaps(examples), named_files(paths))
+        return self.complete(examples, self.gaps(examples), describe_files(paths))
 
     def label_columns(self, path: Path | str) -> Sequence[str]:
         """The columns of a file that has one for each label; empty for other files."""

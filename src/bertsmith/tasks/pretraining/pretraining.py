@@ -23,7 +23,7 @@ from bertsmith.model.flops import encoder_flops, vocabulary_flops
 from bertsmith.model.layers.elementwise import Activation, make_norm
 from bertsmith.model.layers.initialisation import initialise
 from bertsmith.tasks.pretraining.masked_task import MaskedTask, piece_counts
-from bertsmith.text.tokens.pieces import piece_characters
+from bertsmith.text.tokens.pieces import count_piece_characters
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 MASKED_SUMS = ("mlm_loss", "mlm_right", "mlm_count", "mlm_majority_right")
@@ -115,7 +115,7 @@ class PretrainingTask(MaskedTask[PretrainingModel]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.characters = torch.from_numpy(piece_characters(self.streams[0].tokenizer))
+        self.characters = torch.from_numpy(count_piece_characters(self.streams[0].tokenizer))
 
     def counts(self, sequences: Sequences) -> dict[str, float]:
         """Masked tokens, and sequences."""

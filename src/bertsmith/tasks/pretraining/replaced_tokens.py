@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bertsmith.data.batch import PackedBatch, Sequences
-from bertsmith.data.masking import GENERATED_TOKENS, IGNORED, MaskedTokens, Masker, uniforms
+from bertsmith.data.masking import GENERATED_TOKENS, IGNORED, MaskedTokens, Masker, as_uniforms
 from bertsmith.model.bert import Bert
 from bertsmith.model.config import BertConfig, make_config
 from bertsmith.model.cross_entropy import sampled_vocabulary_loss, vocabulary_loss
@@ -254,7 +254,7 @@ class ReplacedTokenTask(MaskedTask[ReplacedTokenModel]):
         to_fill = replace(batch, token_ids=masked.token_ids)
         embeddings = model.encoder.embeddings
         predicting = model.generator(embeddings.lookup(to_fill), to_fill, masked.positions)
-        places = uniforms(masked.draws, GENERATED_TOKENS)
+        places = as_uniforms(masked.draws, GENERATED_TOKENS)
         bias = model.generator.masked_language.bias
         pieces = sample_pieces(predicting.detach(), embeddings.token.weight, bias, places)
         own = batch.token_ids[masked.positions]

@@ -34,13 +34,25 @@ from bertsmith.text.corpus.manifest import (
     Split,
     SplitEntry,
 )
-from bertsmith.text.corpus.preparing import PreparedBatch, prepare, prepare_elsewhere, read_prepared
+from bertsmith.text.corpus.preparing import (
+    PreparedBatch,
+    prepare_batch,
+    prepare_batch_remotely,
+    read_prepared_batch,
+)
 from bertsmith.text.corpus.reading import DocumentBatch, SourceDetails, SourceReader
-from bertsmith.text.corpus.selection import FACTS, DocumentSelection, Facts, Mask, SignatureFiles, choose
+from bertsmith.text.corpus.selection import (
+    FACTS,
+    DocumentSelection,
+    Facts,
+    Mask,
+    SignatureFiles,
+    select_documents,
+)
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.files.sources import SourceListing, find_sources
 from bertsmith.text.files.streams import SourceFile, SourceStream
-from bertsmith.text.workers import Engine, ordered, ordered_by_ray, require_engine, usable_cores
+from bertsmith.text.workers import Engine, map_in_order, map_in_order_by_ray, require_engine, usable_cores
 
 Task = tuple[DocumentBatch, dict[int, str], CorpusSettings, Path]  # what `prepare` takes
 WORTH_WORKERS = 8_000_000  # bytes of input; below, starting processes costs more than it saves
@@ -73,7 +85,7 @@ def build_corpus(
     require_engine(engine)
     out = Path(out)
     settings = settings or CorpusSettings()
-    report = _seldom(progress)
+    report = _limit_reports(progress)
     with atomic_folder(out) as folder:
         found = find_sources(list(map(str, sources)), settings)
         _make_names_differ(found)
@@ -89,10 +101,10 @@ def build_corpus(
         signatures = SignatureFiles(scratch)
         prospect = _prepare_all(found, settings, signatures, scratch, workers, engine, report)
         _require_text(prospect, settings)
-        choice = choose(prospect.facts, signatures, settings, report)
-        shards = _write(prospect, choice, folder, report)
+        choice = select_documents(prospect.facts, signatures, settings, report)
+        shards = _write_splits(prospect, choice, folder, report)
         shutil.rmtree(scratch)
-        manifest = _manifest_of(prospect, choice, shards, settings)
+        manifest = _build_manifest(prospect, choice, shards, settings)
         write_json(folder / "manifest.json", manifest.model_dump(mode="json"))
     return Corpus.open(out)
 
@@ -128,12 +140,12 @@ def _prepare_all(
     report: Progress,
 ) -> PreparedCorpus:
     reader = SourceReader(found.sources, settings)
-    tasks = _tasks(reader, [source.name for source in found.sources], settings, scratch)
+    tasks = _make_tasks(reader, [source.name for source in found.sources], settings, scratch)
     if engine == "ray":
-        results = _on_a_cluster(tasks)
+        results = _prepare_on_cluster(tasks)
     else:
         cores = usable_cores() if found.size >= WORTH_WORKERS else 1
-        results = ordered(prepare, tasks, workers or cores)
+        results = map_in_order(prepare_batch, tasks, workers or cores)
     batches, facts, empty = list[Path](), [np.zeros(0, FACTS)], Counter[int]()
     for prepared in results:
         batches.append(prepared.path)
@@ -144,16 +156,18 @@ def _prepare_all(
     return PreparedCorpus(found, reader.origins, batches, np.concatenate(facts), empty)
 
 
-def _tasks(reader: SourceReader, names: list[str], settings: CorpusSettings, scratch: Path) -> Iterator[Task]:
+def _make_tasks(
+    reader: SourceReader, names: list[str], settings: CorpusSettings, scratch: Path
+) -> Iterator[Task]:
     for number, batch in enumerate(reader):
         named = {item.source: names[item.source] for item in batch.items}  # of a million, some hundreds
         yield batch, named, settings, scratch / f"batch-{number:08d}.arrow"
 
 
-def _on_a_cluster(tasks: Iterator[Task]) -> Iterator[PreparedBatch]:
+def _prepare_on_cluster(tasks: Iterator[Task]) -> Iterator[PreparedBatch]:
     """Pages of Python packages are read before they are sent: another machine may not have them."""
     sent = ((DocumentBatch([*batch.documents()], batch.size), *rest) for batch, *rest in tasks)
-    for prepared, content in ordered_by_ray(prepare_elsewhere, sent):
+    for prepared, content in map_in_order_by_ray(prepare_batch_remotely, sent):
         prepared.path.write_bytes(content)
         yield prepared
 
@@ -178,14 +192,14 @@ def _require_text(prospect: PreparedCorpus, settings: CorpusSettings) -> None:
         )
 
 
-def _write(
+def _write_splits(
     prospect: PreparedCorpus, choice: DocumentSelection, folder: Path, report: Progress
 ) -> dict[Split, tuple[CorpusShard, ...]]:
     masks = choice.splits
     writers = {split: ShardWriter(folder, split) for split in masks}
     start = 0
     for path in prospect.batches:
-        table = read_prepared(path)
+        table = read_prepared_batch(path)
         for split, mask in masks.items():
             writers[split].write(table.filter(pa.array(mask[start : start + table.num_rows])))
         start += table.num_rows
@@ -194,7 +208,7 @@ def _write(
     return {split: writer.close() for split, writer in writers.items()}
 
 
-def _manifest_of(
+def _build_manifest(
     prospect: PreparedCorpus,
     choice: DocumentSelection,
     shards: dict[Split, tuple[CorpusShard, ...]],
@@ -207,9 +221,9 @@ def _manifest_of(
         facts = prospect.facts[mask]
         sums = {name: int(facts[name].sum(dtype=np.uint64)) for name in ("sentences", "words", "bytes")}
         splits[split] = SplitEntry(counts=Counts(documents=len(facts), **sums), shards=shards[split])
-    kept = _by_source(prospect, choice.kept)
-    exact = _by_source(prospect, choice.exact_duplicates)["documents"]
-    near = _by_source(prospect, choice.near_duplicates)["documents"]
+    kept = _sum_by_source(prospect, choice.kept)
+    exact = _sum_by_source(prospect, choice.exact_duplicates)["documents"]
+    near = _sum_by_source(prospect, choice.near_duplicates)["documents"]
     sources = tuple(
         SourceEntry(
             name=source.name,
@@ -239,7 +253,7 @@ def _manifest_of(
     )
 
 
-def _by_source(prospect: PreparedCorpus, mask: Mask) -> dict[str, list[int]]:
+def _sum_by_source(prospect: PreparedCorpus, mask: Mask) -> dict[str, list[int]]:
     """Sums over the documents of the mask, for each source in turn."""
     facts, count = prospect.facts[mask], len(prospect.found.sources)
     sums = {"documents": np.bincount(facts["source"], minlength=count)}
@@ -248,7 +262,7 @@ def _by_source(prospect: PreparedCorpus, mask: Mask) -> dict[str, list[int]]:
     return {name: [int(value) for value in values] for name, values in sums.items()}
 
 
-def _seldom(progress: Progress | None) -> Progress:
+def _limit_reports(progress: Progress | None) -> Progress:
     """Passes on a report every 0.3 s, and whatever is the last of its kind."""
     last = 0.0
 

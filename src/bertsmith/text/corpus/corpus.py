@@ -97,7 +97,7 @@ class Corpus:
         return self.manifest.splits[split].shards
 
 
-def opened(corpus: Corpus | Path | str) -> Corpus:
+def open_corpus(corpus: Corpus | Path | str) -> Corpus:
     """What a function was handed as a corpus: one, or the path of one. Raises as `Corpus.open` does."""
     return Corpus.open(corpus) if isinstance(corpus, str | os.PathLike) else corpus
 

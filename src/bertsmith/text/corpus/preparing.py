@@ -15,10 +15,10 @@ import pyarrow.ipc  # not imported by pyarrow itself
 
 from bertsmith.text.corpus.corpus import SCHEMA
 from bertsmith.text.corpus.reading import DocumentBatch
-from bertsmith.text.corpus.selection import FACTS, HASHES, Facts, UInt32s, signature, text_key
+from bertsmith.text.corpus.selection import FACTS, HASHES, Facts, UInt32s, compute_signature, hash_text
 from bertsmith.text.corpus_settings import CorpusSettings
-from bertsmith.text.prose.sentences import sentences
-from bertsmith.text.words import spaced_words
+from bertsmith.text.prose.sentences import read_sentences
+from bertsmith.text.words import split_at_blanks
 
 
 class PreparedBatch(NamedTuple):
@@ -30,26 +30,32 @@ class PreparedBatch(NamedTuple):
     empty: Counter[int]  # documents without text, by source
 
 
-def prepare(
+def prepare_batch(
     batch: DocumentBatch, names: Mapping[int, str], settings: CorpusSettings, path: Path
 ) -> PreparedBatch:
     """Writes the batch's documents to `path` (Arrow, LZ4) and returns what is needed to choose among them."""
     empty: Counter[int] = Counter()
     rows, facts, signatures = [], [], []
     for document in batch.documents():
-        found = sentences(document, settings.language)
+        found = read_sentences(document, settings.language)
         text = " ".join(found)
         blank_separated = text.lower().split()
-        words = spaced_words(text.lower())
+        words = split_at_blanks(text.lower())
         if len(words) < settings.min_words:
             empty[document.source] += 1
             continue
         rows.append((document.id, names[document.source], found))
         facts.append(
-            (text_key(blank_separated), len(text.encode()), document.source, len(found), len(blank_separated))
+            (
+                hash_text(blank_separated),
+                len(text.encode()),
+                document.source,
+                len(found),
+                len(blank_separated),
+            )
         )
         if settings.near_duplicates:
-            signatures.append(signature(words))
+            signatures.append(compute_signature(words))
     columns = [list(column) for column in zip(*rows)] or [[], [], []]
     arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA)]
     with pa.ipc.new_file(str(path), SCHEMA, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
@@ -58,16 +64,16 @@ def prepare(
     return PreparedBatch(path, np.array(facts, FACTS), signed, empty)
 
 
-def prepare_elsewhere(
+def prepare_batch_remotely(
     batch: DocumentBatch, names: Mapping[int, str], settings: CorpusSettings, path: Path
 ) -> tuple[PreparedBatch, bytes]:
     """The same on another machine: what belongs into the file at `path` comes back as bytes."""
     with TemporaryDirectory() as folder:
-        prepared = prepare(batch, names, settings, Path(folder) / path.name)
+        prepared = prepare_batch(batch, names, settings, Path(folder) / path.name)
         return prepared._replace(path=path), prepared.path.read_bytes()
 
 
-def read_prepared(path: Path) -> pa.Table:
-    """What `prepare` wrote."""
+def read_prepared_batch(path: Path) -> pa.Table:
+    """What `prepare_batch` wrote."""
     with pa.OSFile(str(path)) as file, pa.ipc.open_file(file) as reader:
         return reader.read_all()

@@ -10,7 +10,7 @@ Each file follows a convention. `--format` names it, or else the file's name: .j
 2. No blank line between two lines: one document.
 3. Google's convention, one sentence a line and a blank line between documents, where four lines in five end
    as sentences do, at most one in four holds two of them, as paragraphs do, and most blocks have two lines
-   and more. What begins with a title is an article, and so are its kind: see `of_folder`.
+   and more. What begins with a title is an article, and so are its kind: see `detect_folder_format`.
 4. Otherwise the blank lines separate paragraphs of one document, unless the file is longer than
    4 million characters. War and Peace has 3.3 million: so long a file is a collection, and they separate
    documents.
@@ -24,8 +24,8 @@ from itertools import chain, groupby, islice
 
 from bertsmith.text.corpus_settings import CorpusSettings, Format
 from bertsmith.text.files import plain
-from bertsmith.text.files.streams import SourceFile, SourceStream, hash_of
-from bertsmith.text.files.tables import FORMATS, TableFormat, format_of_ending
+from bertsmith.text.files.streams import SourceFile, SourceStream, hash_file
+from bertsmith.text.files.tables import FORMATS, TableFormat, find_format_by_ending
 from bertsmith.text.prose.pydocs import DocumentationFile, Package, read_page
 from bertsmith.text.prose.sentences import LineLayout, RawDocument
 
@@ -45,10 +45,10 @@ _NEXT_SENTENCE = re.compile(
     r"[.!?…।؟۔][\"'”’»)\]]*\s+[\"'“‘«(\[]*(?![0-9a-zà-öø-ÿа-яё])\w|[。！？][”’」』）]*\w"
 )
 _PLAIN_READERS = {
-    "file": plain.one_document,
-    "blank-lines": plain.blocks,
-    "lines": plain.blocks,
-    "wikiextractor": plain.wikiextractor,
+    "file": plain.read_one_document,
+    "blank-lines": plain.read_blocks,
+    "lines": plain.read_blocks,
+    "wikiextractor": plain.read_wikiextractor,
 }
 
 
@@ -136,7 +136,7 @@ class SourceReader:
             self.position = self._before
 
     def _binary_table(self, index: int, file: SourceFile, table: TableFormat) -> Iterator[RawDocument]:
-        self.origins[index] = SourceDetails(table.NAME, hash_of(file))
+        self.origins[index] = SourceDetails(table.NAME, hash_file(file))
         with SourceStream(file, self._settings) as stream:
             rows = table.row_count(stream)
             texts = table.texts(stream, self._settings.text_column)
@@ -164,13 +164,13 @@ class SourceReader:
     def _format_of_folder(self, file: SourceFile) -> Format | None:
         folder = _folder(file)
         if folder not in self._folders:
-            self._folders[folder] = of_folder(self._texts_of[folder], self._settings)
+            self._folders[folder] = detect_folder_format(self._texts_of[folder], self._settings)
         return self._folders[folder]
 
     def _raw_documents(self, index: int, format: str, texts: Iterator[plain.Text]) -> Iterator[RawDocument]:
         name, layout = self._sources[index].name, LAYOUTS.get(format, "folded")
         for id, text in texts:
-            for part, piece in enumerate(_pieces(text)):
+            for part, piece in enumerate(_split_long_text(text)):
                 yield RawDocument(index, f"{name}#{id}" + (f"/{part}" if part else ""), piece, layout)
 
 
@@ -178,7 +178,7 @@ def _folder(file: SourceFile) -> str:
     return file.path.rpartition("/")[0]
 
 
-def _pieces(text: str) -> Iterator[str]:
+def _split_long_text(text: str) -> Iterator[str]:
     """The text, or, when it is too long to be held as sentences at once, its parts."""
     while len(text) > 2 * plain.LONGEST:
         cut = max(text.rfind("\n", 0, plain.LONGEST), text.rfind(" ", 0, plain.LONGEST)) + 1 or plain.LONGEST
@@ -193,7 +193,7 @@ def format_by_name(file: SourceFile, settings: CorpusSettings) -> str:
         return settings.format
     if file.suffix == ".json":
         return "jsonl"
-    table = None if file.suffix == ".txt" else format_of_ending(file.suffix)
+    table = None if file.suffix == ".txt" else find_format_by_ending(file.suffix)
     return "auto" if table is None else table.NAME
 
 
@@ -201,21 +201,21 @@ def read_texts(
     stream: SourceStream, settings: CorpusSettings, folder: Callable[[], Format | None]
 ) -> tuple[str, Iterator[plain.Text]]:
     """The format of a file that holds text, and its documents as (id within the file, text). `folder` gives
-    what `of_folder` says of the files beside it.
+    what `detect_folder_format` says of the files beside it.
     """
     format = format_by_name(stream.file, settings)
     if format not in ("auto", *_PLAIN_READERS):
         return format, FORMATS[format].texts(stream, settings.text_column)
     lines = stream.lines(plain.LONGEST)
     if format == "auto":
-        sample = _sample(lines)
-        format, lines = detect(sample), chain(sample, lines)
+        sample = _read_sample(lines)
+        format, lines = detect_format(sample), chain(sample, lines)
         if format in ("file", "lines") and sum(map(len, sample)) < COLLECTION:
             format = folder() or format
     return format, _PLAIN_READERS[format](lines)
 
 
-def _sample(lines: Iterator[str]) -> list[str]:
+def _read_sample(lines: Iterator[str]) -> list[str]:
     sample, size = [], 0
     for line in lines:
         sample.append(line)
@@ -225,7 +225,7 @@ def _sample(lines: Iterator[str]) -> list[str]:
     return sample
 
 
-def detect(sample: Sequence[str]) -> Format:
+def detect_format(sample: Sequence[str]) -> Format:
     """The convention of a text file, by its first `COLLECTION` characters or, if shorter, all of it."""
     lines = [line.rstrip() for line in sample]
     first = next((line for line in lines if line), "")
@@ -236,7 +236,7 @@ def detect(sample: Sequence[str]) -> Format:
         return "file"
     if _has_sentence_lines(blocks):
         return "lines"
-    return "blank-lines" if sum(map(len, sample)) >= COLLECTION else "file"  # counted as `_sample` does
+    return "blank-lines" if sum(map(len, sample)) >= COLLECTION else "file"  # counted as `_read_sample` does
 
 
 def _has_sentence_lines(blocks: Sequence[Sequence[str]]) -> bool:
@@ -253,7 +253,7 @@ def _has_sentence_lines(blocks: Sequence[Sequence[str]]) -> bool:
     )
 
 
-def of_folder(files: Sequence[SourceFile], settings: CorpusSettings) -> Format | None:
+def detect_folder_format(files: Sequence[SourceFile], settings: CorpusSettings) -> Format | None:
     """`file` or `lines`, where four in five of a folder's text files are so: the others look different by
     chance, such as a short article. None where they differ. WikiExtractor's and long files don't count.
     """
@@ -261,6 +261,6 @@ def of_folder(files: Sequence[SourceFile], settings: CorpusSettings) -> Format |
     for file in files[:: -(-len(files) // NEIGHBOURS)]:
         with SourceStream(file, settings) as stream:
             if not stream.looks_binary:
-                formats.append(detect(list(islice(stream.lines(plain.LONGEST), LOOKED_AT))))
+                formats.append(detect_format(list(islice(stream.lines(plain.LONGEST), LOOKED_AT))))
     counts = Counter[Format](format for format in formats if format in ("file", "lines"))
     return next((format for format, count in counts.items() if count >= 0.8 * counts.total()), None)

@@ -69,7 +69,7 @@ class DocumentSelection:
         return {"train": self.kept & ~self.heldout, "heldout": self.heldout}
 
 
-def choose(
+def select_documents(
     facts: Facts,
     signatures: "SignatureFiles",
     settings: CorpusSettings,
@@ -77,16 +77,16 @@ def choose(
 ) -> DocumentSelection:
     """Drops equal documents, then nearly equal ones, then holds out a share of those that stay."""
     keys = np.ascontiguousarray(facts["key"])
-    distinct = first_of_equal(keys)
+    distinct = mark_first_of_equal(keys)
     kept = distinct
     if settings.near_duplicates:
         kept = signatures.first_of_similar(
             distinct, settings.near_duplicate_threshold, lambda done: report(done, BANDS, "bands compared")
         )
-    return DocumentSelection(~distinct, distinct & ~kept, held_out(keys, kept, settings.heldout))
+    return DocumentSelection(~distinct, distinct & ~kept, choose_heldout(keys, kept, settings.heldout))
 
 
-def first_of_equal(keys: UInt64s) -> Mask:
+def mark_first_of_equal(keys: UInt64s) -> Mask:
     """(D,) True where no earlier document has the same key."""
     order = np.argsort(keys, kind="stable")
     ordered = keys[order]
@@ -95,7 +95,7 @@ def first_of_equal(keys: UInt64s) -> Mask:
     return first
 
 
-def held_out(keys: UInt64s, kept: Mask, share: float) -> Mask:
+def choose_heldout(keys: UInt64s, kept: Mask, share: float) -> Mask:
     """(D,) the documents whose key, taken as a fraction of 2⁶⁴, is below `share`.
 
     So a document's side depends on its own text alone and stays when sources are added; a larger
@@ -119,7 +119,7 @@ class SignatureFiles:
     def append(self, signatures: UInt32s) -> None:
         """(d, 112) signatures of the next documents."""
         _append(self._signatures, signatures)
-        for path, keys in zip(self._bands, band_keys(signatures).T):
+        for path, keys in zip(self._bands, compute_band_keys(signatures).T):
             _append(path, np.ascontiguousarray(keys))
 
     def first_of_similar(
@@ -136,8 +136,8 @@ class SignatureFiles:
             return alive
         signatures = np.memmap(self._signatures, np.uint32, "r").reshape(-1, HASHES)
         for done, path in enumerate(self._bands, start=1):
-            for bucket in _buckets(np.fromfile(path, np.uint64), alive):
-                alive[_followers(bucket, signatures, threshold)] = False
+            for bucket in _find_buckets(np.fromfile(path, np.uint64), alive):
+                alive[_find_followers(bucket, signatures, threshold)] = False
             finished(done)
         return alive
 
@@ -147,7 +147,7 @@ def _append(path: Path, values: npt.NDArray[np.unsignedinteger]) -> None:
         values.tofile(file)
 
 
-def _buckets(keys: UInt64s, alive: Mask) -> Iterator[npt.NDArray[np.int64]]:
+def _find_buckets(keys: UInt64s, alive: Mask) -> Iterator[npt.NDArray[np.int64]]:
     """Indices, in order, of each group of two and more living documents with one key."""
     documents = np.flatnonzero(alive)
     order = documents[np.argsort(keys[documents], kind="stable")]
@@ -157,7 +157,7 @@ def _buckets(keys: UInt64s, alive: Mask) -> Iterator[npt.NDArray[np.int64]]:
         yield order[start : start + size]
 
 
-def _followers(bucket: npt.NDArray[np.int64], signatures: UInt32s, threshold: float) -> list[int]:
+def _find_followers(bucket: npt.NDArray[np.int64], signatures: UInt32s, threshold: float) -> list[int]:
     """The documents of a bucket that resemble an earlier one of it which stays."""
     followers: list[int] = []
     while len(bucket) > 1:
@@ -173,14 +173,14 @@ def _followers(bucket: npt.NDArray[np.int64], signatures: UInt32s, threshold: fl
     return followers
 
 
-def text_key(words: list[str]) -> int:
+def hash_text(words: list[str]) -> int:
     """64 bits of the words in lower case: equal for texts that differ in case and white space only."""
     return int.from_bytes(blake2b(" ".join(words).encode(), digest_size=8).digest(), "little")
 
 
-def signature(words: Sequence[str]) -> UInt32s:
+def compute_signature(words: Sequence[str]) -> UInt32s:
     """(112,) smallest hashes of the runs of five words; of all words together when they are fewer."""
-    runs = _hashed_runs(words)
+    runs = _hash_runs(words)
     smallest = np.full(HASHES, np.iinfo(np.uint32).max, np.uint32)
     for start in range(0, len(runs), RUNS_AT_A_TIME):
         hashes = runs[start : start + RUNS_AT_A_TIME, None] * _MULTIPLIERS + _OFFSETS  # (S, 112)
@@ -188,7 +188,7 @@ def signature(words: Sequence[str]) -> UInt32s:
     return smallest
 
 
-def _hashed_runs(spelt: Sequence[str]) -> UInt32s:
+def _hash_runs(spelt: Sequence[str]) -> UInt32s:
     """(S,) one hash a run. Words have CRC-32 as their hash, because Python's own differs from run to run."""
     if spelt and sum(map(len, spelt)) > LONGEST_WORD * len(spelt):
         words = np.frombuffer("".join(spelt).encode("utf-32-le"), np.uint32).astype(np.uint64)
@@ -198,17 +198,17 @@ def _hashed_runs(spelt: Sequence[str]) -> UInt32s:
     mixed = np.zeros(runs, np.uint64)
     for position, weight in enumerate(_RUN_WEIGHTS):
         following = words[position : position + runs]
-        mixed[: len(following)] += _mixed(following) * weight
-    return (_mixed(mixed) >> np.uint64(32)).astype(np.uint32)
+        mixed[: len(following)] += _mix_bits(following) * weight
+    return (_mix_bits(mixed) >> np.uint64(32)).astype(np.uint32)
 
 
-def band_keys(signatures: UInt32s) -> UInt64s:
+def compute_band_keys(signatures: UInt32s) -> UInt64s:
     """(D, 112) signatures -> (D, 14): equal where all eight entries of a band are."""
     bands = signatures.reshape(-1, BANDS, ROWS).astype(np.uint64)
-    return _mixed((bands * _BAND_WEIGHTS).sum(axis=-1, dtype=np.uint64))
+    return _mix_bits((bands * _BAND_WEIGHTS).sum(axis=-1, dtype=np.uint64))
 
 
-def _mixed(values: UInt64s) -> UInt64s:
+def _mix_bits(values: UInt64s) -> UInt64s:
     """The finaliser of MurmurHash3: every bit of the input reaches every bit of the output."""
     values = (values ^ (values >> np.uint64(33))) * np.uint64(0xFF51AFD7ED558CCD)
     values = (values ^ (values >> np.uint64(33))) * np.uint64(0xC4CEB9FE1A85EC53)

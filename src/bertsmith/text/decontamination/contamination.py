@@ -15,7 +15,7 @@ from typing import NamedTuple
 from bertsmith.door import door, either, function, kind, optional, place, several, text, whole
 from bertsmith.errors import InputError
 from bertsmith.progress import Progress
-from bertsmith.text.corpus.corpus import Corpus, opened, read_shard
+from bertsmith.text.corpus.corpus import Corpus, open_corpus, read_shard
 from bertsmith.text.corpus.manifest import Split
 from bertsmith.text.decontamination.evaluation_texts import (
     EvaluationFile,
@@ -100,17 +100,17 @@ def find_contamination(
     """
     if not against:
         raise InputError("Name at least one test file to check the corpus against.")
-    corpus = opened(corpus)
+    corpus = open_corpus(corpus)
     files = [read_evaluation_file(path, columns, format, encoding) for path in against]
     texts: dict[str, int] = {}  # each once, with its number: SQuAD's passages stand with every question
     for file in files:
         for each in file.texts:
             texts.setdefault(each.text, len(texts))
     places = find_places(corpus, list(texts), workers, progress)
-    best = _best_places(places)
-    chosen = [_chosen(file, texts, best) for file in files]
+    best = _find_best_places(places)
+    chosen = [_choose_examples(file, texts, best) for file in files]
     shown = {(each.split, each.place) for rows in chosen for _, each in rows}
-    passages = _passages(corpus, places, shown)
+    passages = _read_passages(corpus, places, shown)
     found = []
     for file, rows in zip(files, chosen, strict=True):
         examples = tuple(
@@ -124,7 +124,7 @@ def find_contamination(
             )
             for text, each in rows
         )
-        found.append(_counted(file, texts, best, examples))
+        found.append(_count_findings(file, texts, best, examples))
     return Contamination(corpus, tuple(found), places)
 
 
@@ -137,7 +137,7 @@ class _BestMatch(NamedTuple):
     place: int
 
 
-def _best_places(places: Mapping[Split, Places]) -> dict[int, _BestMatch]:
+def _find_best_places(places: Mapping[Split, Places]) -> dict[int, _BestMatch]:
     best: dict[int, _BestMatch] = {}
     for split, found in places.items():
         columns = (found[name].tolist() for name in ("text", "kind", "share"))
@@ -148,7 +148,7 @@ def _best_places(places: Mapping[Split, Places]) -> dict[int, _BestMatch]:
     return best
 
 
-def _chosen(
+def _choose_examples(
     file: EvaluationFile, texts: Mapping[str, int], best: Mapping[int, _BestMatch]
 ) -> list[tuple[EvaluationText, _BestMatch]]:
     """Examples of every kind in turn, the first rows of each; a text once."""
@@ -168,7 +168,7 @@ def _chosen(
     return sorted(in_turn[:EXAMPLES], key=lambda each: each[1][:2])
 
 
-def _passages(
+def _read_passages(
     corpus: Corpus, places: Mapping[Split, Places], shown: set[tuple[Split, int]]
 ) -> dict[tuple[Split, int], tuple[str, str]]:
     """Of each place (split, its number there) the document's id and the sentences, in one pass."""
@@ -190,7 +190,7 @@ def _passages(
     return found
 
 
-def _counted(
+def _count_findings(
     file: EvaluationFile,
     texts: Mapping[str, int],
     best: Mapping[int, _BestMatch],

@@ -24,15 +24,15 @@ from bertsmith.errors import InputError
 from bertsmith.files import sha256
 from bertsmith.text.files.columns import BY_SEMICOLONS, column_index, listed, unknown_column
 from bertsmith.text.files.rows import read_column_names, stream_rows
-from bertsmith.text.files.streams import ending_of
+from bertsmith.text.files.streams import file_ending
 from bertsmith.text.files.table_file import TableFile, open_table
 from bertsmith.text.files.tables import FORMATS, CsvFormat, Record, TsvFormat, find_format, table_endings
 from bertsmith.text.labelled.conll import TaggedSentence, read_tagged
 from bertsmith.text.labelled.squad import read_squad
-from bertsmith.text.retrieval.beir import gathered_texts, is_beir
+from bertsmith.text.retrieval.beir import is_beir, read_beir_texts
 from bertsmith.text.retrieval.layouts import read_retrieval_data
 from bertsmith.text.retrieval.retrieval_data import RetrievalData, RetrievalDataBuilder
-from bertsmith.text.words import spaced_words
+from bertsmith.text.words import split_at_blanks
 
 LEAST_MEAN_WORDS = 3  # of a column that is taken for text
 _LOOKED_AT = 1000  # values of a column, when it is judged which columns are text
@@ -78,16 +78,16 @@ def read_evaluation_file(
     path = Path(path)
     if not path.exists():  # an address or standard input among them: the hash is that of a file
         raise InputError(f"{path} does not exist. Name a test file or a folder on this machine.")
-    read_as = _format_of(path, format, encoding)
-    found = _READERS.get(read_as, _table_rows)(path, read_as, encoding)
+    read_as = _detect_format(path, format, encoding)
+    found = _READERS.get(read_as, _read_table_rows)(path, read_as, encoding)
     if not found:
         raise InputError(f"{path} has no rows. Expected at least one.")
-    chosen = _chosen(found, columns, str(path), guess=read_as in FORMATS and read_as != "lines")
+    chosen = _choose_columns(found, columns, str(path), guess=read_as in FORMATS and read_as != "lines")
     texts = tuple(
         EvaluationText(number, column, text, row.where)
         for number, row in enumerate(found)
         for column in chosen
-        if (text := _text_of(row.fields.get(column)).strip())
+        if (text := _as_text(row.fields.get(column)).strip())
     )
     if not texts:
         raise InputError(
@@ -101,23 +101,23 @@ def read_evaluation_file(
     return EvaluationFile(str(path), hashes, len(found), tuple(chosen), texts)
 
 
-def _format_of(path: Path, format: str | None, encoding: str) -> str:
+def _detect_format(path: Path, format: str | None, encoding: str) -> str:
     """What was said, else what the ending or the content tells: a name among _READERS, or of a table."""
     if format is not None and format not in _READERS and find_format(format) is None:
         known = ", ".join(name for name in _READERS if name not in (_TEXT, _FOLDER))
         raise InputError(f"There is no format {format!r}. Choose one of {known}.")
     if path.is_dir() or format is not None:
         return format or _FOLDER
-    tables = table_endings(None, ending_of(str(path)))
+    tables = table_endings(None, file_ending(str(path)))
     by_ending = {ending: name for ending, name in tables.items() if name != "lines"} | _TAGGED
     with open_table(path, None, encoding, by_ending, _TEXT, whole_name=True) as table:
         if table.format == "csv":  # saved with tabs it is no rarity: the more frequent separator counts
             first = next(iter(table.lines()), "")
             return "tsv" if first.count("\t") > first.count(",") else "csv"
-        return _kind_of_json(table) if table.format == "json" else table.format
+        return _detect_json_format(table) if table.format == "json" else table.format
 
 
-def _kind_of_json(table: TableFile) -> str:
+def _detect_json_format(table: TableFile) -> str:
     """SQuAD's and ReQA's files are one object with keys of their own; all other JSON is rows."""
     text = table.stream.text().lstrip()
     try:
@@ -129,7 +129,7 @@ def _kind_of_json(table: TableFile) -> str:
     return "reqa" if isinstance(content, dict) and "questions" in content else "json"
 
 
-def _separated_rows(path: Path, format: str, encoding: str) -> list[Record]:
+def _read_separated_rows(path: Path, format: str, encoding: str) -> list[Record]:
     """Rows of CSV or TSV, of any width."""
     with open_table(path, format, encoding, {}, format, whole_name=True) as table:
         kind = CsvFormat() if format == "csv" else TsvFormat()
@@ -162,19 +162,19 @@ def _is_header(first: Sequence[str]) -> bool:
     return all(names[1:]) and len(set(names)) == len(names) and all(len(name.split()) < 3 for name in names)
 
 
-def _record_rows(path: Path, format: str, encoding: str) -> list[Record]:
+def _read_record_rows(path: Path, format: str, encoding: str) -> list[Record]:
     with open_table(path, format, encoding, {}, format, whole_name=True) as table:
         return list(FORMATS[format].records(table.stream))
 
 
-def _table_rows(path: Path, format: str, encoding: str) -> list[Record]:
+def _read_table_rows(path: Path, format: str, encoding: str) -> list[Record]:
     """Of Parquet, and of a package's format."""
     names = read_column_names(path, format=format, encoding=encoding)
     found = stream_rows(path, names, format=format, encoding=encoding)
     return [Record(dict(zip(names, row.values, strict=True)), row.where) for row in found]
 
 
-def _tagged_rows(path: Path, format: str, encoding: str) -> list[Record]:
+def _read_tagged_rows(path: Path, format: str, encoding: str) -> list[Record]:
     said = None if format == _TEXT else format
     found = read_tagged(path, format=said, tagged=False, encoding=encoding)
     return [
@@ -186,15 +186,15 @@ def _tagged_rows(path: Path, format: str, encoding: str) -> list[Record]:
     ]
 
 
-def _squad_rows(path: Path, format: str, encoding: str) -> list[Record]:
+def _read_squad_rows(path: Path, format: str, encoding: str) -> list[Record]:
     found = read_squad(path, labelled=False, format="json", encoding=encoding)
     return [Record({"question": each.question, "context": each.passage}, each.where) for each in found]
 
 
-def _retrieval_rows(path: Path, format: str, encoding: str) -> list[Record]:
+def _read_retrieval_rows(path: Path, format: str, encoding: str) -> list[Record]:
     data: RetrievalData | RetrievalDataBuilder
     if format in (_FOLDER, "beir") and is_beir(path):  # of whatever splits, a hidden one among them
-        data = gathered_texts(path, encoding)
+        data = read_beir_texts(path, encoding)
     else:
         data = read_retrieval_data(path, None if format == _FOLDER else format, encoding=encoding)
     queries = [Record({"query": text}, f"{path}, query {id}") for id, text in data.queries.items()]
@@ -203,24 +203,24 @@ def _retrieval_rows(path: Path, format: str, encoding: str) -> list[Record]:
 
 
 _READERS: dict[str, _Reader] = {
-    "csv": _separated_rows,
-    "tsv": _separated_rows,
-    "jsonl": _record_rows,
-    "json": _record_rows,
-    "parquet": _table_rows,
-    _TEXT: _tagged_rows,
-    "lines": _tagged_rows,
-    "conll": _tagged_rows,
-    "conllu": _tagged_rows,
-    "squad": _squad_rows,
-    _FOLDER: _retrieval_rows,
-    "reqa": _retrieval_rows,
-    "beir": _retrieval_rows,
-    "trec": _retrieval_rows,
+    "csv": _read_separated_rows,
+    "tsv": _read_separated_rows,
+    "jsonl": _read_record_rows,
+    "json": _read_record_rows,
+    "parquet": _read_table_rows,
+    _TEXT: _read_tagged_rows,
+    "lines": _read_tagged_rows,
+    "conll": _read_tagged_rows,
+    "conllu": _read_tagged_rows,
+    "squad": _read_squad_rows,
+    _FOLDER: _read_retrieval_rows,
+    "reqa": _read_retrieval_rows,
+    "beir": _read_retrieval_rows,
+    "trec": _read_retrieval_rows,
 }
 
 
-def _chosen(found: Sequence[Record], columns: Sequence[str], where: str, *, guess: bool) -> list[str]:
+def _choose_columns(found: Sequence[Record], columns: Sequence[str], where: str, *, guess: bool) -> list[str]:
     """The columns that were named, else all, or in a table all whose values look like running text."""
     names = list(dict.fromkeys(name for row in found for name in row.fields))
     if columns:
@@ -243,12 +243,12 @@ def _chosen(found: Sequence[Record], columns: Sequence[str], where: str, *, gues
 
 
 def _is_running_text(values: Iterable[Any]) -> bool:
-    filled = (text for value in values if (text := _text_of(value)))
-    lengths = [len(spaced_words(text)) for text in islice(filled, _LOOKED_AT)]
+    filled = (text for value in values if (text := _as_text(value)))
+    lengths = [len(split_at_blanks(text)) for text in islice(filled, _LOOKED_AT)]
     return bool(lengths) and sum(lengths) >= LEAST_MEAN_WORDS * len(lengths)
 
 
-def _text_of(value: Any) -> str:
+def _as_text(value: Any) -> str:
     """A string, or a list of words as one text; anything else holds no text."""
     if isinstance(value, list) and value and all(isinstance(item, str) for item in value):
         return " ".join(value)

@@ -103,7 +103,7 @@ class TextIndex:
                 piece = piece_length(length)
                 kind = pieces.setdefault((piece, length <= LONGEST_WHOLE), [])
                 kind += [(number, offset) for offset in range(0, length - piece + 1, piece)]
-        found = [_sorted_seeds(*kind, pieces[kind], words, starts) for kind in sorted(pieces)]
+        found = [_sort_seeds(*kind, pieces[kind], words, starts) for kind in sorted(pieces)]
         return cls(words, starts, tuple(found))
 
     def save(self, path: Path) -> None:
@@ -135,27 +135,27 @@ def piece_length(words: int) -> int:
     return 4 if words < 20 else 5 if words < 49 else 7
 
 
-def _sorted_seeds(
+def _sort_seeds(
     length: int, whole: bool, pieces: Sequence[tuple[int, int]], words: Int32s, starts: Int64s
 ) -> Seeds:
     texts, offsets = (np.array(column, np.int32) for column in zip(*pieces, strict=True))
-    hashes = seeds(words, length)[starts[texts] + offsets]
+    hashes = hash_seeds(words, length)[starts[texts] + offsets]
     order = np.argsort(hashes, kind="stable")
     present = np.zeros(1 << _FILTER_BITS, np.bool_)
     present[hashes >> np.uint64(64 - _FILTER_BITS)] = True
     return Seeds(length, whole, hashes[order], texts[order], offsets[order], present)
 
 
-def seeds(ids: Int32s, length: int) -> UInt64s:
+def hash_seeds(ids: Int32s, length: int) -> UInt64s:
     """(n,) ids of words -> (n - length + 1,) hash of each run of so many words, at the place of its first."""
     count = max(0, len(ids) - length + 1)
-    mixed, found = _mixed(ids), np.full(count, length, np.uint64)
+    mixed, found = _mix_bits(ids), np.full(count, length, np.uint64)
     for place in range(length):
         found += mixed[place : place + count] * _WEIGHTS[place]
     return found ^ (found >> np.uint64(29))
 
 
-def _mixed(ids: Int32s) -> UInt64s:
+def _mix_bits(ids: Int32s) -> UInt64s:
     """The first half of MurmurHash3's finaliser, by which neighbouring ids lie far apart."""
     values = (ids.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     return (values ^ (values >> np.uint64(33))) * np.uint64(0xFF51AFD7ED558CCD)
@@ -196,27 +196,27 @@ def find_matches(words: Words, index: TextIndex) -> list[Match]:
     """Every copy of a text in the documents, each text and place once, by place."""
     found = {
         (match.text, match.first, match.last): match
-        for candidates in _candidates(words, index)
-        for match in _judged(words, index, candidates)
+        for candidates in _find_candidates(words, index)
+        for match in _judge_candidates(words, index, candidates)
     }
     return sorted(found.values(), key=lambda match: (match.first, match.text))
 
 
-def _candidates(words: Words, index: TextIndex) -> Iterator[_Candidates]:
+def _find_candidates(words: Words, index: TextIndex) -> Iterator[_Candidates]:
     """What the seeds say, each text, place and document once; some million words of texts at a time."""
     documents = int(words.document[-1]) + 1 if len(words.document) else 0
     longest = int(index.lengths.max(initial=0))
     span = len(words.ids) + longest
     packed = [np.zeros(0, np.int64)]
     for kind in index.seeds:
-        hashes = seeds(words.ids, kind.length)
+        hashes = hash_seeds(words.ids, kind.length)
         places = kind.places(hashes)
         if kind.whole:
             places = places[_are_sentences(words, places, kind.length)]
         low = np.searchsorted(kind.hashes, hashes[places], "left")
         counts = np.searchsorted(kind.hashes, hashes[places], "right") - low
         places, low, counts = (each[counts > 0] for each in (places, low, counts))
-        entries, at = np.repeat(low, counts) + _counted(counts), np.repeat(places, counts)
+        entries, at = np.repeat(low, counts) + _ranges(counts), np.repeat(places, counts)
         begins = at - kind.offsets[entries] + longest  # none below 0
         key = (kind.texts[entries].astype(np.int64) * span + begins) * documents + words.document[at]
         packed.append(np.unique(key))
@@ -242,24 +242,24 @@ def _are_sentences(words: Words, places: Int64s, length: int) -> npt.NDArray[np.
     return whole
 
 
-def _judged(words: Words, index: TextIndex, candidates: _Candidates) -> Iterator[Match]:
+def _judge_candidates(words: Words, index: TextIndex, candidates: _Candidates) -> Iterator[Match]:
     """The candidates that hold, after all words of each were compared in their places."""
     texts, begins, low, high = candidates
     lengths = index.lengths[texts]
     segments = np.cumsum(lengths) - lengths
-    within = _counted(lengths)  # (E,) number of the word in its text
+    within = _ranges(lengths)  # (E,) number of the word in its text
     at = np.repeat(begins, lengths) + within
     inside = (at >= np.repeat(low, lengths)) & (at < np.repeat(high, lengths))
     at[~inside] = 0
     equal = inside & (words.ids[at] == index.words[np.repeat(index.starts[texts], lengths) + within])
     shares = np.add.reduceat(equal, segments, dtype=np.int64) / lengths
-    longest = _longest_runs(equal, segments)
+    longest = _find_longest_runs(equal, segments)
     copies = shares >= np.where(lengths <= LONGEST_EXACT, 1.0, LEAST_SHARE)
     shifted = ~copies & (lengths > LONGEST_EXACT) & (shares >= _WORTH_ALIGNING)
     for c in np.flatnonzero(copies | shifted | (longest >= LEAST_RUN)).tolist():
         text, begin, length, share = int(texts[c]), int(begins[c]), int(lengths[c]), float(shares[c])
         own = equal[segments[c] :][:length]
-        aligned = _aligned(words, index, candidates, c) if shifted[c] else None
+        aligned = _align(words, index, candidates, c) if shifted[c] else None
         if copies[c]:
             there = np.flatnonzero(own)  # not where the text would begin: that word may be a neighbour's
             first, last = begin + int(there[0]), begin + int(there[-1])
@@ -273,7 +273,7 @@ def _judged(words: Words, index: TextIndex, candidates: _Candidates) -> Iterator
                     yield Match(text, begin + first, begin + end - 1, (end - first) / length, "part")
 
 
-def _longest_runs(equal: npt.NDArray[np.bool_], segments: Int64s) -> Int64s:
+def _find_longest_runs(equal: npt.NDArray[np.bool_], segments: Int64s) -> Int64s:
     """(C,) the longest run of equal words of each candidate."""
     places = np.arange(len(equal))
     before = np.where(equal, -1, places)  # the last word ahead of each that isn't of its run
@@ -281,7 +281,7 @@ def _longest_runs(equal: npt.NDArray[np.bool_], segments: Int64s) -> Int64s:
     return np.maximum.reduceat(places - np.maximum.accumulate(before), segments)
 
 
-def _aligned(words: Words, index: TextIndex, candidates: _Candidates, c: int) -> Match | None:
+def _align(words: Words, index: TextIndex, candidates: _Candidates, c: int) -> Match | None:
     """The text against the words around its place, wherever it was shifted; None below the least share."""
     text, begin = int(candidates.texts[c]), int(candidates.begins[c])
     wanted = index.words[index.starts[text] : index.starts[text + 1]].tolist()
@@ -298,6 +298,6 @@ def _aligned(words: Words, index: TextIndex, candidates: _Candidates, c: int) ->
     return Match(text, start + blocks[0].b, start + blocks[-1].b + blocks[-1].size - 1, share, "near")
 
 
-def _counted(counts: Int64s) -> Int64s:
+def _ranges(counts: Int64s) -> Int64s:
     """[2, 3] -> [0, 1, 0, 1, 2]"""
     return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)

@@ -28,7 +28,7 @@ from bertsmith.text.corpus.manifest import (
 from bertsmith.text.decontamination.contamination import Contamination
 from bertsmith.text.decontamination.matching import LEAST_RUN, LEAST_SHARE
 from bertsmith.text.decontamination.scanning import Places
-from bertsmith.text.words import spaced_words
+from bertsmith.text.words import split_at_blanks
 
 METHOD = (
     f"words without case and punctuation; exact copies, {LEAST_SHARE:.0%} of 8 words and more in order, "
@@ -89,11 +89,13 @@ def _write_without(
             for batch in read_shard(corpus.path / shard.file):
                 inside = concerned.keys() & range(ahead, ahead + batch.num_rows)
                 here = {document - ahead: concerned[document] for document in inside}
-                writer.write(_without(batch, here, corpus.manifest.settings.min_words, by_source, removed))
+                writer.write(
+                    _remove_sentences(batch, here, corpus.manifest.settings.min_words, by_source, removed)
+                )
                 ahead, done = ahead + batch.num_rows, done + batch.num_rows
                 if progress:
                     progress(done, total, "documents written")
-        splits[split] = SplitEntry(counts=_less(entry.counts, removed), shards=writer.close())
+        splits[split] = SplitEntry(counts=_subtract(entry.counts, removed), shards=writer.close())
     if not splits["train"].counts.documents:
         raise InputError(
             f"All that {corpus.path} holds is in the test files: no document would be left. Build it from "
@@ -103,7 +105,7 @@ def _write_without(
         update={
             "splits": splits,
             "sources": tuple(
-                source.model_copy(update={"kept": _less(source.kept, by_source[source.name])})
+                source.model_copy(update={"kept": _subtract(source.kept, by_source[source.name])})
                 for source in corpus.manifest.sources
             ),
         }
@@ -111,7 +113,7 @@ def _write_without(
     return manifest, Counts(**sum(by_source.values(), Counter()))
 
 
-def _without(
+def _remove_sentences(
     batch: pa.RecordBatch,
     concerned: Mapping[int, set[int]],
     min_words: int,
@@ -128,10 +130,10 @@ def _without(
         left = sentences
         if row in concerned:
             left = [sentence for place, sentence in enumerate(sentences) if place not in concerned[row]]
-            if _length(left) < max(min_words, LEAST_REMAINDER * _length(sentences)):
+            if _count_words(left) < max(min_words, LEAST_REMAINDER * _count_words(sentences)):
                 left = []
-            lost = _counts(sentences)
-            lost.subtract(_counts(left))
+            lost = _count_sentences(sentences)
+            lost.subtract(_count_sentences(left))
             by_source[source] += lost
             removed += lost
         if left:
@@ -140,17 +142,17 @@ def _without(
     return pa.table([pa.array(each, field.type) for each, field in zip(arrays, SCHEMA)], schema=SCHEMA)
 
 
-def _length(sentences: Sequence[str]) -> int:
+def _count_words(sentences: Sequence[str]) -> int:
     """In words, or in characters of Chinese and Japanese, as a build measures what is too short."""
-    return sum(len(spaced_words(sentence)) for sentence in sentences)
+    return sum(len(split_at_blanks(sentence)) for sentence in sentences)
 
 
-def _counts(sentences: Sequence[str]) -> Removed:
+def _count_sentences(sentences: Sequence[str]) -> Removed:
     """As a build counts: the text is the sentences with a blank between each two."""
     size = len(" ".join(sentences).encode())
     words = sum(len(sentence.split()) for sentence in sentences)
     return Counter(documents=int(bool(sentences)), sentences=len(sentences), words=words, bytes=size)
 
 
-def _less(counts: Counts, removed: Mapping[str, int]) -> Counts:
+def _subtract(counts: Counts, removed: Mapping[str, int]) -> Counts:
     return Counts(**{name: value - removed.get(name, 0) for name, value in counts.model_dump().items()})

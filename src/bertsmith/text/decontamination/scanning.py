@@ -40,7 +40,7 @@ from bertsmith.text.decontamination.matching import (
     find_matches,
 )
 from bertsmith.text.words import MARKS, WITHOUT_BLANKS, word_pattern
-from bertsmith.text.workers import ordered, usable_cores
+from bertsmith.text.workers import map_in_order, usable_cores
 
 KINDS: tuple[Kind, ...] = ("exact", "near", "part")
 WORTH_WORKERS = 8_000_000  # bytes of text; below, starting processes costs more than it saves
@@ -82,7 +82,7 @@ def find_places(
         workers = usable_cores() if counts.bytes >= WORTH_WORKERS else 1
     found: dict[Split, Places] = {}
     with TemporaryDirectory(prefix="bertsmith-") as folder:
-        _prepare(texts).save(Path(folder))
+        _build_lookup(texts).save(Path(folder))
         done = 0
         for split, entry in corpus.manifest.splits.items():
             files = [corpus.path / shard.file for shard in entry.shards]
@@ -92,23 +92,23 @@ def find_places(
                 for group in range(pq.read_metadata(file).num_row_groups)
             )
             places, ahead = [np.zeros(0, PLACE)], 0
-            for each, documents in ordered(_search, tasks, workers):
+            for each, documents in map_in_order(_search, tasks, workers):
                 each["document"] += ahead
                 places.append(each)
                 ahead, done = ahead + documents, done + documents
                 if progress:
                     progress(done, counts.documents, "documents")
             found[split] = np.concatenate(places)
-    _load.cache_clear()  # what this process has searched with, where it did so itself
+    _load_lookup.cache_clear()  # what this process has searched with, where it did so itself
     return found
 
 
-def _prepare(texts: Sequence[str]) -> _Lookup:
+def _build_lookup(texts: Sequence[str]) -> _Lookup:
     vocabulary: dict[str, int] = {}
     readings: list[list[Int32s]] = [[] for _ in READINGS]
     for text in texts:
         too_short = is_too_short(text)
-        for words, reading in zip(readings_of(text), readings, strict=True):
+        for words, reading in zip(read_all_ways(text), readings, strict=True):
             wanted = [] if too_short else words
             ids = [vocabulary.setdefault(word, len(vocabulary) + 1) for word in wanted]
             reading.append(np.array(ids, np.int32))
@@ -117,13 +117,13 @@ def _prepare(texts: Sequence[str]) -> _Lookup:
 
 def _search(path: Path, group: int, folder: Path) -> tuple[Places, int]:
     """The places in one row group, documents numbered from its first, and how many documents it has."""
-    prepared, found, ahead = _load(folder), [np.zeros(0, PLACE)], 0
+    prepared, found, ahead = _load_lookup(folder), [np.zeros(0, PLACE)], 0
     for batch in read_shard(path, group):
         documents: list[list[str]] = batch.column("sentences").to_pylist()
         places: dict[tuple[int, ...], tuple[int | float, ...]] = {}
         for reading, index in enumerate(prepared.indexes):
             if index.seeds:
-                words = _words(documents, reading, prepared.vocabulary)
+                words = _encode_documents(documents, reading, prepared.vocabulary)
                 for match in find_matches(words, index):
                     document = ahead + int(words.document[match.first])
                     first, last = (int(words.sentence[at]) for at in (match.first, match.last))
@@ -135,13 +135,13 @@ def _search(path: Path, group: int, folder: Path) -> tuple[Places, int]:
 
 
 @lru_cache(maxsize=1)
-def _load(folder: Path) -> _Lookup:
+def _load_lookup(folder: Path) -> _Lookup:
     words = (folder / "vocabulary").read_text(encoding="utf-8").split("\n")
     vocabulary = {word: number for number, word in enumerate(words, start=1)}
     return _Lookup(vocabulary, tuple(TextIndex.load(folder / f"index-{n}.npz") for n in range(len(READINGS))))
 
 
-def _words(documents: Sequence[Sequence[str]], reading: int, vocabulary: dict[str, int]) -> Words:
+def _encode_documents(documents: Sequence[Sequence[str]], reading: int, vocabulary: dict[str, int]) -> Words:
     """The documents' words as ids, with a gap behind each document."""
     read, known = READINGS[reading], vocabulary.get
     ids: list[int] = []
@@ -164,38 +164,42 @@ def _words(documents: Sequence[Sequence[str]], reading: int, vocabulary: dict[st
     )
 
 
-def readings_of(text: str) -> list[list[str]]:
+def read_all_ways(text: str) -> list[list[str]]:
     """A text that is looked for in each of READINGS; empty where it is no other than in an earlier one, and
-    so has nothing more to find. Only `split_words` finds "it 's" where a document has "it's".
+    so has nothing more to find. Only `split_at_all_punctuation` finds "it 's" where a document has "it's".
     """
     separated, joined, split = (read(text) for read in READINGS)
-    return [separated, joined if joined != separated else [], split if "'" in _plain(text) else []]
+    return [separated, joined if joined != separated else [], split if "'" in _normalise_text(text) else []]
 
 
 def is_too_short(text: str) -> bool:
     """Whether a text says nothing of where it is from: one of one or two words, when all are counted."""
-    return len(separated_words(text)) < SHORTEST
+    return len(split_at_punctuation(text)) < SHORTEST
 
 
-def separated_words(text: str) -> list[str]:
+def split_at_punctuation(text: str) -> list[str]:
     """Words end at blanks and at punctuation but apostrophes, which go without a trace."""
-    return _WORD.findall(_plain(text).replace("'", ""))
+    return _WORD.findall(_normalise_text(text).replace("'", ""))
 
 
-def joined_words(text: str) -> list[str]:
+def split_without_punctuation(text: str) -> list[str]:
     """Words end at blanks alone; all punctuation goes without a trace."""
-    return _WORD.findall(_NO_LETTERS.sub("", _plain(text)))
+    return _WORD.findall(_NO_LETTERS.sub("", _normalise_text(text)))
 
 
-def split_words(text: str) -> list[str]:
+def split_at_all_punctuation(text: str) -> list[str]:
     """Words end at blanks and at all punctuation."""
-    return _WORD.findall(_plain(text))
+    return _WORD.findall(_normalise_text(text))
 
 
-READINGS: tuple[Callable[[str], list[str]], ...] = (separated_words, joined_words, split_words)
+READINGS: tuple[Callable[[str], list[str]], ...] = (
+    split_at_punctuation,
+    split_without_punctuation,
+    split_at_all_punctuation,
+)
 
 
-def _plain(text: str) -> str:
+def _normalise_text(text: str) -> str:
     """In one case, with one kind of apostrophe."""
     if not text.isascii():  # NFKC has a blank and a mark for \u00b4, which keyboards give for an apostrophe
         text = unicodedata.normalize("NFKC", text.replace("\u00b4", "'"))

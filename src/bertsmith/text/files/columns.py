@@ -75,7 +75,7 @@ def guess_columns(
     taken = {named_column(column, names) for column in (text, text_pair, label)}
     free = [name for name in names if name not in taken and name not in besides]
     if text is None:
-        text, *pair = _text_columns(_by_plain_name(free), where, named_column(text_pair, names))
+        text, *pair = _guess_text_columns(_group_by_plain_name(free), where, named_column(text_pair, names))
         text_pair = text_pair or next(iter(pair), None)
     if label is None and labelled:
         label = guess_label(free, where)
@@ -84,7 +84,7 @@ def guess_columns(
 
 def guess_label(names: Sequence[str], where: str) -> str | None:
     """The column whose name says that it is the label, if there is one. Raises InputError for more."""
-    known = _by_plain_name(names)
+    known = _group_by_plain_name(names)
     found = (
         [column for name in usual for column in known.get(name, ())] for usual in (LABELS, LESSER_LABELS)
     )
@@ -94,14 +94,16 @@ def guess_label(names: Sequence[str], where: str) -> str | None:
     return labels[0] if labels else None
 
 
-def _by_plain_name(names: Sequence[str]) -> dict[str, list[str]]:
+def _group_by_plain_name(names: Sequence[str]) -> dict[str, list[str]]:
     known: dict[str, list[str]] = {}
     for name in dict.fromkeys(names):
         known.setdefault(plain_name(name), []).append(name)
     return known
 
 
-def _text_columns(known: Mapping[str, Sequence[str]], where: str, partner: str | None) -> tuple[str, ...]:
+def _guess_text_columns(
+    known: Mapping[str, Sequence[str]], where: str, partner: str | None
+) -> tuple[str, ...]:
     """One column, or the two of a pair; beside a `partner` that was named, the one that it belongs to."""
     pairs = [pair for pair in PAIRS if known.keys() >= set(pair)]
     in_pairs = {name for pair in pairs for name in pair}

@@ -13,11 +13,11 @@ from bertsmith.errors import InputError
 ROWS_AT_A_TIME = 256
 
 
-def record_batches(
+def read_record_batches(
     file: Any, name: str, choose: Callable[[pa.Schema], Sequence[str]]
 ) -> Iterator[pa.RecordBatch]:
     """A file's rows, some hundreds at a time, of the columns that `choose` takes from its schema."""
-    with whole_file(name):
+    with refuse_damaged_file(name):
         # Without pre-buffering a row group is streamed page by page instead of loaded whole.
         table = pq.ParquetFile(file, pre_buffer=False, buffer_size=1 << 20)
         columns = list(choose(table.schema_arrow))
@@ -25,7 +25,7 @@ def record_batches(
 
 
 @contextlib.contextmanager
-def whole_file(name: str) -> Iterator[None]:
+def refuse_damaged_file(name: str) -> Iterator[None]:
     """Raises InputError for whatever pyarrow finds wrong with the file of that name."""
     try:
         yield
@@ -38,7 +38,7 @@ def whole_file(name: str) -> Iterator[None]:
         raise InputError(f"{name}: not a whole Parquet file ({error}). Fetch or write it again.") from error
 
 
-def column_values(batch: pa.RecordBatch, column: str, name: str, before: int) -> list[Any]:
+def read_column(batch: pa.RecordBatch, column: str, name: str, before: int) -> list[Any]:
     """One column of a batch, in front of which there were `before` rows.
 
     Dates and times that Python has no values for, nanoseconds and years beyond 9999, are as Arrow spells
@@ -52,7 +52,7 @@ def column_values(batch: pa.RecordBatch, column: str, name: str, before: int) ->
         read = list(values.to_pylist())
     except (ValueError, OverflowError, pa.ArrowException) as error:
         if isinstance(error, UnicodeDecodeError):
-            raise _not_utf8(values, column, name, before) from error
+            raise _describe_bad_text(values, column, name, before) from error
         with contextlib.suppress(pa.ArrowException):
             spelled = list(values.cast(pa.string()).to_pylist())
             if not any(value is not None and value.startswith("<") for value in spelled):  # out of range
@@ -75,7 +75,7 @@ def value_type(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _not_utf8(values: pa.Array, column: str, name: str, before: int) -> InputError:
+def _describe_bad_text(values: pa.Array, column: str, name: str, before: int) -> InputError:
     for row, value in enumerate(values, start=before + 1):
         try:
             value.as_py()

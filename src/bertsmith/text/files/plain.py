@@ -25,13 +25,13 @@ class Article(NamedTuple):
     text: str
 
 
-def one_document(lines: Iterable[str]) -> Iterator[Text]:
+def read_one_document(lines: Iterable[str]) -> Iterator[Text]:
     """The whole file is one document."""
-    for part, text in enumerate(_parts(lines)):
+    for part, text in enumerate(_join_in_parts(lines)):
         yield str(part), text
 
 
-def blocks(lines: Iterable[str]) -> Iterator[Text]:
+def read_blocks(lines: Iterable[str]) -> Iterator[Text]:
     """Documents separated by blank lines."""
     number, block, size = 0, list[str](), 0
     for line in lines:
@@ -46,12 +46,13 @@ def blocks(lines: Iterable[str]) -> Iterator[Text]:
         yield str(number), "\n".join(block)
 
 
-def wikiextractor(lines: Iterable[str]) -> Iterator[Text]:
-    """`articles` without their titles. An id that was met before has the article's number in the file behind
-    it: "12 (345)".
+def read_wikiextractor(lines: Iterable[str]) -> Iterator[Text]:
+    """The articles of `read_articles` without their titles, as (id, text).
+
+    An id that stood in the file before gets the article's number behind it: "12 (345)".
     """
     met = set[str]()
-    for number, (article, _, text) in enumerate(articles(lines), start=1):
+    for number, (article, _, text) in enumerate(read_articles(lines), start=1):
         id = article
         while id in met:
             id = f"{id} ({number})"
@@ -59,7 +60,7 @@ def wikiextractor(lines: Iterable[str]) -> Iterator[Text]:
         yield id, text
 
 
-def articles(lines: Iterable[str]) -> Iterator[Article]:
+def read_articles(lines: Iterable[str]) -> Iterator[Article]:
     """Articles between <doc …> and </doc>, without the line that repeats the title.
 
     An article of a title alone is yielded empty, so that it is counted. Lines outside of articles are none.
@@ -68,30 +69,30 @@ def articles(lines: Iterable[str]) -> Iterator[Article]:
     for line in lines:
         if line.startswith("<doc ") and (opening := DOC_OPENING.match(line)):
             if inside:  # its end is missing
-                yield from _article(article, title, body)
+                yield from _make_article(article, title, body)
             inside, article, title, body = True, opening[1], html.unescape(opening[2] or ""), []
         elif not inside:
             continue
         elif line.startswith("</doc>"):
-            yield from _article(article, title, body)
+            yield from _make_article(article, title, body)
             inside = False
         else:
             body.append(line)
     if inside:  # the last one of a file that was cut
-        yield from _article(article, title, body)
+        yield from _make_article(article, title, body)
 
 
-def _article(article: str, title: str, body: list[str]) -> Iterator[Article]:
+def _make_article(article: str, title: str, body: list[str]) -> Iterator[Article]:
     first = next((index for index, line in enumerate(body) if line.strip()), None)
     if first is not None and body[first].strip() == title.strip():
         body = body[first + 1 :]
-    for part, text in enumerate(_parts(body)):
+    for part, text in enumerate(_join_in_parts(body)):
         # The extractor drops pronunciations and dates in templates, and leaves "(; born 1942)" and "()".
         text = _LEADING_SEPARATOR.sub("(", _EMPTY_PARENTHESES.sub("", text))
         yield Article(f"{article}.{part}" if part else article, title.strip(), text)
 
 
-def _parts(lines: Iterable[str]) -> Iterator[str]:
+def _join_in_parts(lines: Iterable[str]) -> Iterator[str]:
     """The lines joined, at least one part, each at most about `LONGEST` characters."""
     part, size = list[str](), 0
     for line in lines:

@@ -14,7 +14,7 @@ from typing import Any
 
 from bertsmith.errors import InputError
 from bertsmith.text.files.columns import Columns, guess_columns, named_column
-from bertsmith.text.files.streams import ending_of
+from bertsmith.text.files.streams import file_ending
 from bertsmith.text.files.table_file import TableFile, open_table
 from bertsmith.text.files.tables import (
     FORMATS,
@@ -22,7 +22,7 @@ from bertsmith.text.files.tables import (
     Record,
     Row,
     Selection,
-    format_of_ending,
+    find_format_by_ending,
     table_endings,
 )
 from bertsmith.text.files.values import as_text, is_blank
@@ -51,7 +51,7 @@ def read_rows(
     Raises InputError for a file that is missing, empty, broken or in another encoding, for a column that
     isn't there, and for a row that is too short or too long, with its line.
     """
-    return list(_stream(path, Selection(columns, header, optional, blank_lines), format, encoding))
+    return list(_read_selection(path, Selection(columns, header, optional, blank_lines), format, encoding))
 
 
 def stream_rows(
@@ -67,7 +67,7 @@ def stream_rows(
     """The rows of `read_rows` one at a time, for files that don't fit into memory (.json is read whole). The
     file is opened at the first row, and errors are raised where they stand.
     """
-    return _stream(path, Selection(columns, header, optional, blank_lines), format, encoding)
+    return _read_selection(path, Selection(columns, header, optional, blank_lines), format, encoding)
 
 
 def stream_texts(
@@ -92,9 +92,9 @@ def stream_texts(
             yield text
 
 
-def _stream(path: str | Path, wanted: Selection, format: str | None, encoding: str) -> Iterator[Row]:
+def _read_selection(path: str | Path, wanted: Selection, format: str | None, encoding: str) -> Iterator[Row]:
     row = None
-    with _opened(path, format, encoding) as table:
+    with _open_rows(path, format, encoding) as table:
         for row in FORMATS[table.format].rows(table.stream, wanted):
             yield row
     if row is None:
@@ -110,7 +110,7 @@ def read_column_names(
     """
     if str(path) == "-":
         raise InputError("The columns of standard input cannot be looked up beforehand. Name them.")
-    with _opened(path, format, encoding) as table:
+    with _open_rows(path, format, encoding) as table:
         names = FORMATS[table.format].names(table.stream, header)
     if not names:
         raise InputError(f"{table.name} has no rows. Expected at least one, as {table.format}.")
@@ -167,7 +167,7 @@ def guess_text(path: str | Path, **layout: Any) -> str:
     return str(text)
 
 
-def names_of_numbers(
+def find_names_of_numbers(
     paths: Sequence[str | Path], columns: Mapping[str, str | int | None], **layout: Any
 ) -> dict[str, str]:
     """The names of the `columns` that are given by number, by their keys: where all files have the same one
@@ -187,7 +187,7 @@ def names_of_numbers(
 
 def tells_format(path: str | Path) -> bool:
     """Whether a file's ending, before that of its compression, says by which format it is read."""
-    return format_of_ending(ending_of(str(path))) is not None
+    return find_format_by_ending(file_ending(str(path))) is not None
 
 
 def quoting_warnings(path: str | Path, texts: Iterable[str], format: str | None = None) -> list[str]:
@@ -195,7 +195,7 @@ def quoting_warnings(path: str | Path, texts: Iterable[str], format: str | None 
     ends between, as pandas and spreadsheets write them. Of GLUE's files, where a quote is a letter, none has
     such texts.
     """
-    if format != "tsv" and (format or ending_of(str(path)) not in FORMATS["tsv"].ENDINGS):
+    if format != "tsv" and (format or file_ending(str(path)) not in FORMATS["tsv"].ENDINGS):
         return []
     count, torn, first, is_open = 0, 0, "", False
     for text in texts:
@@ -223,13 +223,13 @@ def quoting_warnings(path: str | Path, texts: Iterable[str], format: str | None 
 
 def are_objects(path: str | Path, *, format: str | None = None, encoding: str = "utf-8") -> bool:
     """Whether the rows are JSON objects, each of which may have other keys."""
-    with _opened(path, format, encoding) as table:
+    with _open_rows(path, format, encoding) as table:
         return FORMATS[table.format].HAS_OWN_KEYS
 
 
 def read_keys(path: str | Path, *, format: str | None = None, encoding: str = "utf-8") -> list[str]:
     """The keys of all objects of a .jsonl or .json file, in the order in which they come."""
-    with _opened(path, format, encoding) as table:
+    with _open_rows(path, format, encoding) as table:
         records = FORMATS[table.format].records(table.stream)
         return list(dict.fromkeys(key for record in records for key in record.fields))
 
@@ -238,7 +238,7 @@ def stream_objects(
     path: str | Path, *, format: str | None = None, encoding: str = "utf-8"
 ) -> Iterator[Record]:
     """The objects of a .jsonl or .json file whole, one at a time."""
-    with _opened(path, format, encoding) as table:
+    with _open_rows(path, format, encoding) as table:
         yield from FORMATS[table.format].records(table.stream)
 
 
@@ -246,11 +246,11 @@ def are_lines(path: str | Path, *, format: str | None = None, encoding: str = "u
     """Whether the rows are plain lines, whose one column needs no name."""
     if format is not None or str(path) == "-":
         return format == "lines"
-    with _opened(path, format, encoding) as table:
+    with _open_rows(path, format, encoding) as table:
         return table.format == "lines"
 
 
-def _opened(path: str | Path, format: str | None, encoding: str) -> AbstractContextManager[TableFile]:
+def _open_rows(path: str | Path, format: str | None, encoding: str) -> AbstractContextManager[TableFile]:
     otherwise = "jsonl" if str(path) == "-" else None
-    by_ending = table_endings(format, ending_of(str(path)))
+    by_ending = table_endings(format, file_ending(str(path)))
     return open_table(path, format, encoding, by_ending, otherwise, whole_name=True)

@@ -63,7 +63,7 @@ def find_sources(
 def _find_files(
     source: str, settings: CorpusSettings, found: SourceListing, leave_out: Path | None
 ) -> list[SourceFile]:
-    filesystem, root = filesystem_of(source)
+    filesystem, root = find_filesystem(source)
     origin = as_utf8(source)
     try:
         if filesystem.isfile(root):
@@ -72,12 +72,14 @@ def _find_files(
         if not filesystem.isdir(root):
             there = "is neither a file nor a folder" if filesystem.exists(root) else "does not exist"
             raise InputError(f"The source {source} {there}. Name a file or a folder to read.")
-        listing = _files_below(root, filesystem, settings)
+        listing = _list_files(root, filesystem, settings)
     except OSError as error:
         raise InputError(f"The source {source} cannot be read: {error}.") from error
     if leave_out is not None and isinstance(filesystem, LocalFileSystem):
-        listing = _without(listing, root, leave_out)
-    wanted = [path for path in sorted(listing) if _wanted(path[len(root.rstrip("/")) + 1 :], settings, found)]
+        listing = _leave_out_folder(listing, root, leave_out)
+    wanted = [
+        path for path in sorted(listing) if _is_wanted(path[len(root.rstrip("/")) + 1 :], settings, found)
+    ]
     files = []
     for path in wanted:
         # Only what isn't listed as a file is looked at again, for a link to one is as good.
@@ -97,7 +99,7 @@ def _find_files(
     return files
 
 
-def _files_below(root: str, filesystem: Any, settings: CorpusSettings) -> dict[str, Any]:
+def _list_files(root: str, filesystem: Any, settings: CorpusSettings) -> dict[str, Any]:
     """By path. fsspec's `find` would leave out what is in a folder that can't be read."""
     found: dict[str, Any] = {}
     folders = [root]
@@ -135,7 +137,7 @@ def _is_ours(entries: Sequence[Mapping[str, Any]], filesystem: Any) -> bool:
     return False
 
 
-def _without(listing: Mapping[str, Any], root: str, folder: Path) -> dict[str, Any]:
+def _leave_out_folder(listing: Mapping[str, Any], root: str, folder: Path) -> dict[str, Any]:
     """Less what lies in `folder`, which may be spelled otherwise than `root` spells it."""
     inside, below = Path(root).resolve(), folder.resolve()
     if inside.is_relative_to(below):
@@ -146,7 +148,7 @@ def _without(listing: Mapping[str, Any], root: str, folder: Path) -> dict[str, A
     return {path: entry for path, entry in listing.items() if not path.startswith(beginning)}
 
 
-def filesystem_of(source: str) -> tuple[Any, str]:
+def find_filesystem(source: str) -> tuple[Any, str]:
     """Where it is, and its path there. Raises InputError for an address that can't be read."""
     if "://" not in source:  # spares local names with '::' or '*' the meaning fsspec gives to these
         filesystem = fsspec.filesystem("file")
@@ -165,7 +167,7 @@ def as_utf8(name: str) -> str:
     return name.encode(errors="surrogateescape").decode(errors="backslashreplace")
 
 
-def _wanted(relative: str, settings: CorpusSettings, found: SourceListing) -> bool:
+def _is_wanted(relative: str, settings: CorpusSettings, found: SourceListing) -> bool:
     parts = relative.split("/")
     if any(part.startswith(".") for part in parts):
         found.hidden += 1

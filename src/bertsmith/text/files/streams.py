@@ -33,7 +33,7 @@ BYTE_ORDER_MARKS = (
 _WIDE = ("utf-32-le", "utf-32-be", "utf-16-le", "utf-16-be")  # encodings that a file may have without a mark
 
 
-def ending_of(path: str) -> str:
+def file_ending(path: str) -> str:
     """The lower-case ending of a file's name without that of its compression: '.csv' for 'a.CSV.gz'."""
     stem = path.lower().rsplit("/", 1)[-1]
     for ending in COMPRESSIONS:
@@ -60,8 +60,8 @@ class SourceFile:
 
     @property
     def suffix(self) -> str:
-        """The name's, as `ending_of` has it."""
-        return ending_of(self.path)
+        """The name's, as `file_ending` has it."""
+        return file_ending(self.path)
 
     @property
     def date(self) -> str | None:
@@ -127,12 +127,14 @@ class SourceStream:
         """What a file that `looks_binary` may be, where `expected` was to be read."""
         found = f"{self.file.name}: expected {expected}, found"
         head = self.head[:8192]
-        text = _as_text(head.replace(b"\0", b""), self._settings.encoding)
+        text = _decode_head(head.replace(b"\0", b""), self._settings.encoding)
         if text and text.isprintable() and head.count(0) <= 1 + len(head) // 500:  # a tar has more
             at = head.index(0)
             line = 1 + head[:at].count(b"\n")
             return InputError(f"{found} a NUL character at byte {at:,}, in line {line:,}. Remove it.")
-        texts = {name: _as_text(head, name) for name in _WIDE if len(self.head) % (int(name[4:6]) // 8) == 0}
+        texts = {
+            name: _decode_head(head, name) for name in _WIDE if len(self.head) % (int(name[4:6]) // 8) == 0
+        }
         ascii_characters = {
             name: sum(map(str.isascii, text)) for name, text in texts.items() if text.isprintable()
         }
@@ -149,11 +151,11 @@ class SourceStream:
 
         Raises InputError naming file, line and byte where the text is not in the expected encoding.
         """
-        return lines_of(self.chunks(), limit)
+        return split_lines(self.chunks(), limit)
 
     def whole_lines(self) -> Iterator[str]:
         """The same with their ends, \\n, \\r\\n or \\r, which between quotes are part of a cell."""
-        return lines_of(self.chunks(translate=False), LONGEST_LINE, keep_ends=True)
+        return split_lines(self.chunks(translate=False), LONGEST_LINE, keep_ends=True)
 
     def text(self) -> str:
         """All of it at once, for formats that cannot be read by lines; errors as of `lines`."""
@@ -224,11 +226,11 @@ class SourceStream:
             ) from error
 
 
-def lines_of(chunks: Iterable[str], limit: int, *, keep_ends: bool = False) -> Iterator[str]:
+def split_lines(chunks: Iterable[str], limit: int, *, keep_ends: bool = False) -> Iterator[str]:
     """A text that comes in pieces as lines, as `SourceStream.lines` has them, or `whole_lines`."""
     waiting, size = list[str](), 0  # pieces of a line, put together once: joining each would be quadratic
     for chunk in chunks:
-        *ends, rest = _with_ends(chunk) if keep_ends else chunk.split("\n")
+        *ends, rest = _split_keeping_ends(chunk) if keep_ends else chunk.split("\n")
         if ends:
             yield "".join([*waiting, ends[0]])
             yield from ends[1:]
@@ -246,13 +248,13 @@ def lines_of(chunks: Iterable[str], limit: int, *, keep_ends: bool = False) -> I
         yield "".join(waiting)
 
 
-def _with_ends(chunk: str) -> list[str]:
+def _split_keeping_ends(chunk: str) -> list[str]:
     """Its lines, the last one without an end."""
     lines = list(io.StringIO(chunk, newline=""))
     return [*lines, ""] if not lines or lines[-1].endswith(("\n", "\r")) else lines
 
 
-def _as_text(head: bytes, encoding: str) -> str:
+def _decode_head(head: bytes, encoding: str) -> str:
     """The beginning of a file without line ends and tabs; empty if it isn't in this encoding."""
     try:
         text = codecs.getincrementaldecoder(encoding)().decode(head)
@@ -273,7 +275,7 @@ def _require_encoding(name: str) -> None:
         raise InputError(f"There is no encoding called {name!r}; try utf-8 or latin-1.") from error
 
 
-def hash_of(file: SourceFile) -> str:
+def hash_file(file: SourceFile) -> str:
     """SHA-256 of a file that is not read from end to end."""
     with file.open() as opened:
         reader = _HashingReader(opened)

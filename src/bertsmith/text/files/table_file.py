@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 from bertsmith.errors import InputError
 from bertsmith.text.corpus_settings import CorpusSettings
-from bertsmith.text.files.sources import filesystem_of, find_sources
+from bertsmith.text.files.sources import find_filesystem, find_sources
 from bertsmith.text.files.streams import SourceFile, SourceStream
 from bertsmith.text.files.tables import FORMATS
 
@@ -56,7 +56,7 @@ def open_table(
     Raises InputError when there is no such file, no such format, or binary data where text is expected.
     """
     settings = CorpusSettings(encoding=encoding, encoding_errors=encoding_errors)
-    file = _one_file(str(path), settings)
+    file = _find_file(str(path), settings)
     if whole_name and file.path != "-":
         file = replace(file, name=str(path))
     known = sorted({*by_ending.values(), *filter(None, [otherwise])})
@@ -75,13 +75,13 @@ def open_table(
         yield TableFile(stream, chosen)
 
 
-def _one_file(path: str, settings: CorpusSettings) -> SourceFile:
+def _find_file(path: str, settings: CorpusSettings) -> SourceFile:
     if path == "-":
         return SourceFile("standard input", "-", _StandardInput(), "-", 0)
     if Path(path).is_dir():
         raise InputError(f"{path} is a folder. Name one file in it.")
     if "://" not in path:
-        filesystem, place = filesystem_of(path)
+        filesystem, place = find_filesystem(path)
         if not filesystem.exists(place):
             raise InputError(f"{path} does not exist. Name a file to read.")
     found = find_sources([path], settings).sources

@@ -34,7 +34,7 @@ from bertsmith.text.files.columns import (
     separator_advice,
     unknown_column,
 )
-from bertsmith.text.files.parquet import column_values, record_batches, value_type, whole_file
+from bertsmith.text.files.parquet import read_column, read_record_batches, refuse_damaged_file, value_type
 from bertsmith.text.files.plain import Text
 from bertsmith.text.files.streams import LONGEST_LINE, SourceStream
 
@@ -103,14 +103,14 @@ class TableFormat(ABC):
         """(row number from 0, text) of a column that holds nothing but texts, as a corpus is built of; a null
         is an empty text.
         """
-        return _texts(self.records(stream), column)
+        return _read_texts(self.records(stream), column)
 
     def row_count(self, stream: SourceStream) -> int | None:
         """How many rows there are, where it is known before they are read."""
         return None
 
 
-def _texts(records: Iterable[Record], column: str) -> Iterator[Text]:
+def _read_texts(records: Iterable[Record], column: str) -> Iterator[Text]:
     for number, (fields, where) in enumerate(records):
         if column not in fields:
             raise _missing_column(where, column, fields)
@@ -144,12 +144,12 @@ class SeparatedFormat(TableFormat):
     def names(self, stream: SourceStream, header: bool = True) -> list[str]:
         """Without a header '1', '2', ..."""
         first = next((row for _, row in self.cells(stream) if row), [])
-        return _header(first) if header else [str(number) for number in range(1, len(first) + 1)]
+        return _strip_names(first) if header else [str(number) for number in range(1, len(first) + 1)]
 
     def records(self, stream: SourceStream) -> Iterator[Record]:
         """Each as long as the header, whose names differ."""
         rows = (row for row in self.cells(stream) if row[1])
-        header = _header(next(rows, (0, []))[1])
+        header = _strip_names(next(rows, (0, []))[1])
         require_different(header, header, stream.name)
         for line, row in rows:
             if len(row) != len(header):
@@ -170,8 +170,8 @@ class SeparatedFormat(TableFormat):
             return
         blank = [""] if selection.blank_lines and len(first[1]) == 1 else []
         behind = every if selection.header else chain(before, [first], every)
-        names = _header(first[1]) if selection.header else None
-        picked = [_place(column, names, stream.name) for column in selection.columns]
+        names = _strip_names(first[1]) if selection.header else None
+        picked = [_column_index(column, names, stream.name) for column in selection.columns]
         more = [names.index(name) if names and name in names else None for name in selection.optional]
         needed = max(picked, default=-1) + 1
         for line, row in ((line, row or blank) for line, row in behind if row or blank):
@@ -192,7 +192,7 @@ class SeparatedFormat(TableFormat):
     def texts(self, stream: SourceStream, column: str) -> Iterator[Text]:
         """Blank lines are counted too."""
         rows = self.cells(stream)
-        header = _header(next((row for _, row in rows if row), []))
+        header = _strip_names(next((row for _, row in rows if row), []))
         if not header:
             return
         _require_one_column(header, stream.name, column)
@@ -221,11 +221,11 @@ class TsvFormat(SeparatedFormat):
     DIALECT: ClassVar = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
 
 
-def _header(fields: Iterable[str]) -> list[str]:
+def _strip_names(fields: Iterable[str]) -> list[str]:
     return [field.strip() for field in fields]
 
 
-def _place(column: str | int, names: Sequence[str] | None, where: str) -> int:
+def _column_index(column: str | int, names: Sequence[str] | None, where: str) -> int:
     if names is not None:
         return find_column(column, names, where)
     number = column_number(column)
@@ -255,7 +255,7 @@ class JsonLinesFormat(TableFormat):
     HAS_OWN_KEYS = True
 
     def records(self, stream: SourceStream) -> Iterator[Record]:
-        return json_records(stream.lines(), stream.name)
+        return read_json_records(stream.lines(), stream.name)
 
     def rows(self, stream: SourceStream, selection: Selection) -> Iterator[Row]:
         for fields, where in self.records(stream):
@@ -267,7 +267,7 @@ class JsonLinesFormat(TableFormat):
 
     def texts(self, stream: SourceStream, column: str) -> Iterator[Text]:
         advice = "If the file holds plain text, say so with --format file."
-        return _texts(json_records(stream.lines(), stream.name, advice), column)
+        return _read_texts(read_json_records(stream.lines(), stream.name, advice), column)
 
 
 class JsonFormat(JsonLinesFormat):
@@ -279,7 +279,7 @@ class JsonFormat(JsonLinesFormat):
     def records(self, stream: SourceStream) -> Iterator[Record]:
         text, name = stream.text(), stream.name
         if not text.lstrip().startswith("["):
-            yield from json_records(text.split("\n"), name)
+            yield from read_json_records(text.split("\n"), name)
             return
         try:
             listed = parse_json(text, with_distinct_keys)
@@ -294,7 +294,7 @@ class JsonFormat(JsonLinesFormat):
             yield Record(record, f"{name}, item {number}")
 
 
-def json_records(
+def read_json_records(
     lines: Iterable[str],
     name: str,
     advice: str = "Mend the line, or name another format with --format.",
@@ -323,11 +323,11 @@ class ParquetFormat(TableFormat):
     IS_TEXT = False
 
     def names(self, stream: SourceStream, header: bool = True) -> list[str]:
-        with stream.seekable() as file, whole_file(stream.name):
+        with stream.seekable() as file, refuse_damaged_file(stream.name):
             return list(pq.read_schema(file).names)
 
     def row_count(self, stream: SourceStream) -> int:
-        with stream.seekable() as file, whole_file(stream.name):
+        with stream.seekable() as file, refuse_damaged_file(stream.name):
             return int(pq.read_metadata(file).num_rows)
 
     def records(self, stream: SourceStream) -> Iterator[Record]:
@@ -340,9 +340,9 @@ class ParquetFormat(TableFormat):
 
         number = 0
         with stream.seekable() as file:
-            for batch in record_batches(file, stream.name, choose):
+            for batch in read_record_batches(file, stream.name, choose):
                 names = batch.schema.names
-                columns = [column_values(batch, name, stream.name, number) for name in names]
+                columns = [read_column(batch, name, stream.name, number) for name in names]
                 for values in zip(*columns):
                     number += 1
                     yield Record(dict(zip(names, values)), f"{stream.name}, row {number}")
@@ -360,11 +360,9 @@ class ParquetFormat(TableFormat):
 
         row = 0
         with stream.seekable() as file:
-            for batch in record_batches(file, stream.name, choose):
+            for batch in read_record_batches(file, stream.name, choose):
                 nothing = [None] * batch.num_rows
-                columns = (
-                    column_values(batch, name, stream.name, row) if name else nothing for name in chosen
-                )
+                columns = (read_column(batch, name, stream.name, row) if name else nothing for name in chosen)
                 rows: Iterable[tuple[Any, ...]] = zip(*columns) if chosen else repeat((), batch.num_rows)
                 for values in rows:
                     row += 1
@@ -384,8 +382,8 @@ class ParquetFormat(TableFormat):
 
         row = 0
         with stream.seekable() as file:
-            for batch in record_batches(file, stream.name, choose):
-                for text in column_values(batch, column, stream.name, row):
+            for batch in read_record_batches(file, stream.name, choose):
+                for text in read_column(batch, column, stream.name, row):
                     yield str(row), text or ""
                     row += 1
 
@@ -450,13 +448,13 @@ def register(format: TableFormat) -> TableFormat:
 
 def find_format(name: str) -> TableFormat | None:
     """The format of that name, ours or an installed package's."""
-    return FORMATS.get(name) or _installed(name)
+    return FORMATS.get(name) or _load_installed(name)
 
 
-def format_of_ending(ending: str) -> TableFormat | None:
+def find_format_by_ending(ending: str) -> TableFormat | None:
     """The format of files whose names end so, in small letters, without that of a compression."""
     there = (each for each in FORMATS.values() if ending in each.ENDINGS)
-    return next(there, None) or _installed(ending.removeprefix("."))
+    return next(there, None) or _load_installed(ending.removeprefix("."))
 
 
 def table_endings(format: str | None, ending: str) -> dict[str, str]:
@@ -465,12 +463,12 @@ def table_endings(format: str | None, ending: str) -> dict[str, str]:
     """
     if format is not None:
         find_format(format)
-    format_of_ending(ending)
+    find_format_by_ending(ending)
     return {ending: each.NAME for each in FORMATS.values() for ending in each.ENDINGS}
 
 
 @cache  # a folder may have many files of an ending that tells none
-def _installed(name: str) -> TableFormat | None:
+def _load_installed(name: str) -> TableFormat | None:
     """By its entry point, which imports it. Raises InputError for one that is no format."""
     point = next(iter(entry_points(group=GROUP, name=name)), None)
     if point is None:

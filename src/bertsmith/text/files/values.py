@@ -61,11 +61,11 @@ def as_text(value: Any, where: str) -> str:
         return value
     if is_blank(value):
         return ""
-    kind = _type_of(value)
+    kind = _type_name(value)
     line = next(line for start, line in _CONVERSIONS.items() if kind.startswith(start))
     raise InputError(
-        f"{where}: expected a text, found {_cut(value)} of type {kind}. Is it the right column? If it is, "
-        f"make it text, for instance in pandas: {line}"
+        f"{where}: expected a text, found {_shorten(value)} of type {kind}. Is it the right column? If it "
+        f"is, make it text, for instance in pandas: {line}"
     )
 
 
@@ -143,7 +143,7 @@ def as_labels(value: Any, where: str, separator: str = ",", names: Sequence[str]
     if isinstance(value, str):
         digits = re.sub(r"[\s,\[\]]+|\.(?!\d)", " ", value).split() if names else []
         is_digits = len(digits) == len(names) > 0 and is_multi_hot(digits)
-        value = digits if is_digits else _parted(value, where, separator)
+        value = digits if is_digits else _split_labels(value, where, separator)
     if not isinstance(value, list | tuple):
         raise InputError(
             f"{where}: expected a list of labels, or a string with {separator!r} between them, "
@@ -179,7 +179,7 @@ def is_multi_hot(values: Iterable[Any]) -> bool:
     return all(as_category(value).lower() in _MULTI_HOT for value in values)
 
 
-def _parted(value: str, where: str, separator: str) -> list[str]:
+def _split_labels(value: str, where: str, separator: str) -> list[str]:
     """A cell's labels. Raises InputError for a printed list, of which the separator would tear brackets."""
     parts = [part for part in value.split(separator) if part.strip()]
     torn = any(part.count(opening) != part.count(closing) for part in parts for opening, closing in _BRACKETS)
@@ -203,15 +203,15 @@ def shown(value: Any) -> str:
     """A value and its type for messages, cut to what can be read."""
     if value is None or (isinstance(value, str) and not value):  # others may not say what equals them
         return "nothing"
-    return f"{_cut(value)} ({type(value).__name__})"
+    return f"{_shorten(value)} ({type(value).__name__})"
 
 
-def _cut(value: Any) -> str:
+def _shorten(value: Any) -> str:
     printed = repr(value)
     return printed if len(printed) <= 60 else printed[:57] + "..."
 
 
-def _type_of(value: Any) -> str:
+def _type_name(value: Any) -> str:
     """As Parquet calls it, or Python where it has none."""
     import pyarrow as pa  # here, for cells are read where it isn't imported
 

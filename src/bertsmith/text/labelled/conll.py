@@ -111,7 +111,7 @@ def read_tagged(
         found: list[TaggedSentence | MarkedText]
         if table.format in ("json", "jsonl"):
             records = tables.FORMATS[table.format].records(table.stream)
-            found = list(_json_sentences(records, word_column, tag_column, tagged))
+            found = list(_read_json_sentences(records, word_column, tag_column, tagged))
             marked = [each for each in found if isinstance(each, MarkedText)]
             require_texts(
                 [
@@ -128,8 +128,8 @@ def read_tagged(
             if form == "lines":
                 found = [MarkedText(line, (), f"{table.name}, line {n}") for n, line in enumerate(lines, 1)]
             else:
-                layout = _layout(form, word_column, tag_column, tagged)
-                found = list(_column_sentences(lines, layout, table.name))
+                layout = _choose_layout(form, word_column, tag_column, tagged)
+                found = list(_read_column_sentences(lines, layout, table.name))
     if not found:
         raise InputError(f"{table.name} has no sentences. Expected at least one, as {table.format}.")
     return found
@@ -139,9 +139,9 @@ def _look_like_columns(lines: Sequence[str]) -> bool:
     """Equally wide lines, in blocks of which at least one has several: sentences of running text, one a line,
     are of different lengths and have no blank lines between them.
     """
-    blocks = [block for _, block in _blocks(lines, comments=False)]
+    blocks = [block for _, block in _split_blocks(lines, comments=False)]
     filled = [line for block in blocks for _, line in block]
-    split = _at_tabs if filled and "\t" in filled[0] else _at_blanks
+    split = _split_at_tabs if filled and "\t" in filled[0] else _split_at_blanks
     divided = len(filled) < len(lines)
     return divided and len(filled) > len(blocks) and len({len(split(line)) for line in filled}) == 1
 
@@ -163,27 +163,29 @@ class _ColumnLayout:
         return max(self.word, self.tag or 0) + 1 if self.tag != -1 else self.word + 2
 
 
-def _layout(format: str, word: str | int | None, tag: str | int | None, tagged: bool) -> _ColumnLayout:
+def _choose_layout(format: str, word: str | int | None, tag: str | int | None, tagged: bool) -> _ColumnLayout:
     default_word, default_tag = (2, 4) if format == "conllu" else (1, None)
     tag = default_tag if tag is None else tag
-    tag_index = (-1 if tag is None else _index(tag)) if tagged else None
+    tag_index = (-1 if tag is None else _column_index(tag)) if tagged else None
     return _ColumnLayout(
-        _index(default_word if word is None else word), tag_index, format == "conllu", tag is None
+        _column_index(default_word if word is None else word), tag_index, format == "conllu", tag is None
     )
 
 
-def _index(column: str | int) -> int:
+def _column_index(column: str | int) -> int:
     number = column_number(column)
     if number is None:
         raise InputError(f"No column {column!r}: CoNLL columns have numbers only, from 1.")
     return number - 1
 
 
-def _column_sentences(all_lines: Sequence[str], layout: _ColumnLayout, name: str) -> Iterator[TaggedSentence]:
+def _read_column_sentences(
+    all_lines: Sequence[str], layout: _ColumnLayout, name: str
+) -> Iterator[TaggedSentence]:
     split: Callable[[str], list[str]] | None = None
     width: int | None = None
-    for document, lines in _blocks(all_lines, layout.comments):
-        split = split or (_at_tabs if "\t" in lines[0][1] else _at_blanks)
+    for document, lines in _split_blocks(all_lines, layout.comments):
+        split = split or (_split_at_tabs if "\t" in lines[0][1] else _split_at_blanks)
         rows = [(number, split(line)) for number, line in lines]
         if layout.comments:
             rows = [(number, fields) for number, fields in rows if not _NO_WORD.fullmatch(fields[0])]
@@ -191,13 +193,13 @@ def _column_sentences(all_lines: Sequence[str], layout: _ColumnLayout, name: str
             continue
         width = width or len(rows[0][1])
         for number, fields in rows:
-            _check(fields, layout, width, f"{name}, line {number}")
+            _check_fields(fields, layout, width, f"{name}, line {number}")
         words = tuple(fields[layout.word] for _, fields in rows)
         tags = () if layout.tag is None else tuple(fields[layout.tag].strip() for _, fields in rows)
         yield TaggedSentence(words, tags, document, f"{name}, line {rows[0][0]}")
 
 
-def _blocks(lines: Iterable[str], comments: bool) -> Iterator[tuple[int, list[tuple[int, str]]]]:
+def _split_blocks(lines: Iterable[str], comments: bool) -> Iterator[tuple[int, list[tuple[int, str]]]]:
     """(document, its numbered lines) of each sentence. What precedes the first mark is document 0 too."""
     opening = "# newdoc" if comments else DOCUMENT_START
     marks, block = 0, list[tuple[int, str]]()
@@ -211,16 +213,16 @@ def _blocks(lines: Iterable[str], comments: bool) -> Iterator[tuple[int, list[tu
             block.append((number, line))
 
 
-def _at_tabs(line: str) -> list[str]:
+def _split_at_tabs(line: str) -> list[str]:
     return [field.strip(" ") for field in line.split("\t")]
 
 
-def _at_blanks(line: str) -> list[str]:
+def _split_at_blanks(line: str) -> list[str]:
     # Not str.split(): a no-break space can be a word of its own.
     return re.split("[ \t]+", line.strip(" \t"))
 
 
-def _check(fields: Sequence[str], layout: _ColumnLayout, width: int, where: str) -> None:
+def _check_fields(fields: Sequence[str], layout: _ColumnLayout, width: int, where: str) -> None:
     needed = max(width, layout.needed) if layout.even else layout.needed
     if len(fields) < needed or (layout.even and len(fields) != needed):
         raise InputError(
@@ -232,23 +234,23 @@ def _check(fields: Sequence[str], layout: _ColumnLayout, width: int, where: str)
         raise InputError(f"{where}: expected a word and a tag, found an empty column. Mend the line.")
 
 
-def _json_sentences(
+def _read_json_sentences(
     found: Iterable[tables.Record], word_key: str | int | None, tag_key: str | int | None, tagged: bool
 ) -> Iterator[TaggedSentence | MarkedText]:
     for document, (fields, where) in enumerate(found):
         id = None if tagged else as_id(fields.get(ID))
-        key = _key(fields, WORD_KEYS if word_key is None else (str(word_key),), where)
+        key = _find_key(fields, WORD_KEYS if word_key is None else (str(word_key),), where)
         text = fields[key]
         if text in (None, []) or (tagged and is_blank(text)):
             yield TaggedSentence((), (), document, where, id)
             continue
         if isinstance(text, str) and (key == "text" or word_key is not None):
-            spans, texts = _spans(fields, text, tag_key, where) if tagged else ((), ())
+            spans, texts = _read_spans(fields, text, tag_key, where) if tagged else ((), ())
             yield MarkedText(text, spans, where, id, texts)
             continue
-        words = _strings(fields, key, where)
+        words = _require_strings(fields, key, where)
         tag_keys = TAG_KEYS if tag_key is None else (str(tag_key),)
-        tags = _strings(fields, _key(fields, tag_keys, where), where) if tagged else ()
+        tags = _require_strings(fields, _find_key(fields, tag_keys, where), where) if tagged else ()
         tags = tuple(tag.strip() for tag in tags)
         if tagged and len(words) != len(tags):
             raise InputError(
@@ -268,11 +270,11 @@ def _require_names(marked: Sequence[MarkedText]) -> None:
         )
 
 
-def _spans(
+def _read_spans(
     fields: dict[str, Any], text: str, key: str | int | None, where: str
 ) -> tuple[tuple[tuple[str, int, int], ...], tuple[tuple[str | None, bool], ...]]:
     """Objects of start, end and label, in characters, and their own texts."""
-    given = fields[_key(fields, SPAN_KEYS if key is None else (str(key),), where)]
+    given = fields[_find_key(fields, SPAN_KEYS if key is None else (str(key),), where)]
     try:
         spans, texts = [], []
         for each in list(given):
@@ -281,7 +283,7 @@ def _spans(
             if (start, end) != (float(each["start"]), float(each["end"])):
                 raise ValueError
             spans.append((label, start, end))
-            texts.append(_own_text(each, text))
+            texts.append(_find_span_text(each, text))
         return tuple(spans), tuple(texts) if any(words is not None for words, _ in texts) else ()
     except (TypeError, KeyError, ValueError, OverflowError) as error:
         raise InputError(
@@ -290,7 +292,7 @@ def _spans(
         ) from error
 
 
-def _own_text(span: dict[str, Any], text: str) -> tuple[str | None, bool]:
+def _find_span_text(span: dict[str, Any], text: str) -> tuple[str | None, bool]:
     """And whether it is certain that it is the span's own text."""
     own = next((words for key in SPAN_TEXT_KEYS if isinstance(words := span.get(key), str)), None)
     if own is not None:
@@ -299,14 +301,14 @@ def _own_text(span: dict[str, Any], text: str) -> tuple[str | None, bool]:
     return next((words for words in maybe if isinstance(words, str) and words and words in text), None), False
 
 
-def _key(fields: dict[str, Any], keys: Sequence[str], where: str) -> str:
+def _find_key(fields: dict[str, Any], keys: Sequence[str], where: str) -> str:
     key = next((key for key in keys if key in fields), None)
     if key is None:
         raise unknown_column(keys[0], list(fields), where)
     return key
 
 
-def _strings(fields: dict[str, Any], key: str, where: str) -> tuple[str, ...]:
+def _require_strings(fields: dict[str, Any], key: str, where: str) -> tuple[str, ...]:
     value = fields[key]
     if not isinstance(value, list):
         raise InputError(f"{where}: expected a list of strings under {key!r}, found {type(value).__name__}.")

@@ -18,7 +18,7 @@ _SAME = {"ı": "i", "\u0307": None, "’": "'", **dict.fromkeys(map(chr, range(0
 _NO_VALUE = {"#N/A", "<NA>", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null"}
 
 
-def look(label: str) -> str:
+def label_appearance(label: str) -> str:
     """What labels have in common that differ in case, in blanks or in Unicode's form alone."""
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", label).casefold())
     folded = folded.translate(str.maketrans(_SAME))
@@ -26,15 +26,15 @@ def look(label: str) -> str:
     return "".join(visible) or label
 
 
-def look_alikes(counts: Mapping[str, int]) -> list[list[str]]:
+def find_look_alikes(counts: Mapping[str, int]) -> list[list[str]]:
     """Labels that look the same, those that occur most first."""
     by_look: dict[str, list[str]] = {}
     for label in sorted(counts, key=lambda name: (-counts[name], name)):
-        by_look.setdefault(look(label), []).append(label)
+        by_look.setdefault(label_appearance(label), []).append(label)
     return [labels for labels in by_look.values() if len(labels) > 1]
 
 
-def joined(labels: Collection[str], separator: str) -> list[str]:
+def find_joined_labels(labels: Collection[str], separator: str) -> list[str]:
     """Those that are others of the labels, two or more, with the separator between them."""
     parts = {label: [part.strip() for part in label.split(separator)] for label in labels}
     single = {part for some in parts.values() for part in some if len(some) == 1}
@@ -46,7 +46,7 @@ def joined(labels: Collection[str], separator: str) -> list[str]:
     return [label for label in several if all(part in single or times[part] > 1 for part in parts[label])]
 
 
-def stand_ins(labels: Collection[str], known: Collection[str] = ()) -> set[str]:
+def find_stand_ins(labels: Collection[str], known: Collection[str] = ()) -> set[str]:
     """Those that say that there is no label: -1, as in data sets of Hugging Face, or -100, which its losses
     pass over, beside 0, 1, 2 … or beside words; and '-' beside words, as in SNLI.
 
@@ -70,7 +70,7 @@ def is_number(label: str) -> bool:
     return True
 
 
-def no_values(labels: Collection[str]) -> list[str]:
+def find_missing_values(labels: Collection[str]) -> list[str]:
     """Those that a table's writer may have put where there was no label."""
     return sorted(_NO_VALUE.intersection(labels))
 
@@ -91,6 +91,6 @@ def has_fraction(label: str) -> bool:
     return is_number(label) and not float(label).is_integer()
 
 
-def counted(counts: Mapping[str, int], labels: Collection[str]) -> str:
+def format_counts(counts: Mapping[str, int], labels: Collection[str]) -> str:
     """Some labels with how often they occur, for a message."""
     return " and ".join(f"{label!r} ({counts[label]:,})" for label in labels)

@@ -18,7 +18,7 @@ _OTHER_SPLIT = re.compile(
 )
 
 
-def labelled_files(
+def list_labelled_files(
     paths: Sequence[Path | str], *, besides: Sequence[Path | str | None] = (), format: str | None = None
 ) -> list[str]:
     """Files as they are named; of folders those below them whose ending tells a format, or all where the
@@ -30,7 +30,7 @@ def labelled_files(
     others = {Path(path).resolve() for path in besides if path is not None}
     found: list[str] = []
     for path in map(str, paths):
-        found += _files_of(path, others, format) if Path(path).is_dir() else [path]
+        found += _list_folder(path, others, format) if Path(path).is_dir() else [path]
     resolved = [Path(path).resolve() for path in found]
     for number, path in enumerate(found):
         if resolved[number] in resolved[:number]:
@@ -38,12 +38,12 @@ def labelled_files(
     return found
 
 
-def named_files(paths: Sequence[Path | str]) -> str:
+def describe_files(paths: Sequence[Path | str]) -> str:
     """For messages: the first, and how many more."""
     return str(paths[0]) + (f" and {len(paths) - 1} more" if len(paths) > 1 else "")
 
 
-def _files_of(folder: str, others: set[Path], format: str | None) -> list[str]:
+def _list_folder(folder: str, others: set[Path], format: str | None) -> list[str]:
     sources = find_sources([folder], CorpusSettings()).sources
     below = {
         source.path: source.name.partition("/")[2] for source in sources if isinstance(source, SourceFile)

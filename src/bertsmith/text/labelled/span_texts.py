@@ -29,7 +29,7 @@ class SpanText(NamedTuple):
         return self.text[self.start : self.end] if 0 <= self.start <= self.end else ""
 
 
-def _counting(size: Callable[[str], int]) -> Place:
+def _unit_converter(size: Callable[[str], int]) -> Place:
     """By how many units each character has."""
 
     def characters(text: str, offset: int) -> int:
@@ -43,17 +43,17 @@ def _counting(size: Callable[[str], int]) -> Place:
     return characters
 
 
-def _as_it_is(text: str, offset: int) -> int:
+def _keep_offset(text: str, offset: int) -> int:
     return offset
 
 
 #: What offsets may count: the first that explains most spans is said.
 _UNITS: dict[str, Place] = {
-    "characters": _as_it_is,
-    "UTF-16 units, as JavaScript and Java do": _counting(lambda each: 2 if each > "\uffff" else 1),
-    "bytes of UTF-8": _counting(lambda each: len(each.encode("utf-8", "surrogatepass"))),
-    "a line feed as two (CRLF), which is one here": _counting(lambda each: 1 + (each == "\n")),
-    "the two characters of a line's end (CRLF) as one": _counting(lambda each: int(each != "\r")),
+    "characters": _keep_offset,
+    "UTF-16 units, as JavaScript and Java do": _unit_converter(lambda each: 2 if each > "\uffff" else 1),
+    "bytes of UTF-8": _unit_converter(lambda each: len(each.encode("utf-8", "surrogatepass"))),
+    "a line feed as two (CRLF), which is one here": _unit_converter(lambda each: 1 + (each == "\n")),
+    "the two characters of a line's end (CRLF) as one": _unit_converter(lambda each: int(each != "\r")),
 }
 _ENDS = {
     "": (0, 0),
@@ -73,15 +73,15 @@ def require_texts(spans: Sequence[SpanText]) -> None:
     where spans that don't say it divide words, and hardly one would in other units.
     """
     said = [span for span in spans if span.words is not None]
-    strange = [span for span in said if not _fits(span, _as_it_is, 0, 0)]
-    if not any(span.is_certain for span in strange) and not _explained(strange):
+    strange = [span for span in said if not _fits(span, _keep_offset, 0, 0)]
+    if not any(span.is_certain for span in strange) and not _explain_units(strange):
         strange = []  # names or values, which the text has elsewhere by chance
     if strange:
         first = strange[0]
         raise InputError(
             f"{first.where}: the span {first.label} from {first.start} to {first.end} is {first.found!r}, "
             f"but its text says {first.words!r}. So it is with {len(strange):,} of the {len(said):,} spans "
-            f"that say their text.{_explained(strange)} {_RULE}"
+            f"that say their text.{_explain_units(strange)} {_RULE}"
         )
     _require_words([span for span in spans if span.words is None])
 
@@ -90,10 +90,10 @@ def _require_words(spans: Sequence[SpanText]) -> None:
     strange = [span for span in spans if _divides_words(span.text, span.start, span.end)][:_MOST_SEEN]
     if len(strange) < _FEWEST:
         return
-    name, reading, count = _best_reading(strange)
+    name, reading, count = _find_best_reading(strange)
     if not name or count < _FEWEST or count * 10 < len(strange) * 9:
         return
-    against = sum(_fits(span, _as_it_is, 0, 0) and not _fits(span, *reading) for span in spans)
+    against = sum(_fits(span, _keep_offset, 0, 0) and not _fits(span, *reading) for span in spans)
     if against * 10 <= count:
         first = strange[0]
         raise InputError(
@@ -103,15 +103,15 @@ def _require_words(spans: Sequence[SpanText]) -> None:
         )
 
 
-def _explained(strange: Sequence[SpanText]) -> str:
+def _explain_units(strange: Sequence[SpanText]) -> str:
     """What offsets count instead, if that explains half of the spans."""
-    best, _, count = _best_reading(strange)
+    best, _, count = _find_best_reading(strange)
     if not best or count * 2 < len(strange):
         return ""
     return f" {count:,} of them fit if offsets count {best}."
 
 
-def _best_reading(strange: Sequence[SpanText]) -> tuple[str, tuple[Place, int, int], int]:
+def _find_best_reading(strange: Sequence[SpanText]) -> tuple[str, tuple[Place, int, int], int]:
     """What offsets may count instead: its name, how it is read, and how many of the spans fit."""
     readings: dict[str, tuple[Place, int, int]] = {
         " and ".join(part for part in (unit * (unit != "characters"), end) if part): (place, *shifts)
@@ -129,7 +129,7 @@ def _fits(span: SpanText, place: Place, before: int, behind: int) -> bool:
         return False
     found = span.text[start:end]
     if span.words is not None:
-        return _plain(found) == _plain(span.words)
+        return _normalise_text(found) == _normalise_text(span.words)
     is_whole = end <= len(span.text) and not _divides_words(span.text, start, end)
     return is_whole and found == found.strip() != ""
 
@@ -142,6 +142,6 @@ def _divides_words(text: str, start: int, end: int) -> bool:
     return any(text[place - 1].isalnum() and text[place].isalnum() for place in places)
 
 
-def _plain(text: str) -> str:
+def _normalise_text(text: str) -> str:
     """Blanks and composed accents may have been changed on the way."""
     return " ".join(unicodedata.normalize("NFC", text).split())

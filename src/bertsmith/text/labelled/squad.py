@@ -93,7 +93,7 @@ def read_squad(
     otherwise = "jsonl" if str(path) == "-" else "json"
     with open_table(path, format, encoding, FORMATS, otherwise, whole_name=True) as table:
         if table.format == "jsonl":
-            questions = list(_json_lines(JsonLinesFormat().records(table.stream), keys, labelled))
+            questions = list(_read_json_lines(JsonLinesFormat().records(table.stream), keys, labelled))
         else:
             own = QuestionKeys("question", "context", "answers", "title", keys.needs_group)
             if any(given not in (None, usual) for given, usual in zip(keys, own, strict=True)):
@@ -101,7 +101,7 @@ def read_squad(
                     f"{table.name}: SQuAD's JSON has keys of its own ({', '.join(map(str, own[:4]))}). "
                     "--text, --text-pair, --label and group= are for JSON lines (--format jsonl)."
                 )
-            questions = list(_squad(_json(table), table.name, labelled))
+            questions = list(_read_articles(_parse_table(table), table.name, labelled))
             if keys.group is not None:
                 questions = [replace(question, group=question.title or None) for question in questions]
     if not questions:
@@ -114,7 +114,7 @@ def read_squad(
     return questions
 
 
-def _json(table: TableFile) -> Any:
+def _parse_table(table: TableFile) -> Any:
     try:
         return parse_json(table.stream.text(), with_distinct_keys)
     except (ValueError, RecursionError) as error:
@@ -124,27 +124,30 @@ def _json(table: TableFile) -> Any:
         ) from error
 
 
-def _squad(content: Any, name: str, labelled: bool) -> Iterator[SquadQuestion]:
-    for a, article in enumerate(_field(content, "data", list, name)):
-        for p, paragraph in enumerate(_field(article, "paragraphs", list, f"{name}, data[{a}]")):
+def _read_articles(content: Any, name: str, labelled: bool) -> Iterator[SquadQuestion]:
+    for a, article in enumerate(_require_field(content, "data", list, name)):
+        for p, paragraph in enumerate(_require_field(article, "paragraphs", list, f"{name}, data[{a}]")):
             where = f"{name}, data[{a}].paragraphs[{p}]"
-            passage, rows = _field(paragraph, "context", str, where), _field(paragraph, "qas", list, where)
+            passage, rows = (
+                _require_field(paragraph, "context", str, where),
+                _require_field(paragraph, "qas", list, where),
+            )
             title = article["title"] if isinstance(article.get("title"), str) else ""
             for q, row in enumerate(rows):
-                id = _name(row, f"{where}.qas[{q}]")
-                yield _question(row, id, passage, title, f"{name}, question {id}", labelled)
+                id = _question_id(row, f"{where}.qas[{q}]")
+                yield _make_question(row, id, passage, title, f"{name}, question {id}", labelled)
 
 
-def _json_lines(found: Iterable[Record], keys: QuestionKeys, labelled: bool) -> Iterator[SquadQuestion]:
+def _read_json_lines(found: Iterable[Record], keys: QuestionKeys, labelled: bool) -> Iterator[SquadQuestion]:
     for fields, where in found:
-        row = _renamed(fields, keys, labelled, where)
+        row = _rename_keys(fields, keys, labelled, where)
         line = where.rpartition(", ")[2]
-        name = _name(row, where) if "id" in row else line
+        name = _question_id(row, where) if "id" in row else line
         if name != line:
             where += f", question {name}"
-        passage = _field(row, "context" if "context" in row else "passage", str, where)
+        passage = _require_field(row, "context" if "context" in row else "passage", str, where)
         title = row["title"] if isinstance(row.get("title"), str) else ""
-        question = _question(_with_answers(row, passage, where), name, passage, title, where, labelled)
+        question = _make_question(_add_answers(row, passage, where), name, passage, title, where, labelled)
         if keys.group is not None and labelled:
             if keys.needs_group and keys.group not in fields:
                 raise unknown_column(keys.group, list(fields), where)
@@ -153,7 +156,7 @@ def _json_lines(found: Iterable[Record], keys: QuestionKeys, labelled: bool) -> 
         yield question
 
 
-def _renamed(row: dict[str, Any], keys: QuestionKeys, labelled: bool, where: str) -> dict[str, Any]:
+def _rename_keys(row: dict[str, Any], keys: QuestionKeys, labelled: bool, where: str) -> dict[str, Any]:
     """The row under the usual keys."""
     answer = keys.answer if labelled or keys.answer in row else None
     given = {"question": keys.question, "context": keys.passage, "answer": answer}
@@ -171,12 +174,12 @@ def _renamed(row: dict[str, Any], keys: QuestionKeys, labelled: bool, where: str
     return found
 
 
-def _with_answers(row: dict[str, Any], passage: str, where: str) -> dict[str, Any]:
+def _add_answers(row: dict[str, Any], passage: str, where: str) -> dict[str, Any]:
     """The row as SQuAD would write it; one without any answer stays as it is."""
     if "answers" in row:
         answers = row["answers"]
         if isinstance(answers, dict):  # of the `datasets` library: texts in one list and places in another
-            texts, starts = (_field(answers, key, list, where) for key in ("text", "answer_start"))
+            texts, starts = (_require_field(answers, key, list, where) for key in ("text", "answer_start"))
             if len(texts) != len(starts):
                 raise InputError(
                     f"{where}: found {len(texts)} answers, but {len(starts)} values of answer_start."
@@ -184,7 +187,7 @@ def _with_answers(row: dict[str, Any], passage: str, where: str) -> dict[str, An
             pairs = zip(texts, starts, strict=True)
             answers = [{"text": text, "answer_start": start} for text, start in pairs]
     elif row.get("answer", "") not in (None, ""):
-        text = _field(row, "answer", str, where)
+        text = _require_field(row, "answer", str, where)
         start = row.get("answer_start", max(passage.find(text), 0))
         if isinstance(start, float) and start.is_integer():  # pandas makes 4.0 of 4 beside a null
             start = int(start)
@@ -196,19 +199,22 @@ def _with_answers(row: dict[str, Any], passage: str, where: str) -> dict[str, An
     return {"is_impossible": not answers} | row | {"answers": answers}
 
 
-def _question(
+def _make_question(
     row: dict[str, Any], name: str, passage: str, title: str, where: str, labelled: bool
 ) -> SquadQuestion:
-    question = _field(row, "question", str, where)
+    question = _require_field(row, "question", str, where)
     for key, text in (("question", question), ("passage", passage)):
         if is_blank(text):
             raise InputError(f"{where}: the {key} is empty. Fill it in or remove the question.")
     if "answers" not in row and not labelled:
         return SquadQuestion(name, question, passage, (), title=title, where=where)
-    impossible = _field(row, "is_impossible", bool, where) if "is_impossible" in row else False
+    impossible = _require_field(row, "is_impossible", bool, where) if "is_impossible" in row else False
     stated = list[tuple[str, int]]()
-    for answer in _field(row, "answers", list, where):
-        text, start = _field(answer, "text", str, where), _field(answer, "answer_start", int, where)
+    for answer in _require_field(row, "answers", list, where):
+        text, start = (
+            _require_field(answer, "text", str, where),
+            _require_field(answer, "answer_start", int, where),
+        )
         if is_blank(text):
             raise InputError(
                 f"{where}: the answer is empty. An unanswerable question has no answers instead."
@@ -238,24 +244,24 @@ def _locate(text: str, start: int, passage: str, where: str) -> int:
     return min(places, key=lambda at: abs(at - start))
 
 
-def _name(row: Any, where: str) -> str:
+def _question_id(row: Any, where: str) -> str:
     if isinstance(row, dict) and isinstance(row.get("id"), int):
         return str(row["id"])
-    name: str = _field(row, "id", str, where)
+    name: str = _require_field(row, "id", str, where)
     return name
 
 
-def _field(record: Any, key: str, kind: type, where: str) -> Any:
+def _require_field(record: Any, key: str, kind: type, where: str) -> Any:
     if not isinstance(record, dict):
-        raise InputError(f"{where}: expected an object with {key!r}, found {_kind(record)}.")
+        raise InputError(f"{where}: expected an object with {key!r}, found {_describe_type(record)}.")
     if key not in record:
         listed = ", ".join(map(repr, record)) or "none"
         raise InputError(f"{where}: no key {key!r}. There are: {listed}.")
     value = record[key]
     if type(value) is not kind:  # a bool is an int for isinstance
-        raise InputError(f"{where}: expected {_KINDS[kind]} under {key!r}, found {_kind(value)}.")
+        raise InputError(f"{where}: expected {_KINDS[kind]} under {key!r}, found {_describe_type(value)}.")
     return value
 
 
-def _kind(value: Any) -> str:
+def _describe_type(value: Any) -> str:
     return "nothing (null)" if value is None else _KINDS.get(type(value), "a number")

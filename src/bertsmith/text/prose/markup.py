@@ -7,7 +7,7 @@ paragraphs and freed of inline markup; of each paragraph the sentences stay that
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from bertsmith.text.prose.sentences import split
+from bertsmith.text.prose.sentences import split_sentences
 
 Lines = Sequence[str]
 
@@ -58,16 +58,16 @@ FEWEST_WORDS = 4
 PLAIN_SHARE = 0.75
 
 
-def prose(documentation: str) -> Iterator[str]:
+def extract_prose(documentation: str) -> Iterator[str]:
     """Paragraphs of English, each on one line."""
-    for paragraph in _paragraphs(running_lines(documentation.expandtabs().split("\n"))):
-        sentences = split(without_inline_markup(paragraph), "en")
+    for paragraph in _join_paragraphs(keep_running_text(documentation.expandtabs().split("\n"))):
+        sentences = split_sentences(strip_inline_markup(paragraph), "en")
         kept = " ".join(filter(reads_as_english, sentences))
         if kept:
             yield kept
 
 
-def running_lines(lines: Lines) -> Iterator[str]:
+def keep_running_text(lines: Lines) -> Iterator[str]:
     """The lines that are running text; what is left out becomes a blank line, the end of a paragraph."""
     index = 0
     while index < len(lines):
@@ -98,20 +98,20 @@ def _block_size(lines: Lines, index: int) -> int:
     return 0
 
 
-def _one(lines: Lines, index: int) -> int:
+def _count_one(lines: Lines, index: int) -> int:
     return 1
 
 
-def _to_blank_line(lines: Lines, index: int) -> int:
+def _count_to_blank_line(lines: Lines, index: int) -> int:
     return _count(lines, index, lambda later: bool(later.strip()))
 
 
-def _to_closing_fence(lines: Lines, index: int) -> int:
+def _count_to_closing_fence(lines: Lines, index: int) -> int:
     fence = lines[index].strip()[:3]
     return 2 + _count(lines, index + 1, lambda later: not later.strip().startswith(fence))
 
 
-def _with_indented(lines: Lines, index: int) -> int:
+def _count_with_indented(lines: Lines, index: int) -> int:
     inner = indent(lines[index])
     return 1 + _count(lines, index + 1, lambda later: not later.strip() or indent(later) > inner)
 
@@ -125,23 +125,23 @@ def _count(lines: Lines, start: int, belongs: Callable[[str], bool]) -> int:
 
 
 _BLOCKS: tuple[tuple[re.Pattern[str], Callable[[Lines, int], int]], ...] = (
-    (re.compile(r"\s*(```|~~~)"), _to_closing_fence),
-    (re.compile(r"\s*>>> ?"), _to_blank_line),
-    (re.compile(r"\s*(\+[-=+]{3,}|\||[=-]{2,}(\s+[=-]{2,})+\s*$)"), _to_blank_line),  # tables
-    (re.compile(r"\s*\.\.(\s|$)"), _with_indented),  # directives, footnotes, comments
-    (_UNDERLINE, _one),
-    (re.compile(r"\s*#{1,6}\s"), _one),  # Markdown's headings
-    (re.compile(r"[A-Z][\w ]{2,20}:\s*$"), _one),  # Args:
+    (re.compile(r"\s*(```|~~~)"), _count_to_closing_fence),
+    (re.compile(r"\s*>>> ?"), _count_to_blank_line),
+    (re.compile(r"\s*(\+[-=+]{3,}|\||[=-]{2,}(\s+[=-]{2,})+\s*$)"), _count_to_blank_line),  # tables
+    (re.compile(r"\s*\.\.(\s|$)"), _count_with_indented),  # directives, footnotes, comments
+    (_UNDERLINE, _count_one),
+    (re.compile(r"\s*#{1,6}\s"), _count_one),  # Markdown's headings
+    (re.compile(r"[A-Z][\w ]{2,20}:\s*$"), _count_one),  # Args:
     (
         re.compile(
             r"\s*:(?:type|rtype|vartype|class|meth|func|module|members|undoc-members|copyright|license|author)\b[^`]*:"
         ),
-        _one,
+        _count_one,
     ),
 )
 
 
-def _paragraphs(lines: Iterable[str]) -> Iterator[str]:
+def _join_paragraphs(lines: Iterable[str]) -> Iterator[str]:
     """Lines joined until a blank line, a list item or argument, or a change of indentation."""
     paragraph: list[str] = []
     margin: int | None = None  # None: the line after a marker sets it
@@ -162,7 +162,7 @@ def indent(line: str) -> int:
     return len(line) - len(line.lstrip(" "))
 
 
-def without_inline_markup(text: str) -> str:
+def strip_inline_markup(text: str) -> str:
     """Emphasis, roles, links and code marks removed, their text kept; addresses dropped."""
     if not _ANY_MARK.search(text):
         return text

@@ -24,7 +24,7 @@ from platform import python_version
 from typing import NamedTuple
 
 from bertsmith.errors import InputError, did_you_mean
-from bertsmith.text.prose.markup import prose
+from bertsmith.text.prose.markup import extract_prose
 from bertsmith.text.prose.sentences import RawDocument
 
 PREFIX = "pydocs:"
@@ -78,36 +78,38 @@ def find_packages(source: str) -> list[Package]:
 
     Raises InputError for a package that isn't installed.
     """
-    installed = _installed()
+    installed = _find_installed()
     names = source.removeprefix(PREFIX).split(",")
-    wanted = list(dict.fromkeys(_normalised(name) for name in names if name.strip()))
+    wanted = list(dict.fromkeys(_normalise_name(name) for name in names if name.strip()))
     for name in wanted:
         if name != STANDARD_LIBRARY and name not in installed:
             meant = did_you_mean(name, installed)
             raise InputError(f"{source}: no package {name} is installed here.{meant}")
     packages = [
-        _package(name, installed[name], source) for name in wanted or sorted(installed) if name in installed
+        _describe_package(name, installed[name], source)
+        for name in wanted or sorted(installed)
+        if name in installed
     ]
     if not wanted or STANDARD_LIBRARY in wanted:
-        packages.append(_standard_library(source))
+        packages.append(_describe_standard_library(source))
     return packages
 
 
-def _installed() -> dict[str, Distribution]:
+def _find_installed() -> dict[str, Distribution]:
     """By normalised name; of a package installed twice the one that Python would import."""
     found: dict[str, Distribution] = {}
     for distribution in distributions():
         name = distribution.metadata["Name"]
         if name:
-            found.setdefault(_normalised(name), distribution)
+            found.setdefault(_normalise_name(name), distribution)
     return found
 
 
-def _normalised(name: str) -> str:
+def _normalise_name(name: str) -> str:
     return name.strip().lower().replace("_", "-").replace(".", "-")
 
 
-def _package(name: str, distribution: Distribution, origin: str) -> Package:
+def _describe_package(name: str, distribution: Distribution, origin: str) -> Package:
     record = distribution.read_text("RECORD")
     if record is None:
         files = list(map(str, distribution.files or ()))
@@ -116,12 +118,12 @@ def _package(name: str, distribution: Distribution, origin: str) -> Package:
     pages = []
     for file in sorted(files):
         if _may_hold_documentation(file):
-            pages += _page(file, Path(str(distribution.locate_file(file))))
+            pages += _find_page(file, Path(str(distribution.locate_file(file))))
     digest = sha256(record.encode()).hexdigest() if record else None
     return Package(name, origin, distribution.version, tuple(pages), digest)
 
 
-def _standard_library(origin: str) -> Package:
+def _describe_standard_library(origin: str) -> Package:
     folder = Path(sysconfig.get_paths()["stdlib"])
     pages = []
     for directory, folders, files in os.walk(folder):
@@ -129,7 +131,7 @@ def _standard_library(origin: str) -> Package:
         for file in sorted(files):
             name = Path(directory, file).relative_to(folder).as_posix()
             if name.endswith(".py") and _may_hold_documentation(name):
-                pages += _page(name, folder / name)
+                pages += _find_page(name, folder / name)
     return Package(STANDARD_LIBRARY, origin, python_version(), tuple(pages), None)
 
 
@@ -147,7 +149,7 @@ def _may_hold_documentation(file: str) -> bool:
     )
 
 
-def _page(name: str, path: Path) -> list[DocumentationFile]:
+def _find_page(name: str, path: Path) -> list[DocumentationFile]:
     try:
         size = path.stat().st_size
     except OSError:  # listed but removed since
@@ -159,21 +161,21 @@ def read_page(source: int, id: str, path: Path) -> RawDocument:
     """The prose of one file, each paragraph on a line and only once, for classes repeat what their parents
     say; empty when there is none or it can't be parsed.
     """
-    return RawDocument(source, id, "\n".join(dict.fromkeys(_paragraphs(path))), "paragraph-lines")
+    return RawDocument(source, id, "\n".join(dict.fromkeys(_read_paragraphs(path))), "paragraph-lines")
 
 
-def _paragraphs(path: Path) -> Iterator[str]:
+def _read_paragraphs(path: Path) -> Iterator[str]:
     try:
         text = path.read_text(encoding="utf-8-sig", errors="replace")
     except OSError:  # removed since it was listed, or another user's
         return
     if path.suffix != ".py":
         # METADATA: header lines, a blank line, then the package's description
-        yield from prose(text.partition("\n\n")[2] if path.name == "METADATA" else text)
+        yield from extract_prose(text.partition("\n\n")[2] if path.name == "METADATA" else text)
         return
     try:
-        for passage in documentation(text, every_string=path.parent.name == "pydoc_data"):
-            yield from prose(passage)
+        for passage in extract_documentation(text, every_string=path.parent.name == "pydoc_data"):
+            yield from extract_prose(passage)
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # templates, and code for another Python
         return
 
@@ -186,7 +188,7 @@ class DocstringLines(NamedTuple):
     text: str
 
 
-def documentation(source: str, every_string: bool = False) -> list[str]:
+def extract_documentation(source: str, every_string: bool = False) -> list[str]:
     """Docstrings and explanatory comments of a module in the order they are written, indentation removed.
 
     That is every string that stands alone as a statement (docstrings, and the strings some projects put
@@ -195,17 +197,17 @@ def documentation(source: str, every_string: bool = False) -> list[str]:
     With `every_string`, all strings of several lines.
     Raises SyntaxError, ValueError or RecursionError for what this Python can't parse.
     """
-    tree = _parsed(source)
+    tree = _parse(source)
     strings = [
         DocstringLines(string.lineno, string.end_lineno or string.lineno, inspect.cleandoc(str(string.value)))
-        for string in (_long_strings(tree) if every_string else _strings(tree))
+        for string in (_find_long_strings(tree) if every_string else _find_strings(tree))
     ]
     taken = {line for passage in strings for line in range(passage.first_line, passage.last_line + 1)}
-    comments = [passage for passage in _comments(source) if passage.first_line not in taken]
+    comments = [passage for passage in _find_comments(source) if passage.first_line not in taken]
     return [passage.text for passage in sorted(strings + comments)]
 
 
-def _parsed(source: str) -> ast.Module:
+def _parse(source: str) -> ast.Module:
     # A syntax tree is a million small objects and no cycle: looking for cycles took a third of the time.
     collecting = gc.isenabled()
     gc.disable()
@@ -218,7 +220,7 @@ def _parsed(source: str) -> ast.Module:
             gc.enable()
 
 
-def _comments(source: str) -> list[DocstringLines]:
+def _find_comments(source: str) -> list[DocstringLines]:
     found, line, seen = [], 1, 0
     for block in _COMMENT_BLOCK.finditer(source):
         line, seen = line + source.count("\n", seen, block.start()), block.start()
@@ -228,7 +230,7 @@ def _comments(source: str) -> list[DocstringLines]:
     return found
 
 
-def _strings(block: ast.AST) -> Iterator[ast.Constant]:
+def _find_strings(block: ast.AST) -> Iterator[ast.Constant]:
     """Of statements nested in a block, a branch, a handler; of expressions those that stand alone."""
     bodies = (getattr(block, name, None) for name in ("body", "orelse", "handlers", "finalbody"))
     for statement in chain.from_iterable(body for body in bodies if isinstance(body, list)):
@@ -237,13 +239,13 @@ def _strings(block: ast.AST) -> Iterator[ast.Constant]:
             yield value
         elif isinstance(value, ast.Call) and _speaks_of_docs(value.func):
             for argument in (*value.args, *(keyword.value for keyword in value.keywords)):
-                yield from _long_strings(argument)
+                yield from _find_long_strings(argument)
         elif isinstance(statement, ast.Expr):
             continue
         elif isinstance(statement, ast.Assign) and any(map(_speaks_of_docs, statement.targets)):
-            yield from _long_strings(statement.value)
+            yield from _find_long_strings(statement.value)
         else:
-            yield from _strings(statement)
+            yield from _find_strings(statement)
 
 
 def _speaks_of_docs(target: ast.expr) -> bool:
@@ -251,7 +253,7 @@ def _speaks_of_docs(target: ast.expr) -> bool:
     return "doc" in name.lower()
 
 
-def _long_strings(tree: ast.AST) -> Iterator[ast.Constant]:
+def _find_long_strings(tree: ast.AST) -> Iterator[ast.Constant]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and "\n" in node.value:
             yield node

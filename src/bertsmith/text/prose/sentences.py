@@ -58,34 +58,36 @@ class RawDocument(NamedTuple):
     layout: LineLayout
 
 
-def sentences(document: RawDocument, language: str) -> list[str]:
+def read_sentences(document: RawDocument, language: str) -> list[str]:
     """Clean sentences, white space folded to single spaces, none empty. A paragraph's end ends a sentence."""
     return [
         sentence
         for paragraph in clean_paragraphs(document)
-        for sentence in sentences_of(paragraph, document.layout, language)
+        for sentence in split_paragraph(paragraph, document.layout, language)
     ]
 
 
 def clean_paragraphs(document: RawDocument) -> Iterator[str]:
     """Its paragraphs, without line ends; where a sentence is on each line, these."""
-    text = clean(document.text)
+    text = clean_text(document.text)
     if document.layout == "folded":
-        return paragraphs(text)
+        return split_paragraphs(text)
     return (line.strip() for line in text.split("\n") if line.strip())
 
 
-def sentences_of(paragraph: str, layout: LineLayout, language: str) -> list[str]:
+def split_paragraph(paragraph: str, layout: LineLayout, language: str) -> list[str]:
     """The sentences of one of a document's paragraphs."""
-    return [_single_spaced(paragraph)] if layout == "sentence-lines" else split(paragraph, language)
+    return [_fold_blanks(paragraph)] if layout == "sentence-lines" else split_sentences(paragraph, language)
 
 
-def split(paragraph: str, language: str) -> list[str]:
+def split_sentences(paragraph: str, language: str) -> list[str]:
     """The sentences of one paragraph, by sentencex's rules for the language, which know its abbreviations."""
     from sentencex import segment  # here, for labelled rows are read where it isn't installed
 
     # White space goes first: to sentencex two line ends in a row are a break, and every space costs time.
-    pieces = (piece for part in _parts(_single_spaced(paragraph)) for piece in segment(language, part))
+    pieces = (
+        piece for part in _split_long_paragraph(_fold_blanks(paragraph)) for piece in segment(language, part)
+    )
     found: list[str] = []
     inside = False
     for piece in pieces:
@@ -98,7 +100,7 @@ def split(paragraph: str, language: str) -> list[str]:
     return [stripped for sentence in found if (stripped := sentence.strip())]
 
 
-def _parts(paragraph: str) -> Iterator[str]:
+def _split_long_paragraph(paragraph: str) -> Iterator[str]:
     """The paragraph, or where it is a long one of Chinese or Japanese, for which sentencex takes quadratic
     time, parts that end as sentences do: between two characters, and outside of quotes and brackets.
     """
@@ -116,11 +118,11 @@ def _parts(paragraph: str) -> Iterator[str]:
     yield paragraph[begins:]
 
 
-def _single_spaced(text: str) -> str:
+def _fold_blanks(text: str) -> str:
     return " ".join(text.split())
 
 
-def paragraphs(text: str) -> Iterator[str]:
+def split_paragraphs(text: str) -> Iterator[str]:
     """Paragraphs of plain text, each without line ends.
 
     A blank line always ends a paragraph. Where no line is longer than 120 characters the text was folded by
@@ -143,7 +145,7 @@ def paragraphs(text: str) -> Iterator[str]:
         yield " ".join(map(str.strip, folded))
 
 
-def clean(text: str) -> str:
+def clean_text(text: str) -> str:
     """Undoes mojibake, drops markup leftovers and control characters, composes to NFC. Newlines stay."""
     if "<" in text:
         text = _TAG.sub(" ", _COMMENT.sub(" ", text))
@@ -152,7 +154,7 @@ def clean(text: str) -> str:
     if "__" in text:
         text = _MAGIC_WORD.sub(" ", text)
     if not text.isascii() and _MOJIBAKE.search(text):
-        text = "\n".join(map(_without_mojibake, text.split("\n")))
+        text = "\n".join(map(_repair_mojibake, text.split("\n")))
     if not text.isprintable():
         # Those that stand for a break between words become a space; the invisible ones vanish.
         text = _CONTROL.sub(lambda found: " " if found[0] in "\x0b\x0c\r\x1c\x1d\x1e\x1f\x85" else "", text)
@@ -161,7 +163,7 @@ def clean(text: str) -> str:
     return text
 
 
-def _without_mojibake(line: str) -> str:
+def _repair_mojibake(line: str) -> str:
     # By line, because ftfy weighs its evidence over all it is given: one bad line must not condemn the rest.
     if not _MOJIBAKE.search(line):
         return line

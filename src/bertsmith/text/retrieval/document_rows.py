@@ -23,7 +23,7 @@ from bertsmith.text.files.streams import SourceFile
 from bertsmith.text.files.table_file import open_table
 from bertsmith.text.files.tables import FORMATS, table_endings
 from bertsmith.text.files.values import as_text, shown
-from bertsmith.text.tokens.tokenizer import LONE_SURROGATE, without_surrogates
+from bertsmith.text.tokens.tokenizer import LONE_SURROGATE, replace_surrogates
 
 USUAL = {
     "id": ("id", "_id", "doc_id", "docid", "document_id"),
@@ -84,21 +84,21 @@ def read_table(
                 fields = {name: UntypedCell(value) if value else None for name, value in fields.items()}
             if columns is None or not fields.keys() <= names.keys():
                 names |= dict.fromkeys(fields)
-                columns = _choose(columns, list(names), wanted, file.name if number == 1 else where)
-            yield _row(fields, columns, where, number)
+                columns = _choose_columns(columns, list(names), wanted, file.name if number == 1 else where)
+            yield _make_row(fields, columns, where, number)
 
 
-def _row(fields: Mapping[str, Any], columns: _ColumnNames, where: str, number: int) -> DocumentRow:
+def _make_row(fields: Mapping[str, Any], columns: _ColumnNames, where: str, number: int) -> DocumentRow:
     for name in fields:
         _require_characters(name, "a column called", where)
-    id = None if columns.id is None else _id(fields.get(columns.id), f"{where}, column {columns.id!r}")
+    id = None if columns.id is None else _parse_id(fields.get(columns.id), f"{where}, column {columns.id!r}")
     _require_characters(id or "", "an id", f"{where}, column {columns.id!r}")
     title = "" if columns.title is None else as_text(fields.get(columns.title), where)
-    metadata = {name: filter_value(value) for name, value in fields.items() if name not in columns}
+    metadata = {name: as_filter_value(value) for name, value in fields.items() if name not in columns}
     return DocumentRow(id, as_text(fields.get(columns.text), where), title.strip(), metadata, where, number)
 
 
-def _id(value: Any, where: str) -> str:
+def _parse_id(value: Any, where: str) -> str:
     """Text as it stands, for "1.0" is another id than "1"; 1.0 is '1'. Raises InputError for none."""
     if isinstance(value, str) and value.strip():
         return value.strip()
@@ -118,23 +118,25 @@ def _require_characters(text: str, kind: str, where: str) -> None:
         )
 
 
-def filter_value(value: Any) -> Any:
+def as_filter_value(value: Any) -> Any:
     """A value as a column can hold it: texts, numbers, truth values and nothing stay; dates are written out,
     lists and objects as JSON."""
     if isinstance(value, str) and not isinstance(value, UntypedCell):
-        return without_surrogates(value)
+        return replace_surrogates(value)
     if value is None or isinstance(value, UntypedCell | int | float | bool):
         return value
     if isinstance(value, list | dict | tuple):
-        return without_surrogates(json.dumps(value, ensure_ascii=False, default=str))
+        return replace_surrogates(json.dumps(value, ensure_ascii=False, default=str))
     return str(value)
 
 
-def _choose(
+def _choose_columns(
     before: _ColumnNames | None, names: Sequence[str], wanted: DocumentColumns, where: str
 ) -> _ColumnNames:
     """Once more where a row has a column that those `before` it lacked."""
-    id, text, title = (_column(role, getattr(wanted, role), names, where) for role in ("id", "text", "title"))
+    id, text, title = (
+        _find_column(role, getattr(wanted, role), names, where) for role in ("id", "text", "title")
+    )
     if text is None:
         raise InputError(
             f"{where}: no column has a name that says it holds the text. There are: {', '.join(names)}. "
@@ -148,7 +150,7 @@ def _choose(
     return _ColumnNames(id, text, title)
 
 
-def _column(role: str, named: str | None, names: Sequence[str], where: str) -> str | None:
+def _find_column(role: str, named: str | None, names: Sequence[str], where: str) -> str | None:
     if named is not None:
         return names[find_column(named, names, where)]
     found = [name for name in names if name.strip().lower() in USUAL[role]]

@@ -28,14 +28,14 @@ from pydantic import Field
 from bertsmith.errors import InputError
 from bertsmith.progress import Progress
 from bertsmith.text.corpus_settings import CorpusSettings
-from bertsmith.text.files.plain import DOC_OPENING, LONGEST, Article, articles, blocks
+from bertsmith.text.files.plain import DOC_OPENING, LONGEST, Article, read_articles, read_blocks
 from bertsmith.text.files.sources import as_utf8, find_sources
-from bertsmith.text.files.streams import SourceFile, SourceStream, lines_of
-from bertsmith.text.files.tables import format_of_ending
+from bertsmith.text.files.streams import SourceFile, SourceStream, split_lines
+from bertsmith.text.files.tables import find_format_by_ending
 from bertsmith.text.prose.html_text import HtmlText
-from bertsmith.text.retrieval.document_rows import COLUMNS_HELP, DocumentRow, filter_value, read_table
-from bertsmith.text.retrieval.titles import front_matter_of, title_of
-from bertsmith.text.tokens.tokenizer import without_surrogates
+from bertsmith.text.retrieval.document_rows import COLUMNS_HELP, DocumentRow, as_filter_value, read_table
+from bertsmith.text.retrieval.titles import find_title, read_front_matter
+from bertsmith.text.tokens.tokenizer import replace_surrogates
 from bertsmith.validation import UserSettings
 
 _NO_TABLES = (".json", ".txt")  # in a folder: a program's settings more often, and texts
@@ -122,13 +122,13 @@ class SkippedDocuments:
     def sentence(self) -> str:
         """'Left out: 2 binary files (a.png, b.pdf), 1 empty document (c.txt).', or nothing."""
         parts = [
-            _counted(len(self.binary), "binary file", self.binary),
-            _counted(len(self.empty), "empty document", self.empty),
-            _counted(self.hidden, "hidden file"),
-            _counted(self.excluded, "excluded file"),
+            _format_count(len(self.binary), "binary file", self.binary),
+            _format_count(len(self.empty), "empty document", self.empty),
+            _format_count(self.hidden, "hidden file"),
+            _format_count(self.excluded, "excluded file"),
         ]
         named = ", ".join(part for part in parts if part)
-        unread = _counted(len(self.front_matter), "front matter", self.front_matter)
+        unread = _format_count(len(self.front_matter), "front matter", self.front_matter)
         sentences = (
             f"Left out: {named}." if named else "",
             f"Taken as text, since it can't be read as YAML or TOML: {unread}." if unread else "",
@@ -164,8 +164,8 @@ class Documents:
             raise InputError(
                 "pydocs: is a source of corpora only. Name files, folders or addresses to search."
             )
-        self._named = {_as_named(file).name for file in files if "/" not in file.name}
-        self.files = [_as_named(file) if "/" not in file.name else file for file in files]
+        self._named = {_name_by_path(file).name for file in files if "/" not in file.name}
+        self.files = [_name_by_path(file) if "/" not in file.name else file for file in files]
         self.skipped = SkippedDocuments()
 
     @property
@@ -206,7 +206,7 @@ class Documents:
             return None
         if named_itself and (said or file.suffix == ".json"):
             return said or "json"
-        found = None if file.suffix in _NO_TABLES else format_of_ending(file.suffix)
+        found = None if file.suffix in _NO_TABLES else find_format_by_ending(file.suffix)
         return None if found is None else found.NAME
 
     def _of_text(self, file: SourceFile) -> Iterator[SearchDocument]:
@@ -215,63 +215,65 @@ class Documents:
                 self.skipped.binary.append(file.name)
                 return
             if file.suffix in _PAGES:
-                yield from _page(file, stream.chunks())
+                yield from _page_documents(file, stream.chunks())
                 return
             chunks = stream.chunks()
             first = next(chunks, "")
-            read: Convention | None = articles if DOC_OPENING.match(first.lstrip()) else None
+            read: Convention | None = read_articles if DOC_OPENING.match(first.lstrip()) else None
             if self.settings.format in CONVENTIONS:
                 read = CONVENTIONS[self.settings.format]
             chunks = chain([first], chunks)
             yield from (
-                self._text(file, chunks) if read is None else _several(file, read(lines_of(chunks, LONGEST)))
+                self._text(file, chunks)
+                if read is None
+                else _article_documents(file, read(split_lines(chunks, LONGEST)))
             )
 
     def _text(self, file: SourceFile, chunks: Iterable[str]) -> Iterator[SearchDocument]:
         """One file as it stands; front matter of Markdown becomes its columns, and its places stay."""
         where, date, title = as_utf8(file.path), file.date, ""
         begin, line, metadata = 0, 1, dict[str, Any]()
-        for number, (start, text) in enumerate(_parts(chunks), start=1):
+        for number, (start, text) in enumerate(_split_parts(chunks), start=1):
             if number == 1:
                 try:
-                    front = front_matter_of(text, file.suffix)
+                    front = read_front_matter(text, file.suffix)
                 except ValueError:
                     front = None
                     self.skipped.front_matter.append(file.name)
                 if front is not None:
                     begin, line = front.length, 1 + text.count("\n", 0, front.length)
-                    metadata = {name: filter_value(value) for name, value in front.values.items()}
+                    metadata = {name: as_filter_value(value) for name, value in front.values.items()}
                     text = text[begin:]
-                title = (front and front.title) or title_of(text, file.suffix)
+                title = (front and front.title) or find_title(text, file.suffix)
             id = _part_id(file.name, number, where)
             begins = begin if number == 1 else start
             yield SearchDocument(id, text, title, file.name, where, begins, line, metadata, date)
             line += text.count("\n")
 
 
-def _blocks(lines: Iterable[str]) -> Iterator[Article]:
-    return (Article(id, "", text) for id, text in blocks(lines))
+def _read_blocks(lines: Iterable[str]) -> Iterator[Article]:
+    return (Article(id, "", text) for id, text in read_blocks(lines))
 
 
 Convention = Callable[[Iterable[str]], Iterator[Article]]
 CONVENTIONS: dict[str | None, Convention | None] = {
     "file": None,
-    "blank-lines": _blocks,
-    "lines": _blocks,
-    "wikiextractor": articles,
+    "blank-lines": _read_blocks,
+    "lines": _read_blocks,
+    "wikiextractor": read_articles,
 }
 
 
-def _several(file: SourceFile, found: Iterable[Article]) -> Iterator[SearchDocument]:
+def _article_documents(file: SourceFile, found: Iterable[Article]) -> Iterator[SearchDocument]:
     """The documents of a file that holds several, under the ids that a corpus gives them."""
     for id, title, text in found:
         where = f"{as_utf8(file.path)}, document {id}"
-        for number, (start, part) in enumerate(_parts([text]), start=1):
+        for number, (start, part) in enumerate(_split_parts([text]), start=1):
             part_id = _part_id(f"{file.name}#{id}", number, where)
             yield SearchDocument(part_id, part, title, file.name, where, start, None)
 
 
-def _page(file: SourceFile, chunks: Iterable[str]) -> Iterator[SearchDocument]:
+def _page_documents(file: SourceFile, chunks: Iterable[str]) -> Iterator[SearchDocument]:
     parser = HtmlText()
 
     def pieces() -> Iterator[str]:
@@ -281,20 +283,20 @@ def _page(file: SourceFile, chunks: Iterable[str]) -> Iterator[SearchDocument]:
         parser.close()
         yield parser.take()
 
-    for number, (start, text) in enumerate(_parts(pieces()), start=1):
+    for number, (start, text) in enumerate(_split_parts(pieces()), start=1):
         where = as_utf8(file.path)
         id = _part_id(file.name, number, where)
         yield SearchDocument(id, text, parser.title, file.name, where, start, None, file_date=file.date)
 
 
 def _row_documents(row: DocumentRow, source: str) -> Iterator[SearchDocument]:
-    for number, (start, text) in enumerate(_parts([without_surrogates(row.text)]), start=1):
+    for number, (start, text) in enumerate(_split_parts([replace_surrogates(row.text)]), start=1):
         id = _part_id(row.id or f"{source}#{row.number}", number, as_utf8(row.where))
-        title = without_surrogates(row.title)
+        title = replace_surrogates(row.title)
         yield SearchDocument(id, text, title, source, as_utf8(row.where), start, None, row.metadata)
 
 
-def _parts(pieces: Iterable[str]) -> Iterator[tuple[int, str]]:
+def _split_parts(pieces: Iterable[str]) -> Iterator[tuple[int, str]]:
     """(characters before it, text): at least one, none longer than `LONGEST`, cut at a line's end."""
     start, text, waiting, size = 0, "", list[str](), 0
     for piece in pieces:
@@ -317,7 +319,7 @@ def _parts(pieces: Iterable[str]) -> Iterator[tuple[int, str]]:
 
 def _part_id(id: str, number: int, where: str) -> str:
     """Raises InputError for an id like a later part's: the document would be removed with another one."""
-    if part_of(id) != id:
+    if strip_part(id) != id:
         raise InputError(
             f"{where}: found the id {id!r}, but #part and a number end an id only where a long text is in "
             "parts. Give the document another id, or leave it out."
@@ -325,17 +327,17 @@ def _part_id(id: str, number: int, where: str) -> str:
     return id if number == 1 else f"{id}#part{number}"
 
 
-def part_of(id: str) -> str:
+def strip_part(id: str) -> str:
     """The id of the document whose part `id` is, or `id` itself."""
     return re.sub(r"#part\d+$", "", id)
 
 
-def _as_named(file: SourceFile) -> SourceFile:
+def _name_by_path(file: SourceFile) -> SourceFile:
     """A file that was named itself goes by its path as named: its last part alone might be another's."""
     return replace(file, name=file.origin if "://" in file.origin else Path(file.origin).as_posix())
 
 
-def _counted(count: int, kind: str, names: Sequence[str] = ()) -> str:
+def _format_count(count: int, kind: str, names: Sequence[str] = ()) -> str:
     if not count:
         return ""
     named = f" ({', '.join(names[:3])}{', …' if count > 3 else ''})" if names else ""

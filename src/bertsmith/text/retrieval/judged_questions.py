@@ -17,7 +17,7 @@ from typing import Any
 from bertsmith.errors import InputError, did_you_mean
 from bertsmith.text.files.columns import listed
 from bertsmith.text.files.rows import are_objects, read_column_names, read_keys, read_rows
-from bertsmith.text.files.tables import LinesFormat, format_of_ending
+from bertsmith.text.files.tables import LinesFormat, find_format_by_ending
 from bertsmith.text.files.values import as_label, as_number, as_text, shown
 from bertsmith.text.retrieval.retrieval_data import RetrievalData
 
@@ -28,7 +28,7 @@ _GRADE = ("grade", "relevance", "score", "label", "relevant", "is_relevant")
 
 def is_table(path: Path) -> bool:
     """Whether a file's ending says that it has columns."""
-    format = format_of_ending(path.suffix)
+    format = find_format_by_ending(path.suffix)
     return format is not None and not isinstance(format, LinesFormat)
 
 
@@ -39,8 +39,8 @@ def read_judged_questions(path: Path, documents: Mapping[str, str], encoding: st
     """
     by_key = are_objects(path, encoding=encoding)  # objects may leave the grade out
     names = read_keys(path, encoding=encoding) if by_key else read_column_names(path, encoding=encoding)
-    question, document = (_column(path, names, usual) for usual in (_QUESTION, _DOCUMENT))
-    grade = _named(names, _GRADE)
+    question, document = (_require_column(path, names, usual) for usual in (_QUESTION, _DOCUMENT))
+    grade = _find_column(names, _GRADE)
     columns, graded_by = [question, document], [] if grade is None else [grade]
     if not by_key:
         columns += graded_by
@@ -55,7 +55,7 @@ def read_judged_questions(path: Path, documents: Mapping[str, str], encoding: st
             raise InputError(f"{where}: the question is empty. Fill it in or remove the row.")
         if id not in documents:
             strangers[id] = where
-        given = 1 if graded in ([], [None]) else _grade(graded[0], f"{where}, column {grade!r}")
+        given = 1 if graded in ([], [None]) else _parse_grade(graded[0], f"{where}, column {grade!r}")
         before = judgements.setdefault(text, {}).setdefault(id, given)
         if before != given:
             raise InputError(
@@ -77,7 +77,7 @@ def read_judged_questions(path: Path, documents: Mapping[str, str], encoding: st
     return RetrievalData(path.name, documents, numbered, grades, None, notes)
 
 
-def _grade(value: Any, where: str) -> int:
+def _parse_grade(value: Any, where: str) -> int:
     grade = as_number(value, where)
     if not grade.is_integer():
         raise InputError(
@@ -87,8 +87,8 @@ def _grade(value: Any, where: str) -> int:
     return int(grade)
 
 
-def _column(path: Path, names: list[str], usual: tuple[str, ...]) -> str:
-    found = _named(names, usual)
+def _require_column(path: Path, names: list[str], usual: tuple[str, ...]) -> str:
+    found = _find_column(names, usual)
     if found is None:
         raise InputError(
             f"{path}: expected a column {' or '.join(usual)}, found {listed(names)}. "
@@ -97,6 +97,6 @@ def _column(path: Path, names: list[str], usual: tuple[str, ...]) -> str:
     return found
 
 
-def _named(names: Sequence[str], usual: Sequence[str]) -> str | None:
+def _find_column(names: Sequence[str], usual: Sequence[str]) -> str | None:
     """The column of the first of the usual names that there is."""
     return next((name for each in usual for name in names if name.strip().lower() == each), None)

@@ -51,15 +51,15 @@ def read_retrieval_data(
         raise InputError(f"{path} does not exist. Name a folder, or a .json or .tsv file.")
     if format is not None and format not in LAYOUTS:
         raise InputError(f"There is no layout {format!r}. Choose one of {', '.join(LAYOUTS)}.")
-    layout = LAYOUTS[format or _guess(path, split)]
+    layout = LAYOUTS[format or _guess_layout(path, split)]
     if layout.ending is None and not path.is_dir():
         raise InputError(f"{path} is a file, and this layout is a folder of several. Name the folder.")
     if layout.ending is not None and path.is_dir():
-        path = _file_of_split(path, split, layout.ending)
+        path = _find_split_file(path, split, layout.ending)
     return layout.read(path, split, encoding)
 
 
-def _guess(path: Path, split: str) -> str:
+def _guess_layout(path: Path, split: str) -> str:
     """By a file's ending; a folder by its files, TREC's being known by their content only."""
     endings = {layout.ending: name for name, layout in LAYOUTS.items() if layout.ending}
     if not path.is_dir():
@@ -73,7 +73,7 @@ def _guess(path: Path, split: str) -> str:
     return next((name for end, name in endings.items() if list(path.glob(f"*{split}{end}"))), "trec")
 
 
-def _file_of_split(folder: Path, split: str, ending: str) -> Path:
+def _find_split_file(folder: Path, split: str, ending: str) -> Path:
     found = sorted(folder.glob(f"*{split}{ending}"))
     if len(found) != 1:
         names = ", ".join(path.name for path in found or sorted(folder.glob(f"*{ending}"))) or "none"
@@ -99,11 +99,14 @@ def read_reqa(path: Path, encoding: str = "utf-8") -> RetrievalData:
             raise InputError(f"{path.name} is not valid JSON ({error}). It may have been cut.") from error
     if not isinstance(found, dict):
         raise InputError(f"{path.name}: expected an object with 'questions', found {type(found).__name__}.")
-    questions = _texts(found, "questions", path.name)
+    questions = _require_texts(found, "questions", path.name)
     if "candidates" in found:
-        documents, truths = _texts(found, "candidates", path.name), _list(found, "ground_truths", path.name)
+        documents, truths = (
+            _require_texts(found, "candidates", path.name),
+            _require_list(found, "ground_truths", path.name),
+        )
     else:
-        answers = _texts(found, "answers", path.name)
+        answers = _require_texts(found, "answers", path.name)
         documents = list(dict.fromkeys(answers))
         places = {text: place for place, text in enumerate(documents)}
         truths = [[places[answer]] for answer in answers]
@@ -115,12 +118,12 @@ def read_reqa(path: Path, encoding: str = "utf-8") -> RetrievalData:
     for place, (text, right) in enumerate(zip(questions, truths, strict=True)):
         where = f"{path.name}, question {place}"
         gathered.add_query(str(place), text, where)
-        for document in _places(right, len(documents), where):
+        for document in _require_indices(right, len(documents), where):
             gathered.judge(str(place), str(document), 1, where)
     return gathered.finish(path.stem, path.name)
 
 
-def _list(found: dict[str, Any], key: str, name: str) -> list[Any]:
+def _require_list(found: dict[str, Any], key: str, name: str) -> list[Any]:
     if not isinstance(found.get(key), list):
         there = ", ".join(found) or "none"
         raise InputError(f"{name}: expected a list under {key!r}. There are: {there}.")
@@ -128,15 +131,15 @@ def _list(found: dict[str, Any], key: str, name: str) -> list[Any]:
     return listed
 
 
-def _texts(found: dict[str, Any], key: str, name: str) -> list[str]:
-    listed = _list(found, key, name)
+def _require_texts(found: dict[str, Any], key: str, name: str) -> list[str]:
+    listed = _require_list(found, key, name)
     for place, text in enumerate(listed):
         if not isinstance(text, str):
             raise InputError(f"{name}, {key}[{place}]: expected text, found {type(text).__name__}.")
     return listed
 
 
-def _places(found: Any, documents: int, where: str) -> list[int]:
+def _require_indices(found: Any, documents: int, where: str) -> list[int]:
     if isinstance(found, list) and all(type(each) is int and 0 <= each < documents for each in found):
         return found
     raise InputError(

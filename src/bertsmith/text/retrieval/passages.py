@@ -18,7 +18,7 @@ from pydantic import Field, ValidationError
 
 from bertsmith.errors import InputError
 from bertsmith.text.corpus_settings import Language
-from bertsmith.text.prose.sentences import split
+from bertsmith.text.prose.sentences import split_sentences
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.validation import UserSettings, first_problem
 
@@ -107,19 +107,19 @@ class CutPoints(NamedTuple):
         return None
 
 
-def passages(text: str, tokenizer: Tokenizer, settings: PassageSettings) -> list[Passage]:
+def split_passages(text: str, tokenizer: Tokenizer, settings: PassageSettings) -> list[Passage]:
     """The passages of a document in order; none for a text of blanks."""
     (pieces,) = tokenizer.encode_pieces([text])
-    offsets = _narrowed(np.array(pieces.offsets, np.int64).reshape(-1, 2))  # (T, 2)
+    offsets = _narrow_offsets(np.array(pieces.offsets, np.int64).reshape(-1, 2))  # (T, 2)
     if len(offsets) <= settings.tokens:
         whole = _trimmed(text, 0, len(text))
         return [whole] if whole is not None else []
     cuts = CutPoints.of(text, settings.language)
-    ranges = _ranges(len(text), offsets, cuts, settings)
+    ranges = _choose_ranges(len(text), offsets, cuts, settings)
     return [found for start, end in ranges if (found := _trimmed(text, start, end)) is not None]
 
 
-def _narrowed(offsets: Offsets) -> Offsets:
+def _narrow_offsets(offsets: Offsets) -> Offsets:
     """Tokens (T, 2), and the blanks between them, as ranges of at most `_WIDEST` characters; narrower blanks
     aren't among them.
     """
@@ -133,7 +133,7 @@ def _narrowed(offsets: Offsets) -> Offsets:
     return np.stack([starts, np.minimum(starts + _WIDEST, np.repeat(ranges[:, 1], counts))], axis=1)
 
 
-def _ranges(
+def _choose_ranges(
     length: int, offsets: Offsets, cuts: CutPoints, settings: PassageSettings
 ) -> Iterator[tuple[int, int]]:
     """Ranges of characters, each of at most `settings.tokens` tokens; `offsets`: (T, 2), theirs."""
@@ -177,7 +177,7 @@ def sentence_ends(text: str, language: str) -> Iterator[int]:
         paragraph = text[begin:end]
         solid = [place for place, character in enumerate(paragraph) if not character.isspace()]
         count = 0
-        for sentence in split(paragraph, language) if solid else []:
+        for sentence in split_sentences(paragraph, language) if solid else []:
             count += sum(map(len, sentence.split()))
             if count < len(solid):
                 yield begin + solid[count]

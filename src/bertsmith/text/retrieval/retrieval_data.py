@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from bertsmith.errors import InputError
-from bertsmith.text.tokens.tokenizer import LONE_SURROGATE, without_surrogates
+from bertsmith.text.tokens.tokenizer import LONE_SURROGATE, replace_surrogates
 
 
 @dataclass(frozen=True)
@@ -66,15 +66,15 @@ class RetrievalDataBuilder:
 
         Raises InputError for a second document of that id. An empty one stays: it could be retrieved.
         """
-        _check(id, text, "document", self.documents, where)
-        self.documents[id] = without_surrogates(text).strip()
+        _check_record(id, text, "document", self.documents, where)
+        self.documents[id] = replace_surrogates(text).strip()
 
     def add_query(self, id: str, text: str, where: str) -> None:
         """Raises InputError for a second query of that id and for an empty one."""
-        _check(id, text, "query", self.queries, where)
+        _check_record(id, text, "query", self.queries, where)
         if not text.strip():
             raise InputError(f"{where}: query {id!r} is empty. Fill it in or remove it.")
-        self.queries[id] = without_surrogates(text).strip()
+        self.queries[id] = replace_surrogates(text).strip()
 
     def judge(self, query: str, document: str, grade: int, where: str) -> None:
         """Raises InputError when the same pair was given another grade before."""
@@ -99,10 +99,10 @@ class RetrievalDataBuilder:
                 raise InputError(f"{name}: expected at least one {kind}, found none.")
         judgements = {query: grades for query, grades in self.judgements.items() if query in self.queries}
         if not judgements:
-            raise InputError(_strangers(judged_in, "query", self.judgements, self.queries))
+            raise InputError(_describe_mismatch(judged_in, "query", self.judgements, self.queries))
         judged = {document for grades in judgements.values() for document in grades}
         if not judged & self.documents.keys():
-            raise InputError(_strangers(judged_in, "document", judged, self.documents))
+            raise InputError(_describe_mismatch(judged_in, "document", judged, self.documents))
         oddities = {
             "documents are empty: they stay in the collection": sum(not t for t in self.documents.values()),
             "judged documents are not in the collection: they count as never found": len(
@@ -115,13 +115,13 @@ class RetrievalDataBuilder:
         return RetrievalData(name, self.documents, self.queries, judgements, candidates, (*notes, *counted))
 
 
-def titled(title: str, text: str) -> str:
+def join_title(title: str, text: str) -> str:
     """Title and text as one, as BEIR joins them; a title that the text begins with isn't said twice."""
     title, text = title.strip(), text.strip()
     return text if text.startswith(title) else f"{title} {text}".strip()
 
 
-def _check(id: str, text: str, kind: str, known: Mapping[str, str], where: str) -> None:
+def _check_record(id: str, text: str, kind: str, known: Mapping[str, str], where: str) -> None:
     if not id or len(id.split()) != 1:
         raise InputError(
             f"{where}: expected an id without blanks, which separate the columns of TREC's files; found "
@@ -139,7 +139,7 @@ def _check(id: str, text: str, kind: str, known: Mapping[str, str], where: str) 
         )
 
 
-def _strangers(
+def _describe_mismatch(
     where: str, kind: str, judged: Mapping[str, object] | set[str], known: Mapping[str, str]
 ) -> str:
     """Why judgements fit nothing, with an example of each side's ids."""

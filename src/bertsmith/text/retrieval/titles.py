@@ -27,7 +27,7 @@ class FrontMatter(NamedTuple):
     length: int
 
 
-def front_matter_of(text: str, suffix: str) -> FrontMatter | None:
+def read_front_matter(text: str, suffix: str) -> FrontMatter | None:
     """What stands between the two `---` (YAML) or `+++` (TOML) at the beginning of a Markdown file.
 
     Returns None where there is none. YAML's scalars become `UntypedCell`s, like the cells of CSV: YAML's own
@@ -36,14 +36,14 @@ def front_matter_of(text: str, suffix: str) -> FrontMatter | None:
     match = _FRONT_MATTER.match(text) if suffix in _MARKDOWN else None
     if match is None or match.end() > _LONGEST_FRONT_MATTER:
         return None
-    values = tomllib.loads(match[2]) if match[1] == "+++" else _yaml(match[2])
+    values = tomllib.loads(match[2]) if match[1] == "+++" else _parse_yaml(match[2])
     if values is None:
         return None
     title = values.pop("title", "")
     return FrontMatter(values, str(title).strip(), match.end())
 
 
-def _yaml(text: str) -> dict[str, Any] | None:
+def _parse_yaml(text: str) -> dict[str, Any] | None:
     """None for what is no mapping: a text may begin with a rule."""
     require("yaml", "retrieval", "Front matter in YAML", "pyyaml")
     import yaml
@@ -63,7 +63,7 @@ def _yaml(text: str) -> dict[str, Any] | None:
     }
 
 
-def title_of(text: str, suffix: str) -> str:
+def find_title(text: str, suffix: str) -> str:
     """The first heading of a text file, by its suffix (".md"); "" where it has none. The #s that may close a
     heading are left away; they stand behind a blank.
     """

@@ -20,8 +20,8 @@ from pathlib import Path
 
 from bertsmith.errors import InputError
 from bertsmith.text.files.table_file import TableFile, open_table
-from bertsmith.text.retrieval.beir import as_grade
-from bertsmith.text.retrieval.retrieval_data import RetrievalData, RetrievalDataBuilder, titled
+from bertsmith.text.retrieval.beir import parse_grade
+from bertsmith.text.retrieval.retrieval_data import RetrievalData, RetrievalDataBuilder, join_title
 
 _BEGINNINGS = {
     kind: re.compile(rb"\s*(?:<\?xml[^>]*>\s*)?(?:<(?!doc>|top>)\w+>\s*)?<" + tag + rb">", re.IGNORECASE)
@@ -37,18 +37,18 @@ def read_trec(folder: Path, split: str, encoding: str) -> RetrievalData:
 
     Raises InputError naming file and line.
     """
-    files = _files_by_kind(folder, encoding)
+    files = _find_files_by_kind(folder, encoding)
     gathered = RetrievalDataBuilder()
     for path in files["documents"]:
-        for block, where in _blocks(path, "doc", encoding):
-            number, title, text = (_field(block, name) for name in ("docno", "title", "text"))
+        for block, where in _read_blocks(path, "doc", encoding):
+            number, title, text = (_find_field(block, name) for name in ("docno", "title", "text"))
             if not number or (title is None and text is None):
                 raise InputError(f"{where}: expected <docno>, and <title> or <text>, in each <doc>.")
-            gathered.add_document(number, titled(title or "", text or ""), where)
-    topics, judged = (_only(folder, kind, files[kind]) for kind in ("topics", "judgements"))
+            gathered.add_document(number, join_title(title or "", text or ""), where)
+    topics, judged = (_require_one_file(folder, kind, files[kind]) for kind in ("topics", "judgements"))
     for query, document, grade, where in read_qrels(judged, encoding):
         gathered.judge(query, document, grade, where)
-    found = [_topic(block, where) for block, where in _blocks(topics, "top", encoding)]
+    found = [_parse_topic(block, where) for block, where in _read_blocks(topics, "top", encoding)]
     numbers, judged_numbers = {number for number, _, _ in found}, gathered.judgements.keys()
     places = {str(place) for place in range(1, len(found) + 1)}
     by_order = not judged_numbers <= numbers and judged_numbers <= places
@@ -59,7 +59,7 @@ def read_trec(folder: Path, split: str, encoding: str) -> RetrievalData:
 
 def read_qrels(path: Path, encoding: str = "utf-8") -> Iterator[tuple[str, str, int, str]]:
     """(query, document, grade, place) of each line. Raises InputError naming it."""
-    with _opened(path, encoding) as table:
+    with _open_text(path, encoding) as table:
         for line, text in enumerate(table.lines(), start=1):
             fields, where = text.split(), f"{table.name}, line {line}"
             if fields and len(fields) != 4:
@@ -67,17 +67,17 @@ def read_qrels(path: Path, encoding: str = "utf-8") -> Iterator[tuple[str, str, 
                     f"{where}: expected 4 columns (query, 0, document, grade), found {len(fields)}."
                 )
             if fields:
-                yield fields[0], fields[2], as_grade(fields[3], where), where
+                yield fields[0], fields[2], parse_grade(fields[3], where), where
 
 
-def _opened(path: Path, encoding: str) -> AbstractContextManager[TableFile]:
+def _open_text(path: Path, encoding: str) -> AbstractContextManager[TableFile]:
     return open_table(path, "trec", encoding, {}, otherwise="trec")
 
 
-def _files_by_kind(folder: Path, encoding: str) -> dict[str, list[Path]]:
+def _find_files_by_kind(folder: Path, encoding: str) -> dict[str, list[Path]]:
     found: dict[str, list[Path]] = {kind: [] for kind in _BEGINNINGS}
     for path in sorted(each for each in folder.iterdir() if each.is_file() and each.name[0] != "."):
-        head = _head(path, encoding)
+        head = _read_head(path, encoding)
         for kind, beginning in _BEGINNINGS.items():
             if beginning.match(head):
                 found[kind].append(path)
@@ -90,25 +90,25 @@ def _files_by_kind(folder: Path, encoding: str) -> dict[str, list[Path]]:
     return found
 
 
-def _head(path: Path, encoding: str) -> bytes:
+def _read_head(path: Path, encoding: str) -> bytes:
     """How a file begins; nothing of one that isn't text, such as a picture that lies beside the others."""
     try:
-        with _opened(path, encoding) as table:
+        with _open_text(path, encoding) as table:
             return table.stream.head[:4096].removeprefix(codecs.BOM_UTF8)
     except InputError:
         return b""
 
 
-def _only(folder: Path, kind: str, paths: list[Path]) -> Path:
+def _require_one_file(folder: Path, kind: str, paths: list[Path]) -> Path:
     if len(paths) > 1:
         names = ", ".join(path.name for path in paths)
         raise InputError(f"{folder}: expected one file of {kind}, found {names}. Leave one of them there.")
     return paths[0]
 
 
-def _blocks(path: Path, tag: str, encoding: str) -> Iterator[tuple[str, str]]:
+def _read_blocks(path: Path, tag: str, encoding: str) -> Iterator[tuple[str, str]]:
     """What stands between <tag> and </tag>, and the line it begins on."""
-    with _opened(path, encoding) as table:
+    with _open_text(path, encoding) as table:
         before, *pieces = re.split(f"<{tag}>", table.stream.text(), flags=re.IGNORECASE)
     line = 1 + before.count("\n")
     for piece in pieces:
@@ -120,20 +120,20 @@ def _blocks(path: Path, tag: str, encoding: str) -> Iterator[tuple[str, str]]:
         line += piece.count("\n")
 
 
-def _topic(block: str, where: str) -> tuple[str, str, str]:
+def _parse_topic(block: str, where: str) -> tuple[str, str, str]:
     number = re.search(r"<num>\s*(?:Number:)?\s*([^\s<]+)", block, _ANY)
     title = re.search(r"<title>\s*(?:Topic:)?(.*?)(?=</?(?:title|desc|narr)>|\Z)", block, _ANY)
     if number is None or title is None:
         raise InputError(f"{where}: expected <num> and <title> in each <top>.")
-    return number[1], _plain(title[1]), where
+    return number[1], _strip_markup(title[1]), where
 
 
-def _field(block: str, tag: str) -> str | None:
+def _find_field(block: str, tag: str) -> str | None:
     """The text of all such fields together; None without any."""
     found = re.findall(f"<{tag}>(.*?)</{tag}>", block, _ANY)
-    return " ".join(_plain(each) for each in found) if found else None
+    return " ".join(_strip_markup(each) for each in found) if found else None
 
 
-def _plain(text: str) -> str:
+def _strip_markup(text: str) -> str:
     """Without tags, entities and line breaks."""
     return " ".join(html.unescape(re.sub(r"</?\w+>", " ", text)).split())

@@ -47,19 +47,22 @@ def read_added_tokens(
 
     Raises TokenizerError naming the first that is none.
     """
-    listed, extra = config.get("added_tokens_decoder"), _extra(config, EXTRA_SPECIAL_TOKENS, folder)
+    listed, extra = (
+        config.get("added_tokens_decoder"),
+        _read_extra_tokens(config, EXTRA_SPECIAL_TOKENS, folder),
+    )
     from_file = [AddedToken.model_validate(token) for token in in_file]
     if listed is not None:
-        content = _checked(
+        content = _validate(
             _AddedTokensDecoder, {"added_tokens_decoder": listed}, folder / "tokenizer_config.json"
         )
         from_settings = content.added_tokens_decoder.items()
         added = [*from_file, *(AddedToken(id=number, **dict(token)) for number, token in from_settings)]
     else:
-        special = {token.content for token in _extra(config, EXTRA_SPECIAL_TOKENS[:1], folder)}
-        added = [*_of_older_versions(folder, special.union(_names(config))), *from_file]
+        special = {token.content for token in _read_extra_tokens(config, EXTRA_SPECIAL_TOKENS[:1], folder)}
+        added = [*_read_older_versions(folder, special.union(_named_tokens(config))), *from_file]
     tokens = {token.content: token for token in added}
-    extra += [_special(name) for name in _names(config) if name in vocabulary]
+    extra += [_special_token(name) for name in _named_tokens(config) if name in vocabulary]
     free = count(max([*vocabulary.values(), *(token.id for token in added)], default=-1) + 1)
     for token in extra:
         if token.content not in tokens:
@@ -96,22 +99,22 @@ def require_searchable(backend: Backend, path: Path) -> None:
             )
 
 
-def _of_older_versions(folder: Path, special: set[str]) -> list[AddedToken]:
+def _read_older_versions(folder: Path, special: set[str]) -> list[AddedToken]:
     """added_tokens.json. Of an uncased tokenizer, text and a token that isn't special are compared in small
     letters.
     """
     path = folder / ADDED_TOKENS
     if not path.exists():
         return []
-    named = _checked(_AddedTokensMap, {"added_tokens": read_object(path, "added tokens (token → id)")}, path)
-    tokens = [(_special(name), number) for name, number in named.added_tokens.items()]
+    named = _validate(_AddedTokensMap, {"added_tokens": read_object(path, "added tokens (token → id)")}, path)
+    tokens = [(_special_token(name), number) for name, number in named.added_tokens.items()]
     return [
         AddedToken(id=number, **dict(token) | ({} if token.content in special else _PLAIN))
         for token, number in tokens
     ]
 
 
-def _extra(config: dict[str, Any], keys: tuple[str, ...], folder: Path) -> list[SearchedToken]:
+def _read_extra_tokens(config: dict[str, Any], keys: tuple[str, ...], folder: Path) -> list[SearchedToken]:
     """Special tokens beside those that have a role; some folders give each a name."""
     given: Any = next(filter(None, map(config.get, keys)), [])
     values = given.values() if isinstance(given, dict) else given
@@ -119,19 +122,19 @@ def _extra(config: dict[str, Any], keys: tuple[str, ...], folder: Path) -> list[
         raise TokenizerError(
             f"{folder / 'tokenizer_config.json'}: extra_special_tokens is {given!r}; expected a list."
         )
-    usual = dict(_special("?")) | {"content": None}
+    usual = dict(_special_token("?")) | {"content": None}
     tokens = [
         usual | {"content": value}
         if not isinstance(value, dict)
         else usual | {key: flag for key, flag in value.items() if key != "__type"} | {"special": True}
         for value in values
     ]
-    return _checked(
+    return _validate(
         _ExtraSpecialTokens, {"extra_special_tokens": tokens}, folder / "tokenizer_config.json"
     ).extra_special_tokens
 
 
-def _names(config: dict[str, Any]) -> list[str]:
+def _named_tokens(config: dict[str, Any]) -> list[str]:
     """Tokens that the settings name by a role, the five and any others."""
     values = (value for key, value in config.items() if key.endswith("_token"))
     contents = (value.get("content") if isinstance(value, dict) else value for value in values)
@@ -141,14 +144,14 @@ def _names(config: dict[str, Any]) -> list[str]:
 _PLAIN = {"special": False, "normalized": True}
 
 
-def _special(token: str) -> SearchedToken:
+def _special_token(token: str) -> SearchedToken:
     """As transformers takes a special token that it knows by its name alone."""
     return SearchedToken(
         content=token, special=True, single_word=False, lstrip=False, rstrip=False, normalized=False
     )
 
 
-def _checked(kind: type[Kind], content: dict[str, Any], path: Path) -> Kind:
+def _validate(kind: type[Kind], content: dict[str, Any], path: Path) -> Kind:
     try:
         return kind.model_validate_json(json.dumps(content))
     except ValidationError as error:

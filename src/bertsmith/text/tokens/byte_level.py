@@ -35,7 +35,7 @@ def read_byte_pairs(path: Path) -> tuple[dict[str, int], list[tuple[str, str]]]:
     return vocabulary, merges
 
 
-def byte_level_backend(
+def build_byte_level_backend(
     vocabulary: dict[str, int],
     merges: list[tuple[str, str]],
     special: dict[str, str],
@@ -51,12 +51,12 @@ def byte_level_backend(
     backend = Backend(model)
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
     backend.decoder = decoders.ByteLevel()
-    backend.post_processor = robertas_processor(backend, special, trim_offsets=trim_offsets)
+    backend.post_processor = build_roberta_processor(backend, special, trim_offsets=trim_offsets)
     add_special_tokens(backend, special)
     return backend
 
 
-def robertas_processor(
+def build_roberta_processor(
     backend: Backend, special: dict[str, str], *, trim_offsets: bool
 ) -> processors.RobertaProcessing:
     """Of a text that was split by byte-level rules: special tokens, and offsets without blanks."""
@@ -69,8 +69,8 @@ def robertas_processor(
     )
 
 
-def has_robertas_rules(backend: Backend) -> bool:
-    """True where `byte_level_backend` of the same vocabulary and merges gives the same ids."""
+def has_roberta_rules(backend: Backend) -> bool:
+    """True where `build_byte_level_backend` of the same vocabulary and merges gives the same ids."""
     model, pre_tokenizer = backend.model, backend.pre_tokenizer
     return (
         isinstance(model, models.BPE)

@@ -17,8 +17,8 @@ from tokenizers import normalizers
 from bertsmith.door import door, kind, optional
 from bertsmith.errors import TokenizerError
 from bertsmith.progress import Progress
-from bertsmith.text.tokens.tokenizer import Tokenizer, rebuilt
-from bertsmith.text.tokens.vocabulary import corpus_folder
+from bertsmith.text.tokens.tokenizer import Tokenizer, rebuild
+from bertsmith.text.tokens.vocabulary import check_corpus
 from bertsmith.text.tokens.vocabulary_report import VocabularyReport, vocabulary_report
 from bertsmith.text.tokens.word_choice import ChosenWord, Merge, choose_byte_pair_words, choose_words
 from bertsmith.text.tokens.word_counts import count_words
@@ -73,7 +73,7 @@ class Extension(Strict):
     earlier: "Extension | None" = None
 
 
-@door(tokenizer=kind(Tokenizer), corpus=corpus_folder, settings=optional(kind(ExtensionSettings)))
+@door(tokenizer=kind(Tokenizer), corpus=check_corpus, settings=optional(kind(ExtensionSettings)))
 def extend_tokenizer(
     tokenizer: Tokenizer,
     corpus: "Corpus",
@@ -102,17 +102,19 @@ def extend_tokenizer(
     candidates = [
         word for word, count in counts.items() if count >= settings.min_count and is_word(word, tokenizer)
     ]
-    spelt = _spelt(tokenizer, candidates)
-    words, parts, merges = _chosen(tokenizer, counts, spelt, settings.words)
+    spelt = _encode_words(tokenizer, candidates)
+    words, parts, merges = _choose_words(tokenizer, counts, spelt, settings.words)
     if not words:
         raise TokenizerError(
             f"{corpus.path} has no word that occurs {settings.min_count:,} times and is in several pieces: "
             "the vocabulary fits it already. Lower --min-count, or go on without an extension."
         )
     outside = tokenizer.vocab_size - tokenizer.backend.get_vocab_size(with_added_tokens=False)
-    extended = with_pieces(tokenizer, list(parts), merges)
+    extended = add_pieces(tokenizer, list(parts), merges)
     broken = [
-        word for word, pieces in _spelt(extended, [each.word for each in words]).items() if len(pieces) > 1
+        word
+        for word, pieces in _encode_words(extended, [each.word for each in words]).items()
+        if len(pieces) > 1
     ]
     if broken:  # by rules that the tokenizer has beside its vocabulary
         raise TokenizerError(
@@ -147,25 +149,25 @@ def is_word(text: str, tokenizer: Tokenizer) -> bool:
         and all(unicodedata.category(letter)[0] in "LM" for letter in text)
         and not _REPEATED.search(text)
         and tokenizer.normalise(text) == text
-        and (splitter is None or len(splitter.pre_tokenize_str(_in_sentence(text, tokenizer))) == 1)
+        and (splitter is None or len(splitter.pre_tokenize_str(_with_leading_blank(text, tokenizer))) == 1)
     )
 
 
-def _spelt(tokenizer: Tokenizer, words: list[str]) -> dict[str, tuple[str, ...]]:
+def _encode_words(tokenizer: Tokenizer, words: list[str]) -> dict[str, tuple[str, ...]]:
     """Each word's pieces inside a sentence."""
-    encoded = tokenizer.encode_batch([_in_sentence(word, tokenizer) for word in words])
+    encoded = tokenizer.encode_batch([_with_leading_blank(word, tokenizer) for word in words])
     return {
         word: tuple(tokenizer.pieces[number] for number in ids)
         for word, ids in zip(words, encoded, strict=True)
     }
 
 
-def _in_sentence(word: str, tokenizer: Tokenizer) -> str:
+def _with_leading_blank(word: str, tokenizer: Tokenizer) -> str:
     """Byte-level pieces have the blank before a word."""
     return f" {word}" if tokenizer.family == "byte-level" else word
 
 
-def _chosen(
+def _choose_words(
     tokenizer: Tokenizer, counts: Mapping[str, int], spelt: Mapping[str, tuple[str, ...]], most: int
 ) -> tuple[list[ChosenWord], dict[str, tuple[str, ...]], list[Merge]]:
     """Words, the new pieces with the old ones each is made of, and the merges."""
@@ -187,7 +189,7 @@ def _chosen(
     return words, {each.word: spelt[each.word] for each in words}, []
 
 
-def without_extension(tokenizer: Tokenizer, extension: Extension) -> Tokenizer:
+def remove_extension(tokenizer: Tokenizer, extension: Extension) -> Tokenizer:
     """The tokenizer as it was. Raises TokenizerError when it isn't the one that was extended."""
     if tokenizer.pieces[extension.base_pieces :] != extension.pieces:
         raise TokenizerError(
@@ -195,10 +197,10 @@ def without_extension(tokenizer: Tokenizer, extension: Extension) -> Tokenizer:
             f"{len(extension.pieces):,} that extension.json names. Use the folder that `bertsmith tokenizer "
             "extend` wrote, or one trained from it."
         )
-    return without_pieces(tokenizer, len(extension.pieces), len(extension.merges), extension.outside)
+    return remove_pieces(tokenizer, len(extension.pieces), len(extension.merges), extension.outside)
 
 
-def with_pieces(tokenizer: Tokenizer, pieces: Sequence[str], merges: Iterable[Merge] = ()) -> Tokenizer:
+def add_pieces(tokenizer: Tokenizer, pieces: Sequence[str], merges: Iterable[Merge] = ()) -> Tokenizer:
     """`pieces` get the ids from V on; `merges` of a byte-level vocabulary come behind all others.
 
     Raises TokenizerError for a piece that is there already, and where an added token would be read elsewhere.
@@ -220,7 +222,7 @@ def with_pieces(tokenizer: Tokenizer, pieces: Sequence[str], merges: Iterable[Me
         content["model"]["vocab"][piece] = number
     if tokenizer.family == "byte-level":
         content["model"]["merges"] += [list(merge) for merge in merges]
-    return rebuilt(tokenizer, content)
+    return rebuild(tokenizer, content)
 
 
 def _would_be_read(token: dict[str, Any], tokenizer: Tokenizer) -> bool:
@@ -237,8 +239,8 @@ def _would_be_read(token: dict[str, Any], tokenizer: Tokenizer) -> bool:
     return found and (not token["normalized"] or token["single_word"])
 
 
-def without_pieces(tokenizer: Tokenizer, count: int, merges: int = 0, outside: int = 0) -> Tokenizer:
-    """Without the last `count` pieces and the last `merges` merges: what `with_pieces` added to a tokenizer
+def remove_pieces(tokenizer: Tokenizer, count: int, merges: int = 0, outside: int = 0) -> Tokenizer:
+    """Without the last `count` pieces and the last `merges` merges: what `add_pieces` added to a tokenizer
     with so many pieces `outside` its model.
 
     Raises TokenizerError when one of these is not the model's own, as a special token that was added later.
@@ -255,4 +257,4 @@ def without_pieces(tokenizer: Tokenizer, count: int, merges: int = 0, outside: i
         content["model"]["vocab"].pop(piece, None)
     if merges:
         del content["model"]["merges"][-merges:]
-    return rebuilt(tokenizer, content)
+    return rebuild(tokenizer, content)

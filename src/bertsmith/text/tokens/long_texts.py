@@ -109,15 +109,15 @@ def encode_in_parts(
     begins with, and a text wouldn't, is taken out of its first piece's span.
     """
     size = PART if enough is None else min(PART, _CHARACTERS_OF_A_TOKEN * enough)
-    firsts = [text[: _cut(text, 0, where, size)] for text in texts]
+    firsts = [text[: _find_cut(text, 0, where, size)] for text in texts]
     found: list[TextEncoding] = list(encode(firsts))
     for number, (text, first) in enumerate(zip(texts, firsts, strict=True)):
         if len(first) < len(text) and (enough is None or len(found[number].ids) < enough):
-            found[number] = _long(encode, text_parts(text, where, size), enough, offsets, trims)
+            found[number] = _encode_long_text(encode, split_text(text, where, size), enough, offsets, trims)
     return found
 
 
-def _long(
+def _encode_long_text(
     encode: Encode, parts: Iterator[tuple[int, str]], enough: int | None, offsets: bool, trims: bool
 ) -> CompactEncoding:
     ids, places = array("i"), array("i")
@@ -146,16 +146,16 @@ def encode_words(
     return WordEncodings(ids, ends, range(len(ends)))
 
 
-def text_parts(text: str, where: re.Pattern[str], size: int = PART) -> Iterator[tuple[int, str]]:
+def split_text(text: str, where: re.Pattern[str], size: int = PART) -> Iterator[tuple[int, str]]:
     """A text cut at `where` into parts of about `size` characters, each with how many stand before it."""
     start = 0
     while start < len(text):
-        end = _cut(text, start, where, size)
+        end = _find_cut(text, start, where, size)
         yield start, text[start:end]
         start = end
 
 
-def _cut(text: str, start: int, where: re.Pattern[str], size: int) -> int:
+def _find_cut(text: str, start: int, where: re.Pattern[str], size: int) -> int:
     """The last place within a part of this size, else the first one behind it, else the text's end."""
     limit = start + size
     if limit >= len(text):

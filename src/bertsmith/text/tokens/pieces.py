@@ -15,7 +15,7 @@ from bertsmith.text.tokens.tokenizer import Tokenizer
 _CONTINUES = range(0x80, 0xC0)  # a byte of UTF-8 that is not a character's first
 
 
-def shown_tokens(tokenizer: Tokenizer, ids: Sequence[int]) -> list[dict[str, Any]]:
+def describe_tokens(tokenizer: Tokenizer, ids: Sequence[int]) -> list[dict[str, Any]]:
     """`text` of each, without the vocabulary's marks; whether it continues the word before it (`joined`), and
     whether it is [CLS] or its like (`special`).
     """
@@ -32,7 +32,7 @@ def shown_tokens(tokenizer: Tokenizer, ids: Sequence[int]) -> list[dict[str, Any
     return found
 
 
-def _byte_of() -> dict[str, int]:
+def _bytes_of_symbols() -> dict[str, int]:
     """The byte that each symbol stands for: printable ones for themselves, the others in order from 256 on
     (Radford et al. 2019, bytes_to_unicode).
     """
@@ -41,10 +41,10 @@ def _byte_of() -> dict[str, int]:
     return {own[byte] if byte in own else next(others): byte for byte in range(256)}
 
 
-_BYTES = _byte_of()
+_BYTES = _bytes_of_symbols()
 
 
-def piece_characters(tokenizer: Tokenizer) -> npt.NDArray[np.int64]:
+def count_piece_characters(tokenizer: Tokenizer) -> npt.NDArray[np.int64]:
     """(V,) characters of each piece, as the vocabulary spells it; blanks and special tokens have none.
 
     Of a byte-level piece the bytes that begin a character are counted: pieces of one word add up to it.

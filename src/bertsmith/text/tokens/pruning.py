@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bertsmith.arrays import Bools, Ints
-from bertsmith.text.tokens.tokenizer import Tokenizer, rebuilt
+from bertsmith.text.tokens.tokenizer import Tokenizer, rebuild
 from bertsmith.text.tokens.word_cache import WordCache
 
 _AT_A_TIME = 4096  # texts
@@ -61,7 +61,7 @@ def prune(tokenizer: Tokenizer, counts: Ints) -> PrunedTokenizer:
         wanted |= [len(piece) == 1 for piece in tokenizer.pieces]
         _close_merges(content["model"], wanted)
     kept = np.flatnonzero(wanted)
-    return PrunedTokenizer(rebuilt(tokenizer, _renumbered(content, kept)), kept)
+    return PrunedTokenizer(rebuild(tokenizer, _renumber(content, kept)), kept)
 
 
 def _close_merges(model: dict[str, Any], wanted: Bools) -> None:
@@ -69,7 +69,7 @@ def _close_merges(model: dict[str, Any], wanted: Bools) -> None:
     parts: dict[int, list[int]] = {}
     ids = model["vocab"]
     for pair in model["merges"]:
-        left, right = _pair(pair)
+        left, right = _as_pair(pair)
         parts.setdefault(ids[left + right], []).extend((ids[left], ids[right]))
     waiting = np.flatnonzero(wanted).tolist()
     while waiting:
@@ -79,14 +79,14 @@ def _close_merges(model: dict[str, Any], wanted: Bools) -> None:
                 waiting.append(part)
 
 
-def _renumbered(content: dict[str, Any], kept: Ints) -> dict[str, Any]:
+def _renumber(content: dict[str, Any], kept: Ints) -> dict[str, Any]:
     """tokenizer.json with the kept pieces alone, each under its place among them."""
     new = {int(old): number for number, old in enumerate(kept)}
     model = content["model"]
     model["vocab"] = {piece: new[old] for piece, old in model["vocab"].items() if old in new}
     if "merges" in model:
         vocabulary = model["vocab"]
-        pairs = map(_pair, model["merges"])
+        pairs = map(_as_pair, model["merges"])
         model["merges"] = [
             [left, right]
             for left, right in pairs
@@ -113,7 +113,7 @@ def _renumber_ends(processor: dict[str, Any] | None, new: dict[int, int]) -> Non
         token["ids"] = [new[old] for old in token["ids"]]
 
 
-def _pair(merge: str | list[str]) -> tuple[str, str]:
+def _as_pair(merge: str | list[str]) -> tuple[str, str]:
     """Older files have 'a b' for ['a', 'b']."""
     left, right = merge.split(" ") if isinstance(merge, str) else merge
     return left, right

@@ -43,7 +43,7 @@ class SequenceTemplate:
         return len(self.before) + len(self.behind) + (len(self.between) if texts == 2 else 0)
 
 
-def template_of(
+def read_template(
     backend: Backend, cls_id: int, sep_id: int, where: Path | str = "The tokenizer"
 ) -> SequenceTemplate:
     """As the post-processor has it, seen on a text and on a pair. Where it adds nothing: BERT's, or RoBERTa's
@@ -125,7 +125,7 @@ class Truncation:
 USUAL_TRUNCATION = Truncation()
 
 
-def truncation_of(stated: dict[str, Any] | None, config: dict[str, Any], where: str) -> Truncation:
+def read_truncation(stated: dict[str, Any] | None, config: dict[str, Any], where: str) -> Truncation:
     """What tokenizer.json has `stated`, but for the side, if tokenizer_config.json names one. Raises
     TokenizerError for a value that is none.
     """

@@ -25,7 +25,7 @@ from tokenizers import Tokenizer as Backend
 from bertsmith.door import door, flag, found, optional, place, several, text
 from bertsmith.errors import InputError, TokenizerError
 from bertsmith.files import atomic_write, write_json
-from bertsmith.text.tokens.byte_level import has_robertas_rules
+from bertsmith.text.tokens.byte_level import has_roberta_rules
 from bertsmith.text.tokens.long_texts import (
     BLANK,
     BLANK_OR_MARK,
@@ -38,9 +38,9 @@ from bertsmith.text.tokens.long_texts import (
     encode_in_parts,
     encode_words,
 )
-from bertsmith.text.tokens.sequence_rules import USUAL_TRUNCATION, SequenceTemplate, Truncation, template_of
+from bertsmith.text.tokens.sequence_rules import USUAL_TRUNCATION, SequenceTemplate, Truncation, read_template
 from bertsmith.text.tokens.tokenizer_files import find_special_tokens, read_backend
-from bertsmith.text.tokens.wordpiece import has_berts_rules, wordpiece_backend
+from bertsmith.text.tokens.wordpiece import build_wordpiece_backend, has_bert_rules
 
 Family = Literal["wordpiece", "byte-level"]
 
@@ -112,7 +112,7 @@ class Tokenizer:
         Raises TokenizerError for a piece that stands twice and for missing special tokens.
         """
         special = find_special_tokens(set(pieces), {}, "The vocabulary")
-        return cls(wordpiece_backend(list(pieces), special, lowercase=lowercase), special)
+        return cls(build_wordpiece_backend(list(pieces), special, lowercase=lowercase), special)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """The library's own pickling forgets that special tokens in text are text."""
@@ -127,7 +127,7 @@ class Tokenizer:
         try:
             encoding = backend.encode(text, add_special_tokens=False)
         except TypeError:
-            encoding = backend.encode(without_surrogates(text), add_special_tokens=False)
+            encoding = backend.encode(replace_surrogates(text), add_special_tokens=False)
         ids = encoding.ids
         return Encoding(ids, encoding.offsets, [self.id_to_token(number) for number in ids])
 
@@ -157,7 +157,7 @@ class Tokenizer:
             try:
                 found: Sequence[TextEncoding] = encode(some, add_special_tokens=False)
             except TypeError:
-                found = encode(_cleaned(some), add_special_tokens=False)
+                found = encode(_clean_texts(some), add_special_tokens=False)
             return found
 
         if (
@@ -165,7 +165,7 @@ class Tokenizer:
             or not isinstance(texts, Sequence)
             or not all(isinstance(one, str) for one in texts)
         ):
-            texts = _cleaned(texts)  # which says what is wrong
+            texts = _clean_texts(texts)  # which says what is wrong
         if self._where_to_cut is None:
             return encoded(texts)
         if self.truncation.direction == "left":
@@ -229,7 +229,7 @@ class Tokenizer:
     @cached_property
     def template(self) -> SequenceTemplate:
         """Which special tokens stand around texts."""
-        template = template_of(self.backend, self.cls_id, self.sep_id)
+        template = read_template(self.backend, self.cls_id, self.sep_id)
         return replace(template, segments=(0, 0)) if self.one_segment else template
 
     def in_small_letters(self) -> "Tokenizer":
@@ -242,7 +242,7 @@ class Tokenizer:
             parts = normalizer["normalizers"] if normalizer["type"] == "Sequence" else [normalizer]
             parts = [{"type": "Lowercase"}, *(part for part in parts if part["type"] != "Lowercase")]
             normalizer = {"type": "Sequence", "normalizers": parts}
-        return rebuilt(self, content | {"normalizer": normalizer})
+        return rebuild(self, content | {"normalizer": normalizer})
 
     @cached_property
     def splits_at_blanks(self) -> bool:
@@ -308,7 +308,7 @@ class Tokenizer:
     def normalise(self, text: str) -> str:
         """`text` as the vocabulary sees it: cleaned, and lower-cased without accents when uncased."""
         normalizer = self.backend.normalizer
-        return text if normalizer is None else normalizer.normalize_str(without_surrogates(text))
+        return text if normalizer is None else normalizer.normalize_str(replace_surrogates(text))
 
     @door(folder=place)
     def save(self, folder: Path | str, *, segments: bool = True, max_length: int = 512) -> None:
@@ -374,8 +374,8 @@ class Tokenizer:
         settings: dict[str, Any] = {f"{role}_token": token for role, token in self._special.items()}
         normalizer, pre_tokenizer = self.backend.normalizer, self.backend.pre_tokenizer
         cls, sep = (self.cls_id,), (self.sep_id,)
-        template = template_of(self.backend, self.cls_id, self.sep_id)
-        if has_berts_rules(self.backend) and template == SequenceTemplate(cls, sep, sep):
+        template = read_template(self.backend, self.cls_id, self.sep_id)
+        if has_bert_rules(self.backend) and template == SequenceTemplate(cls, sep, sep):
             return settings | {
                 "tokenizer_class": "BertTokenizer",
                 "do_lower_case": normalizer.lowercase,
@@ -384,7 +384,7 @@ class Tokenizer:
             }
         processor = self.backend.post_processor
         if (
-            has_robertas_rules(self.backend)
+            has_roberta_rules(self.backend)
             and template == SequenceTemplate(cls, sep * 2, sep, (0, 0))
             and isinstance(processor, processors.RobertaProcessing)
             and processor.add_prefix_space == pre_tokenizer.add_prefix_space
@@ -402,7 +402,7 @@ class Tokenizer:
         return settings
 
 
-def rebuilt(tokenizer: Tokenizer, content: dict[str, Any]) -> Tokenizer:
+def rebuild(tokenizer: Tokenizer, content: dict[str, Any]) -> Tokenizer:
     """The same with other pieces or rules: `content` is what its tokenizer.json would hold."""
     backend = Backend.from_str(json.dumps(content, ensure_ascii=False))
     return Tokenizer(backend, tokenizer._special, tokenizer.truncation, tokenizer.one_segment)
@@ -412,14 +412,14 @@ def _from_json(content: str, special: dict[str, str], truncation: Truncation, on
     return Tokenizer(Backend.from_str(content), special, truncation, one_segment)
 
 
-def _cleaned(texts: Sequence[str]) -> list[str]:
+def _clean_texts(texts: Sequence[str]) -> list[str]:
     """What the library didn't take, without what it can't."""
     if isinstance(texts, str) or not isinstance(texts, Iterable):
         raise InputError(f"Expected a list of texts, found {found(texts)}.")
-    return [without_surrogates(text) for text in texts]
+    return [replace_surrogates(text) for text in texts]
 
 
-def without_surrogates(text: str) -> str:
+def replace_surrogates(text: str) -> str:
     """Half of a UTF-16 pair is no character; U+FFFD keeps the offsets, and BERT's cleaning drops it. Raises
     InputError for what is no text.
     """

@@ -26,21 +26,21 @@ from bertsmith.text.tokens.added_tokens import (
     require_searchable,
 )
 from bertsmith.text.tokens.byte_level import (
-    byte_level_backend,
-    has_robertas_rules,
+    build_byte_level_backend,
+    build_roberta_processor,
+    has_roberta_rules,
     read_byte_pairs,
     require_byte_symbols,
-    robertas_processor,
 )
 from bertsmith.text.tokens.sequence_rules import (
     SequenceTemplate,
     Truncation,
+    read_template,
+    read_truncation,
     require_usable,
-    template_of,
-    truncation_of,
 )
 from bertsmith.text.tokens.tokenizer_json import read_object, read_tokenizer_json
-from bertsmith.text.tokens.wordpiece import has_berts_rules, read_vocabulary, wordpiece_backend
+from bertsmith.text.tokens.wordpiece import build_wordpiece_backend, has_bert_rules, read_vocabulary
 
 #: The names BERT and RoBERTa give to the five special tokens, in this order of preference.
 SPECIAL_TOKENS = {
@@ -88,11 +88,11 @@ def read_backend(path: Path, lowercase: bool | None) -> tuple[Backend, dict[str,
     source = _find_source(path)
     config = _read_config(source.parent)
     if source.suffix == ".txt":
-        return *_read_wordpiece(source, config, lowercase), truncation_of(None, config, str(source.parent))
+        return *_read_wordpiece(source, config, lowercase), read_truncation(None, config, str(source.parent))
     if source.name == "vocab.json":
-        return *_read_byte_level(source, config, lowercase), truncation_of(None, config, str(source.parent))
+        return *_read_byte_level(source, config, lowercase), read_truncation(None, config, str(source.parent))
     content = read_tokenizer_json(source)
-    truncation = truncation_of(content.pop("truncation", None), config, str(source.parent))
+    truncation = read_truncation(content.pop("truncation", None), config, str(source.parent))
     return *_read_json(source, content, config, lowercase), truncation
 
 
@@ -110,8 +110,8 @@ def reads_one_segment(folder: Path, *, by_class: bool) -> bool:
         )
     if isinstance(names, list):
         return "token_type_ids" not in names
-    reading_class = _reading_class(config, folder)
-    if not reading_class and _model_settings(folder).get("model_type") is None:
+    reading_class = _find_reading_class(config, folder)
+    if not reading_class and _read_model_settings(folder).get("model_type") is None:
         return False  # Google's BERT, or one of before transformers 2.3, which has two
     return by_class and reading_class not in _BERTS - {"DistilBertTokenizer"}
 
@@ -155,11 +155,11 @@ def _read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def _reading_class(config: dict[str, Any], folder: Path) -> str:
+def _find_reading_class(config: dict[str, Any], folder: Path) -> str:
     """The class of transformers that reads a folder: the settings name it, or else the model's kind has one.
     "" where it is unknown, or follows tokenizer.json anyway.
     """
-    model = _model_settings(folder)
+    model = _read_model_settings(folder)
     if model.get("model_type") in _BY_THE_FILE:
         return ""
     name = config.get("tokenizer_class") or model.get("tokenizer_class")
@@ -168,7 +168,7 @@ def _reading_class(config: dict[str, Any], folder: Path) -> str:
     return str(name).removesuffix("Fast")
 
 
-def _model_settings(folder: Path) -> dict[str, Any]:
+def _read_model_settings(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
     return read_object(path, "a model's settings") if path.exists() else {}
 
@@ -183,18 +183,18 @@ def _read_wordpiece(
     pieces = read_vocabulary(path)
     special = find_special_tokens(set(pieces), config, path)
     if lowercase is None:
-        lowercase = _flag(config, "do_lower_case")
+        lowercase = _read_flag(config, "do_lower_case")
     if lowercase is None:
-        uncased = _reading_class(config, path.parent) in _BERTS
+        uncased = _find_reading_class(config, path.parent) in _BERTS
         # Names in brackets don't count: every vocabulary has [CLS], and some <S>.
         capitals = (piece for piece in pieces if piece != piece.lower())
         lowercase = uncased or all(re.fullmatch(r"\[.*\]|<.*>", piece) for piece in capitals)
-    backend = wordpiece_backend(
+    backend = build_wordpiece_backend(
         pieces,
         special,
         lowercase=lowercase,
-        strip_accents=_flag(config, "strip_accents"),
-        chinese_characters=_flag(config, "tokenize_chinese_chars") is not False,
+        strip_accents=_read_flag(config, "strip_accents"),
+        chinese_characters=_read_flag(config, "tokenize_chinese_chars") is not False,
     )
     _read_added(backend, special, config, path)
     return backend, special
@@ -206,7 +206,7 @@ def _require_class(config: dict[str, Any], path: Path, classes: frozenset[str]) 
     """
     place, name = "tokenizer_config.json", config.get("tokenizer_class")
     if not name:
-        place, name = "config.json", _model_settings(path.parent).get("tokenizer_class")
+        place, name = "config.json", _read_model_settings(path.parent).get("tokenizer_class")
     if name and str(name).removesuffix("Fast") not in classes:
         usual = "BertTokenizer" if classes is _BERTS else "RobertaTokenizer"
         raise TokenizerError(
@@ -224,12 +224,12 @@ def _read_byte_level(
     _require_ids_without_holes(vocabulary, path)
     require_byte_symbols(vocabulary, path)
     special = find_special_tokens(set(vocabulary), config, path)
-    backend = byte_level_backend(
+    backend = build_byte_level_backend(
         vocabulary,
         merges,
         special,
-        add_prefix_space=_flag(config, "add_prefix_space") is True,
-        trim_offsets=_flag(config, "trim_offsets") is not False,
+        add_prefix_space=_read_flag(config, "add_prefix_space") is True,
+        trim_offsets=_read_flag(config, "trim_offsets") is not False,
     )
     _read_added(backend, special, config, path)
     return backend, special
@@ -247,7 +247,7 @@ def _read_added(backend: Backend, special: dict[str, str], config: dict[str, Any
 def _read_json(
     path: Path, content: dict[str, Any], config: dict[str, Any], lowercase: bool | None
 ) -> tuple[Backend, dict[str, str]]:
-    reading_class = _reading_class(config, path.parent)
+    reading_class = _find_reading_class(config, path.parent)
     _follow_settings(content, config, reading_class)
     if lowercase is not None:
         normalizer = content.get("normalizer") or {}
@@ -284,16 +284,16 @@ def _read_json(
     backend.add_special_tokens(sorted(set(special.values()) - listed, key=vocabulary.__getitem__))
     require_searchable(backend, path)
     cls, sep = vocabulary[special["cls"]], vocabulary[special["sep"]]
-    template = template_of(backend, cls, sep, path)
+    template = read_template(backend, cls, sep, path)
     require_usable(template, len(vocabulary), path)
     if backend.num_special_tokens_to_add(is_pair=True) == 0:
         # Whoever opens the saved file is to join texts as this library does.
-        offsets = _offset_processors(content.get("post_processor"))
-        backend.post_processor = processors.Sequence([*offsets, _template_processor(backend, template)])
+        offsets = _find_offset_processors(content.get("post_processor"))
+        backend.post_processor = processors.Sequence([*offsets, _build_template_processor(backend, template)])
     _require_rules_of_class(backend, template, reading_class, cls, sep, path)
-    if reading_class in _ROBERTAS and has_robertas_rules(backend):
-        backend.post_processor = robertas_processor(
-            backend, special, trim_offsets=_flag(config, "trim_offsets") is not False
+    if reading_class in _ROBERTAS and has_roberta_rules(backend):
+        backend.post_processor = build_roberta_processor(
+            backend, special, trim_offsets=_read_flag(config, "trim_offsets") is not False
         )
     return backend, special
 
@@ -314,16 +314,16 @@ def _follow_settings(content: dict[str, Any], config: dict[str, Any], reading_cl
         if named:
             normalizer.update(lowercase=True, strip_accents=None, handle_chinese_chars=True)
         wanted = {
-            "lowercase": _flag(config, "do_lower_case"),
-            "strip_accents": _flag(config, "strip_accents"),
-            "handle_chinese_chars": _flag(config, "tokenize_chinese_chars"),
+            "lowercase": _read_flag(config, "do_lower_case"),
+            "strip_accents": _read_flag(config, "strip_accents"),
+            "handle_chinese_chars": _read_flag(config, "tokenize_chinese_chars"),
         }
         normalizer.update({key: value for key, value in wanted.items() if value is not None})
     if reading_class in _ROBERTAS and pre_tokenizer.get("type") == "ByteLevel":
-        pre_tokenizer["add_prefix_space"] = _flag(config, "add_prefix_space") is True
+        pre_tokenizer["add_prefix_space"] = _read_flag(config, "add_prefix_space") is True
 
 
-def _offset_processors(stated: dict[str, Any] | None) -> list[processors.ByteLevel]:
+def _find_offset_processors(stated: dict[str, Any] | None) -> list[processors.ByteLevel]:
     """Those of byte-level tokenizers, which make offsets and add nothing."""
     stated = stated or {}
     parts = [stated, *stated.get("processors", [])]
@@ -334,7 +334,7 @@ def _offset_processors(stated: dict[str, Any] | None) -> list[processors.ByteLev
     ]
 
 
-def _template_processor(backend: Backend, template: SequenceTemplate) -> processors.TemplateProcessing:
+def _build_template_processor(backend: Backend, template: SequenceTemplate) -> processors.TemplateProcessing:
     ids = template.before + template.between + template.behind
     before, between, behind = (
         [str(backend.id_to_token(number)) for number in numbers]
@@ -356,10 +356,10 @@ def _require_rules_of_class(
     """
     if reading_class in _BERTS and isinstance(backend.model, models.WordPiece):
         segments = template.segments if reading_class == "DistilBertTokenizer" else (0, 1)  # it has one
-        own, has_rules = SequenceTemplate((cls,), (sep,), (sep,), segments), has_berts_rules(backend)
+        own, has_rules = SequenceTemplate((cls,), (sep,), (sep,), segments), has_bert_rules(backend)
     elif reading_class in _ROBERTAS and isinstance(backend.model, models.BPE):
         own = SequenceTemplate((cls,), (sep, sep), (sep,), template.segments)  # its models have one segment
-        has_rules = has_robertas_rules(backend)
+        has_rules = has_roberta_rules(backend)
     else:
         return
     if template == own and has_rules:
@@ -375,7 +375,7 @@ def _require_rules_of_class(
     )
 
 
-def _flag(config: dict[str, Any], key: str) -> bool | None:
+def _read_flag(config: dict[str, Any], key: str) -> bool | None:
     value = config.get(key)
     if value is not None and not isinstance(value, bool):
         raise TokenizerError(f"tokenizer_config.json: `{key}` is {value!r}; expected true, false or null.")

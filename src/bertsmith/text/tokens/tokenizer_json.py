@@ -277,7 +277,7 @@ def read_tokenizer_json(path: Path) -> dict[str, Any]:
 
 def _parse_object(text: str, path: Path, what: str) -> dict[str, Any]:
     try:
-        value = parse_json(text, lambda pairs: _without_repeats(pairs, path))
+        value = parse_json(text, lambda pairs: _require_distinct_keys(pairs, path))
     except (ValueError, RecursionError) as error:  # too many digits or brackets are errors of their own
         raise TokenizerError(
             f"{path} is not valid JSON ({error}). It may have been cut or altered."
@@ -287,7 +287,7 @@ def _parse_object(text: str, path: Path, what: str) -> dict[str, Any]:
     return value
 
 
-def _without_repeats(pairs: list[tuple[str, Any]], path: Path) -> dict[str, Any]:
+def _require_distinct_keys(pairs: list[tuple[str, Any]], path: Path) -> dict[str, Any]:
     """A key that stands twice in a vocabulary would silently move an id."""
     found = dict(pairs)
     if len(found) < len(pairs):

@@ -136,7 +136,7 @@ class SpelledNumber(NamedTuple):
     number: str
 
 
-def as_spelled_number(word: str, scales: Mapping[str, NumberScale]) -> SpelledNumber | None:
+def parse_spelled_number(word: str, scales: Mapping[str, NumberScale]) -> SpelledNumber | None:
     """None for a word that is none of a column of numbers; `scales` are by their pieces."""
     name, colon, number = word.rpartition(":")
     scale = scales.get(name + colon) if colon else None
@@ -165,7 +165,7 @@ class NumberTokenizer(ValueTokenizer):
         return made
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _again, (NumberTokenizer.of, super().__reduce__(), self.scaling)
+        return _restore, (NumberTokenizer.of, super().__reduce__(), self.scaling)
 
     @property
     def reads(self) -> str:
@@ -180,7 +180,7 @@ class NumberTokenizer(ValueTokenizer):
         words = text.split()[:enough]
         ids, values = [], np.zeros((len(words), 1), np.float32)
         for place, word in enumerate(words):
-            spelled = as_spelled_number(word, self.scales)
+            spelled = parse_spelled_number(word, self.scales)
             if spelled is None:
                 ids.append(self.ids.get(word, self.unk_id))
             else:
@@ -300,7 +300,7 @@ class PatchTokenizer(ValueTokenizer):
         return made
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _again, (PatchTokenizer.of, super().__reduce__(), self.shape)
+        return _restore, (PatchTokenizer.of, super().__reduce__(), self.shape)
 
     @property
     def reads(self) -> str:
@@ -323,7 +323,7 @@ class PatchTokenizer(ValueTokenizer):
         return RowEncoding([self.patch_id] * len(values), np.zeros((len(values), 2), np.int32), values)
 
 
-def _again(
+def _restore(
     of: Callable[[Tokenizer, Settings], Tokenizer], parts: tuple[Any, ...], scaling: Settings
 ) -> Tokenizer:
     """What pickle calls: `parts` are those of the tokenizer that the vocabulary belongs to."""

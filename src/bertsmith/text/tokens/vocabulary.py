@@ -70,14 +70,14 @@ class VocabularySettings(UserSettings):
     seed: int = Field(default=0, ge=0, lt=2**32, description="Another seed draws another sample.")
 
 
-def corpus_folder(value: Any, name: str) -> None:
+def check_corpus(value: Any, name: str) -> None:
     """A check for the door: an opened corpus."""
     if not hasattr(value, "documents"):
         raise InputError(f"{name} must be a Corpus, as Corpus.open gives it, found {found(value)}.")
 
 
 @door(
-    corpus=either(corpus_folder, place),
+    corpus=either(check_corpus, place),
     out=place,
     settings=optional(kind(VocabularySettings)),
     overwrite=flag,
@@ -98,9 +98,9 @@ def train_tokenizer(
     split has no words or `vocab_size` has no room for the alphabet, InputError when `out` exists. With
     `overwrite` another tokenizer of this function's is replaced, and nothing else.
     """
-    from bertsmith.text.corpus.corpus import opened  # here, for --help reads the settings
+    from bertsmith.text.corpus.corpus import open_corpus  # here, for --help reads the settings
 
-    corpus, settings = opened(corpus), settings or VocabularySettings()
+    corpus, settings = open_corpus(corpus), settings or VocabularySettings()
     out = Path(out)
     if overwrite:  # neither the corpus nor what isn't a tokenizer's folder is replaced
         if corpus.path.resolve().is_relative_to(out.resolve()):
@@ -140,7 +140,7 @@ def learn_pieces(
 
     Raises TokenizerError when there are no words, or no room for the characters.
     """
-    alphabet = _alphabet(counts.characters, settings)
+    alphabet = _choose_alphabet(counts.characters, settings)
     start = [*SPECIAL_TOKENS, *alphabet]
     if not alphabet:
         raise TokenizerError("The train split holds no words. Build the corpus from a source with text.")
@@ -160,12 +160,12 @@ def learn_pieces(
     )
     backend = Backend(models.WordPiece(unk_token="[UNK]"))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    backend.train_from_iterator(_spelt_out(counts.words, set(alphabet), progress), trainer)
+    backend.train_from_iterator(_spell_out(counts.words, set(alphabet), progress), trainer)
     vocabulary = backend.get_vocab()
     return sorted(vocabulary, key=vocabulary.__getitem__)
 
 
-def _alphabet(characters: CharacterCounts, settings: VocabularySettings) -> list[str]:
+def _choose_alphabet(characters: CharacterCounts, settings: VocabularySettings) -> list[str]:
     """The most frequent characters, then those of them that continue words, as "##x"; both sorted. As many as
     cover the share asked for: some hundred of an alphabet, some thousand of Chinese.
     """
@@ -178,7 +178,7 @@ def _alphabet(characters: CharacterCounts, settings: VocabularySettings) -> list
     return kept + [f"##{character}" for character in kept if character in characters.inside]
 
 
-def _spelt_out(words: Counter[str], alphabet: set[str], progress: Progress | None) -> Iterator[str]:
+def _spell_out(words: Counter[str], alphabet: set[str], progress: Progress | None) -> Iterator[str]:
     """Text in which each word stands as often as it was counted: the trainer takes text only.
 
     Words with characters outside the alphabet are left out: they will be [UNK] as a whole.

@@ -167,12 +167,12 @@ class Tally:
             "pieces_per_word": sum(len(word.pieces) * word.count for word in words) / total,
             "whole_words": sum(word.count for word in known if len(word.pieces) == 1) / total,
             "unknown_words": sum(word.count for word in unknown) / total,
-            "most_broken": _first(broken, lambda word: len(word.pieces)),
-            "costliest": _first(broken, lambda word: (len(word.pieces) - 1) * word.count),
-            "unknown": _first(unknown, lambda word: word.count),
+            "most_broken": _take_heaviest(broken, lambda word: len(word.pieces)),
+            "costliest": _take_heaviest(broken, lambda word: (len(word.pieces) - 1) * word.count),
+            "unknown": _take_heaviest(unknown, lambda word: word.count),
         }
 
 
-def _first(words: list[SplitWord], weight: Callable[[SplitWord], int]) -> tuple[SplitWord, ...]:
+def _take_heaviest(words: list[SplitWord], weight: Callable[[SplitWord], int]) -> tuple[SplitWord, ...]:
     """The heaviest words; of equal weight the more frequent, then the alphabet."""
     return tuple(sorted(words, key=lambda word: (-weight(word), -word.count, word.word))[:LISTED])

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from tokenizers import normalizers, pre_tokenizers
 
 from bertsmith.text.tokens.long_texts import ASCII_PUNCTUATION
-from bertsmith.text.tokens.tokenizer import Tokenizer, without_surrogates
+from bertsmith.text.tokens.tokenizer import Tokenizer, replace_surrogates
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -63,7 +63,7 @@ class _TokenIdCache(dict[str, bytes]):
         self._words: dict[str, bytes] = {}
 
     def __missing__(self, run: str) -> bytes:
-        ids = b"".join(map(self._word, self._split(without_surrogates(run))))
+        ids = b"".join(map(self._word, self._split(replace_surrogates(run))))
         if len(run) <= _LONGEST:
             self[run] = ids
         return ids

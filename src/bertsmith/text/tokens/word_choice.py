@@ -148,19 +148,19 @@ def choose_byte_pair_words(
     added = AddedMerges()
     while heap and len(added.words) < most:
         negative, word = heappop(heap)
-        now[word] = merged(now[word], ranks)
+        now[word] = apply_merges(now[word], ranks)
         saved = counts[word] * (len(now[word]) - 1)
         if saved != -negative:
             heappush(heap, (-saved, word))
         elif saved <= 0:
             break
         else:
-            _put_together(now[word], vocabulary, ranks, added)
+            _add_merges(now[word], vocabulary, ranks, added)
             added.words.append(ChosenWord(word, counts[word], saved))
     return added
 
 
-def merged(pieces: Sequence[str], ranks: Mapping[Merge, int]) -> list[str]:
+def apply_merges(pieces: Sequence[str], ranks: Mapping[Merge, int]) -> list[str]:
     """Pieces after all merges that apply: each time the earliest of them, wherever it stands first."""
     pieces = list(pieces)
     while len(pieces) > 1:
@@ -172,7 +172,7 @@ def merged(pieces: Sequence[str], ranks: Mapping[Merge, int]) -> list[str]:
     return pieces
 
 
-def _put_together(
+def _add_merges(
     pieces: Sequence[str], vocabulary: Collection[str], ranks: dict[Merge, int], added: AddedMerges
 ) -> None:
     """The merges that make one piece of these, from left to right, and what they make on the way."""

@@ -86,24 +86,26 @@ def count_words(
     """
     split_run = BertWords(normalizer or normalizers.BertNormalizer(lowercase=lowercase))
     characters = CharacterCounts()
-    counts, added = [_counted([])], 0
-    words = _counted([])  # of runs that were rare: in Japanese almost each is, and few of their words are
-    for sentences in _samples(corpus, split, sample_bytes, seed, progress):
-        counts.append(_counted(sentences))
+    counts, added = [_count_runs([])], 0
+    words = _count_runs([])  # of runs that were rare: in Japanese almost each is, and few of their words are
+    for sentences in _sample_sentences(corpus, split, sample_bytes, seed, progress):
+        counts.append(_count_runs(sentences))
         added += len(counts[-1])
         if added > MAX_RUNS:
-            counts, added = [_sum(counts)], 0
+            counts, added = [_sum_counts(counts)], 0
             if len(counts[0]) > MAX_RUNS:
-                counts[0], rare = _frequent_and_rare(counts[0], MAX_RUNS // 2)
-                words = _thinned(_sum([words, _as_bert_words(rare, split_run)]), characters)
-    words = _thinned(_sum([words, _as_bert_words(_sum(counts), split_run)]), characters)
+                counts[0], rare = _split_by_frequency(counts[0], MAX_RUNS // 2)
+                words = _thin_out(_sum_counts([words, _split_into_bert_words(rare, split_run)]), characters)
+    words = _thin_out(
+        _sum_counts([words, _split_into_bert_words(_sum_counts(counts), split_run)]), characters
+    )
     counted = _as_counter(words)
     characters.add(counted)
     pa.default_memory_pool().release_unused()  # 200 MB that merging has a use for
     return WordCounts(counted, characters)
 
 
-def _samples(
+def _sample_sentences(
     corpus: "Corpus", split: "Split", sample_bytes: int, seed: int, progress: Progress | None
 ) -> Iterator[list[str]]:
     """The sentences of the sample, those of some hundred documents or some megabytes at a time.
@@ -132,14 +134,14 @@ def _samples(
 # -- tables of runs, each with its number --------------------------------------------------------------------
 
 
-def _counted(sentences: list[str]) -> pa.Table:
+def _count_runs(sentences: list[str]) -> pa.Table:
     """Split at U+0020 only: what other white space does is for BERT's rules to say."""
     runs = pc.split_pattern(pa.array(sentences, pa.large_string()), " ").flatten()
     counts = pc.value_counts(runs.filter(pc.not_equal(runs, "")))
     return pa.table({"run": counts.field("values"), "count": counts.field("counts")})
 
 
-def _sum(tables: list[pa.Table]) -> pa.Table:
+def _sum_counts(tables: list[pa.Table]) -> pa.Table:
     """One row a run."""
     rows = pa.concat_tables(tables).combine_chunks()
     runs = rows["run"].combine_chunks().dictionary_encode()
@@ -147,7 +149,7 @@ def _sum(tables: list[pa.Table]) -> pa.Table:
     return pa.table({"run": runs.dictionary, "count": counts.astype(np.int64)})
 
 
-def _frequent_and_rare(counts: pa.Table, keep: int) -> tuple[pa.Table, pa.Table]:
+def _split_by_frequency(counts: pa.Table, keep: int) -> tuple[pa.Table, pa.Table]:
     """`keep` of the most frequent runs, and the others. Of those as frequent as the last one the first by
     their hash, which are the same each time: where almost all are there once, they are a sample of the text.
     """
@@ -162,11 +164,11 @@ def _frequent_and_rare(counts: pa.Table, keep: int) -> tuple[pa.Table, pa.Table]
     return counts.filter(pa.array(frequent)), counts.filter(pa.array(~frequent))
 
 
-def _thinned(words: pa.Table, characters: CharacterCounts) -> pa.Table:
+def _thin_out(words: pa.Table, characters: CharacterCounts) -> pa.Table:
     """Half of `MAX_RUNS` words, where there are more; the others leave their characters."""
     if len(words) <= MAX_RUNS:
         return words
-    frequent, rare = _frequent_and_rare(words, MAX_RUNS // 2)
+    frequent, rare = _split_by_frequency(words, MAX_RUNS // 2)
     characters.add(_as_counter(rare))
     return frequent
 
@@ -175,12 +177,12 @@ def _as_counter(counts: pa.Table) -> Counter[str]:
     return Counter(dict(zip(counts["run"].to_pylist(), counts["count"].to_pylist(), strict=True)))
 
 
-def _as_bert_words(counts: pa.Table, split: BertWords) -> pa.Table:
-    tables = [_counted([])]
+def _split_into_bert_words(counts: pa.Table, split: BertWords) -> pa.Table:
+    tables = [_count_runs([])]
     ends = np.cumsum(pc.binary_length(counts["run"])) // BYTES_AT_ONCE
     starts = np.flatnonzero(np.diff(ends, prepend=-1)).tolist()
     for start, end in itertools.pairwise([*starts, len(counts)]):
         part = counts.slice(start, end - start)
         words, runs = split.of_column(part["run"].combine_chunks())
-        tables.append(_sum([pa.table({"run": words, "count": part["count"].take(runs)})]))
-    return _sum(tables)
+        tables.append(_sum_counts([pa.table({"run": words, "count": part["count"].take(runs)})]))
+    return _sum_counts(tables)

@@ -46,7 +46,7 @@ def read_vocabulary(path: Path) -> list[str]:
     return pieces
 
 
-def wordpiece_backend(
+def build_wordpiece_backend(
     pieces: list[str],
     special: dict[str, str],
     *,
@@ -78,8 +78,8 @@ def wordpiece_backend(
     return backend
 
 
-def has_berts_rules(backend: Backend) -> bool:
-    """True where `wordpiece_backend` of the same pieces and some of its flags gives the same ids."""
+def has_bert_rules(backend: Backend) -> bool:
+    """True where `build_wordpiece_backend` of the same pieces and some of its flags gives the same ids."""
     model, normalizer = backend.model, backend.normalizer
     return (
         isinstance(model, models.WordPiece)

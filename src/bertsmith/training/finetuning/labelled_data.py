@@ -21,10 +21,10 @@ from bertsmith.tasks.examples.held_out import (
 from bertsmith.tasks.task import Task
 from bertsmith.text.files.values import is_blank
 from bertsmith.text.labelled.label_names import (
-    counted,
+    find_look_alikes,
+    find_missing_values,
+    format_counts,
     is_number,
-    look_alikes,
-    no_values,
 )
 from bertsmith.training.finetune_recipe import FinetuneRecipe
 
@@ -205,9 +205,9 @@ class LabelledData:
 
 def _of_labels(task: Task[Any], counts: Counter[str]) -> list[str]:
     """Names that are probably slips: each becomes a class of its own."""
-    alike = look_alikes(counts)
+    alike = find_look_alikes(counts)
     sentences = [
-        f"the labels {counted(counts, labels)} differ in case, blanks or Unicode's form alone, and are "
+        f"the labels {format_counts(counts, labels)} differ in case, blanks or Unicode's form alone, and are "
         "learned as different ones: are they?"
         for labels in alike[:_MOST_ALIKE]
     ]
@@ -221,7 +221,7 @@ def _of_labels(task: Task[Any], counts: Counter[str]) -> list[str]:
             "it says that there is no label: remove such rows if it does"
             for label in sorted(unknown)
         ]
-    for label in no_values(counts):
+    for label in find_missing_values(counts):
         sentences.append(
             f"the label {label!r} ({counts[label]:,} rows) is learned as a class. Where tables have no value "
             "they have it, too: if so, remove such rows"

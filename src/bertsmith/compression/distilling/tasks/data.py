@@ -21,7 +21,7 @@ from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.task import Outputs, Task, TaskSettings, reading_columns
 from bertsmith.text.files.rows import are_lines, are_objects, read_column_names, read_keys, read_rows
 from bertsmith.text.files.values import shown
-from bertsmith.text.labelled.labelled_files import named_files
+from bertsmith.text.labelled.labelled_files import describe_files
 from bertsmith.training.finetuning.labelled_data import FEW_ROWS
 from bertsmith.training.finetuning.results import file_hashes
 from bertsmith.validation import check
@@ -91,7 +91,7 @@ def read_distil_data(
         share = min(recipe.dev_share, _MOST_HELD_OUT / max(len(texts), 1))
         texts, dev = hold_out(task, texts, share)
     if not (labelled or texts) or not dev:
-        learned = named_files(recipe.train or recipe.texts or recipe.teacher)
+        learned = describe_files(recipe.train or recipe.texts or recipe.teacher)
         raise InputError(
             f"{learned} has too few rows to learn from and to hold some out as dev. Give more, or a file of "
             "its own with --dev."
@@ -100,7 +100,7 @@ def read_distil_data(
         warnings.append(f"dev has {len(dev)} rows: too few to choose weights by, and its figures say little")
     for name, path, examples in (("dev", recipe.dev, dev), ("test", recipe.test, test)):
         if path is not None and recipe.train:
-            warnings += shared_with_train(task, labelled, examples, name, named_files(recipe.train))
+            warnings += shared_with_train(task, labelled, examples, name, describe_files(recipe.train))
     warnings += _known_to_teachers(task, known, {"dev": [] if unlabelled else dev, "test": test})
     written = None if file is None else file.answers_to(texts)
     parts = labelled, texts, written, dev, unlabelled, test or None
