@@ -69,15 +69,18 @@ class Embedder:
     >>> embedder.queries(["Who won?"]) @ embedder.documents(["We did."]).T  # cosines
 
     Opens our own checkpoints, folders of sentence-transformers, plain encoders, and static tables (see
-    docs/static.md), whose vectors are looked up and summed on a processor in float32. A prefix stands before
-    each query or document; None means what the folder says. max_length counts tokens with special ones (of a
-    static table without); longer texts are cut, or read as windows whose hidden states are pooled together.
-    `dimensions` keeps the first D of H, for models trained for that (Matryoshka); None means as many as the
-    folder says. Batches are texts of like length with at most `batch_tokens` tokens, nothing padded: 640 by
-    default, on a processor one for each core at a time; 32,768 on a GPU. Vectors are float32; products are in
-    `compute_dtype`, by default in int16 by the compiled kernels, which gives float32's vectors to a cosine of
-    0.99999, in bfloat16 on a GPU that has it, and else in float32. By the kernels, or with batch_tokens=1, a
-    text's vector is the same to the bit whatever the other texts are.
+    docs/static.md), whose rows are looked up and summed on a processor in float32.
+
+    query_prefix, document_prefix: put before each query or document; None means the folder's. max_length:
+    in tokens, including special ones (without them for a static table); longer texts are truncated, or read
+    in windows whose hidden states are pooled together, as long_texts says. dimensions: keep the first D of H
+    dimensions, for models trained for that (Matryoshka); None means the folder's number.
+
+    Batches are texts of like length with at most `batch_tokens` tokens and no padding: 640 by default on a
+    processor, with one batch for each core at a time; 32,768 on a GPU. Vectors are float32. `compute_dtype`
+    is the precision of matrix products: by default int16 by the compiled kernels, whose vectors have a cosine
+    of 0.99999 with float32's, bfloat16 on a GPU that has it, and float32 otherwise. With the kernels, or with
+    batch_tokens=1, a text's vector is the same to the bit whatever the other texts are.
     """
 
     @door(
@@ -103,7 +106,9 @@ class Embedder:
         device: torch.device | str = "auto",
         compute_dtype: torch.dtype | None = None,
     ) -> None:
-        """Raises ModelError when there is no such model, InputError for a choice that it doesn't have."""
+        """Opens an encoder by path, alias or hub name. Raises ModelError when there is no such model,
+        InputError for settings that it doesn't support.
+        """
         if not isinstance(long_texts, str) or long_texts not in get_args(LongTexts):
             raise InputError(f"long_texts must be {' or '.join(get_args(LongTexts))}, found {long_texts!r}.")
         self.folder = locate_vector_model(model)

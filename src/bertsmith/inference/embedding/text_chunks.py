@@ -52,7 +52,7 @@ class Chunk:
 
     @cached_property
     def lengths(self) -> Ints:
-        """(W,) tokens of each sequence, special ones included."""
+        """The number of tokens of each sequence, special tokens included: (W,)."""
         return np.array([len(sequence.windows[0].token_ids) for sequence in self.sequences], np.int64)
 
 

@@ -107,7 +107,7 @@ def _try_quantised(
 
 
 def quantise(graph: "ModelProto", names: Collection[str]) -> "ModelProto":
-    """A copy of the graph with the products of these names in int8; the graph itself for none."""
+    """Quantises the named products of a graph to int8. Returns a copy, or the graph itself for no names."""
     import onnx
     from onnxruntime.quantization import (  # type: ignore[import-untyped]
         QuantType,

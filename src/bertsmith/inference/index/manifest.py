@@ -138,7 +138,7 @@ class IndexManifest(Strict):
 
 
 def read_index_manifest(folder: Path) -> IndexManifest:
-    """Raises InputError when the folder holds no index, or one whose index.json was altered."""
+    """Reads index.json. Raises InputError when the folder holds no index, or its index.json was altered."""
     path = Path(folder) / MANIFEST
     if not path.is_file():
         what = "is no index: it holds no index.json" if Path(folder).is_dir() else "does not exist"

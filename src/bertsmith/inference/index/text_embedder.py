@@ -113,7 +113,7 @@ def tokens_for_text(embedder: TextEmbedder) -> int:
 
 
 class ShardPassages(NamedTuple):
-    """The passages of each document of a shard, and their vectors (E, D)."""
+    """The passages of each of a shard's documents, and the vectors (E, D) of all of them in order."""
 
     passages: list[list[Passage]]
     vectors: Vectors

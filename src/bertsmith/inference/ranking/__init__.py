@@ -1,4 +1,4 @@
-"""Ways to search one collection, and what each is worth: `bertsmith rank`, and benchmarks of retrieval.
+"""Compares ways to search one collection: `bertsmith rank`, and benchmarks of retrieval.
 
 In: queries, documents and judgements (text.retrieval), an embedder, perhaps a re-ranker. Out: rankings by
 BM25, by vectors, by both and re-ranked; their figures beside the baseline's; a folder that shows them. Read

@@ -156,7 +156,7 @@ class LexicalSearch:
     """Search by BM25, with an inverted index in memory. The same texts always give the same scores."""
 
     def __init__(self, documents: Sequence[str], settings: Bm25Settings | None = None) -> None:
-        """Raises MissingExtra without the extra `retrieval`."""
+        """Indexes the documents. Raises MissingExtra without the extra `retrieval`."""
         bm25s = _import_bm25s()
         settings = settings or Bm25Settings()
         self._split = _make_splitter(settings)

@@ -76,7 +76,7 @@ class Suggestions:
 
     @property
     def wrong(self) -> list[Doubt]:
-        """The labels that are probably wrong."""
+        """The doubts about labels that are probably wrong, the most doubtful first."""
         return [doubt for doubt in self.doubts if doubt.wrong]
 
 
