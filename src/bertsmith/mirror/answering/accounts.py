@@ -1,4 +1,7 @@
-"""What answering has saved and cost: calls, time, money, of each version that has or had a student."""
+"""What answering saved and cost, in calls, time and money, for each version that has or had a student.
+
+Read `read_accounts` first: it turns the counts and the evidence in the store into one `Account` a version.
+"""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -11,7 +14,8 @@ from bertsmith.mirror.answering.stage_store import CallMeans, StageStore, Tallie
 from bertsmith.mirror.answering.stages import Evidence, Stage
 from bertsmith.mirror.settings import PriceSettings
 
-_FAILED = ("student-failed", "student-slow", "student-busy", "mirror-error")  # of calls that it was asked
+# Why the LLM answered: the student was asked and failed, or it wasn't asked.
+_FAILED = ("student-failed", "student-slow", "student-busy", "mirror-error")
 _NOT_ASKED = ("new-key", "new-template")
 _COMPARISON_PREFIXES = (
     "audit-",
@@ -24,9 +28,9 @@ _COMPARISON_PREFIXES = (
 
 @dataclass(frozen=True)
 class Money:
-    """In the currency of the prices. `saved` is what the calls answered would have cost, `audits` what those
-    of them cost that were put to the LLM too, `errors` what the answers that differ cost, from its least to
-    its most by the interval of the audits; None where no price of an error is known.
+    """Amounts in the currency of the prices. `saved`: the price of the calls that the student answered;
+    `audits`: the price of those that the LLM was asked about too; `errors`: the lowest and the highest cost
+    of differing answers, by the confidence interval of the audits, or None without a price of an error.
     """
 
     saved: float
@@ -35,19 +39,20 @@ class Money:
 
     @property
     def net(self) -> tuple[float, float]:
-        """From the least to the most."""
+        """The lowest and the highest balance: saved minus the costs of audits and of errors."""
         low, high = self.errors or (0.0, 0.0)
         return self.saved - self.audits - high, self.saved - self.audits - low
 
 
 @dataclass(frozen=True)
 class Account:
-    """`relayed` counts the calls that the LLM answered although a student serves, by reason; `audits` by
-    outcome. `refused` are calls that the LLM gave no answer with the schema, by reason, in whatever mode: a
-    sure student counts as differing. `void` are audits that tell nothing, by cause. `differs` is the share of
-    the student's answers that differ, and `interval` where it lies with probability 1 - delta, whenever one
-    looks. `fails`: the student is to answer, and every call that it was asked failed. `seconds_saved` is of
-    all calls answered together. `call_price` is None where nobody knows how many tokens a call has.
+    """The account of one version. `relayed` counts by reason the calls that the LLM answered although a
+    student serves; `audits` counts audits by outcome. `refused` counts by reason the calls to which the LLM
+    gave no answer with the schema, in any mode: a sure student counts as differing there. `void` counts by
+    cause the audits that are no evidence. `differs` is the share of the student's answers that differ;
+    `interval` holds it with probability 1 - delta at any time. `fails`: the student should answer, and every
+    call that it was asked failed. `seconds_saved` is the sum over all answered calls. `call_price` is None
+    where the number of tokens of a call is unknown.
     """
 
     stage: Stage
@@ -69,49 +74,50 @@ class Account:
 
     @property
     def audited(self) -> int:
-        """Audits drawn."""
+        """The number of audits drawn, whatever their outcome."""
         return sum(self.audits.values())
 
     @property
     def calls_avoided(self) -> int:
-        """Of the LLM."""
+        """Calls that the student answered and the LLM was not asked about."""
         return self.answered - self.audited
 
     @property
     def calls(self) -> int:
-        """Since a student serves."""
+        """All calls that arrived while a student served: answered and relayed."""
         return self.answered + sum(self.relayed.values())
 
     def as_json(self) -> dict[str, Any]:
-        """For `bertsmith mirror status --json`."""
-        found = asdict(self) | {"calls_avoided": self.calls_avoided}
-        found["interval"] = [self.interval.low, self.interval.high]
+        """The JSON object that `bertsmith mirror status --json` prints for the version."""
+        account = asdict(self) | {"calls_avoided": self.calls_avoided}
+        account["interval"] = [self.interval.low, self.interval.high]
         if self.money is not None:
-            found["money"] = asdict(self.money) | {"net": self.money.net}
-        return found
+            account["money"] = asdict(self.money) | {"net": self.money.net}
+        return account
 
 
 def read_accounts(store: StageStore, prices: PriceSettings) -> list[Account]:
-    """Of the versions that have a stage of their own, by site."""
+    """One account for each version whose stage was ever changed, sorted by site and version."""
     tallies, evidence, means = store.tallies(), store.evidence(), store.means()
-    stages = [each for each in store.stages().values() if each.revision]
-    found = []
-    for stage in sorted(stages, key=lambda each: (each.site, each.version)):
+    stages = [stage for stage in store.stages().values() if stage.revision]
+    accounts = []
+    for stage in sorted(stages, key=lambda stage: (stage.site, stage.version)):
         counted = _count_outcomes(stage, tallies)
         of_students = Counter[str]()
         for (student, outcome), count in store.audit_outcomes(stage.version).items():
             if student == stage.student or student in counted.own:
                 of_students[outcome] += count
-        found.append(
+        accounts.append(
             _build_account(stage, counted, dict(of_students), evidence, means.get(stage.version), prices)
         )  # fmt: skip
-    return found
+    return accounts
 
 
 @dataclass
 class _OutcomeCounts:
-    """Of one stage: calls answered by each student, and `seconds` of these together; those relayed, those
-    that the LLM refused, and audits that are void, each by reason. `outcomes` are those of its student.
+    """The counts of one stage: `own` calls by the student that answered them, and their `seconds` together;
+    `relayed` calls, calls that the LLM `refused` and `void` audits, each by reason. `outcomes` are the kinds
+    of outcome of the current student.
     """
 
     own: Counter[str] = field(default_factory=Counter)
@@ -123,36 +129,36 @@ class _OutcomeCounts:
 
 
 def _count_outcomes(stage: Stage, tallies: Tallies) -> _OutcomeCounts:
-    found = _OutcomeCounts()
-    for (version, student, outcome), (calls, took) in tallies.items():
+    counts = _OutcomeCounts()
+    for (version, student, outcome), (calls, seconds) in tallies.items():
         if version != stage.version or outcome.startswith(_COMPARISON_PREFIXES):
             continue
         if student == stage.student:
-            found.outcomes.add(outcome)
+            counts.outcomes.add(outcome)
         if outcome == "answered":
-            found.own[student] += calls
-            found.seconds += took
+            counts.own[student] += calls
+            counts.seconds += seconds
         elif outcome.startswith(REFUSED):
-            found.refused[outcome.removeprefix(REFUSED)] += calls
+            counts.refused[outcome.removeprefix(REFUSED)] += calls
         elif outcome.startswith(VOIDED):
-            found.void[outcome.removeprefix(VOIDED)] += calls
+            counts.void[outcome.removeprefix(VOIDED)] += calls
         elif student:  # else it was another version's that served, such as that of the prompt before
-            found.relayed[outcome] += calls
-    return found
+            counts.relayed[outcome] += calls
+    return counts
 
 
 def _build_account(
     stage: Stage,
     counted: _OutcomeCounts,
     audits: dict[str, int],
-    known: Mapping[str, Evidence],
+    evidence_by_student: Mapping[str, Evidence],
     means: CallMeans | None,
     prices: PriceSettings,
 ) -> Account:
     means = means or CallMeans(None, None, None)
     llm_seconds, price = means.seconds, _estimate_call_price(prices, means)
     own, seconds = counted.own, counted.seconds
-    answered, evidence = sum(own.values()), known.get(stage.student)
+    answered, evidence = sum(own.values()), evidence_by_student.get(stage.student)
     compared = 0 if evidence is None else evidence.audits.count
     interval = _difference_interval(evidence)
     outcomes = counted.outcomes
@@ -161,8 +167,11 @@ def _build_account(
     if price is not None:
         errors = None
         if prices.error is not None:
-            of_each = [(calls, _difference_interval(known.get(student))) for student, calls in own.items()]
-            low, high = (sum(calls * each[end] for calls, each in of_each) for end in (0, 1))
+            intervals = [
+                (calls, _difference_interval(evidence_by_student.get(student)))
+                for student, calls in own.items()
+            ]
+            low, high = (sum(calls * bounds[end] for calls, bounds in intervals) for end in (0, 1))
             errors = low * prices.error, high * prices.error
         money = Money(answered * price, sum(audits.values()) * price, errors)
     return Account(
@@ -186,7 +195,9 @@ def _build_account(
 
 
 def _estimate_call_price(prices: PriceSettings, means: CallMeans) -> float | None:
-    """None where there is no price, or no answer said how many tokens it had, as streams often don't."""
+    """The price of one call; None without a price, or where no answer reported its tokens, as streams often
+    don't.
+    """
     if prices.call is not None:
         return prices.call
     parts = [

@@ -1,10 +1,10 @@
-"""What a student answered, put to the LLM too: behind the client's back, after its answer is out.
+"""Audits: the LLM is asked about a call that a student has answered, after the client has its answer.
 
     drawn → stored → LLM asked → recorded as a call → compared
 
-Each is stored before the LLM is asked, so that none is forgotten; until it is, an audit that was drawn is in
-memory only. An LLM that is away is asked again until the audit's patience is over;
-audits wait meanwhile, and when too many do, the LLM answers all calls.
+An audit is stored before the LLM is asked, so that none is lost; between the draw and that moment it is in
+memory only. An unreachable LLM is asked again until the audit's time is over. Audits wait meanwhile; when too
+many wait, the LLM answers all calls. Read `AuditRunner` first.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ from bertsmith.mirror.upstreams import FAILED, Connections, Headers, Target, is_
 from bertsmith.serving import LOG
 
 _MOST_WAITING, _MOST_BYTES = 512, 32_000_000  # audits, and bytes of their requests
-_AT_ONCE = 8  # audits that the LLM is asked at a time
+_AT_ONCE = 8  # concurrent requests to the LLM
 _TRYING = 0.9  # of the audit's patience: after all of it nobody knows what became of it
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 30.0  # seconds before the LLM or the store is tried again
 # Why an audit is void, beside the LLM's status.
@@ -44,7 +44,7 @@ _AWAY, _STOPPED, _OWN_FAULT = "no-connection", "mirror-stopped", "mirror-error"
 
 
 class _UnansweredRequest(Exception):
-    """To this try, with this status."""
+    """The LLM answered this attempt with a `status` that is no answer."""
 
     def __init__(self, status: int) -> None:
         super().__init__(status)
@@ -53,10 +53,10 @@ class _UnansweredRequest(Exception):
 
 @dataclass(frozen=True)
 class AuditRequest:
-    """What the client sent; its headers stay in memory only."""
+    """The client's request, to be sent to the LLM. Its headers, which hold the key, stay in memory."""
 
     form: WireFormat
-    asked: CompletionRequest
+    completion_request: CompletionRequest
     routing: CallRouting
     method: str
     target: Target
@@ -69,7 +69,7 @@ class AuditRequest:
 
 
 class AuditRunner:
-    """In the event loop. `waiting` are those not yet settled or given to the recorder."""
+    """Runs audits in the event loop. `waiting` counts those that are neither settled nor recorded yet."""
 
     def __init__(
         self,
@@ -89,11 +89,11 @@ class AuditRunner:
 
     @property
     def has_room(self) -> bool:
-        """For one more."""
+        """Whether one more audit may begin: bounded in number and in bytes of requests."""
         return self.waiting < _MOST_WAITING and self._bytes < _MOST_BYTES
 
     def begin(self, request: AuditRequest) -> None:
-        """Returns at once."""
+        """Starts the audit of a request as a task of the event loop, and returns immediately."""
         self.waiting += 1
         self._bytes += len(request.content)
         task = asyncio.ensure_future(self._audit(request))
@@ -101,27 +101,29 @@ class AuditRunner:
         task.add_done_callback(self._tasks.discard)
 
     async def close(self, seconds: float) -> None:
-        """Those that are under way may end within this time; the others are void. An LLM that is away is
-        asked a last time.
+        """Waits up to `seconds` for the audits under way, then cancels the others, which become void. An
+        unreachable LLM is asked one last time.
         """
         self._closing.set()
         tasks = list(self._tasks)
         if tasks:
             await asyncio.wait(tasks, timeout=seconds)
-        for each in tasks:
-            each.cancel()
+        for task in tasks:
+            task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _audit(self, request: AuditRequest) -> None:
         routing = replace(request.routing, audit=uuid.uuid4().hex)
         try:
             async with self._slots:
-                await self._drawn(routing)
-                found = await self._answer(replace(request, routing=routing))
-                if isinstance(found, str):
-                    self.ledger.outcome(CallOutcome(routing.version, None, routing, reason=VOID, cause=found))
+                await self._store_draw(routing)
+                answer = await self._ask_with_retries(replace(request, routing=routing))
+                if isinstance(answer, str):
+                    self.ledger.outcome(
+                        CallOutcome(routing.version, None, routing, reason=VOID, cause=answer)
+                    )
                     return
-                while not (self.recorder.has_room and self.recorder.offer(found)):  # it waits
+                while not (self.recorder.has_room and self.recorder.offer(answer)):  # wait for room
                     await asyncio.sleep(_FIRST_WAIT)
         except asyncio.CancelledError:
             self.ledger.outcome(CallOutcome(routing.version, None, routing, reason=VOID, cause=_STOPPED))
@@ -134,8 +136,8 @@ class AuditRunner:
             self.waiting -= 1
             self._bytes -= len(request.content)
 
-    async def _drawn(self, routing: CallRouting) -> None:
-        """Until it is stored."""
+    async def _store_draw(self, routing: CallRouting) -> None:
+        """Stores the audit, trying again until the database takes it."""
         wait = _FIRST_WAIT
         row = routing.audit, routing.version, routing.student, routing.probability, routing.least
         while True:
@@ -151,15 +153,17 @@ class AuditRunner:
                 await asyncio.sleep(wait)
                 wait = min(2 * wait, _LONGEST_WAIT)
 
-    async def _answer(self, request: AuditRequest) -> Exchange | str:
-        """Or why the LLM was away for too long, or knows the caller no more: then the audit is void."""
+    async def _ask_with_retries(self, request: AuditRequest) -> Exchange | str:
+        """The LLM's answer, or the cause why there is none and the audit is void: the LLM was unreachable for
+        too long, or no longer accepts the caller.
+        """
         began, wait = time.monotonic(), _FIRST_WAIT
         while True:
             try:
                 async with asyncio.timeout(began + _TRYING * AUDIT_PATIENCE - time.monotonic()):
-                    return await self._once(request)
-            except _UnansweredRequest as found:
-                cause, may_come = status_reason(found.status), may_answer_later(found.status)
+                    return await self._ask_once(request)
+            except _UnansweredRequest as failure:
+                cause, may_come = status_reason(failure.status), may_answer_later(failure.status)
             except (TimeoutError, *FAILED):
                 cause, may_come = _AWAY, True
             is_last = self._closing.is_set() or time.monotonic() + wait > began + AUDIT_PATIENCE / 2
@@ -169,7 +173,7 @@ class AuditRunner:
                 await asyncio.wait_for(self._closing.wait(), wait)
             wait = min(2 * wait, _LONGEST_WAIT)
 
-    async def _once(self, request: AuditRequest) -> Exchange:
+    async def _ask_once(self, request: AuditRequest) -> Exchange:
         began, clock = time.time(), time.perf_counter()
         answer = await self.connections.ask(
             request.method, request.target.url, request.headers, request.content
@@ -195,7 +199,7 @@ class AuditRunner:
             await answer.close()
         return Exchange(
             request.form,
-            request.asked,
+            request.completion_request,
             len(request.content),
             answer.header(b"content-type"),
             answer.header(b"content-encoding"),

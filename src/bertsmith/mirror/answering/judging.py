@@ -1,12 +1,12 @@
-"""What the evidence makes of a stage, what a person may make of it, and whether what was promised still
-holds.
+"""How stages change: by the evidence, and by hand; and whether the guarantees still hold.
 
-That a student differs in at most epsilon has been proven before it gets here, on calibration calls, and at a
-threshold that is as low as this allows: its rate is often just below. To prove it once more would take for
-ever, so modes rise where the comparisons agree with the claim, and fall where they disprove it.
+A student's claim, that its answers differ in at most epsilon, was proven on calibration calls before it gets
+here, at the lowest threshold that allows the claim: its true rate is often just below epsilon. Proving it a
+second time would take very many calls, so a mode rises where the comparisons agree with the claim, and falls
+where they disprove it.
 
-A person promotes, demotes, rolls back and approves by the command line and the page, which refuse the same
-and say the same. `bertsmith mirror check` asks whether the promises hold, and so does CI.
+The command line and the page share the moves by hand (promote, demote, roll back, approve) and their errors.
+`bertsmith mirror check` reports `check_guarantees`. Read `judge_stage` first.
 """
 
 from collections.abc import Mapping
@@ -41,8 +41,8 @@ _MOST_FAILED = 0.1  # of the audits
 
 @dataclass(frozen=True)
 class PromotionRules:
-    """`is_automatic`: modes may rise without a hand. `shadow_calls` and `canary_calls` are the comparisons
-    that a mode takes at least.
+    """When modes rise. `is_automatic`: without a person. `shadow_calls` and `canary_calls` are the fewest
+    comparisons that a student needs in that mode.
     """
 
     is_automatic: bool
@@ -54,8 +54,8 @@ class PromotionRules:
 def judge_stage(
     stage: Stage, known: Mapping[str, Evidence], rules: PromotionRules
 ) -> tuple[Stage, str] | None:
-    """The next stage and why, None where it stays. Evidence against a student is always followed: it never
-    needs a hand.
+    """The next stage and the reason in words, or None where the stage stays. `known` is the evidence by
+    student. Evidence against a student always demotes it, with automatic promotion or without.
     """
     student, candidate = known.get(stage.student), known.get(stage.candidate)
     if student is not None and student.decision == "demote":
@@ -79,34 +79,34 @@ def judge_stage(
 
 
 def _agrees(evidence: Evidence | None, calls: int) -> TypeGuard[Evidence]:
-    """Since its stage began it was compared so often, and no more differ than may."""
+    """Whether it was compared at least `calls` times in this stage and differs in at most epsilon."""
     if evidence is None or evidence.in_stage < max(calls, 1):
         return False
     return evidence.audits.rate() <= evidence.audits.epsilon
 
 
 def describe_evidence(evidence: Evidence) -> str:
-    """4.1% of 312 compared answers differ (2.0% to 7.3%)"""
-    found = evidence.audits.interval()
+    """The evidence in words: '4.1% of 312 compared answers differ (2.0% to 7.3%)'."""
+    interval = evidence.audits.interval()
     rate = evidence.audits.rate()
     share = "none" if not evidence.audits.count else f"{rate:.1%}"
-    return (
-        f"{share} of {evidence.audits.count:,} compared answers differ ({found.low:.1%} to {found.high:.1%})"
-    )
+    bounds = f"{interval.low:.1%} to {interval.high:.1%}"
+    return f"{share} of {evidence.audits.count:,} compared answers differ ({bounds})"
 
 
-def is_training_due(new: int, before: int, wanted: int, *, is_urgent: bool) -> bool:
-    """With `new` calls since the last training, which had `before`: the first at `wanted`, another with half
-    as many again; if `is_urgent`, for the traffic has changed, with half of `wanted`.
+def is_training_due(new: int, before: int, train_after: int, *, is_urgent: bool) -> bool:
+    """Whether `new` calls since the last training, which had `before`, are enough for another one. The first
+    needs `train_after`; a later one half of `train_after` or of `before`, whichever is more; an urgent one,
+    because the traffic has changed, half of `train_after`.
     """
     if not before:
-        return new >= wanted
-    return new >= (wanted / 2 if is_urgent else max(wanted, before) / 2)
+        return new >= train_after
+    return new >= (train_after / 2 if is_urgent else max(train_after, before) / 2)
 
 
 def apply_move(store: StageStore, stage: Stage, move: str, canary_share: float, to: str = "") -> Stage:
-    """The stage after one of `MOVES`; nothing is stored. Raises InputError where it can't be made, and where
-    the evidence is against the student that would do more.
+    """The stage after one of `MOVES`, not yet stored. Raises InputError where the move is impossible, and
+    where the evidence is against the student that would answer more.
     """
     if move == "demote":
         return demote_stage(stage, canary_share, to)
@@ -116,18 +116,18 @@ def apply_move(store: StageStore, stage: Stage, move: str, canary_share: float, 
         after = approve_candidate(stage)
     else:
         after = promote_stage(stage, canary_share, to)
-    known = store.evidence().get(after.student)
-    if known is not None and known.decision == "demote":  # it would be demoted at once
+    evidence = store.evidence().get(after.student)
+    if evidence is not None and evidence.decision == "demote":  # it would be demoted at once
         raise InputError(
-            f"The evidence is against student {after.student}: {describe_evidence(known)}, and "
-            f"{100 * known.audits.epsilon:g}% may. Train another."
+            f"The evidence is against student {after.student}: {describe_evidence(evidence)}, and "
+            f"{100 * evidence.audits.epsilon:g}% may. Train another."
         )
     return after
 
 
 def approve_candidate(stage: Stage) -> Stage:
-    """The candidate in the student's place, in the same mode, without waiting for more comparisons. Raises
-    InputError without one.
+    """Puts the candidate in the student's place, in the same mode, without waiting for more comparisons.
+    Raises InputError where there is no candidate.
     """
     if not stage.candidate:
         raise InputError(f"Version {stage.version} has no candidate that could take the student's place.")
@@ -137,7 +137,7 @@ def approve_candidate(stage: Stage) -> Stage:
 
 
 def change_stage(store: StageStore, before: Stage, after: Stage, why: str) -> None:
-    """By hand. Raises InputError where somebody else has changed the stage meanwhile."""
+    """Stores a change made by hand. Raises InputError where the stage is no longer `before`."""
     if not store.change(before, after, "hand", why):
         raise InputError(
             f"Version {before.version} was changed by somebody else meanwhile. Look at `bertsmith mirror "
@@ -147,7 +147,7 @@ def change_stage(store: StageStore, before: Stage, after: Stage, why: str) -> No
 
 @dataclass(frozen=True)
 class GuaranteeCheck:
-    """`what` holds, or not, of a version."""
+    """One statement about a version (`what`, in words), and whether it holds."""
 
     site: str
     version: str
@@ -157,32 +157,33 @@ class GuaranteeCheck:
 
 
 def check_guarantees(store: StageStore, *, looks_at_files: bool = True) -> list[GuaranteeCheck]:
-    """Of each version that has or had a student. Without `looks_at_files` the folders of students may be on
-    other machines.
+    """Checks each version that has or had a student, sorted by site and version. Without `looks_at_files` the
+    students' folders are left out: they may be on other machines.
     """
-    stages = [each for each in store.stages().values() if each.revision]
-    students, evidence, changes = store.students(), store.evidence(), store.changes()
-    found: list[GuaranteeCheck] = []
-    for stage in sorted(stages, key=lambda each: (each.site, each.version)):
+    stages = [stage for stage in store.stages().values() if stage.revision]
+    students, all_evidence, changes = store.students(), store.evidence(), store.changes()
+    checks: list[GuaranteeCheck] = []
+    for stage in sorted(stages, key=lambda stage: (stage.site, stage.version)):
 
         def say(holds: bool, what: str, stage: Stage = stage) -> None:
-            found.append(GuaranteeCheck(stage.site, stage.version, stage.mode, holds, what))
+            checks.append(GuaranteeCheck(stage.site, stage.version, stage.mode, holds, what))
 
-        # By its number: the clocks of two replicas may differ.
+        # By revision, not by time: the clocks of two replicas may differ.
         last = max(
-            (each for each in changes if each.version == stage.version), key=lambda each: each.revision
+            (change for change in changes if change.version == stage.version),
+            key=lambda change: change.revision,
         )
         if last.by == "evidence" and MODES.index(last.mode) < MODES.index(last.mode_before):
             say(False, f"demoted from {last.mode_before} to {last.mode}: {last.why}")
         if not stage.student:
             continue
-        known, student = evidence.get(stage.student), students.get(stage.student)
-        if known is None or not known.audits.count:
+        evidence, student = all_evidence.get(stage.student), students.get(stage.student)
+        if evidence is None or not evidence.audits.count:
             say(True, "no answer compared yet; what was proven before it served stands")
         else:
-            most = f"at most {100 * known.audits.epsilon:g}% may differ"
-            say(known.decision != "demote", f"{describe_evidence(known)}; {most}")
-        if known is not None and known.has_drifted:  # perhaps so that it is sure of nothing any more
+            most = f"at most {100 * evidence.audits.epsilon:g}% may differ"
+            say(evidence.decision != "demote", f"{describe_evidence(evidence)}; {most}")
+        if evidence is not None and evidence.has_drifted:  # even if it is no longer sure of any call
             say(False, "the calls have changed since the student was first compared")
         if stage.answers:
             audits = store.audit_outcomes(stage.version).items()
@@ -198,11 +199,11 @@ def check_guarantees(store: StageStore, *, looks_at_files: bool = True) -> list[
                 )
         if looks_at_files and (problem := _find_file_problem(student, stage.student)):
             say(False, problem)
-    return found
+    return checks
 
 
 def _find_file_problem(student: StudentRecord | None, number: str) -> str:
-    """With a student's files, in a sentence; empty where there is none."""
+    """What is wrong with a student's files, in a sentence; empty where nothing is."""
     from bertsmith.mirror.student_file import read_student_file, require_student
 
     if student is None:

@@ -1,7 +1,9 @@
-"""What happened since the last time, gathered from the event loop and the recorder, to be folded into the
-store.
+"""Events since the last fold, collected from the event loop and the recorder, and turned into evidence and
+counts for the store.
 
-Bounded: where more comes than can be compared, the oldest go, whatever they say.
+`Ledger` holds routings (who answered a call) and outcomes (what the LLM answered); `Ledger.fold` compares
+them with the students. The queues are bounded: when more events arrive than can be compared, the oldest are
+dropped, whatever they say.
 """
 
 from collections import deque
@@ -15,29 +17,31 @@ from bertsmith.mirror.call import Call, CallOutcome, CallRouting, is_refusal
 from bertsmith.serving import LOG
 
 _MOST = 10_000  # events that wait
-_AT_ONCE = 64  # texts that a student is asked together
+_AT_ONCE = 64  # texts in one batch of a student
 REFUSED, VOIDED = "refused-", "void-"  # before why: counts of calls that the LLM refused, and of audits
 REPLACED = "student-replaced"  # why an audit is void
 
 
 @dataclass
 class LedgerUpdate:
-    """For the store: evidence by student, and what is counted by (version, student, outcome)."""
+    """What is to be added to the store: evidence by student, and (calls, seconds) by (version, student,
+    outcome).
+    """
 
     batches: dict[str, EvidenceBatch] = field(default_factory=dict)
     tallies: dict[tuple[str, str, str], tuple[int, float]] = field(default_factory=dict)
 
     def batch(self, student: str) -> EvidenceBatch:
-        """The student's, begun if need be."""
+        """The student's batch, created where there is none."""
         return self.batches.setdefault(student, EvidenceBatch())
 
     def count(self, version: str, student: str, outcome: str, seconds: float = 0.0) -> None:
-        """One call."""
+        """Adds one call that took `seconds`."""
         calls, before = self.tallies.get((version, student, outcome), (0, 0.0))
         self.tallies[version, student, outcome] = calls + 1, before + seconds
 
     def add(self, other: "LedgerUpdate") -> None:
-        """All that is in the other."""
+        """Adds the evidence and the counts of another update."""
         for student, batch in other.batches.items():
             mine = self.batch(student)
             mine.comparisons += batch.comparisons
@@ -55,127 +59,134 @@ class Ledger:
         self._outcomes: deque[CallOutcome] = deque(maxlen=_MOST)
 
     def routing(self, routing: CallRouting, seconds: float) -> None:
-        """A call of a version that answers; `seconds` is what the client waited where the answer is ours."""
+        """Appends how a call was routed; `seconds`: how long the client waited for a student's answer."""
         self._routings.append((routing, seconds))
 
     def outcome(self, outcome: CallOutcome) -> None:
-        """What the LLM said."""
+        """Appends what came of a call to the LLM."""
         self._outcomes.append(outcome)
 
     def fold(self, open_students: OpenStudents) -> LedgerUpdate:
-        """Takes what is there."""
-        folded = LedgerUpdate()
+        """Takes all events, compares them with the students, and returns what they add to the store."""
+        update = LedgerUpdate()
         for _ in range(len(self._routings)):
             routing, seconds = self._routings.popleft()
-            folded.count(routing.version, routing.student, routing.reason or "answered", seconds)
+            update.count(routing.version, routing.student, routing.reason or "answered", seconds)
             if routing.values is not None:
-                folded.batch(routing.student).confidences.append(routing.confidence)
+                update.batch(routing.student).confidences.append(routing.confidence)
         outcomes: dict[str, list[CallOutcome]] = {}
         for _ in range(len(self._outcomes)):
             outcome = self._outcomes.popleft()
             outcomes.setdefault(outcome.version, []).append(outcome)
             if is_refusal(outcome.reason):
                 stage = open_students.stage_version(outcome.version)
-                folded.count(stage, "", REFUSED + outcome.reason)
+                update.count(stage, "", REFUSED + outcome.reason)
         # In their order: evidence that two versions share depends on it.
         for version, of_version in outcomes.items():
             students = open_students.by_version.get(version)
             if students is None:
-                for each in of_version:
-                    if each.routing is not None and each.routing.audit:
-                        _settle_without_evidence(each, each.routing, folded)
+                for outcome in of_version:
+                    if outcome.routing is not None and outcome.routing.audit:
+                        _settle_without_evidence(outcome, outcome.routing, update)
                 continue
             for begin in range(0, len(of_version), _AT_ONCE):
-                some = of_version[begin : begin + _AT_ONCE]
-                folded.add(_compare_or_split(some, _StudentComparer(version, students)))
-                folded.add(_compare_or_split(some, _CandidateComparer(version, students)))
-        return folded
+                batch = of_version[begin : begin + _AT_ONCE]
+                update.add(_compare_or_split(batch, _StudentComparer(version, students)))
+                update.add(_compare_or_split(batch, _CandidateComparer(version, students)))
+        return update
 
 
 class _StudentComparer(NamedTuple):
-    """Compares the student of a version."""
+    """Compares the student of a version with the LLM."""
 
     version: str
     students: VersionStudents
 
-    def compare(self, some: Sequence[CallOutcome], folded: LedgerUpdate) -> None:
-        """By its own words where it was asked; in shadow it is asked now."""
+    def compare(self, outcomes: Sequence[CallOutcome], update: LedgerUpdate) -> None:
+        """Compares the answer that the student gave when the call came; in shadow it is asked now."""
         stage, student = self.students.stage, self.students.student
-        for each in some:
-            routing = each.routing
-            is_void = bool(each.reason) and not is_refusal(each.reason)
+        for outcome in outcomes:
+            routing = outcome.routing
+            is_void = bool(outcome.reason) and not is_refusal(outcome.reason)
             if routing is None or routing.student != stage.student or student is None or is_void:
                 if routing is not None and routing.audit:
-                    _settle_without_evidence(each, routing, folded)
+                    _settle_without_evidence(outcome, routing, update)
                 continue
-            if not routing.is_sure or routing.values is None or not _is_comparable(each):
+            if not routing.is_sure or routing.values is None or not _is_comparable(outcome):
                 continue
-            differs = bool(each.reason) or student.differs(routing.values, each.taught)
+            differs = bool(outcome.reason) or student.differs(routing.values, outcome.taught)
             kind = "audit" if routing.audit else stage.mode
-            outcome = "failed" if each.reason else "differs" if differs else "agrees"
-            folded.count(stage.version, routing.student, f"{kind}-{outcome}")
-            folded.batch(routing.student).comparisons.append(
-                StudentComparison(differs, routing.probability, routing.least, routing.audit, outcome)
+            result = "failed" if outcome.reason else "differs" if differs else "agrees"
+            update.count(stage.version, routing.student, f"{kind}-{result}")
+            update.batch(routing.student).comparisons.append(
+                StudentComparison(differs, routing.probability, routing.least, routing.audit, result)
             )
         if stage.mode == "shadow":
-            unheard = [each for each in some if each.routing is None or each.routing.student != stage.student]
-            _compare_silently(unheard, student, stage.version, self.version, folded, "shadow")
+            silent = [
+                outcome
+                for outcome in outcomes
+                if outcome.routing is None or outcome.routing.student != stage.student
+            ]
+            _compare_silently(silent, student, stage.version, self.version, update, "shadow")
 
-    def give_up(self, one: CallOutcome, folded: LedgerUpdate) -> None:
+    def give_up(self, outcome: CallOutcome, update: LedgerUpdate) -> None:
         """An audit that can't be read counts as a disagreement."""
         stage = self.students.stage
-        if (routing := one.routing) is not None and routing.audit:
+        if (routing := outcome.routing) is not None and routing.audit:
             failed = StudentComparison(True, routing.probability, routing.least, routing.audit, "failed")
-            folded.batch(routing.student).comparisons.append(failed)
-        folded.count(stage.version, stage.student, f"{stage.mode}-failed")
+            update.batch(routing.student).comparisons.append(failed)
+        update.count(stage.version, stage.student, f"{stage.mode}-failed")
 
 
 class _CandidateComparer(NamedTuple):
-    """Compares the candidate of a version."""
+    """Compares the candidate of a version with the LLM."""
 
     version: str
     students: VersionStudents
 
-    def compare(self, some: Sequence[CallOutcome], folded: LedgerUpdate) -> None:
+    def compare(self, outcomes: Sequence[CallOutcome], update: LedgerUpdate) -> None:
         stage, candidate = self.students.stage.version, self.students.candidate
-        _compare_silently(some, candidate, stage, self.version, folded, "candidate", is_candidate=True)
+        _compare_silently(outcomes, candidate, stage, self.version, update, "candidate", is_candidate=True)
 
-    def give_up(self, one: CallOutcome, folded: LedgerUpdate) -> None:
+    def give_up(self, outcome: CallOutcome, update: LedgerUpdate) -> None:
         stage = self.students.stage
-        folded.count(stage.version, stage.candidate, "candidate-failed")
+        update.count(stage.version, stage.candidate, "candidate-failed")
 
 
-def _compare_or_split(some: Sequence[CallOutcome], by: _StudentComparer | _CandidateComparer) -> LedgerUpdate:
-    """Where the comparison of all fails, each is compared alone: one that can't be is the only one lost."""
-    found = LedgerUpdate()
+def _compare_or_split(
+    outcomes: Sequence[CallOutcome], by: _StudentComparer | _CandidateComparer
+) -> LedgerUpdate:
+    """Compares all outcomes at once; where that fails, each alone, so that only the faulty one is lost."""
+    update = LedgerUpdate()
     try:
-        by.compare(some, found)
-        return found
+        by.compare(outcomes, update)
+        return update
     except Exception as error:
-        if len(some) == 1:
+        if len(outcomes) == 1:
             LOG.error("an answer could not be compared: %s", type(error).__name__)
-    found = LedgerUpdate()
-    if len(some) == 1:
-        by.give_up(some[0], found)
-        return found
-    for each in some:
-        found.add(_compare_or_split([each], by))
-    return found
+    update = LedgerUpdate()
+    if len(outcomes) == 1:
+        by.give_up(outcomes[0], update)
+        return update
+    for outcome in outcomes:
+        update.add(_compare_or_split([outcome], by))
+    return update
 
 
-def _settle_without_evidence(outcome: CallOutcome, routing: CallRouting, folded: LedgerUpdate) -> None:
-    """An audit that is void, whose answer broke off or was an error of the provider's, or whose student has
-    been replaced meanwhile: nobody can compare it any more, which says nothing of it.
+def _settle_without_evidence(outcome: CallOutcome, routing: CallRouting, update: LedgerUpdate) -> None:
+    """Settles an audit that is no evidence: it is void, its answer broke off or was a provider's error, or
+    its student was replaced meanwhile.
     """
     cause = outcome.cause or (outcome.reason if outcome.reason != VOID else "")
     comparison = StudentComparison(True, routing.probability, routing.least, routing.audit, VOID)
-    folded.batch(routing.student).comparisons.append(comparison)
-    folded.count(routing.version, "", VOIDED + (cause or REPLACED))
+    update.batch(routing.student).comparisons.append(comparison)
+    update.count(routing.version, "", VOIDED + (cause or REPLACED))
 
 
 def compare_stored_call(audit: Any, call: Call, student: StudentThread) -> StudentComparison:
-    """An audit (its row) that a mirror left open whose `call` is stored: the student is asked once more what
-    it answered, which is the same. One that can't be compared counts as a disagreement, as in `Ledger`.
+    """Compares an audit (its row) that a stopped mirror left open and whose `call` is stored. The student is
+    deterministic: asked once more, it gives the same answer. An audit that can't be compared counts as a
+    disagreement, as in `Ledger`.
     """
     try:
         text = student.student.input_of(call.request, call.version)
@@ -195,35 +206,37 @@ def _compare_silently(
     student: StudentThread | None,
     stage: str,
     version: str,
-    folded: LedgerUpdate,
+    update: LedgerUpdate,
     kind: str,
     *,
     is_candidate: bool = False,
 ) -> None:
-    """A student that answered nobody. Counted by its `stage`; `version` is that of the calls."""
+    """Compares a student whose answers no client saw. Counted under its `stage`'s version; `version` is that
+    of the calls.
+    """
     if student is None:
         return
-    asked = list[tuple[CallOutcome, str]]()
-    for each in outcomes:
-        if each.request is not None and _is_comparable(each):
-            text = student.student.input_of(each.request, version)
-            asked += [] if text is None else [(each, text)]
-    answers = student.student.answer([text for _, text in asked]) if asked else []
-    for (each, _), answer in zip(asked, answers, strict=True):
-        routing = each.routing
+    inputs = list[tuple[CallOutcome, str]]()
+    for outcome in outcomes:
+        if outcome.request is not None and _is_comparable(outcome):
+            text = student.student.input_of(outcome.request, version)
+            inputs += [] if text is None else [(outcome, text)]
+    answers = student.student.answer([text for _, text in inputs]) if inputs else []
+    for (outcome, _), answer in zip(inputs, answers, strict=True):
+        routing = outcome.routing
         if not is_candidate:
-            folded.batch(student.id).confidences.append(answer.confidence)
+            update.batch(student.id).confidences.append(answer.confidence)
         if not answer.is_sure:
-            folded.count(stage, student.id, f"{kind}-unsure")
+            update.count(stage, student.id, f"{kind}-unsure")
             continue
-        differs = bool(each.reason) or student.differs(answer.values, each.taught)
-        folded.count(stage, student.id, f"{kind}-{'differs' if differs else 'agrees'}")
-        # The LLM is asked about what the present student isn't sure of, and about some of the rest.
+        differs = bool(outcome.reason) or student.differs(answer.values, outcome.taught)
+        update.count(stage, student.id, f"{kind}-{'differs' if differs else 'agrees'}")
+        # The LLM answers what the current student isn't sure of, and a sample of the rest.
         probability = routing.probability if routing is not None and routing.is_sure else 1.0
         least = routing.least if routing is not None else 1.0
-        folded.batch(student.id).comparisons.append(StudentComparison(differs, probability, least))
+        update.batch(student.id).comparisons.append(StudentComparison(differs, probability, least))
 
 
 def _is_comparable(outcome: CallOutcome) -> bool:
-    """There is an answer to agree with, or the LLM gave another one than a student can."""
+    """Whether there is an answer to compare with: an answer, or a refusal, which a student can't give."""
     return not outcome.reason or is_refusal(outcome.reason)

@@ -1,9 +1,9 @@
-"""Which students are open, for which versions, as the event loop sees them; and a student beside the loop: it
-computes in a thread of its own, on one core.
+"""The open students as the event loop sees them, by version (`OpenStudents`), and a student that computes
+beside the loop, in a thread of its own on one core (`StudentThread`).
 
-Texts that wait together are answered together. Several hundred may wait; what comes then is the LLM's. More
-cores would make a sentence slower, not faster: the threads of two OpenMP teams, of two students or of one and
-whoever opened it, sleep between any two operations of a layer.
+Texts that wait together are answered in one batch. Up to `_MOST_WAITING` may wait; further calls go to the
+LLM. More cores would make a sentence slower, not faster: where two OpenMP teams share the cores, of two
+students or of one and the thread that opened it, their threads sleep between any two operations of a layer.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ _MOST_WAITING = 256  # texts
 
 
 class StudentUnavailable(Exception):
-    """Why the LLM has to: student-busy, student-slow, student-failed."""
+    """The student gave no answer; `reason` is student-busy, student-slow or student-failed."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -36,19 +36,21 @@ class StudentUnavailable(Exception):
 
 
 class StudentLike(Protocol):
-    """What is needed of a student; `bertsmith.mirror.student.MirrorStudent` is one."""
+    """The interface of a student; `bertsmith.mirror.student.MirrorStudent` implements it."""
 
     file: Any
 
-    def input_of(self, asked: CompletionRequest, version: str) -> str | None:
-        """The text to answer for, None where the call doesn't fit."""
+    def input_of(self, request: CompletionRequest, version: str) -> str | None:
+        """The call's input text; None where the request doesn't fit the version's template."""
 
     def answer(self, texts: Sequence[str]) -> "list[StudentAnswer]":
-        """One answer a text."""
+        """One answer for each text, in their order."""
 
 
 class StudentThread:
-    """A student under its `id`, opened in its thread; `close` ends it. Raises what `opening` raises."""
+    """A student under its `id`, opened and run in a thread of its own until `close`. Raises what `opening`
+    raises.
+    """
 
     def __init__(self, number: str, opening: Callable[[], StudentLike]) -> None:
         # torch, which a mirror without a student doesn't need
@@ -58,7 +60,7 @@ class StudentThread:
         self._changed = threading.Condition()
         self._waiting: deque[tuple[str, Future[StudentAnswer]]] = deque()
         self._is_ending = False
-        self.fails = False  # the last time it was asked
+        self.fails = False  # whether the last batch failed
         self._thread = start_one_core_threads(1, f"student-{number}")
         try:
             self.student = self._thread.submit(opening).result()
@@ -68,7 +70,7 @@ class StudentThread:
         self._thread.submit(self._work)
 
     async def answer(self, text: str, seconds: float) -> "StudentAnswer":
-        """Raises StudentUnavailable, after `seconds` at the latest."""
+        """The student's answer to a text. Raises StudentUnavailable, after `seconds` at the latest."""
         future: Future[StudentAnswer] = Future()
         with self._changed:
             if len(self._waiting) >= _MOST_WAITING or self._is_ending:
@@ -83,12 +85,12 @@ class StudentThread:
             raise StudentUnavailable("student-failed") from None
 
     def differs(self, values: Any, taught: Json) -> bool:
-        """Whether the LLM's answer says anything else."""
+        """Whether the LLM's answer `taught` differs from the student's `values` in any field."""
         shape = self.student.file.shape
         return bool(shape.differing(values, shape.read(taught)))
 
     def close(self) -> None:
-        """What waits is still answered."""
+        """Ends the thread once the waiting texts are answered."""
         with self._changed:
             self._is_ending = True
             self._changed.notify()
@@ -96,28 +98,28 @@ class StudentThread:
 
     def _work(self) -> None:
         give_way()
-        while taken := self._next():
-            texts = [text for text, _ in taken]
+        while batch := self._next_batch():
+            texts = [text for text, _ in batch]
             try:
                 answers = self.student.answer(texts)
             except Exception as error:
                 self.fails = True
-                for _, future in taken:
+                for _, future in batch:
                     future.set_exception(error)
                 continue
             self.fails = False
-            for (_, future), answer in zip(taken, answers, strict=True):
+            for (_, future), answer in zip(batch, answers, strict=True):
                 future.set_result(answer)
 
-    def _next(self) -> "list[tuple[str, Future[StudentAnswer]]]":
-        """Waits for some; none at the end. What nobody waits for any more is left out."""
+    def _next_batch(self) -> "list[tuple[str, Future[StudentAnswer]]]":
+        """Waits for texts; up to 32 of them, without those whose clients have gone. Empty at the end."""
         with self._changed:
             while True:
                 while self._waiting:
                     count = min(_TOGETHER, len(self._waiting))
-                    some = [self._waiting.popleft() for _ in range(count)]
-                    if wanted := [each for each in some if each[1].set_running_or_notify_cancel()]:
-                        return wanted
+                    oldest = [self._waiting.popleft() for _ in range(count)]
+                    if batch := [pair for pair in oldest if pair[1].set_running_or_notify_cancel()]:
+                        return batch
                 if self._is_ending:
                     return []
                 self._changed.wait()
@@ -125,7 +127,7 @@ class StudentThread:
 
 @dataclass(frozen=True)
 class VersionStudents:
-    """A version's stage with its students; None where there is none, or where it can't be opened."""
+    """A version's stage and its open students; None for one that doesn't exist or can't be opened."""
 
     stage: Stage
     student: StudentThread | None = None
@@ -133,55 +135,57 @@ class VersionStudents:
 
     @property
     def is_answering(self) -> bool:
-        """Its student is to answer, and can."""
+        """Whether its student should answer calls, and can."""
         return self.stage.answers and self.student is not None and not self.student.fails
 
 
 @dataclass(frozen=True)
 class OpenStudents:
-    """`by_version`, of those that have a student; `answering` are facts of those that answer, by
-    site.
+    """`by_version`: the versions that have a student. `answering`: by site, the facts of the versions whose
+    student answers calls.
     """
 
     by_version: Mapping[str, VersionStudents] = field(default_factory=dict)
     answering: Mapping[str, list[VersionFacts]] = field(default_factory=dict)
 
     def stage_version(self, version: str) -> str:
-        """Whose student answers it: its own, but for a merged version."""
+        """The version whose student answers this one: itself, or the version that it was merged with."""
         students = self.by_version.get(version)
         return version if students is None else students.stage.version
 
     def is_merged(self, version: str) -> bool:
-        """Another version's student is its own too."""
+        """Whether another version's student answers this one."""
         return self.stage_version(version) != version
 
     @property
     def answers(self) -> bool:
-        """Some call might be ours."""
+        """Whether a student may answer any call at all."""
         return bool(self.answering)
 
     def sent_to_llm(self, site: str, audit_share: float) -> float:
         """The least probability with which the LLM is asked about a call of the site, of any version."""
-        stages = (each.stage for each in self.by_version.values() if each.stage.site == site)
+        stages = (entry.stage for entry in self.by_version.values() if entry.stage.site == site)
         return min((stage.sent_to_llm(audit_share) for stage in stages), default=1.0)
 
-    def why_new(self, site: str, asked: CompletionRequest) -> str:
-        """What tells a call of a version that nobody answers from those of its site that somebody does."""
-        known = self.answering[site]
-        if all(each.schema != asked.schema for each in known):
+    def why_new(self, site: str, request: CompletionRequest) -> str:
+        """Why no student answers a request of this site: new-schema, new-model or new-prompt, by comparison
+        with the versions that a student answers.
+        """
+        versions = self.answering[site]
+        if all(version.schema != request.schema for version in versions):
             return "new-schema"
-        return "new-model" if all(each.model != asked.model for each in known) else "new-prompt"
+        return "new-model" if all(version.model != request.model for version in versions) else "new-prompt"
 
 
 def add_merged_versions(students: Mapping[str, VersionStudents]) -> dict[str, VersionStudents]:
-    """And versions that were merged with one of these (`bertsmith mirror merge`): a student trained on all of
-    them answers all. Its stage is that of the version which it was trained for. A candidate, which answers
-    nobody yet, takes no version from another one's student.
+    """Adds the versions that were merged with one of these (`bertsmith mirror merge`): a student trained on
+    all of them answers all, under the stage of the version that it was trained for. A candidate, which
+    answers no client yet, takes no version from another version's student.
     """
-    found = dict(students)
-    by_student = [(each.student, each) for each in students.values()]
-    by_candidate = [(each.candidate, each) for each in students.values()]
-    for student, each in by_student + by_candidate:
+    by_version = dict(students)
+    by_student = [(entry.student, entry) for entry in students.values()]
+    by_candidate = [(entry.candidate, entry) for entry in students.values()]
+    for student, entry in by_student + by_candidate:
         for version in () if student is None else student.student.file.templates:
-            found.setdefault(version, each)
-    return found
+            by_version.setdefault(version, entry)
+    return by_version

@@ -1,10 +1,11 @@
-"""The thread behind what answers: it opens students, folds what happened into the store, follows the
-evidence, and says which versions a student is to be trained for.
+"""The mirror's background thread: it opens students, adds events to the evidence in the store, changes stages
+by the evidence, and starts trainings.
 
     event loop, recorder → ledger → evidence → stage → open_students → event loop
 
-A store that can't be written is tried again; what happened waits meanwhile. Versions that were merged
-(`bertsmith mirror merge`) count as one: one student is trained on the calls of all of them, and answers all.
+A store that can't be written is tried again; events wait meanwhile. Merged versions (`bertsmith mirror
+merge`) count as one: one student is trained on the calls of all of them, and answers all. Read
+`Reconciler._work` first.
 """
 
 import threading
@@ -41,13 +42,13 @@ from bertsmith.mirror.settings import MirrorSettings
 from bertsmith.mirror.student_file import require_student
 from bertsmith.serving import LOG
 
-AUDIT_PATIENCE = 900.0  # seconds after which an audit of which nothing is known has failed
+AUDIT_PATIENCE = 900.0  # seconds after which an audit without a result has failed
 StudentOpener = Callable[[Path], StudentLike]
 
 
 class Pace(NamedTuple):
-    """Seconds between two steps, between two looks at the stages, between two counts of the calls that might
-    be trained on, and between two tries to open a student that can't be.
+    """Seconds between two folds of events, between two readings of the stages, between two counts of the
+    calls to train on, and between two attempts to open a student that failed to open.
     """
 
     between_steps: float = 0.25
@@ -57,15 +58,15 @@ class Pace(NamedTuple):
 
 
 def open_student(folder: Path) -> StudentLike:
-    """Ours, which torch is imported for only now."""
+    """Opens a student's folder. Imports torch, which a mirror without a student doesn't need."""
     from bertsmith.mirror.student import MirrorStudent
 
     return MirrorStudent.open(folder)
 
 
 class Reconciler:
-    """`open_students` is what the event loop looks at, `ledger` what it writes to. `looks` counts how often
-    all was folded, judged and looked at.
+    """`open_students` is what the event loop reads, `ledger` what it writes to. `looks` counts how often the
+    stages were judged and read.
     """
 
     def __init__(
@@ -85,20 +86,20 @@ class Reconciler:
         self._students: dict[str, StudentRecord] = {}
         self._pending: LedgerUpdate | None = None
         self._looked = self._counted = 0.0
-        self._problems: dict[str, str] = {}
+        self._problems: dict[str, str] = {}  # the last logged problem of each step
         self._failed: dict[str, float] = {}  # students that could not be opened, and when
-        self._found: tuple[Stage, StudentRecord] | None = None  # trained, and no candidate yet
+        self._new_student: tuple[Stage, StudentRecord] | None = None  # trained, not yet a candidate
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._work, name="reconciler", daemon=True)
 
     def start(self) -> None:
-        """Looks once, so that what answers does so from the first call on, and begins the thread."""
+        """Opens the students, so that they answer from the first call on, and starts the thread."""
         self._guarded(self._look)
         self._thread.start()
 
     def follow(self) -> None:
-        """All that is due by now, whatever the pace: for whoever wants the same in every run, and has given
-        the thread a pace at which it sleeps. Raises what the store raises.
+        """Runs every step once, whatever the pace: for a deterministic replay, whose thread sleeps. Raises
+        what the store raises.
         """
         self._fold()
         self._expire_audits()
@@ -107,14 +108,16 @@ class Reconciler:
         self._look()
 
     def close(self, seconds: float) -> None:
-        """Folds what is there, ends the training and the students."""
+        """Stops the thread within `seconds`, folds the last events, ends the training and closes the
+        students.
+        """
         self._ending.set()
         self._thread.join(seconds)
         self._guarded(self._fold)
         self._guarded(self.trainer.close)
-        for each in self._open.values():
-            if each is not None:
-                each.close()
+        for student in self._open.values():
+            if student is not None:
+                student.close()
 
     def _work(self) -> None:
         self._guarded(self._compare_answered)
@@ -132,8 +135,8 @@ class Reconciler:
                 self.looks += 1
 
     def _guarded(self, step: Callable[[], None]) -> None:
-        """No fault here may end the thread, keep another step from being made, or reach a call. What an error
-        says may be a text of a call: its type alone is logged.
+        """Runs a step so that no fault ends the thread, prevents another step or reaches a call. An error's
+        message may hold a call's text, so only its type is logged.
         """
         name = step.__name__.strip("_")
         try:
@@ -146,14 +149,14 @@ class Reconciler:
             self._say(name, "")
 
     def _say(self, name: str, problem: str) -> None:
-        """Once a problem."""
+        """Logs a step's problem unless it was the last one logged; an empty `problem` clears it."""
         if problem and problem != self._problems.get(name):
             LOG.error("the mirror's reconciler: %s: %s", name, problem)
         self._problems[name] = problem
 
     def _fold(self) -> None:
-        """One student after the other: what is in the store isn't folded again, and what can't be folded at
-        all keeps nobody else's evidence out.
+        """Adds the events to the store, student by student: evidence that is stored isn't added again, and
+        evidence that can't be added doesn't hold back another student's.
         """
         folded = self._pending = self._pending or self.ledger.fold(self.open_students)
         for number in list(folded.batches):
@@ -165,9 +168,9 @@ class Reconciler:
         self._pending = None
 
     def _judge(self) -> None:
-        """Of two replicas that see the same, one changes the stage."""
+        """Changes the stages by the evidence. Of two replicas that decide the same, one makes the change."""
         changed = self.store.changed_stages().values()
-        stages = [each for each in changed if each.student or each.candidate]
+        stages = [stage for stage in changed if stage.student or stage.candidate]
         if not stages:
             return
         evidence = self.store.evidence()
@@ -175,13 +178,15 @@ class Reconciler:
             self._for_one(stage.version, partial(self._follow, stage, evidence))
 
     def _follow(self, stage: Stage, evidence: Mapping[str, Evidence]) -> None:
-        found = judge_stage(stage, evidence, self.rules)
-        if found is not None and self.store.change(stage, found[0], "evidence", found[1]):
-            after, why = found
+        decision = judge_stage(stage, evidence, self.rules)
+        if decision is not None and self.store.change(stage, decision[0], "evidence", decision[1]):
+            after, why = decision
             LOG.warning("version %s: %s → %s; %s", stage.version, stage.mode, after.mode, why)
 
     def _for_one(self, name: str, work: Callable[[], object]) -> None:
-        """A fault in what is done for one student or version is no other's; the store's is everybody's."""
+        """Runs work for one student or version, so that its fault affects no other; the store's faults are
+        raised.
+        """
         try:
             work()
         except (DBAPIError, OSError):
@@ -192,18 +197,18 @@ class Reconciler:
             self._say(name, "")
 
     def _look(self) -> None:
-        """At the stages, as anybody may have left them."""
+        """Reads the stages, opens the students that they name, and closes the others."""
         changed = self.store.changed_stages()
-        stages = {version: each for version, each in changed.items() if each.student or each.candidate}
+        stages = {version: stage for version, stage in changed.items() if stage.student or stage.candidate}
         if not stages and not self.open_students.by_version:
             return
         self._students = self.store.students()
-        wanted = {each for stage in stages.values() for each in (stage.student, stage.candidate) if each}
-        for number in wanted:
+        named = {number for stage in stages.values() for number in (stage.student, stage.candidate) if number}
+        for number in named:
             if self._open.get(number) is None:
                 failed = self._failed.get(number)
                 if failed is None or time.monotonic() - failed >= self.pace.between_openings:
-                    self._open[number] = self._opened(number)
+                    self._open[number] = self._open_thread(number)
         students = add_merged_versions(
             {
                 version: VersionStudents(
@@ -213,59 +218,61 @@ class Reconciler:
             }
         )
         # Merged ones too: of the version that a student was trained for, all calls may be deleted by now.
-        facts = self.store.versions(version for version, each in students.items() if each.stage.answers)
+        facts = self.store.versions(version for version, entry in students.items() if entry.stage.answers)
         answering: dict[str, list[VersionFacts]] = {}
-        for version, known in facts.items():
-            answering.setdefault(students[version].stage.site, []).append(known)
+        for version, version_facts in facts.items():
+            answering.setdefault(students[version].stage.site, []).append(version_facts)
         self.open_students = OpenStudents(students, answering)
-        for number in self._open.keys() - wanted:
+        for number in self._open.keys() - named:
             if (old := self._open.pop(number)) is not None:
                 old.close()
 
-    def _opened(self, number: str) -> StudentThread | None:
-        """None where it can't be: the LLM answers, `mirror check` says so, and it is tried again."""
+    def _open_thread(self, number: str) -> StudentThread | None:
+        """None where the student can't be opened: the LLM answers, `mirror check` reports it, and opening is
+        tried again later.
+        """
         student = self._students.get(number)
         try:
             if student is None:
                 raise FileNotFoundError("the store doesn't know it")
             folder = Path(student.folder)
             require_student(folder, number)
-            found = StudentThread(number, lambda: self.opening(folder))
+            thread = StudentThread(number, lambda: self.opening(folder))
         except Exception as error:  # whatever is wrong with one is not the others'
             if number not in self._failed:
-                said = error if isinstance(error, BertsmithError | OSError) else type(error).__name__
-                LOG.error("student %s can't be opened: %s", number, said)
+                reason = error if isinstance(error, BertsmithError | OSError) else type(error).__name__
+                LOG.error("student %s can't be opened: %s", number, reason)
             self._failed[number] = time.monotonic()
             return None
         self._failed.pop(number, None)
-        return found
+        return thread
 
     def _compare_answered(self) -> None:
-        """Audits that a mirror left which was killed once the LLM's answer was stored."""
+        """Compares the audits that a killed mirror left open although the LLM's answer was stored."""
         self._compare_again(self.store.answered_audits())
 
     def _compare_again(self, audits: Sequence[Any]) -> set[str]:
-        """Those of these audits (rows) whose call is stored and whose student is open, or has been replaced;
-        gives their ids. Each is settled once, whoever else does so too.
+        """Settles the audits (rows) whose call is stored and whose student is open or replaced, and returns
+        their ids. An audit counts once, even if another process settles it too.
         """
-        calls, done = self.store.store.calls_named(each.id for each in audits), set[str]()
+        calls, done = self.store.store.calls_named(row.id for row in audits), set[str]()
         for row in audits:
             call, student = calls.get(row.id), self._students.get(row.student)
             if call is None or student is None:
                 continue
             if (opened := self._open.get(row.student)) is not None:
-                found = compare_stored_call(row, call, opened)
+                comparison = compare_stored_call(row, call, opened)
             elif row.student not in self._open:  # no stage names it
-                found = StudentComparison(True, row.probability, row.least, row.id, VOID)
+                comparison = StudentComparison(True, row.probability, row.least, row.id, VOID)
                 self.store.tally({(row.version, "", VOIDED + REPLACED): (1, 0.0)})
             else:
                 continue
-            self.store.fold(student, EvidenceBatch([found]))
+            self.store.fold(student, EvidenceBatch([comparison]))
             done.add(row.id)
         return done
 
     def _expire_audits(self) -> None:
-        """What was drawn by a mirror that was killed, and can't be compared, counts as a disagreement."""
+        """Settles audits of a killed mirror: one that can't be compared counts as a disagreement."""
         late = self.store.unsettled(time.time() - AUDIT_PATIENCE)
         done = self._compare_again(late)
         for row in late:
@@ -274,19 +281,19 @@ class Reconciler:
                 self.store.fold(student, EvidenceBatch([failed]))
 
     def _train(self) -> None:
-        if self._found is None:
-            self._found = self.trainer.poll()
-        if self._found is not None:
-            stage, student = self._found
+        if self._new_student is None:
+            self._new_student = self.trainer.poll()
+        if self._new_student is not None:
+            stage, student = self._new_student
             why, is_done = "a student is trained and proven on calibration calls", False
             while not is_done:  # somebody else may change the stage meanwhile
                 now = self.store.stages().get(stage.version, stage)
                 is_done = self.store.change(now, replace(now, candidate=student.id), "evidence", why)
-            self._found = None
+            self._new_student = None
         if not self.settings.auto or self.trainer.is_busy:
             return
-        self._found = self.trainer.adopt(self.store.stages(), self.store.trainings())
-        if self._found is not None:
+        self._new_student = self.trainer.adopt(self.store.stages(), self.store.trainings())
+        if self._new_student is not None:
             return
         due = find_due_trainings(self.store, self.open_students, self.settings.train_after)
         for stage, calls in due:
@@ -297,55 +304,62 @@ class Reconciler:
 def find_due_trainings(
     store: StageStore, open_students: OpenStudents, train_after: int
 ) -> Iterator[tuple[Stage, int]]:
-    """The stages that a training is to be begun for, each with how many calls there are."""
+    """Yields the stages that a training should start for, each with its number of calls."""
     counts, into = store.call_counts(train_after), store.merged()
     groups: dict[str, list[str]] = {}
     for version in counts:
         groups.setdefault(into.get(version, version), []).append(version)
     enough = {
-        target: some for target, some in groups.items() if sum(counts[each] for each in some) >= train_after
+        target: versions
+        for target, versions in groups.items()
+        if sum(counts[version] for version in versions) >= train_after
     }
     if not enough:
         return
     stages, trainings, evidence = store.stages(), store.trainings(), store.evidence()
-    for target, some in enough.items():
-        group = {target, *some, *(version for version, of in into.items() if of == target)}
-        known = [stages[each] for each in group if each in stages]
-        begun = [trainings[each] for each in group if each in trainings]
-        if any(each.until > time.time() for each in begun):
+    for target, versions in enough.items():
+        group = {target, *versions, *(version for version, of in into.items() if of == target)}
+        group_stages = [stages[version] for version in group if version in stages]
+        earlier = [trainings[version] for version in group if version in trainings]
+        if any(training.until > time.time() for training in earlier):
             continue
-        last = max(begun, key=lambda each: each.began, default=None)
+        last = max(earlier, key=lambda training: training.began, default=None)
         began = 0.0 if last is None else last.began
-        new = {each: counts[each] if last is None else store.calls_since(each, began) for each in some}
-        # Of the version that all are answered by, the calls may be deleted. Another's student may answer them
-        # that was trained on both, though nobody merged them here.
-        answering = {open_students.stage_version(each) for each in some} & group
-        stage = _choose_trained_stage([stages[each] for each in answering if each in stages], trainings, new)
+        new = {
+            version: counts[version] if last is None else store.calls_since(version, began)
+            for version in versions
+        }
+        # The calls of the version whose student answers them all may be deleted. A student of another group
+        # may answer these versions too, if it was trained on both before they were separated.
+        answering = {open_students.stage_version(version) for version in versions} & group
+        answering_stages = [stages[version] for version in answering if version in stages]
+        stage = _choose_trained_stage(answering_stages, trainings, new)
         if stage is None:
             continue
-        is_answered = any(each.student for each in known)
-        was_dismissed = last is not None and not is_answered and any(each.changed > began for each in known)
-        students = [evidence[each.student] for each in known if each.student in evidence]
-        is_urgent = was_dismissed or any(each.has_drifted for each in students)
+        is_answered = any(other.student for other in group_stages)
+        has_changed = any(other.changed > began for other in group_stages)
+        was_dismissed = last is not None and not is_answered and has_changed
+        students = [evidence[other.student] for other in group_stages if other.student in evidence]
+        is_urgent = was_dismissed or any(student.has_drifted for student in students)
         before = 0 if last is None else last.calls
         if is_training_due(sum(new.values()), before, train_after, is_urgent=is_urgent):
-            yield stage, sum(counts[version] for version in some)
+            yield stage, sum(counts[version] for version in versions)
 
 
 def _choose_trained_stage(
     stages: list[Stage], trainings: dict[str, object], new: dict[str, int]
 ) -> Stage | None:
-    """Which of them the student is to be of: the one that has a student already, or a training that may be
-    gone on with; of several, the one with the most new calls.
+    """The stage that the new student will belong to: one that has a student, else a candidate, else a
+    training that can be resumed; among equals, the one with the most new calls.
     """
     return max(
         stages,
-        key=lambda each: (
-            bool(each.student),
-            bool(each.candidate),
-            each.version in trainings,
-            new.get(each.version, 0),
-            each.version,
+        key=lambda stage: (
+            bool(stage.student),
+            bool(stage.candidate),
+            stage.version in trainings,
+            new.get(stage.version, 0),
+            stage.version,
         ),
         default=None,
     )

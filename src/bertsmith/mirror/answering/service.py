@@ -1,7 +1,7 @@
-"""Who answers: the student or the LLM. Asked by the relay for each call that may be mirrored.
+"""Routing: whether the student or the LLM answers a call. The relay asks for each call that may be mirrored.
 
-A student answers only callers whom the LLM has answered of late: whether a key is good, only the provider
-knows. They are in memory, as salted digests.
+A student answers only callers whom the LLM has answered recently, since only the provider knows whether a key
+is valid. Callers are kept in memory, as salted digests. Read `MirrorService.routing` first.
 """
 
 import hashlib
@@ -18,17 +18,19 @@ from bertsmith.mirror.identity import version_of
 from bertsmith.mirror.redaction import Redactor
 from bertsmith.mirror.settings import MirrorSettings
 
-# Whatever header a provider or a gateway knows a caller by.
+# The headers by which a provider or a gateway identifies a caller.
 _NAMES = (
     b"authorization", b"x-api-key", b"api-key", b"ocp-apim-subscription-key", b"x-goog-api-key", b"cookie",
     b"openai-organization", b"openai-project",
 )  # fmt: skip
-_SECONDS = 3600.0  # after which a caller is the LLM's once more: keys are withdrawn
+_SECONDS = 3600.0  # until the LLM answers a caller again: keys are revoked
 _MOST = 10_000  # callers
 
 
 class KnownKeys:
-    """By the headers that say who asks, and the query, which may hold a key too."""
+    """The callers that the LLM has answered recently, by the headers that identify them and the query string,
+    which may hold a key too.
+    """
 
     def __init__(self, seconds: float = _SECONDS) -> None:
         self.seconds = seconds
@@ -36,12 +38,12 @@ class KnownKeys:
         self._until: dict[bytes, float] = {}
 
     def has(self, headers: Mapping[bytes, bytes], query: bytes = b"") -> bool:
-        """The LLM has answered this caller within these seconds."""
+        """Whether the LLM has answered this caller within the last `seconds`."""
         return self._until.get(self._digest(headers, query), 0.0) > time.monotonic()
 
     def note(self, headers: Mapping[bytes, bytes], status: int, query: bytes = b"") -> None:
-        """What the LLM's answer had as its status. Only calls that ask the LLM tell: other paths may be open
-        to everybody.
+        """Records the status of the LLM's answer to this caller: 200 admits it, 401 and 403 revoke it. Only
+        for calls of the LLM: other paths may be open to everybody.
         """
         digest = self._digest(headers, query)
         if status == 200:
@@ -57,7 +59,7 @@ class KnownKeys:
 
 
 class MirrorService:
-    """`seed` makes its draws repeatable, where one client asks one call after the other."""
+    """Routes calls. With `settings.seed` the draws of one client's calls in sequence are repeatable."""
 
     def __init__(self, settings: MirrorSettings, reconciler: Reconciler, redactor: Redactor) -> None:
         self.settings, self.reconciler, self.redactor = settings, reconciler, redactor
@@ -66,38 +68,38 @@ class MirrorService:
 
     @property
     def answers(self) -> bool:
-        """Some call might be ours, and bodies are to be read before they are sent on."""
+        """Whether a student may answer some call, so that bodies have to be read before they are relayed."""
         return self.reconciler.open_students.answers
 
     async def routing(
         self,
-        asked: CompletionRequest,
+        request: CompletionRequest,
         site: str,
         headers: Mapping[bytes, bytes],
         *,
         can_audit: bool,
         query: bytes = b"",
     ) -> CallRouting | None:
-        """None where no student answers at this site: then nothing is different from recording. The audit is
-        drawn here, before anybody is asked; `can_audit`: there is room for it. `headers` and `query` are the
-        client's.
+        """Who answers a request, with the student's answer where it gave one; None where no student answers
+        at this site. The audit is drawn here, before anybody is asked; `can_audit`: there is room for one.
+        `headers` and `query` are the client's.
         """
         open_students = self.reconciler.open_students
         if site not in open_students.answering:
             return None
-        asked = self.redactor.begin().redact_request(asked)
-        version = version_of(asked, site)
+        request = self.redactor.begin().redact_request(request)
+        version = version_of(request, site)
         students = open_students.by_version.get(version)
         share = self.settings.audit_share
-        # What can't be audited is not answered: at such a moment the LLM is asked about all calls alike.
+        # Without room for audits no student answers: the LLM is asked about all calls alike.
         of_site = open_students.sent_to_llm(site, share) if can_audit else 1.0
         if students is None or not students.stage.answers:
-            return CallRouting(version, "", open_students.why_new(site, asked), site_least=of_site)
+            return CallRouting(version, "", open_students.why_new(site, request), site_least=of_site)
         stage = students.stage
         to_llm = stage.sent_to_llm(share) if can_audit else 1.0
         if not self.keys.has(headers, query):
             return CallRouting(stage.version, stage.student, "new-key", least=to_llm, site_least=of_site)
-        routing = await self._asked(asked, version, students)
+        routing = await self._ask_student(request, version, students)
         probability = to_llm if routing.is_sure else 1.0
         routing = replace(routing, probability=probability, least=to_llm, site_least=of_site)
         if not routing.is_ours:
@@ -108,18 +110,20 @@ class MirrorService:
             return replace(routing, reason="canary")
         return replace(routing, audit="drawn") if self._draw.random() < share else routing
 
-    async def _asked(self, asked: CompletionRequest, version: str, students: VersionStudents) -> CallRouting:
+    async def _ask_student(
+        self, request: CompletionRequest, version: str, students: VersionStudents
+    ) -> CallRouting:
         stage, student = students.stage, students.student
         routing = CallRouting(stage.version, stage.student)
         if student is None:
             return replace(routing, reason="student-failed")
-        text = student.student.input_of(asked, version)
+        text = student.student.input_of(request, version)
         if text is None:
             return replace(routing, reason="new-template")
         try:
             answer = await student.answer(text, self.settings.answer_seconds)
-        except StudentUnavailable as found:
-            return replace(routing, reason=found.reason)
+        except StudentUnavailable as failure:
+            return replace(routing, reason=failure.reason)
         return replace(
             routing,
             reason="" if answer.is_sure else answer.reason,

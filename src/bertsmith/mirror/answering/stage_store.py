@@ -1,8 +1,9 @@
-"""Stages, students and their evidence in a store. Each change is one transaction that looks first: of two
-replicas that want the same, one makes it.
+"""Stages, students and their evidence in the database of a store. Each change is one transaction that checks
+the current state first: of two replicas that make the same change, one succeeds.
 
-How a student's agreement ran is a point of its confidence sequence now and then: whenever a fiftieth more
-comparisons have come in, so that there are some hundreds of them however long a student serves.
+The course of a student's agreement is stored as points of its confidence sequence, one whenever a fiftieth
+more comparisons have come in: some hundreds of points, however long a student serves. Read `StageStore`
+first.
 """
 
 import time
@@ -58,13 +59,13 @@ from bertsmith.mirror.tables import (
 
 Tallies = Mapping[tuple[str, str, str], tuple[int, float]]  # (version, student, outcome) → calls, seconds
 
-UNDER_WAY = "under way"  # the outcome of a training that has none yet
+UNDER_WAY = "under way"  # the outcome of a training that hasn't ended
 _FEWEST = 10  # comparisons between two points
-_SHARE = 50  # of those so far: one in so many
+_SHARE = 50  # a point after this fraction (1/50) more comparisons
 
 
 class VersionFacts(NamedTuple):
-    """What tells a version from the others of its site."""
+    """What distinguishes a version from the others of its site; `began` is in seconds since 1970."""
 
     site: str
     model: str
@@ -73,7 +74,7 @@ class VersionFacts(NamedTuple):
 
 
 class StageChange(NamedTuple):
-    """One change of a stage."""
+    """One change of a stage: when (seconds since 1970), from and to which mode, by whom and why."""
 
     version: str
     revision: int
@@ -86,7 +87,7 @@ class StageChange(NamedTuple):
 
 
 class CallMeans(NamedTuple):
-    """Of calls; None where none of them says it."""
+    """Means over calls; None where no call has the value."""
 
     seconds: float | None
     input_tokens: float | None
@@ -94,7 +95,7 @@ class CallMeans(NamedTuple):
 
 
 class StageStore:
-    """On the database of a store of calls."""
+    """Reads and changes stages, students, evidence, counts, audits and trainings in a store's database."""
 
     def __init__(self, store: Store) -> None:
         self.store, self.engine = store, store.engine
@@ -102,48 +103,52 @@ class StageStore:
     def _reading(self) -> Connection:
         return self.engine.connect().execution_options(**READING)
 
-    def versions(self, wanted: Iterable[str]) -> dict[str, VersionFacts]:
-        """Of these."""
+    def versions(self, ids: Iterable[str]) -> dict[str, VersionFacts]:
+        """The facts of the versions with these ids; unknown ids are left out."""
         columns = VERSIONS.c.id, VERSIONS.c.site, VERSIONS.c.model, VERSIONS.c.schema, VERSIONS.c.began
-        asking = select(*columns).where(VERSIONS.c.id.in_(sorted(wanted)))
+        query = select(*columns).where(VERSIONS.c.id.in_(sorted(ids)))
         with self._reading() as connection:
             return {
                 row.id: VersionFacts(row.site, row.model, orjson.loads(row.schema), row.began)
-                for row in connection.execute(asking)
+                for row in connection.execute(query)
             }
 
     def stages(self) -> dict[str, Stage]:
-        """Of every recorded version; one that never changed is in mode record."""
-        known = self.changed_stages()
+        """The stage of every recorded version; one that never changed is in mode record."""
+        stages = self.changed_stages()
         with self._reading() as connection:
             for row in connection.execute(select(VERSIONS.c.id, VERSIONS.c.site)):
-                known.setdefault(row.id, Stage(row.id, row.site))
-        return known
+                stages.setdefault(row.id, Stage(row.id, row.site))
+        return stages
 
-    def find(self, named: str) -> Stage:
-        """By version, or by site where only one of its versions has a student. Raises InputError."""
+    def find(self, name: str) -> Stage:
+        """The stage of a version, or of a site where only one of its versions has a student. Raises
+        InputError where there is none or several.
+        """
         stages = self.stages()
-        if named in stages:
-            return stages[named]
-        of_site = [each for each in stages.values() if each.site == named]
-        meant = [each for each in of_site if each.student or each.candidate] or of_site
-        if len(meant) == 1:
-            return meant[0]
-        if not meant:
+        if name in stages:
+            return stages[name]
+        of_site = [stage for stage in stages.values() if stage.site == name]
+        matches = [stage for stage in of_site if stage.student or stage.candidate] or of_site
+        if len(matches) == 1:
+            return matches[0]
+        if not matches:
             raise InputError(
-                f"There is no site or version {named!r} in the store. `bertsmith mirror status` lists them."
+                f"There is no site or version {name!r} in the store. `bertsmith mirror status` lists them."
             )
-        versions = ", ".join(sorted(each.version for each in meant))
-        raise InputError(f"Site {named} has {len(meant)} versions. Name one: {versions}.")
+        versions = ", ".join(sorted(stage.version for stage in matches))
+        raise InputError(f"Site {name} has {len(matches)} versions. Name one: {versions}.")
 
     def changed_stages(self) -> dict[str, Stage]:
-        """Of the versions that have a student, or had one."""
+        """The stages that were ever changed: of the versions that have or had a student."""
         with self._reading() as connection:
             rows = connection.execute(select(STAGES))
             return {row.version: Stage(**{**row._mapping, "is_held": bool(row.is_held)}) for row in rows}
 
     def change(self, before: Stage, after: Stage, by: str, why: str) -> bool:
-        """False where the stage is no longer `before`: somebody else has changed it, and nothing is done."""
+        """Stores a change of a stage and its reason. False where the stage is no longer `before`, because
+        somebody else has changed it: then nothing is stored.
+        """
         now = time.time()
         row = {
             "site": after.site,
@@ -151,7 +156,7 @@ class StageStore:
             "share": after.share,
             "student": after.student,
             "former": after.former,
-            # Beside itself it would be compared twice.
+            # As candidate and student at once it would be compared twice.
             "candidate": after.candidate if after.candidate != after.student else "",
             "revision": before.revision + 1,
             "changed": now,
@@ -187,13 +192,13 @@ class StageStore:
         return True
 
     def changes(self) -> list[StageChange]:
-        """The oldest first."""
+        """All changes of all stages, the oldest first."""
         with self._reading() as connection:
             rows = connection.execute(select(CHANGES).order_by(CHANGES.c.changed, CHANGES.c.revision))
             return [StageChange(*row) for row in rows]
 
     def add_student(self, student: StudentRecord) -> bool:
-        """False where it is there: then it is in this folder from now on."""
+        """Stores a student. False where its id is known: then only its folder is updated."""
         row = vars(student) | {"added": student.added or time.time()}
         inserting = self._insertion(STUDENTS).values(**row).on_conflict_do_nothing()
         with self.engine.begin() as connection:
@@ -204,13 +209,13 @@ class StageStore:
         return is_new
 
     def students(self) -> dict[str, StudentRecord]:
-        """By id."""
+        """All students, by id."""
         with self._reading() as connection:
             return {row.id: StudentRecord(*row) for row in connection.execute(select(STUDENTS))}
 
     def fold(self, student: StudentRecord, batch: EvidenceBatch) -> Evidence:
-        """Adds to the student's evidence, whoever else does so too. An audit that is settled counts once, one
-        that is void not at all.
+        """Adds a batch to the student's evidence, under a lock on its row, and returns the sum. An audit
+        counts once, a void one not at all.
         """
         with self.engine.begin() as connection:
             first = empty_evidence(student.epsilon, student.delta).row()
@@ -219,13 +224,13 @@ class StageStore:
             mine = EVIDENCE.c.student == student.id
             row = connection.execute(select(EVIDENCE).where(mine).with_for_update()).one()
             counted = list[StudentComparison]()
-            for each in batch.comparisons:
-                is_open = and_(AUDITS.c.id == each.audit, AUDITS.c.outcome.is_(None))
-                settling = update(AUDITS).where(is_open).values(outcome=each.outcome)
-                if each.audit and connection.execute(settling).rowcount != 1:
+            for comparison in batch.comparisons:
+                is_open = and_(AUDITS.c.id == comparison.audit, AUDITS.c.outcome.is_(None))
+                settling = update(AUDITS).where(is_open).values(outcome=comparison.outcome)
+                if comparison.audit and connection.execute(settling).rowcount != 1:
                     continue
-                if each.outcome != VOID:
-                    counted.append(each)
+                if comparison.outcome != VOID:
+                    counted.append(comparison)
             evidence = read_evidence_row(row).after(counted, batch.confidences)
             connection.execute(update(EVIDENCE).where(mine).values(**evidence.row()))
             if counted:
@@ -233,12 +238,12 @@ class StageStore:
         return evidence
 
     def evidence(self) -> dict[str, Evidence]:
-        """Of each student that there is any of."""
+        """The evidence by student, for the students that have any."""
         with self._reading() as connection:
             return {row.student: read_evidence_row(row) for row in connection.execute(select(EVIDENCE))}
 
     def tally(self, tallies: Tallies) -> None:
-        """Adds these up with those that are there."""
+        """Adds counts and seconds to the stored ones, in one transaction."""
         if not tallies:
             return
         with self.engine.begin() as connection:
@@ -257,7 +262,7 @@ class StageStore:
                 )
 
     def tallies(self) -> dict[tuple[str, str, str], tuple[int, float]]:
-        """All of them."""
+        """All stored counts: (version, student, outcome) → (calls, seconds)."""
         with self._reading() as connection:
             return {
                 (row.version, row.student, row.outcome): (row.calls, row.seconds)
@@ -265,7 +270,7 @@ class StageStore:
             }
 
     def draw(self, audit: str, version: str, student: str, probability: float, least: float) -> None:
-        """An audit, before the LLM is asked. Once more is no fault: a database may go away as it commits."""
+        """Stores an audit before the LLM is asked. Idempotent: a database may fail while it commits."""
         row = {
             "id": audit,
             "version": version,
@@ -278,28 +283,28 @@ class StageStore:
             connection.execute(self._insertion(AUDITS).values(**row).on_conflict_do_nothing())
 
     def unsettled(self, before: float) -> list[Any]:
-        """Audits drawn earlier than `before` of which nothing is known: rows of AUDITS."""
+        """Open audits drawn earlier than `before` (seconds since 1970): rows of AUDITS, at most 500."""
         late = and_(AUDITS.c.outcome.is_(None), AUDITS.c.drawn < before)
         with self._reading() as connection:
             return list(connection.execute(select(AUDITS).where(late).order_by(AUDITS.c.drawn).limit(500)))
 
     def answered_audits(self) -> list[Any]:
-        """Audits of which nothing is known though the LLM's answer is stored: rows of AUDITS."""
+        """Open audits although the LLM's answer is stored: rows of AUDITS, at most 500."""
         left = and_(AUDITS.c.outcome.is_(None), AUDITS.c.id.in_(select(CALLS.c.id)))
         with self._reading() as connection:
             return list(connection.execute(select(AUDITS).where(left).order_by(AUDITS.c.drawn).limit(500)))
 
     def audit_outcomes(self, version: str | None = None) -> dict[tuple[str, str], int]:
-        """How many audits, of all versions or of one, by (student, outcome); 'open' where it isn't known."""
+        """The number of audits, of all versions or of one, by (student, outcome); 'open': not settled."""
         outcome = func.coalesce(AUDITS.c.outcome, "open")
-        asking = select(AUDITS.c.student, outcome, func.count()).group_by(AUDITS.c.student, outcome)
+        query = select(AUDITS.c.student, outcome, func.count()).group_by(AUDITS.c.student, outcome)
         if version is not None:
-            asking = asking.where(AUDITS.c.version == version)
+            query = query.where(AUDITS.c.version == version)
         with self._reading() as connection:
-            return {(student, found): count for student, found, count in connection.execute(asking)}
+            return {(student, result): count for student, result, count in connection.execute(query)}
 
     def begin_training(self, version: str, calls: int, owner: str, seconds: float) -> bool:
-        """False where another trains this version. `owner` has it for `seconds`, then anybody."""
+        """Reserves a version's training for `owner` for `seconds`. False where another owner has it."""
         now = time.time()
         row = {"calls": calls, "began": now, "owner": owner, "until": now + seconds, "outcome": UNDER_WAY}
         with self.engine.begin() as connection:
@@ -310,52 +315,51 @@ class StageStore:
             return connection.execute(update(TRAININGS).where(free).values(**row)).rowcount == 1
 
     def keep_training(self, version: str, owner: str, seconds: float) -> None:
-        """It still runs."""
-        self._training(version, owner, {"until": time.time() + seconds})
+        """Extends the owner's reservation of a running training to `seconds` from now."""
+        self._update_training(version, owner, {"until": time.time() + seconds})
 
     def end_training(self, version: str, owner: str, outcome: str, *, is_undone: bool = False) -> None:
-        """It is over; with `is_undone` it is as if no training had been."""
+        """Stores how a training ended. With `is_undone` it doesn't count as a training."""
         undone = {"calls": 0, "began": 0.0} if is_undone else {}
-        self._training(version, owner, {"until": 0.0, "outcome": outcome, **undone})
+        self._update_training(version, owner, {"until": 0.0, "outcome": outcome, **undone})
 
-    def _training(self, version: str, owner: str, row: dict[str, Any]) -> None:
+    def _update_training(self, version: str, owner: str, row: dict[str, Any]) -> None:
         mine = and_(TRAININGS.c.version == version, TRAININGS.c.owner == owner)
         with self.engine.begin() as connection:
             connection.execute(update(TRAININGS).where(mine).values(**row))
 
     def trainings(self) -> dict[str, Any]:
-        """The last one of each version: rows of TRAININGS."""
+        """The last training of each version: rows of TRAININGS."""
         with self._reading() as connection:
             return {row.version: row for row in connection.execute(select(TRAININGS))}
 
     def call_counts(self, least: int) -> dict[str, int]:
-        """Recorded calls of the versions that have so many, or were merged with others; without those that
-        were asked again.
+        """The number of recorded calls of each version that has at least so many or was merged, without calls
+        that were asked again.
         """
         count = func.count()
         with self._reading() as connection:
             is_merged = CALLS.c.version.in_(select(MERGED.c.version)) if _has_merged(connection) else false()
-            wanted = or_(count >= least, is_merged)
-            asking = select(CALLS.c.version, count).where(CALLS.c.source != AGAIN)
-            asking = asking.group_by(CALLS.c.version).having(wanted)
-            return {row[0]: row[1] for row in connection.execute(asking)}
+            query = select(CALLS.c.version, count).where(CALLS.c.source != AGAIN)
+            query = query.group_by(CALLS.c.version).having(or_(count >= least, is_merged))
+            return {row[0]: row[1] for row in connection.execute(query)}
 
     def merged(self) -> dict[str, str]:
-        """Of the versions that count as one with others: the version that names them together."""
+        """For each merged version, the version that stands for its group."""
         with self._reading() as connection:
             if not _has_merged(connection):
                 return {}
             return {row.version: row.into for row in connection.execute(select(MERGED))}
 
     def calls_since(self, version: str, began: float) -> int:
-        """Those of a version that began later, in seconds since 1970."""
+        """The number of a version's calls later than `began` (seconds since 1970)."""
         later = and_(CALLS.c.version == version, CALLS.c.began > began, CALLS.c.source != AGAIN)
         with self._reading() as connection:
             return connection.execute(select(func.count()).select_from(CALLS).where(later)).scalar_one()
 
     def means(self) -> dict[str, CallMeans]:
-        """Of each version's recorded calls; of merged versions, which one student answers, of all of theirs.
-        The seconds are those that clients waited: calls of ours wait for a busy LLM, and ask it again.
+        """The means over each version's recorded calls; merged versions, which one student answers, share
+        theirs. Seconds are only of clients' calls: our own calls wait for a busy LLM and retry.
         """
         into = self.merged()
         name: ColumnElement[str] = CALLS.c.version
@@ -363,7 +367,7 @@ class StageStore:
         if into:
             name = func.coalesce(MERGED.c.into, CALLS.c.version)
             calls = CALLS.outerjoin(MERGED, CALLS.c.version == MERGED.c.version)
-        asking = (
+        query = (
             select(
                 name,
                 func.avg(case((CALLS.c.source.not_in((AGAIN, LABELLED)), CALLS.c.seconds))),
@@ -374,11 +378,11 @@ class StageStore:
             .group_by(name)
         )
         with self._reading() as connection:
-            found = {
-                row[0]: CallMeans(*(None if each is None else float(each) for each in row[1:]))
-                for row in connection.execute(asking)
+            means = {
+                row[0]: CallMeans(*(None if mean is None else float(mean) for mean in row[1:]))
+                for row in connection.execute(query)
             }
-        return found | {version: found[target] for version, target in into.items() if target in found}
+        return means | {version: means[target] for version, target in into.items() if target in means}
 
     def _insertion(self, table: Table) -> Any:
         from sqlalchemy.dialects import postgresql, sqlite
@@ -391,8 +395,8 @@ def _has_merged(connection: Connection) -> bool:
 
 
 class AgreementPoint(NamedTuple):
-    """After `compared` comparisons, of which `differing` differed, the share that differs was `rate`, and
-    lay between `low` and `high`. `at`: seconds since 1970.
+    """A student's agreement after `compared` comparisons, of which `differing` differed: the share that
+    differs was estimated as `rate`, between `low` and `high`. `at` is in seconds since 1970.
     """
 
     compared: int
@@ -404,7 +408,9 @@ class AgreementPoint(NamedTuple):
 
 
 def save_point_if_due(connection: Connection, student: str, audits: Audits) -> None:
-    """If it is due; `connection` is in the transaction that changes the evidence."""
+    """Stores a point when enough comparisons have come in since the last. `connection` is in the transaction
+    that changes the evidence.
+    """
     last = connection.execute(
         select(func.coalesce(func.max(AGREEMENT.c.compared), 0)).where(AGREEMENT.c.student == student)
     ).scalar_one()
@@ -416,31 +422,36 @@ def save_point_if_due(connection: Connection, student: str, audits: Audits) -> N
 
 
 def read_agreement_points(store: Store) -> dict[str, list[AgreementPoint]]:
-    """By student, the first one first."""
-    asking = select(AGREEMENT).order_by(AGREEMENT.c.student, AGREEMENT.c.compared)
-    found: dict[str, list[AgreementPoint]] = {}
+    """The points of each student, in the order of their comparisons."""
+    query = select(AGREEMENT).order_by(AGREEMENT.c.student, AGREEMENT.c.compared)
+    points: dict[str, list[AgreementPoint]] = {}
     with store.engine.connect().execution_options(**READING) as connection:
-        for student, *rest in connection.execute(asking):
-            found.setdefault(student, []).append(AgreementPoint(*rest))
-    return found
+        for student, *values in connection.execute(query):
+            points.setdefault(student, []).append(AgreementPoint(*values))
+    return points
 
 
-def save_findings(store: Store, student: str, version: str, found: dict[str, Any]) -> None:
-    """What a training found of a version; the same student trained again takes the former's place."""
-    row = {"student": student, "version": version, "at": time.time(), "found": orjson.dumps(found).decode()}
+def save_findings(store: Store, student: str, version: str, findings: dict[str, Any]) -> None:
+    """Stores the findings of a version's training, in place of earlier ones of the same student."""
+    row = {
+        "student": student,
+        "version": version,
+        "at": time.time(),
+        "found": orjson.dumps(findings).decode(),
+    }
     with store.engine.begin() as connection:
         connection.execute(delete(LEARNED).where(LEARNED.c.student == student))
         connection.execute(LEARNED.insert().values(**row))
 
 
 def read_findings(store: Store) -> dict[str, dict[str, Any]]:
-    """Of each version what its latest training found, with the student's id and the time. One of merged
-    versions is of each of them.
+    """The findings of each version's latest training, with the student's id and the time. A training of
+    merged versions is the latest of each of them.
     """
     latest: dict[str, dict[str, Any]] = {}
     with store.engine.connect().execution_options(**READING) as connection:
         for row in connection.execute(select(LEARNED).order_by(LEARNED.c.at)):
-            found = {"student": row.student, "at": row.at, **orjson.loads(row.found)}
-            for version in (row.version, *found.pop("versions", ())):
-                latest[version] = found
+            findings = {"student": row.student, "at": row.at, **orjson.loads(row.found)}
+            for version in (row.version, *findings.pop("versions", ())):
+                latest[version] = findings
     return latest

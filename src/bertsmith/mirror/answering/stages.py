@@ -1,10 +1,10 @@
-"""Which mode a version of a site is in, what it may become, and what is known of a student at work:
-comparisons with the LLM, and whether the traffic has changed.
+"""A version's stage and its transitions, and the evidence about a student at work: its comparisons with the
+LLM, and whether the traffic has drifted. Nothing here reads or writes a store.
 
 record   the LLM answers; calls are stored
-shadow   the LLM answers; a student answers beside it, unheard, and is compared
+shadow   the LLM answers; a student answers too, its answer goes to no client and is compared
 canary   the student answers a share of the calls that it is sure of, the LLM the others
-live     the student answers all calls that it is sure of, but for failures of ours
+live     the student answers all calls that it is sure of, except when the mirror fails
 """
 
 import json
@@ -17,17 +17,17 @@ from bertsmith.metrics.guarantees.audit import Audits, Decision, Drift
 
 RECORD, SHADOW, CANARY, LIVE = MODES = ("record", "shadow", "canary", "live")
 _REFERENCE = 200  # confidences that drift is measured from
-# Of an audit that tells nothing of the student: the LLM was away, the mirror was stopped, or the student was
-# replaced meanwhile. It is settled, and no evidence.
+# The outcome of an audit that is settled but no evidence: the LLM was unreachable, the mirror was stopped, or
+# the student was replaced meanwhile.
 VOID = "void"
-_DRIFT_DELTA = 0.01  # of a false alarm, over all time
+_DRIFT_DELTA = 0.01  # probability of a false alarm, over all time
 
 
 @dataclass(frozen=True)
 class Stage:
-    """`share` of the calls that the student is sure of is answered by it. `former` answered before it,
-    `candidate` may answer next; each is a student's id, or empty. `revision` counts changes. Demoted by hand
-    a stage `is_held`: until a hand promotes it, it doesn't rise by itself.
+    """A version's mode and students. The student answers a `share` of the calls that it is sure of. `former`
+    answered before it, `candidate` may answer next; each is a student's id or empty. `revision` counts
+    changes. A stage demoted by hand `is_held`: it rises only by hand.
     """
 
     version: str
@@ -43,7 +43,7 @@ class Stage:
 
     @property
     def answers(self) -> bool:
-        """Some calls are answered by the student."""
+        """Whether the student answers calls in this mode."""
         return self.mode in (CANARY, LIVE)
 
     def sent_to_llm(self, audit_share: float) -> float:
@@ -53,7 +53,9 @@ class Stage:
 
 @dataclass(frozen=True)
 class StudentRecord:
-    """A trained one: `epsilon` and `delta` are what was proven of it before it served."""
+    """A trained student as the store knows it. `epsilon` and `delta` are the claim proven before it served;
+    `added` is in seconds since 1970.
+    """
 
     id: str
     version: str
@@ -64,12 +66,14 @@ class StudentRecord:
 
 
 def promote_stage(stage: Stage, canary_share: float, to: str = "") -> Stage:
-    """One mode up, or up `to` one. Raises InputError where there is nothing to answer, or no way up."""
+    """The stage one mode higher, or in the higher mode `to`. Raises InputError where the version has no
+    student, or the mode isn't higher.
+    """
     at = MODES.index(stage.mode)
-    wanted = to or MODES[min(at + 1, len(MODES) - 1)]
-    if MODES.index(wanted) <= at:
+    target = to or MODES[min(at + 1, len(MODES) - 1)]
+    if MODES.index(target) <= at:
         raise InputError(
-            f"Version {stage.version} is in mode {stage.mode} and can't be promoted to {wanted}. "
+            f"Version {stage.version} is in mode {stage.mode} and can't be promoted to {target}. "
             "Choose a later one of record, shadow, canary, live, or use `bertsmith mirror demote`."
         )
     student = stage.student or stage.candidate
@@ -78,50 +82,52 @@ def promote_stage(stage: Stage, canary_share: float, to: str = "") -> Stage:
             f"Version {stage.version} of site {stage.site} has no student that could answer. "
             f"Train one: bertsmith mirror train --site {stage.site}"
         )
-    return set_mode(replace(stage, student=student, is_held=False), wanted, canary_share)
+    return set_mode(replace(stage, student=student, is_held=False), target, canary_share)
 
 
 def demote_stage(stage: Stage, canary_share: float, to: str = "") -> Stage:
-    """One mode down, or down `to` one. Raises InputError where there is no way down."""
+    """The stage one mode lower, or in the lower mode `to`, held there. Raises InputError where the mode isn't
+    lower.
+    """
     at = MODES.index(stage.mode)
-    wanted = to or MODES[max(at - 1, 0)]
-    if MODES.index(wanted) >= at:
+    target = to or MODES[max(at - 1, 0)]
+    if MODES.index(target) >= at:
         raise InputError(
-            f"Version {stage.version} is in mode {stage.mode} and can't be demoted to {wanted}. "
+            f"Version {stage.version} is in mode {stage.mode} and can't be demoted to {target}. "
             "Choose an earlier one of record, shadow, canary, live."
         )
-    return set_mode(replace(stage, is_held=True), wanted, canary_share)
+    return set_mode(replace(stage, is_held=True), target, canary_share)
 
 
 def roll_back_stage(stage: Stage) -> Stage:
-    """The former student in the present one's place, in the same mode. Raises InputError without one."""
+    """Puts the former student in the current one's place, in the same mode. Raises InputError without one."""
     if not stage.former:
         raise InputError(f"Version {stage.version} has no former student to go back to.")
     return replace(stage, student=stage.former, former=stage.student)
 
 
 def promote_candidate(stage: Stage) -> Stage:
-    """The candidate in the student's place, in the same mode."""
+    """Puts the candidate in the student's place, in the same mode."""
     return replace(stage, student=stage.candidate, former=stage.student, candidate="")
 
 
 def dismiss_student(stage: Stage) -> Stage:
-    """What is left when the evidence is against the student: the former one is compared anew, unheard, or
-    calls are recorded only.
+    """Removes a student that the evidence is against: the former one goes to shadow, or without one calls are
+    only recorded.
     """
     mode = SHADOW if stage.former else RECORD
     return replace(stage, mode=mode, share=0.0, student=stage.former, former="")
 
 
 def set_mode(stage: Stage, mode: str, canary_share: float) -> Stage:
-    """With the share that the mode has."""
+    """The stage in another mode, with that mode's share: `canary_share`, all when live, else none."""
     return replace(stage, mode=mode, share={CANARY: canary_share, LIVE: 1.0}.get(mode, 0.0))
 
 
 @dataclass(frozen=True)
 class StudentComparison:
-    """One call that the student was sure of and the LLM answered too. The probabilities are those of
-    `Audits.record`. `audit` is its row, where the student's answer was the one given.
+    """One call that the student was sure of and that the LLM answered too. `probability` and `least` are
+    those of `Audits.record`. `audit` is the audit's id, where the client got the student's answer.
     """
 
     differs: bool
@@ -133,7 +139,9 @@ class StudentComparison:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Of one student. `in_stage` comparisons were made since its stage last changed."""
+    """What is known about a student at work: its audits, the drift test with its reference confidences, and
+    the number of comparisons `in_stage`, since its stage last changed.
+    """
 
     audits: Audits
     reference: tuple[float, ...] = ()
@@ -142,19 +150,19 @@ class Evidence:
 
     @property
     def decision(self) -> Decision:
-        """Of the audits."""
+        """What the audits decide about the student's claim."""
         return self.audits.decision()
 
     @property
     def has_drifted(self) -> bool:
-        """Stays true for the student once it is."""
+        """Whether the traffic has changed; stays true once it is."""
         return self.drift is not None and self.drift.alarm
 
     def after(self, comparisons: Iterable[StudentComparison], confidences: Iterable[float]) -> "Evidence":
-        """With these; the audits are the same object."""
+        """The evidence with these added. The audits are updated in place."""
         count = 0
-        for each in comparisons:
-            self.audits.record(float(each.differs), each.probability, each.least)
+        for comparison in comparisons:
+            self.audits.record(float(comparison.differs), comparison.probability, comparison.least)
             count += 1
         reference, drift = list(self.reference), self.drift
         for confidence in confidences:
@@ -167,7 +175,7 @@ class Evidence:
         return replace(self, reference=tuple(reference), drift=drift, in_stage=self.in_stage + count)
 
     def row(self) -> dict[str, Any]:
-        """Its columns, but the student."""
+        """The columns of a row of EVIDENCE, except the student's id."""
         drift: dict[str, Any] = (
             {"reference": list(self.reference)} if self.drift is None else {"test": self.drift.as_json()}
         )
@@ -182,12 +190,12 @@ class Evidence:
 
 
 def empty_evidence(epsilon: float, delta: float) -> Evidence:
-    """None yet."""
+    """The evidence about a student that was never compared."""
     return Evidence(Audits(epsilon, delta))
 
 
 def read_evidence_row(row: Any) -> Evidence:
-    """As `row` wrote it."""
+    """The evidence in a row that `Evidence.row` wrote."""
     drift = json.loads(row.drift)
     return Evidence(
         Audits.from_json(json.loads(row.audits)),
@@ -199,7 +207,7 @@ def read_evidence_row(row: Any) -> Evidence:
 
 @dataclass
 class EvidenceBatch:
-    """What came in of one student since the last time."""
+    """New comparisons and confidences of one student, to be added to its evidence."""
 
     comparisons: list[StudentComparison] = field(default_factory=list)
     confidences: list[float] = field(default_factory=list)

@@ -1,5 +1,5 @@
-"""Training, in a process of its own: `bertsmith mirror train`. One version at a time on this machine, and a
-version on one machine only.
+"""Starts and follows trainings, each a process of its own: `bertsmith mirror train`. A machine trains one
+version at a time, and a version is trained on one machine at a time. Read `Trainer.begin` and `poll` first.
 """
 
 import logging
@@ -22,13 +22,15 @@ from bertsmith.mirror.settings import ENVIRONMENT, MirrorSettings
 from bertsmith.mirror.student_file import FILE
 from bertsmith.serving import LOG
 
-_LEASE = 120.0  # seconds that a training is ours without a word
-_PATIENCE = 10.0  # seconds for a training that is told to end
+_LEASE = 120.0  # seconds that a reservation of a training lasts without being extended
+_PATIENCE = 10.0  # seconds that a training gets to end by itself
 Command = Callable[[Stage, Path, MirrorSettings], Sequence[str]]
 
 
 def train_command(stage: Stage, out: Path, settings: MirrorSettings) -> list[str]:
-    """The store's address goes by the environment: it may hold a password."""
+    """The command line of a training. The store's address, which may hold a password, goes by the
+    environment.
+    """
     return [
         sys.executable, "-m", "bertsmith", "mirror", "train",
         "--site", stage.site, "--version", stage.version,
@@ -45,36 +47,36 @@ class _TrainingProcess(NamedTuple):
 
 
 class Trainer:
-    """Asked now and then by one thread."""
+    """Starts trainings and collects their students; used by one thread."""
 
     def __init__(self, settings: MirrorSettings, store: StageStore, command: Command = train_command) -> None:
         self.settings, self.store, self.command = settings, store, command
         self.owner = f"{socket.gethostname()}-{os.getpid()}"
         self._running: _TrainingProcess | None = None
-        self._kept = 0.0
+        self._extended = 0.0  # when the reservation was last extended
 
     @property
     def is_busy(self) -> bool:
-        """One is under way here."""
+        """Whether a training runs here."""
         return self._running is not None
 
     def begin(self, stage: Stage, calls: int) -> bool:
-        """Where nobody else trains this version, and nothing is trained here. Raises OSError where no process
-        can be begun: then nothing has been.
+        """Starts a training unless one runs here or another machine trains this version; whether it did.
+        Raises OSError where the process can't be started: then the training doesn't count.
         """
         if self._running or not self.store.begin_training(stage.version, calls, self.owner, _LEASE):
             return False
         out, began = self._folder(stage), time.time()
         try:
-            process = self._process(stage, out)
+            process = self._start_process(stage, out)
         except Exception:
             self.store.end_training(stage.version, self.owner, "could not be begun", is_undone=True)
             raise
-        self._running, self._kept = _TrainingProcess(stage, out, began, process), time.monotonic()
+        self._running, self._extended = _TrainingProcess(stage, out, began, process), time.monotonic()
         LOG.info("training a student for version %s on %d calls", stage.version, calls)
         return True
 
-    def _process(self, stage: Stage, out: Path) -> "subprocess.Popen[bytes]":
+    def _start_process(self, stage: Stage, out: Path) -> "subprocess.Popen[bytes]":
         out.parent.mkdir(parents=True, exist_ok=True)
         address = {ENVIRONMENT + "STORE": self.settings.store}
         with (out.parent / f"{out.name}.log").open("wb") as log:
@@ -90,8 +92,9 @@ class Trainer:
     def adopt(
         self, stages: Mapping[str, Stage], trainings: Mapping[str, Any]
     ) -> tuple[Stage, StudentRecord] | None:
-        """A student whose training outlived the mirror that began it, which was killed. A training that was
-        killed too counts as none, and is begun again; `trainings` are the last ones by version.
+        """A student whose training outlived the killed mirror that started it; None where there is none. A
+        training that was killed too doesn't count and starts again. `trainings`: the last one of each
+        version.
         """
         for version, row in trainings.items():
             is_left = row.outcome == UNDER_WAY and row.until < time.time()
@@ -112,14 +115,14 @@ class Trainer:
         return None
 
     def poll(self) -> tuple[Stage, StudentRecord] | None:
-        """A student that is trained and of which something is proven."""
+        """The student of a training that has just ended with a proven claim, else None."""
         if self._running is None:
             return None
         stage, out, began, process = self._running
         if process.poll() is None:
-            if time.monotonic() - self._kept > _LEASE / 4:
+            if time.monotonic() - self._extended > _LEASE / 4:
                 self.store.keep_training(stage.version, self.owner, _LEASE)
-                self._kept = time.monotonic()
+                self._extended = time.monotonic()
             return None
         student, outcome = self._outcome(stage, out, process.returncode, began)
         self.store.end_training(stage.version, self.owner, outcome)
@@ -129,7 +132,7 @@ class Trainer:
         return None if student is None else (stage, student)
 
     def close(self) -> None:
-        """Ends it; what it has done so far, the next one resumes."""
+        """Ends the training process; the next training resumes its work."""
         if self._running is None:
             return
         stage, _, _, process = self._running
@@ -143,9 +146,9 @@ class Trainer:
         self._running = None
 
     def _folder(self, stage: Stage) -> Path:
-        """Another one than those of students, and the same where no student came of the last training."""
+        """The folder of a version's next student: the same again until a training yields a student."""
         site = re.sub(r"[^\w.-]", "_", stage.site)
-        number = 1 + sum(each.version == stage.version for each in self.store.students().values())
+        number = 1 + sum(student.version == stage.version for student in self.store.students().values())
         return Path(self.settings.students).absolute() / f"{site}-{stage.version}-{number}"
 
     def _outcome(
@@ -167,7 +170,7 @@ class Trainer:
 
 
 def _terminate(process: "subprocess.Popen[bytes]", *, at_once: bool = False) -> None:
-    """With the processes that it began, but on Windows: processes have no groups there."""
+    """Ends a process and those that it started; on Windows, without process groups, only itself."""
     if hasattr(os, "killpg"):
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL if at_once else signal.SIGTERM)
@@ -178,12 +181,12 @@ def _terminate(process: "subprocess.Popen[bytes]", *, at_once: bool = False) -> 
 
 
 def _has_student_of(out: Path, began: float) -> bool:
-    """A training that began then, in seconds since 1970, has left it there."""
+    """Whether a training that began then (seconds since 1970) has left its student in the folder."""
     return (out / FILE).is_file() and (out / FILE).stat().st_mtime >= began - 1
 
 
 def _is_at_work(out: Path) -> bool:
-    """A process still trains for this folder (bertsmith.mirror.learning.train)."""
+    """Whether a process still trains for this folder (bertsmith.mirror.learning.train)."""
     work = out.with_name(out.name + ".training")
     if not work.is_dir():
         return False
@@ -192,7 +195,7 @@ def _is_at_work(out: Path) -> bool:
 
 
 def read_student(folder: Path, version: str) -> StudentRecord | None:
-    """What is to be known of a student's folder; None where nothing is proven of it. Raises ModelError."""
+    """The store's record of a student's folder; None where it has no proven claim. Raises ModelError."""
     from bertsmith.mirror.student_file import read_student_file, student_id
 
     file = read_student_file(folder)
