@@ -154,9 +154,9 @@ def test_a_mirrors_own_address_is_refused(store: Store) -> None:
 def test_what_is_being_asked_when_the_llm_refuses_another_is_stored(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    is_refused, keep = threading.Event(), CallRecords.keep_unanswered
+    is_refused, keep = threading.Event(), CallRecords.save_unanswered
 
-    def keep_unanswered(records: CallRecords, questions: Iterable[str]) -> None:
+    def save_unanswered(records: CallRecords, questions: Iterable[str]) -> None:
         keep(records, some := list(questions))
         if some:  # the refusal has been seen
             is_refused.set()
@@ -167,7 +167,7 @@ def test_what_is_being_asked_when_the_llm_refuses_another_is_stored(
         assert is_refused.wait(60)
         return llm_answers.script(seen)
 
-    monkeypatch.setattr(CallRecords, "keep_unanswered", keep_unanswered)
+    monkeypatch.setattr(CallRecords, "save_unanswered", save_unanswered)
 
     with upstream_of(script) as llm:
         with pytest.raises(InputError, match="refuses: status 400, No"):

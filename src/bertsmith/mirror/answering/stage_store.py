@@ -209,7 +209,7 @@ class StageStore:
         return is_new
 
     def students(self) -> dict[str, StudentRecord]:
-        """All students, by id."""
+        """All students that were ever added, by id."""
         with self._reading() as connection:
             return {row.id: StudentRecord(*row) for row in connection.execute(select(STUDENTS))}
 

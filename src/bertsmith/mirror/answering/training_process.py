@@ -57,7 +57,7 @@ class Trainer:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a training runs here."""
+        """Whether this process runs a training now."""
         return self._running is not None
 
     def begin(self, stage: Stage, calls: int) -> bool:

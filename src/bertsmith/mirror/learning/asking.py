@@ -1,13 +1,11 @@
-"""An LLM that we ask ourselves, many questions within a budget, each answer stored as a call as soon as it is
-there.
+"""Asks an LLM many questions within a budget and stores each answer as a call as soon as it arrives.
 
-label    the rows of a file under a prompt and a schema; what is in the store already isn't asked
-again    recorded inputs once more, drawn at random, to see how often the LLM contradicts itself
+label    the texts of a file under a prompt and a schema, without those that the store has already
+again    recorded inputs once more, drawn at random, to measure how often the LLM contradicts itself
 
-A request is made of what a recorded call kept, so that asking again is asking the same. The key is read from
-the environment, sent, and kept nowhere. What is stored is not asked again, so that work that was ended goes
-on where it was; a question that got no answer to learn from comes last the next time, behind those that were
-never asked.
+A request is rebuilt from a recorded call, so that the LLM is asked the same again. The key is read from the
+environment and stored nowhere. Stored questions are not asked again, so that an interrupted run resumes; a
+question that got no usable answer comes last in the next run. Read `label_texts` first.
 """
 
 import json
@@ -50,13 +48,14 @@ from bertsmith.progress import Progress
 _ATTEMPTS, _LONGEST_WAIT = 6, 60.0  # seconds
 _BUSY = (408, 409, 429, 500, 502, 503, 504, 529)
 _TIMEOUT = 120.0  # seconds
-CallMaker = Callable[[CompletionRequest, Completion, float, float], Call]  # asked, answered, began, seconds
+# From a request, its completion, when it began (seconds since 1970) and the seconds that it took.
+CallMaker = Callable[[CompletionRequest, Completion, float, float], Call]
 GAP = "{text}"
 _NAME = "labels"
 
 
 class UnusableAnswer(NotMirrored):
-    """One that nothing can be learned from, and that was paid for all the same."""
+    """An answer that can't be learned from but was paid for: `tokens` of the input and the output."""
 
     def __init__(self, reason: str, tokens: Tokens) -> None:
         super().__init__(reason)
@@ -64,7 +63,7 @@ class UnusableAnswer(NotMirrored):
 
 
 class Upstream:
-    """Several threads may ask it at once. A context manager, which ends its connections."""
+    """A client of the LLM's API, safe for several threads. A context manager that closes its connections."""
 
     def __init__(
         self,
@@ -74,11 +73,11 @@ class Upstream:
         environment: Mapping[str, str] = os.environ,
         formats: Iterable[WireFormat] = FORMATS,
     ) -> None:
-        """`base_url` is what an application has as its own; `key_from` names the variable with the key, the
-        provider's usual one unless said. Raises InputError for a protocol that we don't speak, for an address
-        that is none, and for a variable that was named and isn't there.
+        """`base_url` is the one that an application would use; `key_from` names the environment variable with
+        the key, by default the provider's usual one. Raises InputError for a protocol that can't be asked, an
+        invalid address, and a named variable that isn't set.
         """
-        spoken = {each.NAME: each for each in formats if each.KEY}
+        spoken = {form.NAME: form for form in formats if form.KEY}
         if protocol not in spoken:
             raise InputError(
                 f"The protocol {protocol!r} can be recorded but not asked: expected {', '.join(spoken)}."
@@ -100,40 +99,40 @@ class Upstream:
     def __exit__(self, *_: object) -> None:
         self._client.close()
 
-    def asked(self, body: Mapping[str, Json]) -> CompletionRequest:
-        """A request in its protocol, as it would be recorded. Raises InputError where it asks for nothing
-        that could be mirrored.
+    def parse_request(self, body: Mapping[str, Json]) -> CompletionRequest:
+        """A request body of this protocol as it would be recorded. Raises InputError where it can't be
+        mirrored.
         """
         try:
             return read_request(self._form, body)
         except NotMirrored as reason:
             raise InputError(f"The request can't be mirrored: {reason.reason}.") from None
 
-    def ask(self, asked: CompletionRequest) -> Completion:
-        """Waits and tries again where the LLM is busy. Raises NotMirrored for an answer that says nothing to
-        learn from, InputError where it refuses, or goes on being busy.
+    def ask(self, request: CompletionRequest) -> Completion:
+        """Asks the LLM, and retries while it is busy. Raises NotMirrored for an answer that can't be learned
+        from, and InputError where the LLM refuses or stays busy.
         """
-        if any(each.role not in (*SYSTEM_ROLES, "user", "assistant") for each in asked.messages):
+        if any(message.role not in (*SYSTEM_ROLES, "user", "assistant") for message in request.messages):
             raise NotMirrored("tool-messages")
-        response = self._send(self._form.write_request(asked))
+        response = self._send(self._form.write_request(request))
         try:
             body = response.json()
         except ValueError:
             raise NotMirrored("malformed-answer") from None
         try:
-            return read_completion(self._form, asked, body)
-        except NotMirrored as found:
+            return read_completion(self._form, request, body)
+        except NotMirrored as refusal:
             tokens = self._form.tokens_of(body) if isinstance(body, dict) else (None, None)
-            raise UnusableAnswer(found.reason, tokens) from None
+            raise UnusableAnswer(refusal.reason, tokens) from None
 
     def _send(self, body: dict[str, Any]) -> httpx.Response:
-        found = "no answer"
+        problem = "no answer"
         for attempt in range(_ATTEMPTS):
             wait = min(2.0**attempt / 2, _LONGEST_WAIT)
             try:
                 response = self._client.post(self._url, json=body)
             except httpx.HTTPError as error:
-                found = type(error).__name__
+                problem = type(error).__name__
             else:
                 if HEADER.decode() in response.headers:
                     raise InputError(
@@ -142,38 +141,38 @@ class Upstream:
                     )
                 if response.status_code == 200:
                     return response
-                found = f"status {response.status_code}"
+                problem = f"status {response.status_code}"
                 if response.status_code not in _BUSY:
-                    raise InputError(f"{self._url} refuses: {found}, {_error_message(response)}.")
+                    raise InputError(f"{self._url} refuses: {problem}, {_error_message(response)}.")
                 wait = min(_parse_retry_after(response.headers.get("retry-after"), wait), _LONGEST_WAIT)
             if attempt + 1 < _ATTEMPTS:
                 time.sleep(wait)
         raise InputError(
-            f"{self._url} gave no answer in {_ATTEMPTS} attempts ({found}). What was answered before is "
+            f"{self._url} gave no answer in {_ATTEMPTS} attempts ({problem}). What was answered before is "
             "stored: run this again later."
         )
 
 
 def _error_message(response: httpx.Response) -> str:
-    """The first words of its own message."""
+    """The first 200 characters of the LLM's own error message."""
     try:
-        said = response.json()["error"]["message"]
+        message = response.json()["error"]["message"]
     except (ValueError, KeyError, TypeError):
-        said = response.text
-    return " ".join(str(said).split())[:200] or "without a reason"
+        message = response.text
+    return " ".join(str(message).split())[:200] or "without a reason"
 
 
-def _parse_retry_after(header: str | None, usual: float) -> float:
+def _parse_retry_after(header: str | None, default: float) -> float:
     try:
-        seconds = float(header or usual)
+        seconds = float(header or default)
     except ValueError:  # a date
-        return usual
-    return usual if math.isnan(seconds) else max(seconds, 0.0)
+        return default
+    return default if math.isnan(seconds) else max(seconds, 0.0)
 
 
 @dataclass(frozen=True)
 class Budget:
-    """At most so many calls, and so much money by the prices of a million tokens; None: no limit."""
+    """Limits of calls and of money, by the prices of a million tokens; None: no limit."""
 
     calls: int | None = None
     money: float | None = None
@@ -190,15 +189,15 @@ class Budget:
             )
 
     def price(self, tokens: Tokens) -> float:
-        """Of one call."""
-        read, wrote = (each or 0 for each in tokens)
+        """The price of one call by its input and output tokens; an unknown number counts as 0."""
+        read, wrote = (count or 0 for count in tokens)
         return (read * self.input_price + wrote * self.output_price) / 1e6
 
 
 @dataclass
 class AskingResult:
-    """What came of it: `asked` calls were answered and stored, `known` had been before, `left` the budget
-    didn't reach. `passed` counts answers that nothing can be learned from, by their reason.
+    """The result of a run: `asked` calls were answered and stored, `known` were in the store before, `left`
+    were beyond the budget. `passed` counts unusable answers by reason; `money` is what the run cost.
     """
 
     asked: int = 0
@@ -210,10 +209,12 @@ class AskingResult:
 
 @dataclass(frozen=True)
 class _UpstreamAnswer:
-    """`failure` where the LLM refused the request, or was away. `tokens` are paid for, whatever was said."""
+    """The answer to one request, or `why` there is no usable one; `failure` where the LLM refused or was
+    unreachable. `tokens` were paid for in any case.
+    """
 
-    asked: CompletionRequest
-    answered: Completion | None
+    request: CompletionRequest
+    completion: Completion | None
     why: str
     began: float
     seconds: float
@@ -230,14 +231,15 @@ def ask_all(
     at_once: int = 4,
     progress: Progress | None = None,
 ) -> AskingResult:
-    """In their order, `at_once` at a time, those last that got no answer when they were asked before. Raises
-    InputError where the LLM refuses; what was answered, or was being asked then, is stored.
+    """Asks all questions in their order, `at_once` at a time; those without a usable answer in an earlier run
+    come last. Raises InputError where the LLM refuses; answers that have arrived or were under way are
+    stored.
     """
     if at_once < 1:
         raise InputError(f"at_once must be 1 or more, found {at_once:,}: nothing would be asked.")
-    found, records = AskingResult(), CallRecords(store)
+    result, records = AskingResult(), CallRecords(store)
     unanswered = records.unanswered()
-    questions = sorted(questions, key=lambda each: _fingerprint(store, each) in unanswered)
+    questions = sorted(questions, key=lambda question: _fingerprint(store, question) in unanswered)
     total = len(questions) if budget.calls is None else min(len(questions), budget.calls)
     waiting = deque(questions[:total])
     with ThreadPoolExecutor(at_once) as pool:
@@ -249,38 +251,45 @@ def ask_all(
                 if not running:
                     break
                 done, running = wait(running, return_when=FIRST_COMPLETED)
-                _store_answers(done, records, as_call, budget, found)
+                _store_answers(done, records, as_call, budget, result)
                 if progress is not None:
-                    progress(found.asked + found.passed.total(), total, "calls")
-                if budget.money is not None and found.money >= budget.money:
+                    progress(result.asked + result.passed.total(), total, "calls")
+                if budget.money is not None and result.money >= budget.money:
                     waiting.clear()
         finally:
-            for each in running:
-                each.cancel()
-            with suppress(InputError):  # as the one before
-                _store_answers(wait(running).done, records, as_call, budget, found)
-    found.left = len(questions) - found.asked - found.passed.total()
-    return found
+            for future in running:
+                future.cancel()
+            with suppress(InputError):  # the first failure is raised already
+                _store_answers(wait(running).done, records, as_call, budget, result)
+    result.left = len(questions) - result.asked - result.passed.total()
+    return result
 
 
-def _ask_upstream(upstream: Upstream, asked: CompletionRequest) -> _UpstreamAnswer:
+def _ask_upstream(upstream: Upstream, request: CompletionRequest) -> _UpstreamAnswer:
     began, clock = time.time(), time.monotonic()
     try:
-        answered = upstream.ask(asked)
-    except UnusableAnswer as found:
-        return _UpstreamAnswer(asked, None, found.reason, began, time.monotonic() - clock, found.tokens)
-    except NotMirrored as found:
-        return _UpstreamAnswer(asked, None, found.reason, began, time.monotonic() - clock)
+        completion = upstream.ask(request)
+    except UnusableAnswer as refusal:
+        return _UpstreamAnswer(request, None, refusal.reason, began, time.monotonic() - clock, refusal.tokens)
+    except NotMirrored as refusal:
+        return _UpstreamAnswer(request, None, refusal.reason, began, time.monotonic() - clock)
     except InputError as failure:
-        return _UpstreamAnswer(asked, None, "", began, time.monotonic() - clock, failure=failure)
-    tokens = answered.input_tokens, answered.output_tokens
-    return _UpstreamAnswer(asked, answered, "", began, time.monotonic() - clock, tokens)
+        return _UpstreamAnswer(request, None, "", began, time.monotonic() - clock, failure=failure)
+    tokens = completion.input_tokens, completion.output_tokens
+    return _UpstreamAnswer(request, completion, "", began, time.monotonic() - clock, tokens)
 
 
-def _fingerprint(store: Store, asked: CompletionRequest) -> str:
-    """What stands for a question, without its texts."""
-    messages = [[each.role, *each.parts] for each in asked.messages]
-    question = [asked.protocol, asked.model, messages, asked.schema_name, asked.schema, asked.parameters]
+def _fingerprint(store: Store, request: CompletionRequest) -> str:
+    """A keyed hash of a question, which reveals none of its texts."""
+    messages = [[message.role, *message.parts] for message in request.messages]
+    question = [
+        request.protocol,
+        request.model,
+        messages,
+        request.schema_name,
+        request.schema,
+        request.parameters,
+    ]
     return store.fingerprint(json.dumps(question, sort_keys=True))
 
 
@@ -289,9 +298,9 @@ def _store_answers(
     records: CallRecords,
     as_call: CallMaker,
     budget: Budget,
-    found: AskingResult,
+    result: AskingResult,
 ) -> None:
-    """Stores what was answered, and which questions weren't. Raises the first error."""
+    """Stores the answers as calls and remembers the unanswered questions, then raises the first failure."""
     calls, unanswered, failures = list[Call](), list[CompletionRequest](), list[BaseException]()
     for future in done:
         if future.cancelled():
@@ -299,34 +308,32 @@ def _store_answers(
         if (failure := future.exception()) is not None:
             failures.append(failure)
             continue
-        each = future.result()
-        found.money += budget.price(each.tokens)
-        if each.answered is None:
-            unanswered.append(each.asked)
-            if each.failure is not None:
-                failures.append(each.failure)
+        answer = future.result()
+        result.money += budget.price(answer.tokens)
+        if answer.completion is None:
+            unanswered.append(answer.request)
+            if answer.failure is not None:
+                failures.append(answer.failure)
             else:
-                found.passed[each.why] += 1
+                result.passed[answer.why] += 1
             continue
-        calls.append(as_call(each.asked, each.answered, each.began, each.seconds))
-    found.asked += records.store.add(calls) if calls else 0
-    records.keep_unanswered(_fingerprint(records.store, each) for each in unanswered)
+        calls.append(as_call(answer.request, answer.completion, answer.began, answer.seconds))
+    result.asked += records.store.add(calls) if calls else 0
+    records.save_unanswered(_fingerprint(records.store, question) for question in unanswered)
     if failures:
         raise failures[0]
 
 
 @dataclass(frozen=True)
 class LabellingPrompt:
-    """How each text is asked. `prompt` is what the system is told, or where it has {text} in it, the user's
-    message.
-    """
+    """The request for each text. `prompt` is the system prompt, or, with {text} in it, the user's message."""
 
     model: str
     prompt: str
     schema: Mapping[str, Json]
 
     def body(self, text: str) -> dict[str, Json]:
-        """As OpenAI's chat completions have it."""
+        """The request body for a text, in the format of OpenAI's chat completions."""
         user = {"role": "user", "content": text}
         messages = [{"role": "system", "content": self.prompt}, user]
         if GAP in self.prompt:
@@ -340,11 +347,11 @@ class LabellingPrompt:
 
 
 def read_schema(path: Path) -> dict[str, Json]:
-    """Raises InputError for what is no schema of an object."""
-    found = read_json(path)
-    if not isinstance(found, dict) or not isinstance(found.get("properties"), dict):
+    """Reads a JSON schema from a file. Raises InputError where it isn't the schema of an object."""
+    schema = read_json(path)
+    if not isinstance(schema, dict) or not isinstance(schema.get("properties"), dict):
         raise InputError(f"{path}: expected a JSON schema of an object, with its properties.")
-    return found
+    return schema
 
 
 def label_texts(
@@ -359,39 +366,44 @@ def label_texts(
     at_once: int = 4,
     progress: Progress | None = None,
 ) -> AskingResult:
-    """Asks for those that the store doesn't have under this prompt, schema and model. The LLM reads a text
-    as the store will have it: redacted; texts that are the same then are one. Raises InputError as `ask_all`.
+    """Asks about the texts that the store doesn't have under this prompt, schema and model. The LLM reads
+    each text as it will be stored, redacted; texts that are equal then are asked once. Raises InputError as
+    `ask_all`.
     """
-    redacted = (redactor.begin().redact_request(upstream.asked(question.body(text))) for text in texts)
-    asked = list({_input_parts(each): each for each in redacted}.values())
-    versions = {version_of(each, site_of(each, site)) for each in asked[:1]}  # they are all of one
+    redacted = (
+        redactor.begin().redact_request(upstream.parse_request(question.body(text))) for text in texts
+    )
+    requests = list({_input_parts(request): request for request in redacted}.values())
+    versions = {version_of(request, site_of(request, site)) for request in requests[:1]}  # all have the same
     known = {_input_parts(call.request) for version in versions for call in store.calls(version)}
-    new = [each for each in asked if _input_parts(each) not in known]
+    new = [request for request in requests if _input_parts(request) not in known]
 
-    def as_call(each: CompletionRequest, answered: Completion, began: float, seconds: float) -> Call:
-        return make_call(each, answered, redactor, source=LABELLED, began=began, named=site, seconds=seconds)
+    def as_call(request: CompletionRequest, completion: Completion, began: float, seconds: float) -> Call:
+        return make_call(
+            request, completion, redactor, source=LABELLED, began=began, named=site, seconds=seconds
+        )
 
-    found = ask_all(new, upstream, store, as_call, budget, at_once, progress)
-    return replace(found, known=len(asked) - len(new))
+    result = ask_all(new, upstream, store, as_call, budget, at_once, progress)
+    return replace(result, known=len(requests) - len(new))
 
 
 def find_other_version(
     question: LabellingPrompt, upstream: Upstream, store: Store, redactor: Redactor, site: str
 ) -> tuple[str, str] | None:
-    """The latest other version of the site, and the one that these calls are of: a student learns from them
-    apart. None where they were merged, or there is no other.
+    """The latest other version of the site and the version of these calls, which a student would learn from
+    separately. None where they were merged or there is no other.
     """
-    own = version_of(redactor.begin().redact_request(upstream.asked(question.body(GAP))), site)
+    own = version_of(redactor.begin().redact_request(upstream.parse_request(question.body(GAP))), site)
     groups = [group for group in CallRecords(store).groups() if group[0].site == site]
-    others = [group for group in groups if own not in {each.version for each in group}]
+    others = [group for group in groups if own not in {version.version for version in group}]
     if not others or len(others) == len(groups):  # none of them was answered
         return None
-    return max(others[-1], key=lambda each: each.ended).version, own
+    return max(others[-1], key=lambda version: version.ended).version, own
 
 
 def choose_version(store: Store, group: Sequence[VersionCount], named: str | None = None) -> VersionCount:
-    """Of versions that count as one, the one whose inputs are asked again: the one that was `named`, else the
-    one with the latest call of the traffic, or of a labelled file where there is no traffic.
+    """The version of a merged group whose inputs are asked again: the `named` one, else the one with the
+    latest call of the traffic, or of a labelled file where there is no traffic.
     """
 
     def latest(version: VersionCount) -> tuple[bool, float]:
@@ -399,7 +411,7 @@ def choose_version(store: Store, group: Sequence[VersionCount], named: str | Non
         times = ((call.source not in (AGAIN, LABELLED), call.began) for call in calls)
         return max(times, default=(False, 0.0))
 
-    return next((each for each in group if each.version == named), None) or max(group, key=latest)
+    return next((version for version in group if version.version == named), None) or max(group, key=latest)
 
 
 def ask_again(
@@ -414,8 +426,8 @@ def ask_again(
     at_once: int = 4,
     progress: Progress | None = None,
 ) -> AskingResult:
-    """`count` recorded inputs of a version once more, drawn by their ids, as they came in the traffic; those
-    asked again before are among them. Raises InputError as `ask_all`.
+    """Asks `count` recorded inputs of a version once more, drawn by their ids from calls that are distributed
+    like the traffic; inputs asked again earlier count among them. Raises InputError as `ask_all`.
     """
     if count < 1:
         raise InputError(f"count must be 1 or more inputs to ask again, found {count:,}.")
@@ -428,16 +440,16 @@ def ask_again(
             first.setdefault(_input_parts(call.request), call)
     drawn = sorted(first.values(), key=lambda call: hash_fraction(call.id, seed))[:count]
     calls = {id(call.request): call for call in drawn}
-    wanted = [call.request for call in drawn if _input_parts(call.request) not in again]
+    new = [call.request for call in drawn if _input_parts(call.request) not in again]
 
-    def as_call(each: CompletionRequest, answered: Completion, began: float, seconds: float) -> Call:
-        """Of its site and version."""
-        made = make_call(each, answered, redactor, source=AGAIN, began=began, seconds=seconds)
-        return replace(made, site=calls[id(each)].site, version=calls[id(each)].version)
+    def as_call(request: CompletionRequest, completion: Completion, began: float, seconds: float) -> Call:
+        """The new call, under the site and version of the recorded one."""
+        made = make_call(request, completion, redactor, source=AGAIN, began=began, seconds=seconds)
+        return replace(made, site=calls[id(request)].site, version=calls[id(request)].version)
 
-    found = ask_all(wanted, upstream, store, as_call, budget, at_once, progress)
-    return replace(found, known=len(drawn) - len(wanted))
+    result = ask_all(new, upstream, store, as_call, budget, at_once, progress)
+    return replace(result, known=len(drawn) - len(new))
 
 
-def _input_parts(asked: CompletionRequest) -> tuple[tuple[str, ...], ...]:
-    return tuple(each.parts for each in asked.inputs)
+def _input_parts(request: CompletionRequest) -> tuple[tuple[str, ...], ...]:
+    return tuple(message.parts for message in request.inputs)

@@ -1,18 +1,19 @@
-"""Recorded calls as what is learned from them: a text, the values of its answer, how sure the teacher was;
-and which of them are learned from, which choose, and which prove.
+"""Recorded calls as training examples (a text, the values of its answer, the teacher's probabilities), and
+their split into train, dev and calibration.
 
-How sure: from the probabilities that the teacher gave, or from those of its tokens. A token's probability
-tells of the values that begin like it: of {"intent": "card"} the token `card` had 0.8, and `transfer` 0.15
-beside it. What tokens had that begin none of the values is left out.
+The probabilities are those that the teacher gave, or come from its tokens' log probabilities. A token counts
+for the values that begin with it: in {"intent": "card"} the token `card` had 0.8, and `transfer` beside it
+0.15. Tokens that begin no value are left out.
 
-Calls are divided by time, then by text:
+Calls are split by time, then by text:
 
     oldest … newest     train and dev: everything but calibration, each text once, divided by a hash of it
                         calibration: the latest calls that no training has used, as often as they came, of all
                         versions that came at a time; where there is no traffic, rows of the labelled file by
                         chance, for a file may be sorted
 
-Calibration calls are used once. What proved something may be learned from by the next training.
+Calibration calls are used once. The next training may learn from them. Read `read_calls` and `split_calls`
+first.
 """
 
 import hashlib
@@ -36,100 +37,100 @@ from bertsmith.mirror.learning.understand import SiteProfile
 from bertsmith.mirror.store import Store
 
 ValueShares = list[tuple[Any, float]]  # values with probabilities that add up to 1
-_LIKELY = 0.5  # of all probability has to be that of the field's values
+_LIKELY = 0.5  # the least share of the probability that the field's values must have
 _BLANKS = " \t\n\r"
-_LAST = 20  # calls of a version, by which its pace is told
+_LAST = 20  # calls of a version that tell how often it is called
 MIN_TEXTS = 50  # calls to learn from
 AUDIT = "audit"  # the source of calls that a student answered, and the LLM too
 
 
-def read_value_shares(answered: Completion, shape: AnswerShape) -> dict[str, ValueShares]:
-    """By path, for fields of one value of several; empty where the teacher said nothing of it."""
-    single = [each for each in shape.fields if each.kind in ("enum", "boolean", "ordinal")]
-    if answered.probabilities:
-        return _shares_from_probabilities(answered.probabilities, single)
-    if answered.logprobs:
-        return _shares_from_tokens(answered.logprobs, single)
+def read_value_shares(completion: Completion, shape: AnswerShape) -> dict[str, ValueShares]:
+    """The teacher's probability of each value, by path, for fields with one of several values; empty where
+    the answer came without probabilities.
+    """
+    single = [field for field in shape.fields if field.kind in ("enum", "boolean", "ordinal")]
+    if completion.probabilities:
+        return _shares_from_probabilities(completion.probabilities, single)
+    if completion.logprobs:
+        return _shares_from_tokens(completion.logprobs, single)
     return {}
 
 
 def _shares_from_probabilities(
     probabilities: Mapping[str, list[tuple[Json, float]]], fields: list[Field]
 ) -> dict[str, ValueShares]:
-    found = {}
+    by_path = {}
     for field in fields:
         given = probabilities.get(field.path, ())
         known = {written(value) for value in field.classes}
         shares = [(value, share) for value, share in given if written(value) in known]
         is_likely = sum(share for _, share in shares) >= _LIKELY * sum(share for _, share in given)
         if is_likely and (spread := _normalise(shares)):
-            found[field.path] = spread
-    return found
+            by_path[field.path] = spread
+    return by_path
 
 
 def _shares_from_tokens(logprobs: list[Json], fields: list[Field]) -> dict[str, ValueShares]:
-    """Where the tokens' texts are the answer's JSON, and each has a number."""
+    """From (token, log probability, alternatives); empty unless the tokens are the answer's JSON."""
     text = "".join(str(token) for token, *_ in logprobs)
     try:
-        places = dict(
-            _locate_values(text, _skip_blanks(text, 0), ())[0]
-        )  # by path, each value's first letter
+        offsets = dict(_locate_values(text, _skip_blanks(text, 0), ())[0])  # by path, where each value begins
         shares = {
-            field.path: _share_token_probability(field, text, places[field.path], logprobs)
+            field.path: _share_token_probability(field, text, offsets[field.path], logprobs)
             for field in fields
-            if field.path in places
+            if field.path in offsets
         }
     except (JSONDecodeError, IndexError, RecursionError, TypeError, ValueError):
         return {}
-    return {path: spread for path, each in shares.items() if (spread := _normalise(each))}
+    return {path: spread for path, weights in shares.items() if (spread := _normalise(weights))}
 
 
-def _share_token_probability(field: Field, text: str, place: int, logprobs: list[Json]) -> ValueShares:
-    """Along the tokens of the value that was answered, by the chain rule: at each what its rivals had is that
-    of the values which they go on to, until one value alone begins like the answer.
+def _share_token_probability(field: Field, text: str, offset: int, logprobs: list[Json]) -> ValueShares:
+    """The probabilities of a field's values by the chain rule, along the tokens of the answered value. At
+    each token the alternatives' probability goes to the values that they begin, until only one value begins
+    like the answer.
 
-    Values often share their first tokens (card_arrival, card_lost): the first tells nothing of which it is.
+    Values often share their first tokens (card_arrival, card_lost), which then don't tell them apart.
     """
     starts = [0, *accumulate(len(token) for token, *_ in logprobs)]
-    # As they stand in JSON: by its marks a text differs from null, and `card` from the beginning of
-    # `card_lost`.
+    # As JSON: the quotation marks tell a text from null, and `card` from the beginning of `card_lost`.
     contents = [
         (value, orjson.dumps(value).decode() if isinstance(value, str | bool | int | float | None) else "")
         for value in field.classes
     ]
     sums: dict[bytes, tuple[Any, float]] = {}
-    answered, left = "", 1.0  # letters of the value so far, and their probability
+    prefix, left = "", 1.0  # the answered value so far, and its probability
 
-    def add(letters: str, share: float) -> None:
-        values = _match_prefix(contents, letters)
+    def add(prefix: str, share: float) -> None:
+        values = _match_prefix(contents, prefix)
         for value in values:
             _add_share(sums, value, share / len(values))
 
-    for number in range(bisect_right(starts, place) - 1, len(logprobs)):
+    for number in range(bisect_right(starts, offset) - 1, len(logprobs)):
         token, logprob, others = logprobs[number]
-        before = text[starts[number] : max(place, starts[number])]
+        before = text[starts[number] : max(offset, starts[number])]
         for other, own in others:
             if other != token and str(other).startswith(before) and len(other) > len(before):
-                add(answered + str(other)[len(before) :], left * math.exp(min(float(own), 0.0)))
-        answered += str(token)[len(before) :]
+                add(prefix + str(other)[len(before) :], left * math.exp(min(float(own), 0.0)))
+        prefix += str(token)[len(before) :]
         left *= math.exp(min(float(logprob), 0.0))
-        if len(_match_prefix(contents, answered)) < 2:
+        if len(_match_prefix(contents, prefix)) < 2:
             break
-    add(answered, left)
+    add(prefix, left)
     return list(sums.values()) if sum(share for _, share in sums.values()) >= _LIKELY else []
 
 
 def _add_share(sums: dict[bytes, tuple[Any, float]], value: Any, share: float) -> None:
-    """To what the value has so far."""
+    """Adds a share to what the value has so far."""
     key = written(value)
     sums[key] = value, sums.get(key, (value, 0.0))[1] + share
 
 
-def _match_prefix(contents: Sequence[tuple[Any, str]], letters: str) -> list[Any]:
-    """The values that begin with these letters; where letters go beyond a value, the longest such."""
-    if values := [value for value, content in contents if content.startswith(letters)]:
+def _match_prefix(contents: Sequence[tuple[Any, str]], prefix: str) -> list[Any]:
+    """The values that begin with `prefix`; without any, the longest value that `prefix` begins with."""
+    if values := [value for value, content in contents if content.startswith(prefix)]:
         return values
-    ended = [(len(content), value) for value, content in contents if content and letters.startswith(content)]
+    ended = [(len(content), value) for value, content in contents if content and prefix.startswith(content)]
     return [max(ended, key=lambda pair: pair[0])[1]] if ended else []
 
 
@@ -139,7 +140,9 @@ def _normalise(shares: ValueShares) -> ValueShares:
 
 
 def _locate_values(text: str, at: int, keys: tuple[str, ...]) -> tuple[list[tuple[str, int]], int]:
-    """Those of the value at this place, and where it ends. Raises IndexError and JSONDecodeError."""
+    """(path, offset) of each value within the JSON value at offset `at`, and where that ends. Raises
+    IndexError and JSONDecodeError.
+    """
     if text[at] == '"':
         _, end = scanstring(text, at + 1, True)
         return [(path_of(keys), at)], end
@@ -155,16 +158,16 @@ def _locate_values(text: str, at: int, keys: tuple[str, ...]) -> tuple[list[tupl
 
 
 def _locate_object_values(text: str, at: int, keys: tuple[str, ...]) -> tuple[list[tuple[str, int]], int]:
-    found: list[tuple[str, int]] = []
+    offsets: list[tuple[str, int]] = []
     while text[at] != "}":
         name, at = scanstring(text, at + 1, True)
         at = _skip_blanks(text, _skip_blanks(text, at) + 1)
         inner, at = _locate_values(text, at, (*keys, name))
-        found += inner
+        offsets += inner
         at = _skip_blanks(text, at)
         if text[at] == ",":
             at = _skip_blanks(text, at + 1)
-    return found, at + 1
+    return offsets, at + 1
 
 
 def _find_list_end(text: str, at: int) -> int:
@@ -187,10 +190,10 @@ def _skip_blanks(text: str, at: int) -> int:
 
 @dataclass(frozen=True)
 class LearnedCall:
-    """`values` are those of the answer, as its shape reads them; `spreads` has for some fields the
-    probability of each value, as the teacher said it. `weight` is what the call counts for among those
-    that are learned together: `Call.weight`, or `Call.site_weight` at a time when several of their versions
-    came: a prompt that took another's place is alone from then on.
+    """A recorded call as an example. `values` are those of the answer, as its shape reads them; `spreads` has
+    for some fields the teacher's probability of each value. `weight` is the probability with which the call
+    stays among those that are like the traffic: `Call.weight`, or `Call.site_weight` while several of the
+    learned versions were in use at the same time.
     """
 
     id: str
@@ -205,8 +208,8 @@ class LearnedCall:
 
 @dataclass(frozen=True)
 class LoadedCalls:
-    """`calls` by time. `strange` more stand in no template, and the LLM goes on answering their like. `again`
-    were asked once more to see whether the teacher answers alike.
+    """All `calls` in the order of time. `strange` counts calls that fit no template: the LLM goes on
+    answering such calls. `again` are inputs asked once more, to measure the teacher's contradictions.
     """
 
     calls: list[LearnedCall]
@@ -215,16 +218,16 @@ class LoadedCalls:
 
 
 def read_calls(store: Store, understood: SiteProfile) -> LoadedCalls:
-    """All calls of these versions."""
+    """Reads all calls of the site's versions as examples."""
     calls, again, strange = list[LearnedCall](), list[LearnedCall](), 0
     shape = understood.shape
-    came = dict[str, tuple[float, float]]()  # from when to when, in seconds since 1970
-    for each in understood.versions:
-        # While a student answers, few calls are recorded: a version has ended when none has come for as long
-        # as the last ones took.
-        latest = store.latest(each.version, _LAST)
-        pause = max((each.ended - call.began for call in latest), default=0.0)
-        came[each.version] = each.began, each.ended + pause
+    periods = dict[str, tuple[float, float]]()  # when each version was in use, in seconds since 1970
+    for version in understood.versions:
+        # While a student answers, few calls are recorded: a version has ended when no call has come for as
+        # long as its last ones took.
+        latest = store.latest(version.version, _LAST)
+        pause = max((version.ended - call.began for call in latest), default=0.0)
+        periods[version.version] = version.began, version.ended + pause
     for version in understood.versions:
         template = understood.templates.get(version.version)
         for call in store.calls(version.version):
@@ -232,29 +235,29 @@ def read_calls(store: Store, understood: SiteProfile) -> LoadedCalls:
             if text is None:
                 strange += call.source != AGAIN
                 continue
-            answered = call.completion
-            others = (times for name, times in came.items() if name != version.version)
+            completion = call.completion
+            others = (times for name, times in periods.items() if name != version.version)
             weight = call.weight
             if weight is not None and any(first <= call.began <= last for first, last in others):
-                # An earlier layout of the store doesn't know it: then the call proves nothing.
+                # Unknown in an earlier layout of the store: then the call proves nothing.
                 weight = call.site_weight or 0.0
             learned = LearnedCall(
                 call.id,
                 call.began,
                 call.source,
                 text,
-                shape.read(answered.value),
-                read_value_shares(answered, shape),
+                shape.read(completion.value),
+                read_value_shares(completion, shape),
                 weight,
                 version.version,
             )
             (again if call.source == AGAIN else calls).append(learned)
-    return LoadedCalls(sorted(calls, key=lambda each: (each.began, each.id)), strange, again)
+    return LoadedCalls(sorted(calls, key=lambda call: (call.began, call.id)), strange, again)
 
 
 def join_by_text(calls: Iterable[LearnedCall], shape: AnswerShape) -> list[LearnedCall]:
-    """One a text, in the order in which texts came first. Where its calls were answered differently, the
-    value is the one given most, of equals the latest, and the spread says how often each was.
+    """One example for each text, in the order in which the texts first came. Where answers differ, a field
+    has its most frequent value, of equally frequent ones the latest, and `spreads` has the frequencies.
     """
     by_text: dict[str, list[LearnedCall]] = {}
     for call in calls:
@@ -279,15 +282,15 @@ def _join_calls(same: Sequence[LearnedCall], shape: AnswerShape) -> LearnedCall:
 
 
 def hash_fraction(text: str, seed: int) -> float:
-    """A number from 0 to 1 that a text always gets: which part it falls into."""
+    """A hash of the text as a number in [0, 1), which decides into which part of a split it falls."""
     digest = hashlib.sha256(f"{seed}\0{text}".encode("utf-8", "surrogatepass")).digest()
     return int.from_bytes(digest[:8], "big") / 2**64
 
 
 @dataclass(frozen=True)
 class CallSplit:
-    """`train` and `dev` have each text once; `learned` are the calls that they come of, and `judging` the ids
-    of those in dev.
+    """The split of the calls. `train` and `dev` have each text once; `learned` are the calls that both come
+    from, and `judging` the ids of those in dev.
     """
 
     train: list[LearnedCall]
@@ -300,23 +303,26 @@ class CallSplit:
 def split_calls(
     calls: Sequence[LearnedCall], used: Collection[str], shape: AnswerShape, settings: LearnSettings
 ) -> CallSplit:
-    """`calls` by time, `used` the ids of those that earlier trainings had. Raises InputError for too few."""
+    """Splits `calls`, which are in the order of time; `used` are the ids of calls that earlier trainings
+    used. Raises InputError where there are too few.
+    """
     fresh = [call for call in calls if call.id not in used]
     fresh = _exclude_shared_periods(sample_like_traffic(fresh, settings.seed), calls, used, settings.seed)
-    dated = [call for call in fresh if call.source != UNDATED]  # the others may be older than what was used
+    # An undated call may be older than the used ones.
+    dated = [call for call in fresh if call.source != UNDATED]
     traffic = [call for call in dated if call.source != LABELLED]
     if all(call.source in (LABELLED, UNDATED) for call in calls):
         traffic = sorted(dated, key=lambda call: hash_fraction(call.id, settings.seed + 3))
-    wanted = min(round(settings.calibration_share * len(calls)), settings.most_calibration)
-    calibration = traffic[-wanted:] if wanted else []
+    count = min(round(settings.calibration_share * len(calls)), settings.most_calibration)
+    calibration = traffic[-count:] if count else []
     return split_by_ids(calls, {call.id for call in calibration}, shape, settings)
 
 
 def _exclude_shared_periods(
     fresh: Sequence[LearnedCall], calls: Sequence[LearnedCall], used: Collection[str], seed: int
 ) -> list[LearnedCall]:
-    """Without calls of times at which another version came whose calls are used: versions that were merged
-    after each had its own training. What is left of one alone is not like the traffic of both.
+    """Leaves out calls of times when another version was in use whose calls are used already, as with
+    versions merged after separate trainings: the calls left of one version are not like the traffic of both.
     """
     traffic = [call for call in calls if call.source not in (LABELLED, UNDATED)]
     first, last = dict[str, float](), dict[str, float]()
@@ -334,10 +340,10 @@ def _exclude_shared_periods(
 
 
 def sample_like_traffic(calls: Sequence[LearnedCall], seed: int) -> list[LearnedCall]:
-    """Calls that are like the traffic. While a student answers, of its calls only audits are recorded, and of
-    the LLM's all: these would be too many. Each call therefore stays with the probability `weight`, which was
-    settled when it was answered, whatever became of the mode, the share and the audits later. What an earlier
-    layout of the store has between audits is without weights, and proves nothing.
+    """A sample of the calls that is distributed like the traffic. While a student answers, only the audits of
+    its calls are recorded, but all calls of the LLM, which would be too many. Each call therefore stays with
+    the probability `weight`, which was fixed when it was answered. Calls that an earlier layout of the store
+    recorded between audits have no weights, and are left out.
     """
     unknown = [call.began for call in calls if call.source == AUDIT and call.weight is None]
     first, last = (min(unknown), max(unknown)) if unknown else (math.inf, -math.inf)
@@ -349,14 +355,16 @@ def sample_like_traffic(calls: Sequence[LearnedCall], seed: int) -> list[Learned
 
 
 def is_drawn(call: LearnedCall | Call, seed: int) -> bool:
-    """Whether a call stays, by chance, among those that are like the traffic."""
+    """Whether a call stays in a sample that is distributed like the traffic; by a hash of its id."""
     return call.weight is None or hash_fraction(call.id, seed + 2) < call.weight
 
 
 def split_by_ids(
     calls: Sequence[LearnedCall], calibration: Collection[str], shape: AnswerShape, settings: LearnSettings
 ) -> CallSplit:
-    """The same with the ids of the calibration calls given, as a training that goes on has them."""
+    """Splits calls whose calibration ids are given, as in a resumed training. Raises InputError where there
+    are too few texts.
+    """
     calibration = set(calibration)
     learned = [call for call in calls if call.id not in calibration]
     dev = [call for call in learned if hash_fraction(call.text, settings.seed) < settings.dev_share]
@@ -378,7 +386,7 @@ def split_by_ids(
 
 
 def group_ids_by_use(parts: CallSplit) -> Mapping[str, list[str]]:
-    """Ids by what their calls are for."""
+    """The ids of the calls of train, dev and calibration."""
     return {
         "train": [call.id for call in parts.learned if call.id not in parts.judging],
         "dev": sorted(parts.judging),

@@ -1,8 +1,7 @@
-"""What limits a student: how often the teacher contradicts itself and refuses, and how many calls there are.
+"""What limits a student: how often the teacher contradicts itself or refuses, and the number of calls.
 
-How agreement grows with the calls learned from: the cheap tier is trained on parts of the texts, and its
-disagreement on dev falls as a power law. Another tier's is taken to fall at the same pace, from where it
-stands.
+The learning curve: the cheap tier is trained on parts of the texts, and a power law is fitted to its
+disagreement on dev. Another tier is assumed to improve at the same rate from its own disagreement.
 """
 
 import math
@@ -26,7 +25,7 @@ from bertsmith.mirror.learning.understand import SiteProfile
 from bertsmith.mirror.store import Store
 from bertsmith.mirror.student_file import TeacherCeiling
 
-_FEWEST = 20  # inputs, below which nothing is said
+_FEWEST = 20  # inputs, below which there is no estimate
 _SHARES = (0.125, 0.25, 0.5)
 _SMALLEST_PART = 20  # texts of the smallest part
 
@@ -34,8 +33,8 @@ _SMALLEST_PART = 20  # texts of the smallest part
 def estimate_teacher_ceiling(
     calls: Sequence[LearnedCall], again: Sequence[LearnedCall], shape: AnswerShape, delta: float
 ) -> TeacherCeiling | None:
-    """From `again`, the inputs that were asked once more for this purpose; else from texts that came twice by
-    themselves, which are not drawn at random. None for fewer than twenty inputs.
+    """The best agreement with the teacher that any model can reach, from the inputs asked `again`; without
+    enough of them, from texts that came twice, which are no random sample. None for fewer than 20 inputs.
     """
     first: dict[str, LearnedCall] = {}
     pairs: dict[str, tuple[LearnedCall, LearnedCall]] = {}
@@ -43,15 +42,15 @@ def estimate_teacher_ceiling(
         earlier = first.setdefault(call.text, call)
         if earlier is not call and call.text not in pairs:
             pairs[call.text] = earlier, call
-    asked = {call.text: (first[call.text], call) for call in reversed(again) if call.text in first}
-    chosen = asked if len(asked) >= _FEWEST else pairs
+    asked_again = {call.text: (first[call.text], call) for call in reversed(again) if call.text in first}
+    chosen = asked_again if len(asked_again) >= _FEWEST else pairs
     if len(chosen) < _FEWEST:
         return None
-    # Between two numbers that are two tolerances apart, one of ours agrees with both.
-    fields = tuple(each.model_copy(update={"tolerance": 2 * each.tolerance}) for each in shape.fields)
+    # A model's number between two that are two tolerances apart agrees with both.
+    fields = tuple(field.model_copy(update={"tolerance": 2 * field.tolerance}) for field in shape.fields)
     tolerant = shape.model_copy(update={"fields": fields})
     differing, far_apart = (
-        sum(_contradicts(each, *pair) for pair in chosen.values()) for each in (shape, tolerant)
+        sum(_contradicts(rule, *pair) for pair in chosen.values()) for rule in (shape, tolerant)
     )
     return TeacherCeiling(
         inputs=len(chosen),
@@ -59,12 +58,12 @@ def estimate_teacher_ceiling(
         low=ceiling(differing, len(chosen), delta).best_agreement.low,
         high=ceiling(far_apart, len(chosen), delta).best_agreement.high,
         delta=delta,
-        asked_again=chosen is asked,
+        asked_again=chosen is asked_again,
     )
 
 
 def _contradicts(shape: AnswerShape, one: LearnedCall, other: LearnedCall) -> bool:
-    """What stands beside the fields, and is the same in both, is no contradiction."""
+    """Whether two answers differ. Parts beside the fields that are equal in both are no contradiction."""
     return any(
         written(one.values.get(path, ABSENT)) != written(other.values.get(path, ABSENT))
         for path in shape.differing(one.values, other.values)
@@ -72,28 +71,28 @@ def _contradicts(shape: AnswerShape, one: LearnedCall, other: LearnedCall) -> bo
 
 
 def describe_refusals(store: Store, understood: SiteProfile) -> str:
-    """How often it gave no answer with the schema, in a sentence; empty where it always did. Such calls are
-    not recorded, and so in no claim.
+    """How often the LLM gave no answer with the schema, in a sentence; empty where it always did. Such calls
+    are not recorded, so no claim covers them.
     """
-    versions, reasons = {each.version for each in understood.versions}, Counter[str]()
+    versions, reasons = {version.version for version in understood.versions}, Counter[str]()
     for (version, _, outcome), (calls, _) in StageStore(store).tallies().items():
         if version in versions and outcome.startswith(REFUSED):
             reasons[outcome.removeprefix(REFUSED)] += calls
     if not reasons:
         return ""
-    said = ", ".join(f"{reason} {calls:,}" for reason, calls in reasons.most_common())
+    listed = ", ".join(f"{reason} {calls:,}" for reason, calls in reasons.most_common())
     return (
         f"The LLM gave no answer with the schema to {reasons.total():,} calls beside these "
-        f"{understood.calls:,} ({said}). No claim is about them; in shadow, in canary and in audits a sure "
+        f"{understood.calls:,} ({listed}). No claim is about them; in shadow, in canary and in audits a sure "
         "student counts as differing."
     )
 
 
 @dataclass(frozen=True)
 class CallCurve:
-    """Agreement on dev's `calls` by the texts learned from, of the cheap tier; `tier` names whose forecast it
-    is and `reached` its agreement with all texts, which `recorded` calls hold, those kept to choose and prove
-    with among them.
+    """The cheap tier's `agreements` on dev (`calls` of them) by the number of texts learned from (`rows`).
+    The forecast is for `tier`, whose agreement with all texts is `reached`. `recorded` counts all calls,
+    including those of dev and calibration.
     """
 
     rows: tuple[int, ...]
@@ -105,10 +104,14 @@ class CallCurve:
     recorded: int
 
     def forecast(self, agreement: float) -> str:
-        """'About 1,400 more calls to reach 95 % (from 900 to 2,600).' So many go to a text as until now."""
+        """'About 1,400 more calls to reach 95 % (from 900 to 2,600).' Assumes as many calls for each text as
+        so far.
+        """
         texts = self.law.rows_for(agreement)
         # Divided first, so that as many texts as there are come to exactly the calls recorded.
-        needed, low, high = (self.recorded * (each / self.rows[-1]) for each in (texts.rows, *texts.interval))
+        needed, low, high = (
+            self.recorded * (count / self.rows[-1]) for count in (texts.rows, *texts.interval)
+        )
         return replace(texts, have=self.recorded, rows=needed, interval=Interval(low, high)).as_sentence()
 
 
@@ -122,20 +125,21 @@ def fit_call_curve(
     seed: int,
     recorded: int,
 ) -> CallCurve | None:
-    """None for too few texts, and for answers that the cheap tier can't give. `floor` is the least that the
-    teacher's own contradictions allow; `recorded` are the calls that all texts come of.
+    """Fits the learning curve. None for too few texts, and for answers with quotes, which the cheap tier
+    can't give. `floor`: the disagreement that the teacher's contradictions make unavoidable; `recorded`: the
+    number of all calls.
     """
     if len(train) * _SHARES[0] < _SMALLEST_PART or any(field.kind == "spans" for field in shape.fields):
         return None
     order = sorted(train, key=lambda call: hash_fraction(call.text, seed + 1))
     rows = [round(share * len(train)) for share in (*_SHARES, 1.0)]
-    wrong = [_count_disagreements(order[:count], dev, shape) for count in rows]
-    if any(each is None for each in wrong):
+    disagreements = [_count_disagreements(order[:count], dev, shape) for count in rows]
+    counts = [count for count in disagreements if count is not None]
+    if len(counts) < len(disagreements):
         return None
-    counts = [each for each in wrong if each is not None]
     law = fit_power_law(rows, counts, [len(dev)] * len(rows), min(floor, 0.5), seed)
-    agreements = tuple(1 - each / len(dev) for each in counts)
-    if tier != "tf-idf":  # through the other tier's disagreement at all rows
+    agreements = tuple(1 - count / len(dev) for count in counts)
+    if tier != "tf-idf":  # shift the law through the other tier's disagreement at all rows
         count = len(reached.differs)
         rate = (reached.differs.sum() + 0.5) / (count + 1)
         excess = max(float(rate) - law.floor, 0.5 / count)
@@ -149,7 +153,7 @@ def _count_disagreements(
 ) -> int | None:
     try:
         heads = build_heads(shape, train)
-    except InputError:  # so few may hold none of a field's values
+    except InputError:  # so few calls may have no value of some field
         return None
     model = fit_word_model(train, heads, shape)
     if model is None:

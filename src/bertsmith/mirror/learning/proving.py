@@ -1,8 +1,8 @@
-"""What is proven of the candidates, by calls that nothing was chosen by (docs/guarantees.md), and how it is
-said.
+"""Proves the candidates' claims on calibration calls, by which nothing was chosen (docs/guarantees.md), and
+puts them into words.
 
-One test proves all: of each candidate the whole answer and, where there are several, each field. Their claims
-hold together, so that whichever candidate is taken, its claims hold.
+One test covers the claims of all candidates: on the whole answer and, where there are several fields, on each
+of them. The claims hold together, so they hold for whichever candidate is chosen. Read `prove` first.
 
 E calls, T thresholds.
 """
@@ -31,15 +31,15 @@ from bertsmith.mirror.learning.tiers import StudentCandidate, TeacherComparison
 from bertsmith.mirror.student_file import Claim, Claims, TeacherCeiling
 
 _WHOLE = ""
-_PLACES = 40  # thresholds that are looked at on dev
-_FEWEST_ON_DEV = 10  # answers, by which dev says that a candidate might be good enough
+_PLACES = 40  # numbers of answers that are tried on dev
+_FEWEST_ON_DEV = 10  # answers on dev, below which a low risk may be chance
 _NOT = "not proven"
 
 
 @dataclass(frozen=True)
 class ProofResult:
-    """The chosen candidate's number and its claims. `why`: why nothing is proven of it, or empty; `tried`:
-    whether the calibration calls have been looked at.
+    """The index of the chosen candidate and its claims. `why`: the reason why nothing is proven, or empty;
+    `tried`: whether the calibration calls were used.
     """
 
     chosen: int
@@ -49,35 +49,35 @@ class ProofResult:
 
 
 def estimate_coverage(confidence: Floats, differs: Bools, epsilon: float) -> float:
-    """The largest share of these calls (E,) of dev that might be answered with at most `epsilon` of the
-    answers differing; 0 where that is a handful. It proves nothing.
+    """The largest share of the dev calls (E,) that could be answered with at most `epsilon` of the answers
+    differing; 0 for fewer than ten answers. An estimate, no proof.
     """
-    wrong = _count_errors(confidence, differs)
-    answered = np.arange(1, len(wrong) + 1)
-    fine = answered[(wrong <= epsilon * answered) & (answered >= _FEWEST_ON_DEV)]
-    return float(fine.max() / len(confidence)) if len(fine) else 0.0
+    errors = _count_errors(confidence, differs)
+    answered = np.arange(1, len(errors) + 1)
+    acceptable = answered[(errors <= epsilon * answered) & (answered >= _FEWEST_ON_DEV)]
+    return float(acceptable.max() / len(confidence)) if len(acceptable) else 0.0
 
 
 def _count_errors(confidence: Floats, differs: Bools) -> Ints:
-    """(A,) how many of the surest 1, 2, … answers differ, of the A that are ever given."""
+    """(A,): how many of the 1, 2, … most confident answers differ, over the A answers that are ever given."""
     return np.cumsum(differs[np.argsort(-confidence, kind="stable")], dtype=np.int64)[
         : int((confidence >= 0).sum())
     ]
 
 
 def _candidate_thresholds(confidence: Floats) -> Floats:
-    """Of dev, the last of them 0: it answers all that is ever given."""
+    """(T,) thresholds from the dev calls, descending to 0, which gives every answer that is ever given."""
     return np.unique(np.maximum(threshold_sequence(np.maximum(confidence, 0.0)), 0.0))[::-1]
 
 
 def target_epsilon(settings: LearnSettings) -> float:
-    """What is to be proven; by prices half of the break-even, about which the choice is made."""
+    """The risk to prove; with prices half of the break-even risk."""
     prices = read_prices(settings)
     return settings.epsilon if prices is None else prices.break_even / 2
 
 
 def read_prices(settings: LearnSettings) -> Prices | None:
-    """None where there are none. Raises InputError for prices by which nothing is worth proving."""
+    """The settings' prices, or None. Raises InputError for prices by which no claim is worth proving."""
     if settings.call_price is None or settings.error_price is None:
         return None
     return Prices(settings.call_price, settings.error_price)
@@ -86,26 +86,28 @@ def read_prices(settings: LearnSettings) -> Prices | None:
 def estimate_calls_needed(
     confidence: Floats, differs: Bools, calls: int, epsilon: float, delta: float
 ) -> float:
-    """About how many calibration calls would prove something of a group as often as not, if they are like
-    dev: the fewest over thresholds, infinite where none is good enough. Of dev's `calls` the group has those
-    of `confidence` (E,) and `differs` (E,).
+    """The number of calibration calls that would prove a group's claim with probability one half, if they are
+    like dev: the lowest over all thresholds, infinite where none is good enough. `confidence` (E,) and
+    `differs` (E,) are of the group's calls among the `calls` of dev.
     """
-    wrong = _count_errors(confidence, differs)
-    found = math.inf
-    for answered in np.unique(np.linspace(_FEWEST_ON_DEV, len(wrong), _PLACES).astype(int)).tolist():
-        if answered > len(wrong):
+    errors = _count_errors(confidence, differs)
+    fewest = math.inf
+    for answered in np.unique(np.linspace(_FEWEST_ON_DEV, len(errors), _PLACES).astype(int)).tolist():
+        if answered > len(errors):
             break
-        risk = (float(wrong[answered - 1]) + 0.5) / (answered + 1)
+        risk = (float(errors[answered - 1]) + 0.5) / (answered + 1)
         needed = calls_to_prove(risk, epsilon, delta, 0.5)
         if needed is not None:
-            found = min(found, math.ceil(needed * calls / answered))
-    return found
+            fewest = min(fewest, math.ceil(needed * calls / answered))
+    return fewest
 
 
 def explain_postponement(devs: Sequence[TeacherComparison], calls: int, settings: LearnSettings) -> str:
-    """Why the calibration calls are better kept for another training; empty where they aren't."""
+    """Why the calibration calls should be saved for a later training, in a sentence; empty where they can be
+    used now.
+    """
     epsilon = target_epsilon(settings)
-    groups = [(*of, len(dev.confidence)) for dev in devs for of in _group_calls(dev, settings).values()]
+    groups = [(*group, len(dev.confidence)) for dev in devs for group in _group_calls(dev, settings).values()]
     claims = len(groups) * (CLAIMS if settings.call_price is not None else 1)
     level = settings.delta / claims / STARTS
     needed = fewest_calls(epsilon, level)
@@ -115,13 +117,13 @@ def explain_postponement(devs: Sequence[TeacherComparison], calls: int, settings
             f"to prove {format_upper_percent(epsilon)} of {claims} claim{'s' if claims > 1 else ''}, "
             "whatever they say"
         )
-    if not any(estimate_coverage(*of[:2], epsilon) for of in groups):
+    if not any(estimate_coverage(*group[:2], epsilon) for group in groups):
         return (
             "on the calls that choose, no part of the answers differs in "
             f"{format_upper_percent(epsilon)} or less, "
             "however sure the student is of it"
         )
-    likely = min(estimate_calls_needed(*of, epsilon, level) for of in groups)
+    likely = min(estimate_calls_needed(*group, epsilon, level) for group in groups)
     if likely > calls:
         about = f"about {likely:,.0f}" if math.isfinite(likely) else "a better student"
         return (
@@ -132,7 +134,7 @@ def explain_postponement(devs: Sequence[TeacherComparison], calls: int, settings
 
 
 def empty_claims(settings: LearnSettings) -> Claims:
-    """The claims of a student that has none."""
+    """The claims of a student of which nothing is proven."""
     return Claims(epsilon=target_epsilon(settings), delta=settings.delta, whole=None)
 
 
@@ -142,45 +144,47 @@ def prove(
     calibrations: Sequence[TeacherComparison],
     settings: LearnSettings,
 ) -> ProofResult:
-    """The cheapest that answers enough of the calls, else the one that answers most."""
+    """Proves the claims of all candidates, cheapest first, and chooses the first that answers enough of the
+    calls, else the one that answers most.
+    """
     if settings.call_price is not None:
         claims = _prove_by_prices(devs, calibrations, settings)
     elif settings.by_class is not None:
         claims = _prove_by_class(devs, calibrations, settings)
     else:
         claims = _prove_by_field(devs, calibrations, settings)
-    coverages = [each.coverage for each in claims]  # from the cheapest candidate to the dearest
+    coverages = [claim.coverage for claim in claims]  # from the cheapest candidate to the dearest
     best = int(np.argmax(coverages))
     if coverages[best] <= 0:
         best = int(np.argmax([judged.agreement for judged in devs]))
         return ProofResult(best, claims[best], "the calibration calls don't carry the claim", True)
-    chosen = next((n for n, coverage in enumerate(coverages) if coverage >= settings.enough), best)
+    chosen = next((index for index, coverage in enumerate(coverages) if coverage >= settings.enough), best)
     return ProofResult(chosen, claims[chosen], "", True)
 
 
 def _prove_by_field(
     devs: Sequence[TeacherComparison], calibrations: Sequence[TeacherComparison], settings: LearnSettings
 ) -> list[Claims]:
-    """The whole answer, and each field where there are several."""
-    found = []
+    """Claims on the whole answer, and on each field where there are several."""
+    claims = []
     for dev, proven in zip(devs, _certify_groups(devs, calibrations, settings), strict=True):
         whole = _as_claim(proven[_WHOLE])
         fields = {path: _as_claim(proven[path]) if path in proven else whole for path in dev.fields}
-        found.append(Claims(epsilon=settings.epsilon, delta=settings.delta, whole=whole, fields=fields))
-    return found
+        claims.append(Claims(epsilon=settings.epsilon, delta=settings.delta, whole=whole, fields=fields))
+    return claims
 
 
 def _prove_by_class(
     devs: Sequence[TeacherComparison], calibrations: Sequence[TeacherComparison], settings: LearnSettings
 ) -> list[Claims]:
-    """The whole answer for each value that the model gives the field."""
+    """Claims on the whole answer for each value that the model predicts for the field."""
     return [
         Claims(
             epsilon=settings.epsilon,
             delta=settings.delta,
             whole=None,
             by=settings.by_class,
-            classes={name: _as_claim(each) for name, each in proven.items()},
+            classes={name: _as_claim(certificate) for name, certificate in proven.items()},
             calls=len(calibration.confidence),
         )
         for calibration, proven in zip(
@@ -192,12 +196,12 @@ def _prove_by_class(
 def _certify_groups(
     devs: Sequence[TeacherComparison], calibrations: Sequence[TeacherComparison], settings: LearnSettings
 ) -> list[dict[str, Certificate | None]]:
-    """Of each candidate each group. Which groups there are, and their thresholds, is known from dev."""
+    """The certificates of each candidate's groups by name; the groups and their thresholds come from dev."""
     groups: dict[tuple[int, str], CallGroup] = {}
     for number, (dev, calibration) in enumerate(zip(devs, calibrations, strict=True)):
-        asked = _group_calls(calibration, settings)
+        calibration_groups = _group_calls(calibration, settings)
         for name, (confidence, _) in _group_calls(dev, settings).items():
-            calls = asked.get(name, (np.empty(0), np.empty(0, np.bool_)))
+            calls = calibration_groups.get(name, (np.empty(0), np.empty(0, np.bool_)))
             groups[number, name] = CallGroup(*calls, _candidate_thresholds(confidence), settings.epsilon)
     proven = certify_each(
         {f"{number} {name}": group for (number, name), group in groups.items()}, settings.delta
@@ -206,14 +210,14 @@ def _certify_groups(
 
 
 def _group_calls(judged: TeacherComparison, settings: LearnSettings) -> dict[str, tuple[Floats, Bools]]:
-    """What has a claim of its own, with the confidences and differences of its calls: the whole answer and,
-    where there are several, each field; or the whole answers with each value of a field.
+    """The groups that get a claim of their own, each with the confidences and differences of its calls: the
+    whole answer and, where there are several, each field; or the answers with each value of a field.
     """
     if settings.by_class is not None:
-        said = np.array([as_text(answer[settings.by_class]) for answer in judged.answers])
+        predicted = np.array([as_text(answer[settings.by_class]) for answer in judged.answers])
         return {
-            name: (judged.confidence[said == name], judged.differs[said == name])
-            for name in np.unique(said).tolist()
+            name: (judged.confidence[predicted == name], judged.differs[predicted == name])
+            for name in np.unique(predicted).tolist()
         }
     whole = {_WHOLE: (judged.confidence, judged.differs)}
     by_field = settings.call_price is None and len(judged.fields) > 1
@@ -223,10 +227,10 @@ def _group_calls(judged: TeacherComparison, settings: LearnSettings) -> dict[str
 def _prove_by_prices(
     devs: Sequence[TeacherComparison], calibrations: Sequence[TeacherComparison], settings: LearnSettings
 ) -> list[Claims]:
-    """The whole answer alone."""
+    """Claims on the whole answer, at the threshold that saves most by the prices."""
     prices = read_prices(settings)
     assert prices is not None
-    found = []
+    claims = []
     for dev, calibration in zip(devs, calibrations, strict=True):
         priced = certify_by_prices(
             calibration.confidence,
@@ -237,8 +241,8 @@ def _prove_by_prices(
         )
         whole = _as_claim(priced.certificate if priced is not None else None)
         epsilon = whole.epsilon if whole is not None else prices.break_even
-        found.append(Claims(epsilon=epsilon, delta=settings.delta, whole=whole))
-    return found
+        claims.append(Claims(epsilon=epsilon, delta=settings.delta, whole=whole))
+    return claims
 
 
 def _as_claim(proven: Certificate | None) -> Claim | None:
@@ -247,7 +251,7 @@ def _as_claim(proven: Certificate | None) -> Claim | None:
 
 def describe_claims(claims: Claims, strange: int = 0) -> str:
     """'With 95 % confidence, the answers it gives differ from the LLM's in at most 5 %.' `strange` recorded
-    calls don't fit the template; no claim is about their like.
+    calls don't fit the template, and no claim covers such calls.
     """
     if not claims.coverage:
         return "Nothing is proven, so the LLM goes on answering every call."
@@ -271,7 +275,7 @@ def describe_claims(claims: Claims, strange: int = 0) -> str:
 
 
 def format_claim_rows(claims: Claims) -> list[list[str]]:
-    """Of the whole answer, of each field where there are several, or of each class."""
+    """Table rows: the whole answer and each field where there are several, or each class."""
     if claims.by is not None:
         return [_format_claim_row(f"{claims.by} = {name}", claim) for name, claim in claims.classes.items()]
     rows = [_format_claim_row("whole answer", claims.whole)]
@@ -293,12 +297,12 @@ def _format_claim_row(name: str, claim: Claim | None) -> list[str]:
 
 
 def format_agreement_row(name: str, judged: TeacherComparison) -> list[str]:
-    """A tier, how often its whole answer is the teacher's, and in how many calls that was seen."""
+    """A table row: the tier, its agreement with the teacher, and the number of calls compared."""
     return [name, format_percent(judged.agreement), f"{len(judged.differs):,}"]
 
 
 def describe_ceiling(ceiling: TeacherCeiling | None) -> str:
-    """'Asked again, the LLM contradicts itself in 7 of 200 inputs: …'; empty where it isn't known."""
+    """'Asked again, the LLM contradicts itself in 7 of 200 inputs: …'; empty without a ceiling."""
     if ceiling is None:
         return ""
     how = "Asked again" if ceiling.asked_again else "Where an input came twice"
@@ -310,7 +314,7 @@ def describe_ceiling(ceiling: TeacherCeiling | None) -> str:
 
 
 def format_percent(share: float) -> str:
-    """'95 %', '92.3 %', '0.03 %', '99.97 %': what isn't none or all never reads as if it were."""
+    """'95 %', '92.3 %', '0.03 %', '99.97 %': with as many digits as tell it from 0 and 100 %."""
     digits = 1
     while 0 < share < 1 and float(f"{100 * share:.{digits}f}") in (0.0, 100.0) and digits < 12:
         digits += 1
@@ -318,12 +322,12 @@ def format_percent(share: float) -> str:
 
 
 def _format_confidence(delta: float) -> str:
-    """Never more than it is: '95 %', '99.875 %'."""
+    """The confidence 1 - delta, never rounded up: '95 %', '99.875 %'."""
     return f"{100 - float(format_upper_percent(delta).removesuffix(' %')):.12g} %"
 
 
 def format_upper_percent(share: float) -> str:
-    """Of what is claimed, never less than it is: four digits that count. '1.25 %', '0.2143 %'."""
+    """A claimed share, rounded up to four significant digits: '1.25 %', '0.2143 %'."""
     digits = max(0, 1 - math.floor(math.log10(share)))
     rounded = math.ceil(round(share * 10 ** (digits + 2), 6)) / 10**digits
     return f"{rounded:.10g} %"

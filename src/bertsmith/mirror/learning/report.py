@@ -1,11 +1,12 @@
-"""What a training found: report.html of a student, and the same for the store, without texts.
+"""The findings of a training: a student's report.html, and the same for the store, without texts.
 
-The page says what is proven, what the student answers at which risk, where it differs from its teacher and
-how it learns. It has some calls' texts, is as private as they are, and is not changed when a call is deleted.
+The page shows the proven claims, the risk by the share of calls answered, the differences from the teacher
+and the learning curve. It contains texts of calls, is as private as they are, and doesn't change when a call
+is deleted. Read `render_report` first.
 
-What the store keeps has none: an example is named by its call, so that it is gone when the call is. Quotes
-are texts, and so is what an answer has beside its fields or beside a field's known values: they are counted,
-and left out.
+The store's findings contain no texts: an example is named by its call, so that it disappears with the call.
+Quotes are texts too, and so are parts beside the fields and values that a field doesn't know: they are
+counted and left out.
 """
 
 from collections import Counter
@@ -37,16 +38,16 @@ if TYPE_CHECKING:
 
 
 _CONFUSIONS, _LONGEST = 40, 240  # rows, characters of a text
-_FEWEST_SHOWN = 20  # answers, below which a risk is a matter of chance
+_FEWEST_SHOWN = 20  # answers, below which a risk is mostly chance
 _MOST_PAIRS = 40
 _QUOTED, _TEXT = "quotes", "a text"
-_FORECAST = 4  # times the texts learned from, that a curve is drawn on to
+_FORECAST = 4  # the curve is extended to so many times the texts learned from
 
 
 @dataclass(frozen=True)
 class StudentReport:
-    """What the page is made of; `calibration` is None where the calls weren't looked at, `why` says why
-    nothing is proven, `strange` calls don't fit the template.
+    """The contents of the page. `calibration` is None where those calls weren't used; `why` is the reason why
+    nothing is proven, or empty; `strange` counts the calls that don't fit the template.
     """
 
     file: StudentFile
@@ -61,10 +62,10 @@ class StudentReport:
 
 
 def render_report(report: StudentReport) -> str:
-    """The page as text; texts and values are escaped."""
+    """The HTML page; texts and values are escaped."""
     file, judged = report.file, report.calibration or report.dev
     calls = report.parts.calibration if report.calibration is not None else report.parts.dev
-    of = "calibration" if report.calibration is not None else "dev"
+    part = "calibration" if report.calibration is not None else "dev"
     fitting = "of the calls that fit the template" if report.strange else "of the calls"
     return render_page(
         "student.html.jinja",
@@ -89,56 +90,58 @@ def render_report(report: StudentReport) -> str:
         tiers=Table(
             "On the calls that choose",
             ["tier", "agrees", "calls"],
-            [format_agreement_row(name, each) for name, each in report.tiers.items()],
+            [format_agreement_row(name, comparison) for name, comparison in report.tiers.items()],
         ),
-        pictures=_draw_pictures(report, judged, of),
+        pictures=_draw_pictures(report, judged, part),
         curve=report.curve.forecast(1 - file.claims.epsilon) if report.curve is not None else "",
         ceiling=describe_ceiling(file.ceiling),
         confusions=_build_confusion_table(report.shape, judged, calls),
-        of=of,
-        templates=list(dict.fromkeys(each.shown() for each in file.templates.values())),
+        of=part,
+        templates=list(dict.fromkeys(template.shown() for template in file.templates.values())),
         facts=_list_facts(report),
     )
 
 
 def _list_facts(report: StudentReport) -> list[tuple[str, str]]:
     file = report.file
-    found = [
+    facts = [
         ("site", file.site),
         ("teacher", file.teacher),
         ("versions", ", ".join(file.templates)),
         ("learned from", _describe_calls(file.trained_on)),
     ]
-    return [*found, ("proven with", _describe_calls(file.calibration))] if file.calibration.calls else found
+    if file.calibration.calls:
+        facts.append(("proven with", _describe_calls(file.calibration)))
+    return facts
 
 
 def _describe_calls(used: CallsUsed) -> str:
     began, ended = (
-        datetime.fromtimestamp(each, UTC).strftime("%Y-%m-%d") for each in (used.began, used.ended)
+        datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%d") for time in (used.began, used.ended)
     )
     return f"{used.calls:,} calls, {used.texts:,} texts, {began} to {ended}"
 
 
-def _draw_pictures(report: StudentReport, judged: TeacherComparison, of: str) -> list[tuple[str, Any]]:
-    found = [
+def _draw_pictures(report: StudentReport, judged: TeacherComparison, part: str) -> list[tuple[str, Any]]:
+    pictures = [
         (
-            f"Answers by how many are answered ({of})",
+            f"Answers by how many are answered ({part})",
             as_markup(picture("Share of answers that differ, by share answered", _plot_risk(report, judged))),
         )
     ]
     if report.curve is not None:
-        found.append(
+        pictures.append(
             (
                 "Agreement by texts learned from (dev)",
                 as_markup(picture("Learning curve", _plot_curve(report.curve))),
             )
         )
-    return found
+    return pictures
 
 
 def _plot_risk(report: StudentReport, judged: TeacherComparison) -> Any:
-    calls, given = len(judged.confidence), int((judged.confidence >= 0).sum())
-    order = np.argsort(-judged.confidence, kind="stable")[:given]
+    calls, given_count = len(judged.confidence), int((judged.confidence >= 0).sum())
+    order = np.argsort(-judged.confidence, kind="stable")[:given_count]
     answered = np.arange(1, len(order) + 1)
     risk = np.cumsum(judged.differs[order]) / answered
     first = min(_FEWEST_SHOWN, len(order)) - 1
@@ -172,7 +175,7 @@ def _plot_curve(curve: CallCurve) -> Any:
         rows = np.geomspace(curve.rows[0], 4 * curve.rows[-1], 50)
         axes.plot(
             rows,
-            [1 - curve.law.disagreement(each) for each in rows],
+            [1 - curve.law.disagreement(count) for count in rows],
             color=SECOND if curve.tier != "tf-idf" else MUTED,
             linewidth=1,
             linestyle="dashed",
@@ -189,19 +192,19 @@ def _plot_curve(curve: CallCurve) -> Any:
 def _build_confusion_table(
     shape: AnswerShape, judged: TeacherComparison, calls: Sequence[LearnedCall]
 ) -> Table:
-    """The most frequent differences, each with a text, the surest of its kind."""
-    found = find_confusions(shape, judged, calls)
+    """The most frequent differences, each with the text where the student was most confident."""
+    confusions = find_confusions(shape, judged, calls)
     rows = [
         [
-            *map(_shorten, (each.path, each.taught, each.ours)),
-            f"{each.calls:,}",
-            f"{each.confidence:.2f}",
-            _shorten(each.example.text),
+            *map(_shorten, (confusion.path, confusion.taught, confusion.ours)),
+            f"{confusion.calls:,}",
+            f"{confusion.confidence:.2f}",
+            _shorten(confusion.example.text),
         ]
-        for each in found[:_CONFUSIONS]
+        for confusion in confusions[:_CONFUSIONS]
     ]
     columns = ["the LLM says", "the student says", "calls", "confidence", "for instance"]
-    more = max(len(found) - _CONFUSIONS, 0)
+    more = max(len(confusions) - _CONFUSIONS, 0)
     if len(shape.fields) == 1:
         return Table("", columns, [row[1:] for row in rows], more, frozenset({0, 1, 4}))
     return Table("", ["field", *columns], rows, more, frozenset({0, 1, 2, 5}))
@@ -213,8 +216,8 @@ def _shorten(text: str) -> str:
 
 @dataclass(frozen=True)
 class FieldConfusion:
-    """Of the field at `path` the teacher said `taught` and the student `ours` in `calls` calls; `example` is
-    the one that the student was surest of, and `values` are the two as they were read there.
+    """In `calls` calls the field at `path` was `taught` by the teacher and `ours` by the student. `example`
+    is the call with the student's highest confidence, and `values` are both answers' values there.
     """
 
     path: str
@@ -229,7 +232,7 @@ class FieldConfusion:
 def find_confusions(
     shape: AnswerShape, judged: TeacherComparison, calls: Sequence[LearnedCall]
 ) -> list[FieldConfusion]:
-    """The most frequent first."""
+    """All pairs of differing values with their number of calls, the most frequent first."""
     counts: Counter[tuple[str, str, str]] = Counter()
     surest: dict[tuple[str, str, str], tuple[float, LearnedCall, tuple[Any, Any]]] = {}
     for ours, call, confidence in zip(judged.answers, calls, judged.confidence, strict=True):
@@ -243,7 +246,7 @@ def find_confusions(
 
 
 def summarise_findings(report: StudentReport) -> dict[str, Any]:
-    """JSON."""
+    """The findings without texts, as the JSON object that the store keeps for the mirror's page."""
     file, judged = report.file, report.calibration or report.dev
     calls = report.parts.calibration if report.calibration is not None else report.parts.dev
     confusions = summarise_confusions(report.shape, find_confusions(report.shape, judged, calls))
@@ -266,48 +269,48 @@ def summarise_findings(report: StudentReport) -> dict[str, Any]:
 
 
 def summarise_confusions(shape: AnswerShape, confusions: Sequence[FieldConfusion]) -> list[dict[str, Any]]:
-    """As JSON, the most frequent first; those that differ in their texts alone are one."""
+    """Confusions as JSON without texts, the most frequent first; those that differ only in texts are one."""
     fields = {field.path: field for field in shape.fields}
-    found: dict[tuple[str, str, str], dict[str, Any]] = {}
-    for each in confusions:
+    rows: dict[tuple[str, str, str], dict[str, Any]] = {}
+    for confusion in confusions:
         taught, ours = (
-            said if _is_known(fields.get(each.path), value) else _TEXT
-            for said, value in zip((each.taught, each.ours), each.values, strict=True)
+            label if _is_known(fields.get(confusion.path), value) else _TEXT
+            for label, value in zip((confusion.taught, confusion.ours), confusion.values, strict=True)
         )
-        if each.path in fields and fields[each.path].kind == "spans":
+        if confusion.path in fields and fields[confusion.path].kind == "spans":
             taught, ours = _QUOTED, f"other {_QUOTED}"
-        row = {"confidence": each.confidence, "call": each.example.id}
-        same = found.setdefault(
-            (each.path, taught, ours),
-            {"field": each.path, "taught": taught, "ours": ours, "calls": 0, **row},
+        example = {"confidence": confusion.confidence, "call": confusion.example.id}
+        row = rows.setdefault(
+            (confusion.path, taught, ours),
+            {"field": confusion.path, "taught": taught, "ours": ours, "calls": 0, **example},
         )
-        same["calls"] += each.calls
-        if each.confidence > same["confidence"]:
-            same |= row
-    return sorted(found.values(), key=lambda row: -row["calls"])
+        row["calls"] += confusion.calls
+        if confusion.confidence > row["confidence"]:
+            row |= example
+    return sorted(rows.values(), key=lambda row: -row["calls"])
 
 
 def _is_known(field: Field | None, value: Any) -> bool:
-    """It is no text, or one of the field's own."""
+    """Whether a value is no text, or one of the field's known values."""
     if value is None or value is ABSENT or isinstance(value, bool) or is_number(value):
         return True
     if field is None:
         return False
-    known = {written(each) for each in (field.values if field.kind == "labels" else field.classes)}
+    known = {written(own) for own in (field.values if field.kind == "labels" else field.classes)}
     if field.kind == "labels":
-        return isinstance(value, tuple) and all(written(each) in known for each in value)
+        return isinstance(value, tuple) and all(written(label) in known for label in value)
     return written(value) in known
 
 
 def summarise_curve(curve: CallCurve, target: float) -> dict[str, Any]:
-    """Measured points (texts learned from, agreement), and the law drawn on."""
+    """The learning curve as JSON: measured points (texts learned from, agreement), and the power law."""
     rows = np.geomspace(curve.rows[0], _FORECAST * curve.rows[-1], 24)
     return {
         "measured": list(zip(curve.rows, curve.agreements, strict=True)),
         "calls": curve.calls,
         "tier": curve.tier,
         "reached": curve.reached,
-        "law": [(float(each), float(1 - curve.law.disagreement(each))) for each in rows],
+        "law": [(float(count), float(1 - curve.law.disagreement(count))) for count in rows],
         "target": target,
         "forecast": curve.forecast(target),
     }

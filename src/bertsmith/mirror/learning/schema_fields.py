@@ -1,4 +1,5 @@
-"""A JSON schema, and answers that followed it → the fields that a model can learn, and what it can't.
+"""Infers the fields that a model can learn, and the parts that it can't, from a JSON schema and answers that
+follow it. Read `infer_shape` first.
 
 enum, const, boolean                    their values
 integer, number                         few values in the schema or seen: ordinal; else a number
@@ -37,37 +38,37 @@ Keys = tuple[str, ...]
 _TYPES = {
     str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null", list: "array",
 }  # fmt: skip
-MOST_VALUES = 100  # of a field whose values are those that were seen
-_EACH = 10  # answers for each of them on average: fewer, and there are more values than were seen
-_MOST_NUMBERS = 20  # values of a number that are learned one by one
-_QUOTED = 0.95  # of the texts of a field, to be taken for quotes
-_TOLERANCE = 0.05  # of the middle 90 % of the numbers seen
+MOST_VALUES = 100  # of a field whose values are taken from the answers
+_EACH = 10  # least answers for each value on average; with fewer, values are likely missing
+_MOST_NUMBERS = 20  # most values of a number that are learned as classes
+_QUOTED = 0.95  # least share of a field's texts that are quotes of the input
+_TOLERANCE = 0.05  # as a share of the range of the middle 90 % of the numbers
 
 
 class FieldObservation(NamedTuple):
-    """A value of a field, and the input of its call, "" where it isn't known."""
+    """A field's value in one answer, and the input text of its call, "" where it is unknown."""
 
     value: Any
     text: str
 
 
 class AnswerObservation(NamedTuple):
-    """An answer, and the input of its call."""
+    """One answer, and the input text of its call, "" where it is unknown."""
 
     answer: Json
     text: str
 
 
 def infer_shape(schema: Mapping[str, Json], observations: Sequence[AnswerObservation]) -> AnswerShape:
-    """What the answers hold. Where the schema has no properties, as of json_object, they are those of the
-    answers.
+    """The fields, constants and unsupported parts of the answers. Where the schema has no properties, as with
+    json_object, a schema is inferred from the answers.
     """
-    described = dict(schema) if _properties(schema) else _infer_schema([each.answer for each in observations])
-    walk = _SchemaWalk(described, observations)
-    if not _properties(described):
+    root = dict(schema) if _properties(schema) else _infer_schema([seen.answer for seen in observations])
+    walk = _SchemaWalk(root, observations)
+    if not _properties(root):
         walk.refuse((), "no object with fields", required=True)
     else:
-        walk.object(described, (), 0)
+        walk.object(root, (), 0)
         walk.refuse_ambiguous()
     return AnswerShape(
         fields=tuple(walk.fields),
@@ -79,10 +80,12 @@ def infer_shape(schema: Mapping[str, Json], observations: Sequence[AnswerObserva
 
 @dataclass
 class _SchemaNode:
-    """A schema without null and references, and how it may be missing."""
+    """A schema without null and references: the values of an enumeration, whether null is allowed, and the
+    number of different shapes.
+    """
 
     schema: Mapping[str, Json]
-    values: list[Json] | None  # of an enumeration
+    values: list[Json] | None  # None: no enumeration
     nullable: bool
     variants: int = 1
 
@@ -99,28 +102,29 @@ class _SchemaWalk:
         self.refused.append(UnsupportedPart(keys=keys, why=why, required=required))
 
     def refuse_ambiguous(self) -> None:
-        """Parts that have one path, such as the key a.b beside the key b in a."""
-        parts = [each.keys for some in (self.fields, self.refused, self.constants) for each in some]
+        """Refuses parts with the same path, such as the key a.b beside the key b in a."""
+        groups = (self.fields, self.refused, self.constants)
+        parts = [part.keys for group in groups for part in group]
         counts = Counter(map(path_of, parts))
         for keys in parts:
             if counts.pop(path_of(keys), 1) > 1:
                 self.refuse(keys, "several keys that are written alike", required=True)
 
     def object(self, schema: Mapping[str, Json], keys: Keys, depth: int) -> None:
-        """Its properties, one by one."""
+        """Adds the properties of an object."""
         required = schema.get("required")
         required = required if isinstance(required, list) else []
         for name, inner in _properties(schema).items():
             own = (*keys, name)
             seen = self.seen(own)
-            missing = any(each.value is ABSENT for each in seen)
+            missing = any(value.value is ABSENT for value in seen)
             optional = name not in required and (missing or not seen)
             self.property(inner if isinstance(inner, dict) else {}, own, seen, optional, depth + 1)
 
     def property(
         self, schema: Mapping[str, Json], keys: Keys, seen: list[FieldObservation], optional: bool, depth: int
     ) -> None:
-        """One field, one constant, a refusal, or an object's."""
+        """Adds a property: a field, a constant, an unsupported part, or the parts of an object."""
         node = self.resolved(schema, depth)
         if node.variants > 1 or depth > _DEEPEST:
             self.refuse(keys, "several shapes in one place", required=not optional)
@@ -135,15 +139,15 @@ class _SchemaWalk:
         elif node.values is not None and len(node.values) == 1 and not optional and not node.nullable:
             self.constants.append(Constant(keys=keys, value=node.values[0]))
         else:
-            found = self.field(node, seen)
-            if isinstance(found, str):
-                self.refuse(keys, found, required=not optional)
+            description = self.field(node, seen)
+            if isinstance(description, str):
+                self.refuse(keys, description, required=not optional)
             else:
-                own = Field(keys=keys, nullable=node.nullable, optional=optional, **found)
+                own = Field(keys=keys, nullable=node.nullable, optional=optional, **description)
                 self.fields.append(own.model_copy(update={"empty": _usual_empty_value(own, seen)}))
 
     def field(self, node: _SchemaNode, seen: list[FieldObservation]) -> dict[str, Any] | str:
-        """What a Field has beside its place, or why there is none."""
+        """The attributes of a Field, or the reason why the property can't be learned."""
         if (values := node.values) is not None:
             if values and all(isinstance(value, bool) for value in values):
                 return {"kind": "boolean", "values": tuple(values)}
@@ -158,17 +162,17 @@ class _SchemaWalk:
             return self.array(node.schema, seen)
         if kind != "string":
             return "no type that could be learned"
-        given = [each for each in seen if isinstance(each.value, str)]
-        if not given and (node.nullable or not seen):
-            # Never a text so far: null, or nothing, is all there is to learn.
+        texts = [value for value in seen if isinstance(value.value, str)]
+        if not texts and (node.nullable or not seen):
+            # No text so far: only null or absence can be learned.
             return {"kind": "enum", "is_observed": True} if seen else _FREE
-        if few := list_few_values(given):
+        if few := list_few_values(texts):
             return {"kind": "enum", "values": few, "is_observed": True}
         quotes = {"kind": "spans", "values": ("",), "spans": SpanForm(form="text")}
-        return quotes if are_quotes(given) else _FREE
+        return quotes if are_quotes(texts) else _FREE
 
     def array(self, schema: Mapping[str, Json], seen: list[FieldObservation]) -> dict[str, Any] | str:
-        """Labels or quotes."""
+        """The attributes of a field of labels or quotes, or the reason why the list can't be learned."""
         items = schema.get("items")
         node = self.resolved(items if isinstance(items, dict) else {}, 1)
         if node.variants > 1 or node.nullable:
@@ -176,21 +180,21 @@ class _SchemaWalk:
         if node.values is not None:
             return {"kind": "labels", "values": tuple(node.values)}
         inner = [
-            FieldObservation(item, each.text)
-            for each in seen
-            if isinstance(each.value, list)
-            for item in each.value
+            FieldObservation(item, value.text)
+            for value in seen
+            if isinstance(value.value, list)
+            for item in value.value
         ]
-        if not inner and any(each.value == [] for each in seen):
-            # Never filled so far: that is all there is to learn.
+        if not inner and any(value.value == [] for value in seen):
+            # Never filled so far: only the empty list can be learned.
             return {"kind": "labels", "is_observed": True}
         if node.schema.get("type") == "string":
-            given = [each for each in inner if isinstance(each.value, str)]
-            if few := list_few_values(given):
+            texts = [item for item in inner if isinstance(item.value, str)]
+            if few := list_few_values(texts):
                 return {"kind": "labels", "values": few, "is_observed": True}
-            if are_quotes(given):
+            if are_quotes(texts):
                 return {"kind": "spans", "values": ("",), "spans": SpanForm(form="texts")}
-            return "a list of free texts" if given else "a list that was never filled"
+            return "a list of free texts" if texts else "a list that was never filled"
         if _properties(node.schema):
             return self.list_of_objects(node.schema, inner)
         return "a list of neither labels nor quotes"
@@ -198,14 +202,16 @@ class _SchemaWalk:
     def list_of_objects(
         self, schema: Mapping[str, Json], seen: list[FieldObservation]
     ) -> dict[str, Any] | str:
-        """Quotes with their kind: one free text, and at most one enumeration."""
+        """The attributes of a field of quotes with their kind: one free text, and at most one enumeration; or
+        the reason why the list can't be learned.
+        """
         texts, kinds = list[str](), dict[str, tuple[Json, ...]]()
         for name, inner in _properties(schema).items():
             node = self.resolved(inner if isinstance(inner, dict) else {}, 1)
             values = [
-                FieldObservation(each.value[name], each.text)
-                for each in seen
-                if isinstance(each.value, dict) and isinstance(each.value.get(name), str)
+                FieldObservation(item.value[name], item.text)
+                for item in seen
+                if isinstance(item.value, dict) and isinstance(item.value.get(name), str)
             ]
             if node.values:
                 kinds[name] = tuple(node.values)
@@ -226,20 +232,20 @@ class _SchemaWalk:
         return {"kind": "spans", "values": kinds.get(label, ("",)), "spans": form}
 
     def resolved(self, schema: Mapping[str, Json], depth: int) -> _SchemaNode:
-        """Without references and null; several enumerations as one."""
+        """The schema without references and null; several enumerations become one."""
         variants = list(self.variants(schema, depth))
-        nullable = any(_is_null(each) for each in variants)
-        others = [each for each in variants if not _is_null(each)]
-        enumerated = [_enum_values(each) for each in others]
-        if (others or nullable) and all(each is not None for each in enumerated):
-            values = [value for each in enumerated for value in each or ()]
+        nullable = any(_is_null(variant) for variant in variants)
+        others = [variant for variant in variants if not _is_null(variant)]
+        enumerations = [_enum_values(variant) for variant in others]
+        if (others or nullable) and all(values is not None for values in enumerations):
+            values = [value for enumeration in enumerations for value in enumeration or ()]
             nullable = nullable or None in values
             once = {written(value): value for value in values if value is not None}
             return _SchemaNode({}, list(once.values()), nullable)
         return _SchemaNode(others[0] if others else {}, None, nullable, max(len(others), 1))
 
     def variants(self, schema: Mapping[str, Json], depth: int) -> Iterator[Mapping[str, Json]]:
-        """Every shape that it allows."""
+        """The alternatives that a schema allows, through $ref, allOf, anyOf, oneOf and lists of types."""
         if depth > _DEEPEST or not isinstance(schema, dict):
             yield {}
         elif "$ref" in schema:
@@ -247,8 +253,8 @@ class _SchemaWalk:
         elif isinstance(schema.get("allOf"), list) and len(schema["allOf"]) == 1:
             yield from self.variants(schema["allOf"][0], depth + 1)
         elif isinstance(either := schema.get("anyOf") or schema.get("oneOf"), list):
-            for each in either:
-                yield from self.variants(each, depth + 1)
+            for alternative in either:
+                yield from self.variants(alternative, depth + 1)
         elif isinstance(schema.get("type"), list):
             for kind in schema["type"]:
                 yield {**schema, "type": kind} if kind != "null" else {"type": "null"}
@@ -256,26 +262,26 @@ class _SchemaWalk:
             yield schema
 
     def referenced(self, pointer: str) -> Mapping[str, Json]:
-        """#/$defs/Intent within the schema itself; nothing else is looked up."""
-        found: Json = self.root
+        """The target of a reference such as #/$defs/Intent within this schema; {} for any other reference."""
+        target: Json = self.root
         if not pointer.startswith("#/"):
             return {}
         for key in pointer[2:].split("/"):
             key = key.replace("~1", "/").replace("~0", "~")
-            if not isinstance(found, dict) or key not in found:
+            if not isinstance(target, dict) or key not in target:
                 return {}
-            found = found[key]
-        return found if isinstance(found, dict) else {}
+            target = target[key]
+        return target if isinstance(target, dict) else {}
 
     def seen(self, keys: Keys) -> list[FieldObservation]:
-        """What answers had there, ABSENT where they had nothing."""
-        return [FieldObservation(value_at(each.answer, keys), each.text) for each in self.observations]
+        """The answers' values at these keys, ABSENT where an answer has none."""
+        return [FieldObservation(value_at(seen.answer, keys), seen.text) for seen in self.observations]
 
 
 def _properties(schema: Mapping[str, Json]) -> dict[str, Json]:
-    """None where it says nothing that could be them: a schema is what a client wrote."""
-    found = schema.get("properties")
-    return found if isinstance(found, dict) else {}
+    """A schema's properties; {} for anything but an object, since a schema is a client's input."""
+    properties = schema.get("properties")
+    return properties if isinstance(properties, dict) else {}
 
 
 def _is_null(schema: Mapping[str, Json]) -> bool:
@@ -283,7 +289,7 @@ def _is_null(schema: Mapping[str, Json]) -> bool:
 
 
 def _enum_values(schema: Mapping[str, Json]) -> list[Json] | None:
-    """Of an enumeration of values that aren't lists or objects."""
+    """The values of an enumeration; None for any other schema, and where a value is a list or an object."""
     values = [schema["const"]] if "const" in schema else schema.get("enum")
     if not isinstance(values, list) or any(isinstance(value, dict | list) for value in values):
         return None
@@ -295,20 +301,20 @@ def _describe_number(schema: Mapping[str, Json], seen: list[FieldObservation]) -
     is_short = isinstance(low, int) and isinstance(high, int) and 0 < high - low <= 20
     if schema.get("type") == "integer" and is_short:
         return {"kind": "ordinal", "values": tuple(range(low, high + 1))}  # type: ignore[arg-type,operator]
-    numbers = [FieldObservation(plain(each.value), "") for each in seen if is_number(each.value)]
+    numbers = [FieldObservation(plain(value.value), "") for value in seen if is_number(value.value)]
     if few := list_few_values(numbers, _MOST_NUMBERS):
         return {"kind": "ordinal", "values": few, "is_observed": True}
     return {"kind": "number", "tolerance": estimate_tolerance(seen, low, high)}
 
 
 def _usual_empty_value(field: Field, seen: list[FieldObservation]) -> str:
-    """What most answers had where there were no labels or quotes, of what the schema allows."""
+    """How most answers write a list without labels or quotes: "" (an empty list), "null" or "absent"."""
     if field.kind not in ("labels", "spans"):
         return ""
     counts = {
-        "": sum(each.value == [] for each in seen),
-        "null": sum(each.value is None for each in seen) if field.nullable else 0,
-        "absent": sum(each.value is ABSENT for each in seen) if field.optional else 0,
+        "": sum(value.value == [] for value in seen),
+        "null": sum(value.value is None for value in seen) if field.nullable else 0,
+        "absent": sum(value.value is ABSENT for value in seen) if field.optional else 0,
     }
     return max(counts, key=counts.__getitem__)
 
@@ -319,29 +325,29 @@ def _infer_schema(values: Sequence[Json]) -> dict[str, Json]:
     if types == ["integer", "number"]:
         types = ["number"]
     if len(types) != 1:
-        return {"anyOf": [{"type": each} for each in (*types, "null")]} if types else {"type": "null"}
-    found: dict[str, Json] = {"type": [types[0], "null"] if "null" in kinds else types[0]}
+        return {"anyOf": [{"type": name} for name in (*types, "null")]} if types else {"type": "null"}
+    schema: dict[str, Json] = {"type": [types[0], "null"] if "null" in kinds else types[0]}
     present = [value for value in values if value is not None]
     if types == ["object"]:
         names = dict.fromkeys(name for value in present for name in value)
-        found["properties"] = {
+        schema["properties"] = {
             name: _infer_schema([value[name] for value in present if name in value]) for name in names
         }
-        found["required"] = [name for name in names if all(name in value for value in present)]
+        schema["required"] = [name for name in names if all(name in value for value in present)]
     if types == ["array"]:
         items = [item for value in present for item in value]
-        found["items"] = _infer_schema(items) if items else {"type": "string"}
-    return found
+        schema["items"] = _infer_schema(items) if items else {"type": "string"}
+    return schema
 
 
 def _choose_order(walk: _SchemaWalk, observations: Sequence[AnswerObservation]) -> tuple[Keys, ...]:
-    """As most answers have their keys; what these lack, as the schema has it."""
-    known = [each.keys for each in walk.fields] + [each.keys for each in walk.constants]
-    places = {keys: place for place, keys in enumerate(_schema_keys(walk.root))}
-    known.sort(key=lambda keys: places.get(keys, len(places)))
+    """The order of the keys in most answers, else the order in the schema."""
+    known = [field.keys for field in walk.fields] + [constant.keys for constant in walk.constants]
+    positions = {keys: position for position, keys in enumerate(_schema_keys(walk.root))}
+    known.sort(key=lambda keys: positions.get(keys, len(positions)))
     orders = Counter(
-        tuple(keys for keys in _answer_keys(each.answer, (), set(known)) if keys in set(known))
-        for each in observations[-200:]
+        tuple(keys for keys in _answer_keys(seen.answer, (), set(known)) if keys in set(known))
+        for seen in observations[-200:]
     )
     complete = [order for order, _ in orders.most_common() if len(order) == len(known)]
     return complete[0] if complete else tuple(known)
@@ -359,24 +365,25 @@ def _answer_keys(value: Json, keys: Keys, known: set[Keys]) -> Iterator[Keys]:
     if keys in known or not isinstance(value, dict):
         yield keys
     else:
-        for name, each in value.items():
-            yield from _answer_keys(each, (*keys, name), known)
+        for name, inner in value.items():
+            yield from _answer_keys(inner, (*keys, name), known)
 
 
 def list_few_values(seen: Sequence[FieldObservation], most: int = MOST_VALUES) -> tuple[Any, ...] | None:
-    """The different texts or numbers, in order; None where there are too many to have seen them all."""
-    counts = Counter(each.value for each in seen if each.value is not None and each.value is not ABSENT)
+    """The distinct texts or numbers, sorted; None for so many that others are likely to come."""
+    values = [observation.value for observation in seen]
+    counts = Counter(value for value in values if value is not None and value is not ABSENT)
     if len(counts) > most or counts.total() < _EACH * len(counts):
         return None
     return tuple(sorted(counts))
 
 
 def estimate_tolerance(seen: Sequence[FieldObservation], low: Any, high: Any) -> float:
-    """How far two numbers may be apart to count as the same: a twentieth of what nine in ten of the numbers
-    seen span, and of the schema's range where that is smaller. A schema's range may be far wider than what is
-    said: of amounts up to a million that all are below a hundred, any would be the same.
+    """How far two numbers may be apart to count as the same: a twentieth of the range of the middle 90 % of
+    the numbers, or of the schema's range where that is smaller. A schema's range alone may be far too wide:
+    among amounts below a hundred with a maximum of a million, all would count as the same.
     """
-    numbers = [float(each.value) for each in seen if is_number(each.value)]
+    numbers = [float(value.value) for value in seen if is_number(value.value)]
     spans = [float(high - low)] if is_number(low) and is_number(high) and high > low else []
     if len(numbers) > 1:
         bottom, top = np.quantile(numbers, [0.05, 0.95])
@@ -385,6 +392,7 @@ def estimate_tolerance(seen: Sequence[FieldObservation], low: Any, high: Any) ->
 
 
 def are_quotes(seen: Sequence[FieldObservation]) -> bool:
-    """Whether nearly all of these texts stand in their inputs word for word, where these are known."""
-    texts = [each for each in seen if isinstance(each.value, str) and each.value.strip() and each.text]
-    return bool(texts) and sum(each.value in each.text for each in texts) >= _QUOTED * len(texts)
+    """Whether nearly all of these texts occur literally in their inputs, as far as those are known."""
+    pairs = [(item.value, item.text) for item in seen if isinstance(item.value, str)]
+    pairs = [(value, text) for value, text in pairs if value.strip() and text]
+    return bool(pairs) and sum(value in text for value, text in pairs) >= _QUOTED * len(pairs)

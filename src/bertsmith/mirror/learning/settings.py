@@ -11,13 +11,13 @@ _Share = Annotated[float, Field(gt=0, lt=1)]
 
 
 class LearnSettings(UserSettings):
-    """What is to be proven: answers differ in at most `epsilon`, with probability 1 - `delta`. Given the
-    prices `call_price` and `error_price`, what saves most is proven instead.
+    """The claim to prove: answers differ in at most `epsilon`, with probability 1 - `delta`. With the prices
+    `call_price` and `error_price`, the threshold that saves most is proven instead.
 
-    Of the calls the latest `calibration_share`, at most `most_calibration`, prove it; of the others' texts
-    `dev_share` choose. The first of `tiers` that answers `enough` of the calls wins, else the one that
-    answers most. `by_class` is the path of a field whose values get a threshold and a claim each. `model` is
-    what the encoder begins as; `restarts` and `overrides` are those of fine-tuning.
+    The latest `calibration_share` of the calls, at most `most_calibration`, prove the claim; `dev_share` of
+    the other texts choose the model. The first of `tiers` that answers `enough` of the calls wins, else the
+    one that answers most. `by_class` is the path of a field whose values get a threshold and a claim each.
+    `model` is the encoder to fine-tune; `restarts` and `overrides` are those of fine-tuning.
     """
 
     epsilon: _Share = 0.05

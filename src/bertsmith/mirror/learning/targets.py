@@ -1,5 +1,5 @@
-"""What a model's outputs are for each field, and what they should have been for each call; answers that quote
-their input as marked text, from which a tagger learns.
+"""The output heads of a model, the training targets for each call, and the rows from which a tagger learns to
+find quotes. Read `build_heads` and `build_targets` first.
 
 E calls, C outputs.
 """
@@ -16,14 +16,14 @@ from bertsmith.mirror.fields import ABSENT, AnswerShape, Field, FieldHead, is_nu
 from bertsmith.mirror.learning.learned_calls import LearnedCall
 from bertsmith.tasks.examples.tagged_example import WordOffsets, word_offsets
 
-MIN_SHARE = 0.02  # share of a class, below which it is left out
-_RANGES = 24  # of a number's values
-_LIKELY = 0.5  # of what the teacher said has to be what outputs stand for
+MIN_SHARE = 0.02  # probability of a class, below which it is left out
+_RANGES = 24  # most centres of a number field
+_LIKELY = 0.5  # least probability that a target's classes must have together
 
 
 def build_heads(shape: AnswerShape, train: Sequence[LearnedCall]) -> tuple[FieldHead, ...]:
-    """A head for each field but spans, with the values that the training calls had: of labels perhaps none.
-    Raises InputError for a field that no answer fits.
+    """A head for each field except quotes, with the values of the training calls as classes; a head of labels
+    may have none. Raises InputError for a field that no answer fits.
     """
     fields = [field for field in shape.fields if field.kind != "spans"]
     heads = tuple(_build_head(field, train) for field in fields)
@@ -38,8 +38,8 @@ def build_heads(shape: AnswerShape, train: Sequence[LearnedCall]) -> tuple[Field
 
 
 def build_targets(head: FieldHead, field: Field, calls: Sequence[LearnedCall]) -> Floats:
-    """(E, C): the probability of each class, or of each label. Rows of NaN where the teacher said what no
-    output stands for.
+    """(E, C): the probability of each class, or of each label. A row is NaN where no class stands for the
+    teacher's answer.
     """
     rows = [_build_target_row(head, field, call) for call in calls]
     return np.array(rows, np.float64).reshape(len(calls), len(head.classes))
@@ -69,8 +69,8 @@ def _class_indices(values: Sequence[Any], seen: set[bytes]) -> tuple[int, ...]:
 
 
 def _choose_centres(numbers: Sequence[Any]) -> tuple[float, ...]:
-    """Few numbers are their own centres; of many, medians of ranges that hold as many each: always numbers
-    that the teacher has said, which the schema allows.
+    """The numbers that a head can answer: the given ones where they are few, else the lower medians of ranges
+    with equally many. Each is a number that the teacher has given, so the schema allows it.
     """
     values = np.sort(np.array(numbers, np.float64))
     if len(np.unique(values)) <= _RANGES:
@@ -89,19 +89,19 @@ def _build_target_row(head: FieldHead, field: Field, call: LearnedCall) -> Float
         given = {written(label) for label in value}
         return np.array([written(field.values[number]) in given for number in head.classes], np.float64)
     if field.kind == "number":
-        place = place_of_number(head, field, value)
-        if place is not None:
-            row[place] = 1.0
+        index = place_of_number(head, field, value)
+        if index is not None:
+            row[index] = 1.0
     else:
-        places = {written(field.classes[number]): place for place, number in enumerate(head.classes)}
-        for each, share in call.spreads.get(field.path) or [(value, 1.0)]:
-            if written(each) in places:
-                row[places[written(each)]] += share
+        indices = {written(field.classes[number]): index for index, number in enumerate(head.classes)}
+        for candidate, share in call.spreads.get(field.path) or [(value, 1.0)]:
+            if written(candidate) in indices:
+                row[indices[written(candidate)]] += share
     return row / row.sum() if row.sum() >= _LIKELY else np.full(len(head.classes), np.nan)
 
 
 def build_tags(shape: AnswerShape) -> dict[str, tuple[str, str]]:
-    """The tagger's label → path and kind, for all spans fields together."""
+    """The tagger's label → (path, kind of quote), over all fields of quotes."""
     pairs = [
         (field.path, str(kind)) for field in shape.fields if field.kind == "spans" for kind in field.values
     ]
@@ -111,61 +111,63 @@ def build_tags(shape: AnswerShape) -> dict[str, tuple[str, str]]:
 def build_tagging_rows(
     calls: Sequence[LearnedCall], shape: AnswerShape, tags: Mapping[str, tuple[str, str]]
 ) -> list[dict[str, Any]]:
-    """Text and spans of each call whose quotes are all found: as whole words where they are, so that `art` is
-    not looked for in `start`. Each is looked for behind those before it, then from the text's beginning.
-    Quotes that would share a word leave the call out, and so does an answer of another form.
+    """{"text", "spans"} of each call whose quotes all occur in its text. A quote is searched as whole words
+    first, so that `art` doesn't match in `start`, and after the quote before it, then from the beginning of
+    the text. A call is left out where two quotes would share a word, or the answer has another form.
     """
     labels = {pair: label for label, pair in tags.items()}
     paths = [field.path for field in shape.fields if field.kind == "spans"]
-    found = []
+    rows = []
     for call in calls:
         spans = _locate_quotes(call, paths, labels)
         if spans is not None:
-            found.append({"text": call.text, "spans": spans})
-    return found
+            rows.append({"text": call.text, "spans": spans})
+    return rows
 
 
 def _locate_quotes(
     call: LearnedCall, paths: Sequence[str], labels: Mapping[tuple[str, str], str]
 ) -> list[dict[str, Any]] | None:
     offsets = word_offsets(call.text)
-    taken: list[tuple[int, int]] = []  # the words of the quotes so far
+    occupied: list[tuple[int, int]] = []  # the words of the quotes so far
     spans = []
     for path in paths:
-        value, place = call.values[path], 0
+        value, position = call.values[path], 0
         if value is None or value is ABSENT:
             continue
         if not isinstance(value, tuple):
             return None
         for kind, quote in value:
-            at = _find_quote(call.text, quote, place, offsets, taken)
-            if at is None or (path, kind) not in labels:
+            start = _find_quote(call.text, quote, position, offsets, occupied)
+            if start is None or (path, kind) not in labels:
                 return None
-            place = at + len(quote)
-            taken.append(_covering_words(at, place, offsets))
-            spans.append({"start": at, "end": place, "label": labels[path, kind]})
+            position = start + len(quote)
+            occupied.append(_covering_words(start, position, offsets))
+            spans.append({"start": start, "end": position, "label": labels[path, kind]})
     return sorted(spans, key=lambda span: span["start"])
 
 
 def _find_quote(
-    text: str, quote: str, place: int, offsets: WordOffsets, taken: Sequence[tuple[int, int]]
+    text: str, quote: str, position: int, offsets: WordOffsets, occupied: Sequence[tuple[int, int]]
 ) -> int | None:
-    """Where the quote stands outside of the words that are taken."""
+    """Where the quote begins, outside the occupied words; whole words and matches from `position` on come
+    first. None where it doesn't occur.
+    """
     best: tuple[bool, bool, int] | None = None
     before, after = len(quote) - len(quote.lstrip()), len(quote) - len(quote.rstrip())
     at = text.find(quote) if quote.strip() else -1
     while at >= 0:
         end = at + len(quote)
         start, stop = _covering_words(at, end, offsets)
-        if start < stop and all(stop <= first or start >= last for first, last in taken):
+        if start < stop and all(stop <= first or start >= last for first, last in occupied):
             is_part = (start, stop) != (at + before, end - after)
-            found = is_part, at < place, at
-            best = found if best is None else min(best, found)
+            match = is_part, at < position, at
+            best = match if best is None else min(best, match)
         at = text.find(quote, at + 1)
     return best[2] if best is not None else None
 
 
 def _covering_words(start: int, end: int, offsets: WordOffsets) -> tuple[int, int]:
-    """Where the words that share a character with this place begin and end; (0, 0) where none does."""
+    """The start of the first and the end of the last word that overlap [start, end); (0, 0) without any."""
     first, last = bisect_right(offsets.ends, start), bisect_left(offsets.starts, end)
     return (offsets.starts[first], offsets.ends[last - 1]) if first < last else (0, 0)

@@ -1,9 +1,9 @@
-"""Models that might become the student, from the cheapest on, and how their answers compare with the
+"""Trains the candidates for a student, from the cheapest to the dearest, and compares their answers with the
 teacher's.
 
-The first tier is logistic regression over TF-IDF, in the format that a student reads without scikit-learn.
-The second is one encoder fine-tuned for all fields, and one for quotes where answers have any; a folder of
-its own holds what fine-tuning needs, files of texts among it, and is removed when the student stands.
+The first tier is logistic regression over TF-IDF, in a format that a student reads without scikit-learn. The
+second is one encoder fine-tuned for all fields, and another for quotes where answers have any; its work
+folder, which holds texts, is removed when the student is written.
 
 E texts or calls, F features, C outputs.
 """
@@ -42,15 +42,17 @@ from bertsmith.training.finetuning.finetune import finetune
 NEVER = -1.0  # the confidence of an answer that is never given
 Guesses = Mapping[str, list[Guess]]
 _STRENGTH, _ITERATIONS = 10.0, 200  # scikit-learn's C
-_RARE_FROM = 500  # texts, from which a word that only one has tells nothing
-_CERTAIN = 12.0  # logit of a label that always or never was given
+_RARE_FROM = 500  # texts, from which on a word of a single text is ignored
+_CERTAIN = 12.0  # the logit of a label that was always given; minus it, of one that never was
 _FIELDS = "bertsmith.tasks.fields:Fields"
 _FEW = 1000  # texts, up to which cross-validation chooses the method, as bertsmith finetune does
 
 
 @dataclass(frozen=True)
 class StudentCandidate:
-    """`guesses` answers texts by the field's path. `save` puts the model's files into a folder."""
+    """A trained model that may become the student. `guesses` answers texts: one list of guesses for each
+    field's path. `save` writes the model's files into a folder.
+    """
 
     tier: Tier
     heads: tuple[FieldHead, ...]
@@ -61,10 +63,10 @@ class StudentCandidate:
 
 @dataclass(frozen=True)
 class TeacherComparison:
-    """A model's answers beside the teacher's: `confidence` (E,) and `differs` (E,) of the whole answer, and
-    by path those of each field; `answers` are the model's. An answer that holds a placeholder of a redacted
-    text, or has no confidence at all, is never given (bertsmith.mirror.student.MirrorStudent), and has
-    confidence -1.
+    """A model's answers compared with the teacher's: `confidence` (E,) and `differs` (E,) of the whole
+    answer, and in `fields` the same for each field's path; `answers` are the model's. An answer that holds a
+    placeholder of a redacted text, or has no confidence at all, is never given
+    (bertsmith.mirror.student.MirrorStudent), and has confidence -1.
     """
 
     confidence: Floats
@@ -81,16 +83,16 @@ class TeacherComparison:
 def compare_with_teacher(
     candidate: StudentCandidate, calls: Sequence[LearnedCall], shape: AnswerShape
 ) -> TeacherComparison:
-    """Of at least one call."""
+    """Compares a candidate with the teacher on `calls`, of which there must be at least one."""
     guesses = candidate.guesses([call.text for call in calls])
     answers: list[Values] = [
-        {path: of[number].value for path, of in guesses.items()} for number in range(len(calls))
+        {path: column[index].value for path, column in guesses.items()} for index in range(len(calls))
     ]
     differing = [shape.differing(ours, call.values) for ours, call in zip(answers, calls, strict=True)]
-    confidences = {path: np.array([guess.confidence for guess in of]) for path, of in guesses.items()}
+    confidences = {path: np.array([guess.confidence for guess in column]) for path, column in guesses.items()}
     is_plain = np.array([not holds_placeholder(shape.compose(ours)) for ours in answers], np.bool_)
     given = is_plain & (np.prod(list(confidences.values()), axis=0) > 0)
-    confidences = {path: np.where(given, each, NEVER) for path, each in confidences.items()}
+    confidences = {path: np.where(given, values, NEVER) for path, values in confidences.items()}
     return TeacherComparison(
         np.where(given, np.prod(list(confidences.values()), axis=0), NEVER),
         np.array([bool(paths) for paths in differing]),
@@ -105,8 +107,8 @@ def compare_with_teacher(
 def train_word_candidate(
     train: Sequence[LearnedCall], dev: Sequence[LearnedCall], shape: AnswerShape
 ) -> StudentCandidate | None:
-    """With temperatures by `dev`. None where an answer has quotes, which words don't find, or texts have no
-    words.
+    """Trains the TF-IDF tier; `dev` fits the temperatures. None where answers have quotes, which this tier
+    can't find, or the texts have no words.
     """
     if any(field.kind == "spans" for field in shape.fields):
         return None
@@ -118,8 +120,8 @@ def train_word_candidate(
     heads = tuple(fit_head_temperature(head, shape, logits[head.path], dev) for head in heads)
 
     def guesses(texts: Sequence[str]) -> Any:
-        found = model.logits(texts)
-        return {head.path: head.guesses(shape.field(head.path), found[head.path]) for head in heads}
+        logits = model.logits(texts)
+        return {head.path: head.guesses(shape.field(head.path), logits[head.path]) for head in heads}
 
     def save(folder: Path) -> None:
         (folder / MODEL).mkdir()
@@ -131,7 +133,9 @@ def train_word_candidate(
 def fit_word_model(
     train: Sequence[LearnedCall], heads: Sequence[FieldHead], shape: AnswerShape
 ) -> WordModel | None:
-    """None where no text has a word."""
+    """Logistic regression over TF-IDF of words and pairs of words, one for each head. None where no text has
+    a word.
+    """
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     most = min(MOST_FEATURES, MOST_WEIGHTS // max(sum(len(head.classes) for head in heads), 1))
@@ -160,7 +164,7 @@ def fit_word_model(
 def fit_head_temperature(
     head: FieldHead, shape: AnswerShape, logits: Floats, dev: Sequence[LearnedCall]
 ) -> FieldHead:
-    """With the temperature that suits what the teacher said most of `dev`."""
+    """The head with the temperature fitted to the teacher's most probable answers on `dev`."""
     field = shape.field(head.path)
     targets = build_targets(head, field, dev)
     known = ~np.isnan(targets).any(axis=1)
@@ -171,8 +175,8 @@ def fit_head_temperature(
 
 
 def _fit_classes(features: Any, targets: Floats) -> Floats:
-    """Softmax over classes: (F + 1, C), the last row what all texts have. Where the teacher was unsure, a
-    text counts for several, as much as it said.
+    """Weights of a softmax over classes: (F + 1, C), the last row the bias. Where the teacher was unsure, a
+    text counts for several classes, weighted by their probabilities.
     """
     from sklearn.linear_model import LogisticRegression
 
@@ -184,27 +188,27 @@ def _fit_classes(features: Any, targets: Floats) -> Floats:
         return weights
     learner = LogisticRegression(C=_STRENGTH, max_iter=_ITERATIONS)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # one that hasn't converged is a model too, and is judged as any
+        warnings.simplefilter("ignore")  # a model that hasn't converged is evaluated like any other
         learner.fit(features[rows], classes, targets[rows, classes])
-    found = np.vstack([learner.coef_.T, learner.intercept_])
-    if len(learner.classes_) == 2:  # of two, scikit-learn has the second's log-odds
-        found = np.hstack([np.zeros_like(found), found])
-    weights[-1] = found[-1].min() - _CERTAIN  # classes without a text
-    weights[:, learner.classes_] = found
+    fitted = np.vstack([learner.coef_.T, learner.intercept_])
+    if len(learner.classes_) == 2:  # scikit-learn has the second class's log-odds only
+        fitted = np.hstack([np.zeros_like(fitted), fitted])
+    weights[-1] = fitted[-1].min() - _CERTAIN  # classes without a text
+    weights[:, learner.classes_] = fitted
     return weights
 
 
 def _fit_labels(features: Any, targets: Floats) -> Floats:
-    """A sigmoid a label: (F + 1, C) as of classes."""
+    """Weights of one sigmoid for each label: (F + 1, C), the last row the bias."""
     from sklearn.linear_model import LogisticRegression
 
     weights = np.zeros((features.shape[1] + 1, targets.shape[1]))
-    for place, given in enumerate(targets.T > 0.5):
-        if given.all() or not given.any():
-            weights[-1, place] = _CERTAIN if given.all() else -_CERTAIN
+    for index, labels in enumerate(targets.T > 0.5):
+        if labels.all() or not labels.any():
+            weights[-1, index] = _CERTAIN if labels.all() else -_CERTAIN
             continue
-        learner = LogisticRegression(C=_STRENGTH, solver="liblinear").fit(features, given)
-        weights[:-1, place], weights[-1, place] = learner.coef_[0], learner.intercept_[0]
+        learner = LogisticRegression(C=_STRENGTH, solver="liblinear").fit(features, labels)
+        weights[:-1, index], weights[-1, index] = learner.coef_[0], learner.intercept_[0]
     return weights
 
 
@@ -216,8 +220,8 @@ def train_encoder_candidate(
     work: Path,
     console: Console | None = None,
 ) -> StudentCandidate | None:
-    """With temperatures by `dev`. Goes on where an earlier one in `work` ended. None where no field has two
-    values to tell apart, nor quotes. Raises as `finetune` does.
+    """Fine-tunes the encoder tier, resuming an interrupted training in `work`; `dev` fits the temperatures.
+    None where no field has two values to tell apart and there are no quotes. Raises as `finetune` does.
     """
     heads, outputs = build_heads(shape, train), None
     tags, tagger = build_tags(shape), None
@@ -238,13 +242,15 @@ def train_encoder_candidate(
     own_heads, own_outputs = heads, outputs
 
     def guesses(texts: Sequence[str]) -> Mapping[str, list[Guess]]:
-        found: dict[str, list[Guess]] = {}
+        answers: dict[str, list[Guess]] = {}
         if own_outputs is not None:
             logits = own_outputs.logits(texts)
-            found = {head.path: head.guesses(shape.field(head.path), logits[head.path]) for head in own_heads}
+            answers = {
+                head.path: head.guesses(shape.field(head.path), logits[head.path]) for head in own_heads
+            }
         if tagger is not None:
-            found |= span_guesses(tagger, tags, shape.fields, texts)
-        return found
+            answers |= span_guesses(tagger, tags, shape.fields, texts)
+        return answers
 
     def save(folder: Path) -> None:
         for name in (MODEL, SPANS):
@@ -257,19 +263,22 @@ def train_encoder_candidate(
 def _build_task_rows(
     heads: Sequence[FieldHead], shape: AnswerShape, parts: Sequence[Sequence[LearnedCall]]
 ) -> tuple[str, list[list[dict[str, Any]]]]:
-    """A task, and its rows of train and of dev: the plain task where there is one field, and nothing to say
-    of the teacher's doubts.
+    """The task to fine-tune and its rows for each part, train and dev: classification or multi-label where
+    there is one field and the teacher is always sure, else the task of several fields.
     """
     targets = [[build_targets(head, shape.field(head.path), calls) for head in heads] for calls in parts]
     kinds = [shape.field(head.path).kind for head in heads]
     first = targets[0][0]
     known = first[~np.isnan(first).any(axis=1)]
-    is_sure = bool(((known == 0) | (known == 1)).all())  # each call has one class, known for sure
+    is_sure = bool(((known == 0) | (known == 1)).all())  # each call has one class with probability 1
     if len(heads) > 1 or (kinds != ["labels"] and not is_sure):
-        return _FIELDS, [_build_field_rows(*each, kinds) for each in zip(parts, targets, strict=True)]
+        return _FIELDS, [
+            _build_field_rows(calls, part_targets, kinds)
+            for calls, part_targets in zip(parts, targets, strict=True)
+        ]
 
     def label(row: Floats) -> str | list[str]:
-        return [str(place) for place in np.flatnonzero(row)] if kinds == ["labels"] else str(row.argmax())
+        return [str(index) for index in np.flatnonzero(row)] if kinds == ["labels"] else str(row.argmax())
 
     rows = []
     for calls, (own,) in zip(parts, targets, strict=True):
@@ -281,22 +290,22 @@ def _build_task_rows(
 def _build_field_rows(
     calls: Sequence[LearnedCall], targets: Sequence[Floats], kinds: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """A field that isn't known is left out, a call of which none is known as well."""
-    found = []
+    """Rows of the task of several fields, without fields that have no target, and calls that have none."""
+    rows = []
     for number, call in enumerate(calls):
         label: dict[str, Any] = {}
-        for place, (of, kind) in enumerate(zip(targets, kinds, strict=True)):
-            row = of[number]
+        for index, (field_targets, kind) in enumerate(zip(targets, kinds, strict=True)):
+            row = field_targets[number]
             if np.isnan(row).any() or not len(row):
                 continue
             if kind == "labels":
-                label[str(place)] = [str(each) for each in np.flatnonzero(row)]
+                label[str(index)] = [str(class_index) for class_index in np.flatnonzero(row)]
             else:
-                kept = np.flatnonzero(row >= min(MIN_SHARE, row.max()))
-                label[str(place)] = {str(each): float(row[each]) for each in kept}
+                likely = np.flatnonzero(row >= min(MIN_SHARE, row.max()))
+                label[str(index)] = {str(class_index): float(row[class_index]) for class_index in likely}
         if label:
-            found.append({"text": call.text, "label": json.dumps(label)})
-    return found
+            rows.append({"text": call.text, "label": json.dumps(label)})
+    return rows
 
 
 def _finetune_model(
@@ -306,19 +315,19 @@ def _finetune_model(
     work: Path,
     console: Console | None,
 ) -> Path:
-    """The folder of the model fine-tuned on rows of train and of dev. Few are trained on without dev, which
-    then only calibrates.
+    """Fine-tunes a model on (train, dev) rows, and returns its folder. With few rows, fine-tuning doesn't get
+    dev, which then only fits the temperatures. Raises InputError where it fails.
     """
     work.mkdir(parents=True, exist_ok=True)
     train, dev = rows
     files = {"train": train} if len(train) <= _FEW else {"train": train, "dev": dev}
-    for name, some in files.items():
+    for name, file_rows in files.items():
         atomic_write(
-            work / f"{name}.jsonl", "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in some)
+            work / f"{name}.jsonl", "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in file_rows)
         )
-    given: dict[str, Any] = {name: str(work / f"{name}.jsonl") for name in files}
+    options: dict[str, Any] = {name: str(work / f"{name}.jsonl") for name in files}
     if settings.restarts > 1:
-        given["restarts"] = settings.restarts
+        options["restarts"] = settings.restarts
     try:
         result = finetune(
             task,
@@ -328,7 +337,7 @@ def _finetune_model(
             resume=(work / "recipe.toml").exists(),
             console=console,
             seed=settings.seed,
-            **given,
+            **options,
         )
     except BertsmithError as error:
         raise InputError(f"The encoder can't be trained: {error}") from error
@@ -336,23 +345,23 @@ def _finetune_model(
 
 
 def _order_heads(heads: Sequence[FieldHead], opened: Any, task: str) -> tuple[FieldHead, ...]:
-    """Heads with their classes in the order of the model's outputs, whose labels are places in them; last
-    those without an output.
+    """The heads with their classes in the order of the model's outputs, whose labels are class indices; heads
+    without an output come last.
     """
     if task != _FIELDS:
         (head,) = heads
         return (_select_classes(head, [int(label) for label in opened.labels]),)
     learned = [
-        _select_classes(heads[int(each.name)], [int(label) for label in each.labels])
-        for each in opened.fields
+        _select_classes(heads[int(field.name)], [int(label) for label in field.labels])
+        for field in opened.fields
     ]
     return (*learned, *(head for head in heads if not head.classes))
 
 
-def _select_classes(head: FieldHead, places: Sequence[int]) -> FieldHead:
+def _select_classes(head: FieldHead, indices: Sequence[int]) -> FieldHead:
     return head.model_copy(
         update={
-            "classes": tuple(head.classes[place] for place in places),
-            "centres": tuple(head.centres[place] for place in places) if head.centres else (),
+            "classes": tuple(head.classes[index] for index in indices),
+            "centres": tuple(head.centres[index] for index in indices) if head.centres else (),
         }
     )

@@ -1,10 +1,10 @@
-"""Recorded calls → a student, and what is proven of it.
+"""Trains a student on recorded calls and proves its claims. Read `train_student` first.
 
     understand → read → divide → train the tiers → choose → prove → student.json, model/, report.html
 
-Beside OUT a folder OUT.training holds what is under way: which calls are for what, and the fine-tuning. A
-training that was ended goes on there; it is removed when the student stands. One with other settings or
-versions stays, and the new one's folder is OUT.training-2, OUT.training-3 ….
+Beside OUT a folder OUT.training holds the work in progress: the split of the calls, and the fine-tuning. An
+interrupted training resumes there; the folder is removed when the student is written. The folder of a
+training with other settings or versions stays, and the new one's is OUT.training-2, OUT.training-3 ….
 """
 
 import secrets
@@ -83,8 +83,9 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class LearningResult:
-    """What came of a training. `why`: why nothing is proven, or empty. `dev`, and `calibration` where it was
-    looked at, are the chosen candidate's; `others` says in a line a tier what the tiers reached on dev.
+    """The result of a training. `dev`, and `calibration` where it was used, are the chosen candidate's
+    comparisons with the teacher; `tiers` has each tier's on dev. `why`: why nothing is proven, or empty.
+    `strange` counts the calls that don't fit the template; `notes` are sentences for the user.
     """
 
     folder: Path
@@ -101,7 +102,7 @@ class LearningResult:
 
 @dataclass(frozen=True)
 class _LearningRun:
-    """One under way."""
+    """A training in progress: its calls, their split, its work folder, and its name in the store."""
 
     settings: LearnSettings
     understood: SiteProfile
@@ -130,12 +131,12 @@ def train_student(
 ) -> LearningResult:
     """Trains on the calls of a site's latest version, or of `version`, and those merged with it.
 
-    A student in `out` that a stage of the mirror names stays, and so does one of which more is proven: the
-    new one goes to out-2, out-3 ….
+    A student in `out` that a stage of the mirror names stays, and so does one with a better claim: the new
+    one goes to out-2, out-3 ….
 
-    Goes on where an earlier training with these settings and versions ended. `say` is told in a sentence
-    what is being done. Raises InputError where the site can't be mirrored or there are too few calls, and
-    where another training is at work there.
+    Resumes an interrupted training with the same settings and versions. `say` is called with a sentence for
+    each step. Raises InputError where the site can't be mirrored or there are too few calls, and where
+    another training is at work there.
     """
     settings, out, say = settings or LearnSettings(), Path(out), say or (lambda _: None)
     read_prices(settings)
@@ -148,7 +149,7 @@ def train_student(
         say(f"The student in {out} is one of the mirror's and stays: the new one goes to {free}")
     out, first = free, free.with_name(free.name + ".training")
     made = make_folder(first)
-    with locked_folder(first) as is_free:  # of all trainings for OUT
+    with locked_folder(first) as is_free:  # one lock for all trainings for OUT
         if not is_free:
             raise InputError(
                 f"{first} is in use: another training is at work there. Wait until it has ended."
@@ -159,33 +160,33 @@ def train_student(
                 _start_run(store, records, understood, settings, work), records, out, console, say
             )
             shutil.rmtree(work, ignore_errors=True)
-        finally:  # what a training goes on from stays, and another one
+        finally:  # removes empty folders only: unfinished work stays
             remove_empty([work, first, *made])
     return learned
 
 
 def _build_plan(settings: LearnSettings, understood: SiteProfile) -> dict[str, Any]:
-    """What a training that goes on has to have been begun with, as JSON gives it back."""
+    """The settings and versions that a resumed training must have in common, as JSON."""
     return {
         "settings": settings.model_dump(mode="json"),
-        "versions": sorted(each.version for each in understood.versions),
+        "versions": sorted(version.version for version in understood.versions),
     }
 
 
-def _find_work_folder(first: Path, wanted: dict[str, Any], say: Say) -> Path:
-    """Where a training with this plan ended, or `first`. If that holds another, or one whose plan can't be
-    read, it stays as it is, and a folder beside it is made.
+def _find_work_folder(first: Path, plan: dict[str, Any], say: Say) -> Path:
+    """The folder of an interrupted training with this plan, or `first`. Where that holds another training, or
+    an unreadable plan, it stays as it is, and a new folder beside it is made.
     """
     folders = [first]
     while folders[-1].exists():
         folders.append(first.with_name(f"{first.name}-{len(folders) + 1}"))
-    *there, new = folders
-    for folder in there:
+    *existing, new = folders
+    for folder in existing:
         try:
-            plan = read_json(folder / _PLAN)
+            stored = read_json(folder / _PLAN)
         except (InputError, OSError):
             continue
-        if isinstance(plan, dict) and {name: plan.get(name) for name in wanted} == wanted:
+        if isinstance(stored, dict) and {name: stored.get(name) for name in plan} == plan:
             return folder
     if not (first / _PLAN).exists():
         return first
@@ -209,14 +210,14 @@ def _require_field(settings: LearnSettings, understood: SiteProfile) -> None:
 def _start_run(
     store: Store, records: CallRecords, understood: SiteProfile, settings: LearnSettings, work: Path
 ) -> _LearningRun:
-    """By the plan in the folder, or by a new one."""
+    """Resumes the plan in the work folder, or divides the calls and writes a new plan."""
     path = work / _PLAN
     if path.exists():
         return _resume_run(store, understood, settings, work, read_json(path))
     read = read_calls(store, understood)
     parts = split_calls(read.calls, records.used(), understood.shape, settings)
     proving = {call.id for call in parts.calibration}
-    # Once more, for no answer that proves something may have a say in what it proves.
+    # Again without the calibration calls: their answers may not influence the claim that they prove.
     understood = understand(store, understood.versions, proving)
     understood.require_mirrorable()
     _require_field(settings, understood)
@@ -229,7 +230,9 @@ def _start_run(
         "calls": [call.id for call in read.calls],
         "calibration": [call.id for call in parts.calibration],
         "shape": understood.shape.model_dump(mode="json"),
-        "templates": {name: each.model_dump(mode="json") for name, each in understood.templates.items()},
+        "templates": {
+            version: template.model_dump(mode="json") for version, template in understood.templates.items()
+        },
     }
     write_json(path, plan)
     return _LearningRun(settings, understood, read, parts, work, name)
@@ -238,13 +241,16 @@ def _start_run(
 def _resume_run(
     store: Store, understood: SiteProfile, settings: LearnSettings, work: Path, plan: dict[str, Any]
 ) -> _LearningRun:
-    """With the calls that it was begun with, understood as they were then. Where some have been deleted, what
-    was made of them goes, and the training begins anew without them.
+    """Resumes with the calls, shape and templates of the plan. Where some calls have been deleted since, the
+    work done with them is removed, and the training starts again without them.
     """
     understood = replace(
         understood,
         shape=AnswerShape.model_validate(plan["shape"]),
-        templates={name: PromptTemplate.model_validate(each) for name, each in plan["templates"].items()},
+        templates={
+            version: PromptTemplate.model_validate(template)
+            for version, template in plan["templates"].items()
+        },
     )
     read, known = read_calls(store, understood), set(plan["calls"])
     calls = [call for call in read.calls if call.id in known]
@@ -282,7 +288,7 @@ def _run_training(
         notes.append(f"The student in {out} stays, since more is proven of it: the new one is in {free}.")
         out = free
     calibration = calibrations[verdict.chosen] if calibrations else None
-    tiers = {str(each.tier): judged for each, judged in zip(candidates, devs, strict=True)}
+    tiers = {str(candidate.tier): dev for candidate, dev in zip(candidates, devs, strict=True)}
     strange = training.read.strange
     report = StudentReport(file, parts, shape, dev, calibration, tiers, curve, verdict.why, strange)
     file = write_student(out, file, chosen, render_report(report))
@@ -297,7 +303,9 @@ def _run_training(
 def _train_candidates(
     training: _LearningRun, console: Console | None, say: Say, notes: list[str]
 ) -> tuple[list[StudentCandidate], list[TeacherComparison]]:
-    """The cheaper first; a dearer one only where dev says that the cheaper isn't enough."""
+    """Trains the tiers, the cheaper first and the dearer only where the cheaper isn't enough on dev; returns
+    the candidates with their comparisons on dev. Adds to `notes`.
+    """
     settings, parts, shape = training.settings, training.parts, training.understood.shape
     candidates, devs = list[StudentCandidate](), list[TeacherComparison]()
 
@@ -334,8 +342,9 @@ def _prove_candidates(
     candidates: list[StudentCandidate],
     devs: list[TeacherComparison],
 ) -> tuple[ProofResult, list[TeacherComparison], CallSplit]:
-    """The calibration calls are written down as used before they are looked at. Those that another training
-    has proven by meanwhile are left out of the parts.
+    """Proves the claims, or says why not; returns the result, the candidates' comparisons on the calibration
+    calls, and the split. The calibration calls are recorded as used before they are read; those that another
+    training has used meanwhile are removed from the split.
     """
     settings, parts = training.settings, training.parts
     while True:
@@ -343,15 +352,16 @@ def _prove_candidates(
         used: dict[Any, list[str]] = dict(group_ids_by_use(parts))
         if why:
             del used["calibration"]
-        taken = records.record(training.name, used)
-        if not taken:
+        conflicts = records.record(training.name, used)
+        if not conflicts:
             break
-        parts = replace(parts, calibration=[call for call in parts.calibration if call.id not in taken])
+        parts = replace(parts, calibration=[call for call in parts.calibration if call.id not in conflicts])
     if why:
         best = max(range(len(devs)), key=lambda number: devs[number].agreement)
         return ProofResult(best, empty_claims(settings), why, False), [], parts
     calibrations = [
-        compare_with_teacher(each, parts.calibration, training.understood.shape) for each in candidates
+        compare_with_teacher(candidate, parts.calibration, training.understood.shape)
+        for candidate in candidates
     ]
     return prove(candidates, devs, calibrations, settings), calibrations, parts
 
@@ -364,7 +374,7 @@ def build_student_file(
     tried: bool,
     ceiling: TeacherCeiling | None,
 ) -> StudentFile:
-    """All but the hashes of files. `tried`: the calibration calls were used."""
+    """The contents of student.json without the hashes of files. `tried`: the calibration calls were used."""
     latest = understood.latest
     return StudentFile(
         bertsmith=bertsmith.__version__,
@@ -385,8 +395,8 @@ def build_student_file(
 
 
 def find_free_folder(store: Store, out: Path, claims: Claims | None = None) -> Path:
-    """`out`, or the first of out-2, out-3 … in which there is no student that a stage names: it may be
-    answering, or be gone back to. With `claims` of a new student, also none of which more is proven.
+    """`out`, or the first of out-2, out-3 … without a student that a stage names, which may be answering or
+    be rolled back to. With the `claims` of a new student, also without one that has a better claim.
     """
     stages = StageStore(store)
     students = stages.students()
@@ -395,16 +405,16 @@ def find_free_folder(store: Store, out: Path, claims: Claims | None = None) -> P
         for stage in stages.changed_stages().values()
         for number in (stage.student, stage.former, stage.candidate)
     }
-    taken = {Path(students[number].folder).resolve() for number in named & students.keys()}
-    found, count = out, 1
-    while found.resolve() in taken or (claims is not None and _is_more_proven(found, claims)):
+    in_use = {Path(students[number].folder).resolve() for number in named & students.keys()}
+    folder, count = out, 1
+    while folder.resolve() in in_use or (claims is not None and _is_more_proven(folder, claims)):
         count += 1
-        found = out.with_name(f"{out.name}-{count}")
-    return found
+        folder = out.with_name(f"{out.name}-{count}")
+    return folder
 
 
 def _is_more_proven(folder: Path, claims: Claims) -> bool:
-    """Whether the student there would be missed."""
+    """Whether the student in the folder has a better claim than these."""
     try:
         proven = read_student_file(folder).claims
     except ModelError:
@@ -414,13 +424,15 @@ def _is_more_proven(folder: Path, claims: Claims) -> bool:
 
 
 def write_student(out: Path, file: StudentFile, candidate: StudentCandidate, report: str) -> StudentFile:
-    """Whole or not at all; another student there is replaced. Gives the file with its hashes."""
+    """Writes the student's folder atomically, in place of another student there; returns the file with
+    hashes.
+    """
     with atomic_folder(out, overwrite=True) as folder:
         candidate.save(folder)
         (folder / "report.html").write_text(report, encoding="utf-8")
-        whole = file.model_copy(update={"files": hashes_of(folder)})
-        write_json(folder / FILE, whole.model_dump(mode="json"))
-    return whole
+        hashed = file.model_copy(update={"files": hashes_of(folder)})
+        write_json(folder / FILE, hashed.model_dump(mode="json"))
+    return hashed
 
 
 def _summarise_calls(calls: Sequence[LearnedCall]) -> CallsUsed:

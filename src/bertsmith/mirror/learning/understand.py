@@ -1,13 +1,14 @@
-"""A site's calls: which versions count as one, where their input is, what their answers hold, how often.
+"""Describes a site's calls (`understand`): the versions that count as one, the templates that find their
+input, and the fields of their answers with the frequency of values.
 
-CallRecords is what a store keeps of learning, beside the calls:
+`CallRecords` are the tables of learning in a store, beside the calls:
 
 merged       version → the version that it was merged with (bertsmith.mirror.tables)
 uses         training, call → train, dev or calibration
-unanswered   fingerprints of questions of ours that got no answer to learn from
+unanswered   fingerprints of our own questions that got no usable answer
 
-Calls that proved something are used up: another model, or another claim, needs calls that nothing was chosen
-by. They may be learned from later.
+Calls that proved a claim are used up: another model, or another claim, needs calls by which nothing was
+chosen. Later trainings may learn from them.
 """
 
 import time
@@ -40,7 +41,7 @@ from bertsmith.mirror.store import Store, VersionCount
 from bertsmith.mirror.tables import CALLS, MERGED
 from bertsmith.mirror.template import FEWEST, PromptTemplate, find_template
 
-_LOOKED_AT = 2000  # calls of a version, the latest
+_LOOKED_AT = 2000  # the latest calls of a version
 _ALL_SMALL = ""  # the template of versions that have too few calls for one of their own
 Use = Literal["train", "dev", "calibration"]
 _METADATA = MetaData()
@@ -60,9 +61,10 @@ _AT_ONCE = 500
 
 @dataclass(frozen=True)
 class SiteProfile:
-    """A group of versions that count as one. `templates` by version; `fitting` of the `looked_at` calls stand
-    in theirs, and `odd` have answers that don't fit the fields; `shares` has for each field its values as
-    text with how often each was seen. `why_not`: why no model can be trained; empty where one can.
+    """The description of a group of versions that count as one. `templates` by version; of the `looked_at`
+    calls `fitting` fit their template, and `odd` have answers that don't fit the fields. `shares` has for
+    each field its values as text with their counts. `why_not`: why no model can be trained; empty where one
+    can.
     """
 
     versions: tuple[VersionCount, ...]
@@ -80,16 +82,16 @@ class SiteProfile:
 
     @property
     def calls(self) -> int:
-        """All, of all versions."""
-        return sum(each.calls for each in self.versions)
+        """The number of all calls of all versions."""
+        return sum(version.calls for version in self.versions)
 
     @property
     def latest(self) -> VersionCount:
         """The version with the latest call."""
-        return max(self.versions, key=lambda each: each.ended)
+        return max(self.versions, key=lambda version: version.ended)
 
     def require_mirrorable(self) -> None:
-        """Raises InputError saying why it isn't."""
+        """Raises InputError with `why_not` where no model can be trained."""
         if self.why_not:
             raise InputError(
                 f"The site {self.site} can't be mirrored: {self.why_not}. "
@@ -100,19 +102,22 @@ class SiteProfile:
 def understand(
     store: Store, group: Sequence[VersionCount], to_prove: Collection[str] = frozenset()
 ) -> SiteProfile:
-    """Of the latest calls of each version. What answers may hold is told by other calls than those `to_prove`
-    by, whose ids are given: it decides what counts as the same.
+    """Describes the latest calls of a group of versions. Calls with an id in `to_prove` have no influence on
+    the shape of the answers, which decides when two answers are the same.
     """
-    latest = {each.version: _read_latest_calls(store, each.version) for each in group}
+    latest = {version.version: _read_latest_calls(store, version.version) for version in group}
     templates = _find_templates(latest)
-    calls = [call for some in latest.values() for call in some]
+    calls = [call for version_calls in latest.values() for call in version_calls]
     fitting = sum(_extract_input(call, templates) is not None for call in calls)
     newest = max(calls, key=lambda call: call.began, default=None)
-    telling = calls
+    shape_calls = calls
     if to_prove:
-        telling = [call for each in group for call in _read_latest_calls(store, each.version, to_prove)]
+        shape_calls = [
+            call for version in group for call in _read_latest_calls(store, version.version, to_prove)
+        ]
     observations = [
-        AnswerObservation(call.completion.value, _extract_input(call, templates) or "") for call in telling
+        AnswerObservation(call.completion.value, _extract_input(call, templates) or "")
+        for call in shape_calls
     ]
     shape = infer_shape(newest.request.schema if newest is not None else {}, observations)
     why_not = shape.why_not
@@ -128,7 +133,7 @@ def understand(
         len(calls),
         fitting,
         sum(not shape.holds(shape.read(call.completion.value)) for call in calls),
-        {each.path: _count_values(each, shape, observations) for each in shape.fields},
+        {field.path: _count_values(field, shape, observations) for field in shape.fields},
         why_not,
     )
 
@@ -144,27 +149,27 @@ def _extract_input(call: Call, templates: Mapping[str, PromptTemplate]) -> str |
 
 
 def _find_templates(latest: dict[str, list[Call]]) -> dict[str, PromptTemplate]:
-    """One a version; versions too small for that share one, which then spans their prompts too."""
-    found: dict[str, PromptTemplate] = {}
+    """A template for each version; versions with too few calls share one, in which their prompts vary."""
+    templates: dict[str, PromptTemplate] = {}
     small = list[Call]()
     for version, calls in latest.items():
         template = find_template([call.request.messages for call in calls])
         if template is not None:
-            found[version] = template
+            templates[version] = template
         else:
             small += calls
     together = find_template([call.request.messages for call in small])
     if together is not None:
-        found |= {call.version: together for call in small}
-    return found
+        templates |= {call.version: together for call in small}
+    return templates
 
 
 def _count_values(
     field: Field, shape: AnswerShape, observations: Sequence[AnswerObservation]
 ) -> list[tuple[str, int]]:
     counts: Counter[str] = Counter()
-    for each in observations:
-        value = shape.read(each.answer)[field.path]
+    for observation in observations:
+        value = shape.read(observation.answer)[field.path]
         if field.kind == "labels" and isinstance(value, tuple):
             counts.update(map(as_text, value))
         elif field.kind == "spans" and isinstance(value, tuple):
@@ -177,7 +182,7 @@ def _count_values(
 
 
 class CallRecords:
-    """Of one store. Its tables are made where they are missing, and it isn't opened to be read alone."""
+    """The tables of learning in one store; created where they are missing, unless the store is read-only."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -194,17 +199,17 @@ class CallRecords:
         """Versions that count as one, each group oldest first; the group with the latest call last."""
         into = self._merged()
         groups: dict[str, list[VersionCount]] = {}
-        for each in self.store.versions():
-            groups.setdefault(into.get(each.version, each.version), []).append(each)
-        ordered = [tuple(sorted(group, key=lambda each: each.began)) for group in groups.values()]
-        return sorted(ordered, key=lambda group: max(each.ended for each in group))
+        for version in self.store.versions():
+            groups.setdefault(into.get(version.version, version.version), []).append(version)
+        ordered = [tuple(sorted(group, key=lambda version: version.began)) for group in groups.values()]
+        return sorted(ordered, key=lambda group: max(version.ended for version in group))
 
     def group(self, site: str | None, version: str | None = None) -> tuple[VersionCount, ...]:
         """The group of the site that has the latest call, or the one that `version` is in. Without a site,
         the store's only one. Raises InputError saying what there is.
         """
         groups = self.groups()
-        sites = list(dict.fromkeys(each.site for group in groups for each in group))
+        sites = list(dict.fromkeys(version.site for group in groups for version in group))
         if not sites:
             raise InputError("The store has no calls yet: bertsmith mirror serve records them.")
         if site is None and len(sites) > 1 and version is None:
@@ -217,7 +222,7 @@ class CallRecords:
         fitting = [group for group in groups if site is None or group[0].site == site]
         if version is not None:
             into = self._merged()
-            target = into.get(version, version)  # of merged ones, the calls of this one may be deleted
+            target = into.get(version, version)  # a merged version may have no calls left
             fitting = [group for group in fitting if target == into.get(group[0].version, group[0].version)]
             if not fitting:
                 raise InputError(
@@ -227,10 +232,10 @@ class CallRecords:
         return fitting[-1]
 
     def merge(self, site: str, versions: Sequence[str]) -> tuple[VersionCount, ...]:
-        """From now on these versions of a site count as one. Raises InputError for what isn't a version of
-        it, and for fewer than two.
+        """Makes these versions of a site count as one from now on, and returns their group. Raises InputError
+        for an unknown version, and for fewer than two.
         """
-        known = {each.version for each in self.store.versions() if each.site == site}
+        known = {version.version for version in self.store.versions() if version.site == site}
         if len(set(versions)) < 2:
             raise InputError("Name the site, then at least two of its versions that are to count as one.")
         for version in versions:
@@ -258,26 +263,26 @@ class CallRecords:
     # -- uses ----------------------------------------------------------------------------------------------
 
     def calibrated(self) -> set[str]:
-        """Calls that some training has proven something by, or tried to."""
+        """The ids of calls that any training used for calibration."""
         with self.store.engine.connect().execution_options(**READING) as connection:
             return set(connection.scalars(select(USES.c.call).where(USES.c.use == "calibration")))
 
     def used(self) -> set[str]:
-        """Calls that any training has used."""
+        """The ids of calls that any training has used."""
         with self.store.engine.connect().execution_options(**READING) as connection:
             return set(connection.scalars(select(USES.c.call).distinct()))
 
     def uses_of(self, training: str) -> dict[str, str]:
-        """Call → use."""
+        """The calls of one training: call id → train, dev or calibration."""
         with self.store.engine.connect().execution_options(**READING) as connection:
-            found = connection.execute(select(USES).where(USES.c.training == training))
-            return {row.call: row.use for row in found}
+            rows = connection.execute(select(USES).where(USES.c.training == training))
+            return {row.call: row.use for row in rows}
 
     def record(self, training: str, uses: Mapping[Use, Iterable[str]]) -> set[str]:
-        """In one transaction, again without effect. Uses of calls that were deleted go with it.
+        """Records the use of calls, in one idempotent transaction, and removes the uses of deleted calls.
 
-        Nothing is recorded where another training has calls for calibration that are to be for it here too:
-        those are given back, and none where it was recorded.
+        Returns the ids of the calibration calls that another training has used for calibration too: then
+        nothing is recorded. Empty where the uses were recorded.
         """
         rows = [
             {"training": training, "call": call, "use": use, "at": time.time()}
@@ -288,13 +293,13 @@ class CallRecords:
         insert = (sqlite if is_sqlite(self.store.engine) else postgresql).insert(USES)
         with self.store.engine.begin() as connection:
             self._lock(connection)
-            taken = set[str]()
+            conflicts = set[str]()
             others = select(USES.c.call).where(USES.c.use == "calibration", USES.c.training != training)
             for begin in range(0, len(proving), _AT_ONCE):
-                some = proving[begin : begin + _AT_ONCE]
-                taken |= set(connection.scalars(others.where(USES.c.call.in_(some))))
-            if taken:
-                return taken
+                batch = proving[begin : begin + _AT_ONCE]
+                conflicts |= set(connection.scalars(others.where(USES.c.call.in_(batch))))
+            if conflicts:
+                return conflicts
             for begin in range(0, len(rows), _AT_ONCE):
                 connection.execute(insert.on_conflict_do_nothing(), rows[begin : begin + _AT_ONCE])
             connection.execute(delete(USES).where(USES.c.call.not_in(select(CALLS.c.id))))
@@ -303,19 +308,19 @@ class CallRecords:
     # -- questions of ours ---------------------------------------------------------------------------------
 
     def unanswered(self) -> set[str]:
-        """Fingerprints of those that got no answer to learn from when they were asked."""
+        """The fingerprints of our own questions that got no usable answer."""
         with self.store.engine.connect().execution_options(**READING) as connection:
             return set(connection.scalars(select(UNANSWERED.c.question)))
 
-    def keep_unanswered(self, questions: Iterable[str]) -> None:
-        """Adds some."""
-        rows = [{"question": each} for each in sorted(set(questions))]
+    def save_unanswered(self, questions: Iterable[str]) -> None:
+        """Stores the fingerprints of questions that got no usable answer."""
+        rows = [{"question": fingerprint} for fingerprint in sorted(set(questions))]
         insert = (sqlite if is_sqlite(self.store.engine) else postgresql).insert(UNANSWERED)
         if rows:
             with self.store.engine.begin() as connection:
                 connection.execute(insert.on_conflict_do_nothing(), rows)
 
     def _lock(self, connection: Connection) -> None:
-        """Until the transaction ends; in SQLite it is the only writer's already."""
+        """Takes a lock until the transaction ends; in SQLite a transaction is the only writer anyway."""
         if not is_sqlite(self.store.engine):
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
