@@ -436,7 +436,7 @@ def test_what_we_ask_ourselves_is_not_what_clients_wait_for(site: Site) -> None:
 def test_merged_versions_cost_what_their_calls_together_cost(site: Site) -> None:
     other = call_of(99, model="another")
     answered = replace(other.completion, input_tokens=31, output_tokens=None)
-    site.store.add([replace(other, answered=answered, seconds=1.5)])
+    site.store.add([replace(other, completion=answered, seconds=1.5)])
     alone = site.stages.means()
     assert (alone[site.call.version].input_tokens, alone[other.version].input_tokens) == (11, 31)
     CallRecords(site.store).merge(site.call.site, [site.call.version, other.version])
@@ -479,7 +479,7 @@ def test_a_price_of_tokens_that_nobody_counted_is_unknown(
     store = Store(str(tmp_path / "calls.sqlite"))
     call = call_of(1)
     answered = replace(call.completion, input_tokens=tokens[0], output_tokens=tokens[1])
-    store.add([replace(call, answered=answered)])
+    store.add([replace(call, completion=answered)])
     stages = StageStore(store)
     stage = stages.stages()[call.version]
     stages.change(stage, replace(stage, mode="live", share=1.0, student="x"), "hand", "a test")

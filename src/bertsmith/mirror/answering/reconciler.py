@@ -330,7 +330,7 @@ def find_due_trainings(
             for version in versions
         }
         # The calls of the version whose student answers them all may be deleted. A student of another group
-        # may answer these versions too, if it was trained on both before they were separated.
+        # may answer these versions too, if it was trained on both although this store hasn't merged them.
         answering = {open_students.stage_version(version) for version in versions} & group
         answering_stages = [stages[version] for version in answering if version in stages]
         stage = _choose_trained_stage(answering_stages, trainings, new)
