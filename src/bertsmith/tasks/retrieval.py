@@ -31,7 +31,7 @@ from bertsmith.tasks.examples.query_documents import (
 from bertsmith.tasks.examples.text_settings import RowSettings
 from bertsmith.tasks.heads.classifier_head import VectorHead
 from bertsmith.tasks.heads.pooling import Pooling
-from bertsmith.tasks.losses.contrastive import LossName, RetrievalLoss, Sought
+from bertsmith.tasks.losses.contrastive import LossName, RetrievalLoss, RetrievalTarget
 from bertsmith.tasks.losses.distillation import DistillationLoss, VectorLoss
 from bertsmith.tasks.task import AnswerNumber, Head, Metrics, Outputs, Prediction, Task, TaskSettings
 from bertsmith.text.files.rows import find_names_of_numbers, quoting_warnings
@@ -221,9 +221,9 @@ class Retrieval(Task[QueryExample]):
         text_windows = windows_apart(tokenizer, pieces, self.settings.max_length, self.settings.stride)
         query, documents = text_number(example.query), tuple(map(text_number, example.documents))
         known = (query, documents[0], *self._known_documents.get(query, ()))
-        return EncodedExample(text_windows, Sought(query, documents, known, example.scores))
+        return EncodedExample(text_windows, RetrievalTarget(query, documents, known, example.scores))
 
-    def make_batches(self, targets: Sequence[Sought], order: Ints, batch_size: int) -> list[Ints]:
+    def make_batches(self, targets: Sequence[RetrievalTarget], order: Ints, batch_size: int) -> list[Ints]:
         """Batches without equal queries or documents, which would be each other's negatives."""
         if not self.needs_global_batch:
             return super().make_batches(targets, order, batch_size)
@@ -240,10 +240,10 @@ class Retrieval(Task[QueryExample]):
         """True if negatives come from the batch: with loss=softmax."""
         return self.settings.loss == "softmax"
 
-    def loss(self, outputs: Tensor, targets: Sequence[Sought]) -> Tensor:
+    def loss(self, outputs: Tensor, targets: Sequence[RetrievalTarget]) -> Tensor:
         return self.losses(outputs, targets).sum()
 
-    def losses(self, outputs: Tensor, targets: Sequence[Sought]) -> Tensor:
+    def losses(self, outputs: Tensor, targets: Sequence[RetrievalTarget]) -> Tensor:
         """Vectors (E, T, H) -> the loss of each example (E,)."""
         settings = self.settings
         loss = RetrievalLoss(settings.loss, settings.scale, settings.symmetric, settings.margin)

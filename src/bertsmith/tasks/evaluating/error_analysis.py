@@ -1,7 +1,8 @@
-"""What a task says of its predictions beside the metrics: where the model errs, and how sure it is of it.
+"""What a task tells about its predictions in addition to the metrics: where the model errs, and how confident
+it is.
 
-Plain values that the report draws, whatever the task; what makes no sense for one stays empty.
-E examples, C classes or labels, A answers of which a confidence is known (texts, words, or labels of texts).
+Plain values that the report draws for any task; what makes no sense for a task stays empty. E examples, C
+classes or labels, A answers with a known confidence (texts, words, or labels of texts).
 """
 
 from collections.abc import Sequence
@@ -16,13 +17,13 @@ from bertsmith.metrics.entities import EntityScores, spans_of_tags
 from bertsmith.metrics.scores import ClassScore, confusion, per_class
 
 NOTHING = "nothing"
-# Predictions are rounded to six places: what is below is taken for half of the last one.
+# Predictions are rounded to six places: anything below is taken as half of the last place.
 _SMALLEST = 5e-7
 
 
 @dataclass(frozen=True)
 class ScoredPrediction:
-    """What the model said of one example, for people. `score` is 1 if right, and less the worse it is."""
+    """A prediction for one example, in words. `score` is 1 if it is right, and lower the worse it is."""
 
     gold: str
     given: str
@@ -32,23 +33,23 @@ class ScoredPrediction:
 
 @dataclass(frozen=True)
 class ConfusionMatrix:
-    """`counts` (C, C): row = right class, column = predicted one."""
+    """`counts` (C, C): rows are true classes, columns predicted ones."""
 
     labels: tuple[str, ...]
     counts: npt.NDArray[np.int64]
 
     def most_frequent(self) -> list[tuple[str, str, int]]:
-        """Which class is taken for which, and how often; the most frequent first."""
+        """(true class, predicted class, count) of the confusions, the most frequent first."""
         wrong = self.counts - np.diag(np.diag(self.counts))
         order = np.argsort(-wrong, axis=None, kind="stable")[: np.count_nonzero(wrong)]
-        places = [divmod(place, len(self.labels)) for place in order.tolist()]
-        return [(self.labels[right], self.labels[given], int(wrong[right, given])) for right, given in places]
+        cells = [divmod(cell, len(self.labels)) for cell in order.tolist()]
+        return [(self.labels[row], self.labels[column], int(wrong[row, column])) for row, column in cells]
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """(A,) confidences of the model and whether those answers were `correct`; `before` is the confidence
-    without temperature scaling, None where there is none. `unit` says what an answer is.
+    """Confidences (A,) of the model, and whether those answers were `correct`. `before` is the confidence
+    without temperature scaling, None if there is none. `unit` says what an answer is.
     """
 
     confidence: Floats
@@ -59,7 +60,9 @@ class Calibration:
 
 @dataclass(frozen=True)
 class ErrorAnalysis:
-    """`answers` has one for each example, or none; `numbers` are the (E,) right and (E,) predicted scores."""
+    """`answers` has one item for each example, or is empty; `numbers` are the true and the predicted scores,
+    (E,) each.
+    """
 
     answers: tuple[ScoredPrediction, ...] = ()
     per_class: tuple[ClassScore, ...] = ()
@@ -75,7 +78,7 @@ def class_errors(
     confidence: Sequence[float],
     before: Floats | None = None,
 ) -> ErrorAnalysis:
-    """One class an example, by name; `before` (E,) as in `Calibration`."""
+    """For one class for each example, by name; `before` (E,) as in `Calibration`."""
     number = {label: index for index, label in enumerate(labels)}
     right, chosen = (np.array([number[label] for label in side]) for side in (gold, given))
     answers = (
@@ -96,16 +99,16 @@ def label_set_errors(
     probabilities: Floats,
     temperature: float = 1.0,
 ) -> ErrorAnalysis:
-    """Any number of labels an example, with the probability of each (E, C).
+    """For any number of labels for each example, with the probability of each (E, C).
 
     An answer's score is the F1 of the two sets; its confidence is that of the whole set, as if labels were
-    independent. Right labels that the model doesn't know count as missed.
+    independent. True labels that the model doesn't know count as missed.
     """
-    right, chosen = (np.array([np.isin(labels, each) for each in side]) for side in (gold, given))
-    sure = np.where(chosen, probabilities, 1 - probabilities).prod(axis=1).tolist()
+    right, chosen = (np.array([np.isin(labels, names) for names in side]) for side in (gold, given))
+    confidence = np.where(chosen, probabilities, 1 - probabilities).prod(axis=1).tolist()
     answers = (
-        ScoredPrediction(_listed(g), _listed(p), _set_f1(g, p), c)
-        for g, p, c in zip(gold, given, sure, strict=True)
+        ScoredPrediction(_join_labels(g), _join_labels(p), _set_f1(g, p), c)
+        for g, p, c in zip(gold, given, confidence, strict=True)
     )
     before = without_temperature(probabilities, temperature, multi_label=True)
     return ErrorAnalysis(
@@ -116,7 +119,7 @@ def label_set_errors(
 
 
 def number_errors(gold: Sequence[float], given: Sequence[float]) -> ErrorAnalysis:
-    """A number an example: the further from the right one, the lower the score."""
+    """For a number for each example: the further from the true one, the lower the score."""
     answers = (
         ScoredPrediction(f"{g:g}", f"{p:.4g}", 1 - abs(g - p)) for g, p in zip(gold, given, strict=True)
     )
@@ -130,32 +133,36 @@ def tag_errors(
     confidence: Sequence[Sequence[float]],
     entities: EntityScores | None,
 ) -> ErrorAnalysis:
-    """A tag a word. An answer is a sentence: right as a whole, as sure as its least sure word, naming only
-    what differs. Classes are entities' labels or, without `entities`, tags.
+    """For a tag for each word. An answer is a sentence, right as a whole, with the confidence of its least
+    certain word; it names only what differs. Classes are entity labels or, without `entities`, tags.
     """
-    names = _entities if entities else _tagged_words
+    names = _name_entities if entities else _name_tags
     answers = []
-    for some, right, chosen, sure in zip(words, gold, given, confidence, strict=True):
-        of_gold, of_given = names(some, right), names(some, chosen)
+    for sentence, gold_tags, predicted_tags, word_confidence in zip(
+        words, gold, given, confidence, strict=True
+    ):
+        gold_names, predicted_names = names(sentence, gold_tags), names(sentence, predicted_tags)
+        missed = [name for span, name in gold_names.items() if predicted_names.get(span) != name]
+        wrong = [name for span, name in predicted_names.items() if gold_names.get(span) != name]
         answers.append(
             ScoredPrediction(
-                "; ".join(name for place, name in of_gold.items() if of_given.get(place) != name) or NOTHING,
-                "; ".join(name for place, name in of_given.items() if of_gold.get(place) != name) or NOTHING,
-                float(of_gold == of_given),
-                min(sure, default=1.0),
+                "; ".join(missed) or NOTHING,
+                "; ".join(wrong) or NOTHING,
+                float(gold_names == predicted_names),
+                min(word_confidence, default=1.0),
             )
         )
-    return _word_details(answers, gold, given, confidence, entities)
+    return _analyse_words(answers, gold, given, confidence, entities)
 
 
-def _word_details(
+def _analyse_words(
     answers: Sequence[ScoredPrediction],
     gold: Sequence[Sequence[str]],
     given: Sequence[Sequence[str]],
     confidence: Sequence[Sequence[float]],
     entities: EntityScores | None,
 ) -> ErrorAnalysis:
-    """The answers with what is told word by word."""
+    """Completes the analysis with the figures that count words."""
     flat = [[tag for tags in side for tag in tags] for side in (gold, given)]
     if not flat[0]:  # sentences without a word
         return ErrorAnalysis(tuple(answers))
@@ -178,25 +185,26 @@ def span_errors(
     exact: Floats,
     f1: Floats,
 ) -> ErrorAnalysis:
-    """A piece of a passage an example, or none: "". The score is F1; calibration is that of answers given."""
+    """For a span of a passage for each example, or none: "". The score is F1; calibration is that of
+    predicted answers.
+    """
     answers = tuple(
         ScoredPrediction(
-            " / ".join(dict.fromkeys(right)) or "no answer", answer or "no answer", float(score), sure
+            " / ".join(dict.fromkeys(gold)) or "no answer", answer or "no answer", float(score), number
         )
-        for right, answer, score, sure in zip(golds, given, f1, confidence, strict=True)
+        for gold, answer, score, number in zip(golds, given, f1, confidence, strict=True)
     )
-    known = np.array([sure is not None for sure in confidence])
-    sure = np.array([each for each in confidence if each is not None], np.float64)
-    calibration = (
-        Calibration(sure, exact[known] == 1, unit="answers given, right when exact") if known.any() else None
-    )
+    is_known = np.array([number is not None for number in confidence])
+    known = np.array([number for number in confidence if number is not None], np.float64)
+    unit = "answers given, right when exact"
+    calibration = Calibration(known, exact[is_known] == 1, unit=unit) if is_known.any() else None
     return ErrorAnalysis(answers, calibration=calibration)
 
 
 def without_temperature(probabilities: Floats, temperature: float, *, multi_label: bool = False) -> Floats:
-    """(E, C) calibrated probabilities -> what they were before: but for a constant, logits are the logarithm
-    of probabilities times the temperature. Right to 0.002 from a temperature of 0.5 on: below it, what was
-    rounded away would count.
+    """Calibrated probabilities (E, C) -> probabilities without temperature scaling. Up to a constant, logits
+    are the logarithms of probabilities times the temperature. Accurate to 0.002 for temperatures from 0.5 on;
+    below that, rounding of the probabilities would matter.
     """
     probabilities = np.clip(probabilities, _SMALLEST, 1 - _SMALLEST)
     logits = np.log(probabilities / (1 - probabilities)) if multi_label else np.log(probabilities)
@@ -211,20 +219,20 @@ def entity_classes(entities: EntityScores) -> tuple[ClassScore, ...]:
     )
 
 
-def _entities(words: Sequence[str], tags: Sequence[str]) -> dict[tuple[int, int], str]:
-    """By first word and end: 'New York [LOC]'."""
+def _name_entities(words: Sequence[str], tags: Sequence[str]) -> dict[tuple[int, int], str]:
+    """Names by (first word, end): 'New York [LOC]'."""
     return {
         (span.start, span.end): f"{' '.join(words[span.start : span.end])} [{span.label}]"
         for span in spans_of_tags(tags)
     }
 
 
-def _tagged_words(words: Sequence[str], tags: Sequence[str]) -> dict[tuple[int, int], str]:
+def _name_tags(words: Sequence[str], tags: Sequence[str]) -> dict[tuple[int, int], str]:
     named = enumerate(zip(words, tags, strict=True))
-    return {(place, place + 1): f"{word} [{tag}]" for place, (word, tag) in named}
+    return {(word_index, word_index + 1): f"{word} [{tag}]" for word_index, (word, tag) in named}
 
 
-def _listed(labels: Sequence[str]) -> str:
+def _join_labels(labels: Sequence[str]) -> str:
     return ", ".join(sorted(labels)) or NOTHING
 
 

@@ -1,6 +1,4 @@
-"""A model's figures on labelled examples, beside those of what it has to beat, and how far they would move on
-other examples.
-"""
+"""A model's figures on labelled examples, beside its baselines', and their standard errors."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -16,14 +14,15 @@ from bertsmith.tasks.examples.held_out import names_groups
 from bertsmith.tasks.finetuning import EncodedExamples
 from bertsmith.tasks.task import Metrics, Outputs, Prediction, Task
 
-THE_MODEL = "the model"  # as tables call it, beside its baselines
-_SCORED_AGAIN = 100_000  # examples that resamples may score: seconds, whatever the size of the file
+THE_MODEL = "the model"  # its name in tables, beside its baselines
+_SCORED_AGAIN = 100_000  # examples that all resamples may score: takes seconds for any size of file
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One file's figures: the model's, and each baseline's, the most frequent answer first. `data_warnings`
-    are sentences on what the figures rest on, `remarks` say how the file was understood.
+    """The figures of one file: the model's, and each baseline's, the most frequent answer first.
+    `data_warnings` are sentences on the reliability of the figures; `remarks` say how the file was
+    understood.
     """
 
     model: Metrics
@@ -39,19 +38,21 @@ class Evaluation:
 
     @property
     def by_name(self) -> dict[str, Metrics]:
-        """Figures of the model, then of each baseline."""
+        """The figures of the model, then of each baseline."""
         return {THE_MODEL: self.model, **self.baselines}
 
     def best(self, metric: str) -> str:
-        """Which of them is the best; the model, if it is best as figures are shown."""
-        scores = {name: _as_shown(figures.get(metric, math.nan)) for name, figures in self.by_name.items()}
+        """The name of the best one: the model, if none is better at the precision that is shown."""
+        scores = {
+            name: _round_as_shown(figures.get(metric, math.nan)) for name, figures in self.by_name.items()
+        }
         return max(scores, key=lambda name: -math.inf if math.isnan(scores[name]) else scores[name])
 
     def warnings(self, name: str, metric: str) -> list[str]:
-        """Those of the data, and a sentence when the model does no better than the first baseline, which
-        knows nothing, or worse than another one, as figures are shown; or when nothing can be better.
+        """The data's warnings, and a sentence if the model is no better than the first baseline, which knows
+        nothing, or worse than another one at the precision that is shown; or if nothing can be better.
         """
-        ours, scores = self.model[metric], {by: given.get(metric) for by, given in self.baselines.items()}
+        ours, scores = self.model[metric], {by: figures.get(metric) for by, figures in self.baselines.items()}
         simplest, simple = next(iter(scores.items()), ("", None))
         labels = [getattr(example, "label", None) for example in self.split.examples]
         says_nothing = len(labels) > 1 and labels[0] is not None and labels.count(labels[0]) == len(labels)
@@ -71,19 +72,21 @@ class Evaluation:
             f"on {name} {by} has {metric} {score:.4f}, the model {ours:.4f}: on few rows the simpler one "
             "may be the better choice; an encoder that is trained may need more epochs, or a higher rate"
             for by, score in scores.items()
-            if score is not None and _as_shown(score) > _as_shown(ours)
+            if score is not None and _round_as_shown(score) > _round_as_shown(ours)
         ]
         return [*self.data_warnings, *beaten]
 
 
-def _as_shown(score: float) -> float:
-    """As tables and sentences have it: two scores that look alike there are told as equal."""
+def _round_as_shown(score: float) -> float:
+    """Rounds to the precision of tables and sentences, so that scores that look alike there count as
+    equal.
+    """
     return round(score, 4)
 
 
 def is_always_right(baseline: Metrics, metric: str) -> bool:
-    """Whether no score can be better than the baseline's, which says nothing of the model then. By accuracy
-    too, for Matthews of rows of one answer is 0.
+    """Whether no score can be better than the baseline's, so that it tells nothing about the model. Accuracy
+    counts too, because Matthews' correlation is 0 for rows of one answer.
     """
     return any(math.isclose(baseline.get(name) or 0.0, 1) for name in (metric, "accuracy"))
 
@@ -95,15 +98,17 @@ def evaluate(
     split: EncodedExamples,
     others: Mapping[str, list[Prediction]] | None = None,
 ) -> Evaluation:
-    """The model's metrics and its baselines', which learn from `train`; None leaves out those that learn.
-    `others` are predictions of more baselines by name.
+    """The metrics of the model and of its baselines, which learn from `train`; with None, baselines that
+    learn are left out. `others` are predictions of further baselines by name.
     """
     predictions = task.decode(outputs, split.examples, split.encoded)
-    possible = train is not None or not task.baselines_learn
-    baselines = dict(task.baselines(train or (), split.examples) if possible else {}) | dict(others or {})
+    has_baselines = train is not None or not task.baselines_learn
+    baselines = dict(task.baselines(train or (), split.examples) if has_baselines else {}) | dict(
+        others or {}
+    )
     return Evaluation(
         task.metrics(predictions, split.examples),
-        {name: task.metrics(guessed, split.examples) for name, guessed in baselines.items()},
+        {name: task.metrics(predicted, split.examples) for name, predicted in baselines.items()},
         predictions,
         split,
     )
@@ -112,20 +117,21 @@ def evaluate(
 def standard_error(
     task: Task[Any], evaluation: Evaluation, answers: Sequence[ScoredPrediction]
 ) -> float | None:
-    """Of the main metric; None for a single example, and where no example differs from another: that the few
-    rows there are agree says nothing about others. `answers` are those of the task's details.
+    """The standard error of the main metric. None for a single example, and if no example differs from
+    another, because agreement of a few rows says nothing about others. `answers` are those of the error
+    analysis.
 
-    Where the metric is the mean of the answers' scores, or of those of rows that belong together (a query's
-    candidates), the error of that mean; else by bootstrap, of 25 resamples for large files, which give it to
-    a seventh of itself, to 200 for small ones. Where the file names the rows of one source (group=), each
-    source counts once, whatever the metric.
+    If the metric is the mean of the answers' scores, or of the scores of groups (a query's candidates), it is
+    the error of that mean. Otherwise a bootstrap estimates it, with 25 resamples for large files (accurate to
+    a seventh) up to 200 for small ones. If the file names groups of rows (group=), each group counts once,
+    whatever the metric.
     """
     if evaluation.rows < 2:
         return None
     resamples = min(max(_SCORED_AGAIN // evaluation.rows, 25), 200)
     if names_groups(task):
-        return _error_over_groups(task, evaluation, resamples)
-    for scores in (np.array([answer.score for answer in answers]), _scores_of_groups(task, evaluation)):
+        return _jackknife_error(task, evaluation, resamples)
+    for scores in (np.array([answer.score for answer in answers]), _score_groups(task, evaluation)):
         if len(scores) > 1 and math.isclose(scores.mean(), evaluation.model[task.main_metric], abs_tol=1e-9):
             return float(scores.std(ddof=1) / math.sqrt(len(scores))) or None
 
@@ -138,7 +144,7 @@ def standard_error(
 
 
 def score_of(task: Task[Any], evaluation: Evaluation, rows: Ints) -> float:
-    """The main metric of some of the examples."""
+    """The main metric of these examples."""
     numbers = rows.tolist()
     predictions = [evaluation.predictions[number] for number in numbers]
     return task.metrics(predictions, [evaluation.split.examples[number] for number in numbers])[
@@ -147,34 +153,34 @@ def score_of(task: Task[Any], evaluation: Evaluation, rows: Ints) -> float:
 
 
 def groups_of(task: Task[Any], examples: Sequence[Any]) -> list[Ints]:
-    """The rows that belong together, group by group; each alone where the task has no rule for that."""
+    """The rows of each group; each row is its own group if the task has no rule for groups."""
     if type(task).group_key is Task.group_key and not names_groups(task):
         return [np.array([row]) for row in range(len(examples))]
-    found: dict[tuple[str, ...], list[int]] = {}
+    rows_of_group: dict[tuple[str, ...], list[int]] = {}
     for row, example in enumerate(examples):
-        found.setdefault(tuple(task.group_key(example)), []).append(row)
-    return [np.array(rows) for rows in found.values()]
+        rows_of_group.setdefault(tuple(task.group_key(example)), []).append(row)
+    return [np.array(rows) for rows in rows_of_group.values()]
 
 
-def _error_over_groups(task: Task[Any], evaluation: Evaluation, most_parts: int) -> float | None:
-    """By the jackknife (Tukey 1958): each group is left out in turn or, of many, a part of them, drawn by
-    chance. A bootstrap would draw a query's candidates twice, which rank among each other.
+def _jackknife_error(task: Task[Any], evaluation: Evaluation, most_parts: int) -> float | None:
+    """The jackknife (Tukey 1958): each group is left out in turn, or a random part of them if there are many.
+    A bootstrap would draw a query's candidates twice, and rank them against each other.
     """
     groups = groups_of(task, evaluation.split.examples)
     order = np.random.default_rng(0).permutation(len(groups))
     score, scores = task.scorer(evaluation.predictions, evaluation.split.examples), list[float]()
     for part in np.array_split(order, min(len(groups), most_parts)):
-        kept = np.setdiff1d(order, part).tolist()
-        if kept:
-            scores.append(score(np.concatenate([groups[number] for number in kept])))
-    found = [each for each in scores if math.isfinite(each)]
-    if len(found) < 2:
+        remaining = np.setdiff1d(order, part).tolist()
+        if remaining:
+            scores.append(score(np.concatenate([groups[number] for number in remaining])))
+    finite = [one for one in scores if math.isfinite(one)]
+    if len(finite) < 2:
         return None
-    return float(np.std(found) * math.sqrt(len(found) - 1)) or None
+    return float(np.std(finite) * math.sqrt(len(finite) - 1)) or None
 
 
-def _scores_of_groups(task: Task[Any], evaluation: Evaluation) -> Floats:
-    """The main metric of each group that has one; none where rows stand alone."""
+def _score_groups(task: Task[Any], evaluation: Evaluation) -> Floats:
+    """The main metric of each group that has one; empty if rows stand alone."""
     groups = groups_of(task, evaluation.split.examples)
     if len(groups) == evaluation.rows:
         return np.zeros(0)

@@ -1,4 +1,5 @@
-"""What stands on an encoder: a classifier or a vector for each text, a tag for each word; how a head begins.
+"""Heads on an encoder: a classifier or a vector for each text, a tag for each word, and how a head is
+initialised.
 
 Read first: classifier_head.py.
 """

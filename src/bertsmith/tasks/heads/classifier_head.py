@@ -1,4 +1,4 @@
-"""What stands between hidden states and outputs: a classifier as the encoder's family has it, or vectors.
+"""Heads on hidden states: a classifier as the encoder's family has it, or text vectors.
 
 N tokens, R rows, W windows, E examples, T texts, H hidden size, C outputs, F features of columns beside the
 text.
@@ -23,9 +23,9 @@ from bertsmith.tasks.task import Head
 
 
 class ClassifierHead(Head):
-    """[dense → activation → norm →] dropout → out: the modules in brackets where the family has them.
+    """[dense → activation → norm →] dropout → out: the modules in brackets if the family has them.
 
-    Without `names` the family has no class for such a head, and it is saved beside the encoder.
+    Without `names` the family has no class for such a head, and it is saved in a file beside the encoder.
     """
 
     def __init__(
@@ -36,30 +36,30 @@ class ClassifierHead(Head):
         dropout: float | None = None,
         columns: int = 0,
     ) -> None:
-        """`dropout` is the encoder's where nothing is said; `out` reads F `columns` too."""
+        """`dropout` is by default the encoder's; `out` also reads the F features of `columns`."""
         super().__init__()
         probability = config.hidden_dropout_prob if dropout is None else dropout
-        known = names or HeadNames("")
-        self.pooled = known.pooled
+        head_names = names or HeadNames("")
+        self.pooled = head_names.pooled
         self.dense = self.activation = self.norm = self.before_dense = None
-        if known.dense:
+        if head_names.dense:
             self.dense = nn.Linear(config.hidden_size, config.hidden_size, bias=config.head_bias)
-            self.activation = Activation(known.activation or config.masked_language_act)
-        if known.norm:
+            self.activation = Activation(head_names.activation or config.masked_language_act)
+        if head_names.norm:
             self.norm = make_norm(config)
-        if known.drops_first:
+        if head_names.drops_first:
             self.before_dense = Dropout(probability)
         self.dropout = Dropout(probability)
         self.columns = columns
         self.out = nn.Linear(config.hidden_size + columns, outputs)
-        files = {"dense": known.dense, "norm": known.norm, "out": known.out}
+        files = {"dense": head_names.dense, "norm": head_names.norm, "out": head_names.out}
         self.file_names = {ours: theirs for ours, theirs in files.items() if theirs}
         if names is None or columns:  # no class of transformers reads them
             self.architecture, self.file_names = None, {}
         initialise(self, config.initializer_range)
 
     def forward(self, states: Tensor, layout: Layout) -> Tensor:
-        """-> (E, C), or (R, C) where the head answers for each row."""
+        """Outputs (E, C), or (R, C) for a head that is `per_row`."""
         return self.in_units(self.out(self.dropped(self.features(states, layout))))
 
     def outputs(self, states: Tensor) -> Tensor:
@@ -76,7 +76,7 @@ class ClassifierHead(Head):
             )
 
     def features(self, states: Tensor, layout: Layout) -> Tensor:
-        """What `out` reads: (R, H) -> (R, H)."""
+        """(R, H) -> (R, H), the input of `out`."""
         if self.before_dense is not None:
             states = self.before_dense(states)
         if self.dense is not None and self.activation is not None:
@@ -86,10 +86,10 @@ class ClassifierHead(Head):
         return states
 
     def dropped(self, features: Tensor) -> Tensor:
-        """With dropout of the text's part: a column is too much to lose at once."""
+        """Applies dropout to the text's features only: a whole column is too much to lose at once."""
         if not self.columns:
-            whole: Tensor = self.dropout(features)
-            return whole
+            dropped: Tensor = self.dropout(features)
+            return dropped
         text, columns = features[..., : -self.columns], features[..., -self.columns :]
         return torch.cat([self.dropout(text), columns], -1)
 
@@ -97,15 +97,15 @@ class ClassifierHead(Head):
         return self.in_units(self.out(features.to(self.out.weight.device)))
 
     def in_units(self, outputs: Tensor) -> Tensor:
-        """What `out` gives, in the unit of the task's labels."""
+        """Converts the output of `out` into the unit of the task's labels."""
         return outputs
 
 
 class PooledHead(ClassifierHead):
-    """One answer for each example: as the family was published, from [CLS] or from the mean of all tokens,
-    over several windows of a text the mean of what they come to. Or linear in the `pooling` of all tokens,
-    made as long as all others: what sentence-transformers calls pooling, normalisation and a dense layer.
-    Beside the text's features `out` reads those of `columns` of the table, where there are any.
+    """One output for each example. Either as the family was published, from [CLS] or from the mean of all
+    tokens; several windows of a text are averaged. Or a linear layer on the `pooling` of all tokens,
+    normalised to length 1: in sentence-transformers' terms pooling, normalisation and a dense layer. `out`
+    also reads the features of the table's `columns`, if there are any.
     """
 
     architecture: str | None = "ForSequenceClassification"
@@ -120,11 +120,11 @@ class PooledHead(ClassifierHead):
         self.reads_all = pooling is not None or config.classifier_pooling == "mean"
 
     def features(self, states: Tensor, layout: Layout) -> Tensor:
-        """(W, H), a row for each window, or (N, H) for a head that `reads_all` -> (E, H + F)."""
-        return self._joined(self.pool(states, layout), layout)
+        """States (W, H), one row for each window, or (N, H) if the head `reads_all` -> (E, H + F)."""
+        return self._add_columns(self.pool(states, layout), layout)
 
     def pool(self, states: Tensor, layout: Layout) -> Tensor:
-        """The text's part of it, (E, H), not yet of length 1."""
+        """The features of the text (E, H), not normalised yet."""
         if self.pooling is not None:
             return pool_tokens(states, layout, self.pooling)
         if self.reads_all:
@@ -133,22 +133,22 @@ class PooledHead(ClassifierHead):
         return features if layout.windows == layout.examples else pool_examples(features, layout, "mean")
 
     def answer(self, pooled: Tensor, layout: Layout) -> Tensor:
-        """(E, H) -> (E, C)."""
-        return self.in_units(self.out(self.dropped(self._joined(pooled, layout))))
+        """Pooled text features (E, H) -> outputs (E, C)."""
+        return self.in_units(self.out(self.dropped(self._add_columns(pooled, layout))))
 
-    def _joined(self, pooled: Tensor, layout: Layout) -> Tensor:
+    def _add_columns(self, pooled: Tensor, layout: Layout) -> Tensor:
         text = pooled if self.pooling is None else F.normalize(pooled, dim=1)
         return torch.cat([text, layout.columns.to(text.dtype)], 1) if self.columns else text
 
 
 class RowHead(ClassifierHead):
-    """An answer for each row that is read."""
+    """A classifier with an output for each row that is read."""
 
     per_row: ClassVar[bool] = True
 
 
 class VectorHead(Head):
-    """Has no weights: what it makes of a text, sentence-transformers makes of the same folder."""
+    """Text vectors. It has no weights: sentence-transformers computes the same vectors from the folder."""
 
     per_text: ClassVar[bool] = True
 
@@ -158,7 +158,9 @@ class VectorHead(Head):
         self._pooling, self.text_vectors = pooling, (pooling, normalise)
 
     def forward(self, states: Tensor, layout: Layout) -> Tensor:
-        """(N, H) -> (E, T, H), T the most texts that an example has; those with fewer end in zeros."""
+        """(N, H) -> (E, T, H), T the largest number of texts in an example; shorter examples are padded with
+        zeros.
+        """
         return self.answer(self.pool(states, layout), layout)
 
     def pool(self, states: Tensor, layout: Layout) -> Tensor:
@@ -171,24 +173,24 @@ class VectorHead(Head):
             vectors = F.normalize(vectors, dim=1)
         most = max(texts)
         present = np.arange(most) < np.array(texts)[:, None]  # (E, T)
-        places = to_device(np.flatnonzero(present), vectors.device)
+        positions = to_device(np.flatnonzero(present), vectors.device)
         filled = vectors.new_zeros(len(texts) * most, vectors.shape[1])
-        return filled.index_copy(0, places, vectors).view(len(texts), most, -1)
+        return filled.index_copy(0, positions, vectors).view(len(texts), most, -1)
 
 
 class PairHead(Head):
-    """Pools each text; without classes the cosine of the two, with classes their logits."""
+    """Pools each of two texts. Without classes its output is their cosine, with classes their logits."""
 
     def __init__(self, config: BertConfig, pooling: Pooling, classes: int) -> None:
         super().__init__()
         self._pooling = self.joins = pooling
-        self.text_vectors = pooling, True  # of which the cosine is the product
+        self.text_vectors = pooling, True  # normalised: the dot product is the cosine
         self.classifier = nn.Linear(3 * config.hidden_size, classes) if classes else None
         if self.classifier is not None:
             initialise(self.classifier, config.initializer_range)
 
     def forward(self, states: Tensor, layout: Layout) -> Tensor:
-        """(N, H) -> (E, 1) or (E, C)."""
+        """(N, H) -> cosines (E, 1) or logits (E, C)."""
         return self.answer(self.pool(states, layout), layout)
 
     def pool(self, states: Tensor, layout: Layout) -> Tensor:

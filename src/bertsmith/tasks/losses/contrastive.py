@@ -1,11 +1,10 @@
-"""Losses of retrieval and re-ranking: on vectors and scores alone, each a value per query; and those of
-retrieval laid on examples.
+"""Losses of retrieval and re-ranking, one value for each query: on vectors and scores, and applied to
+examples.
 
-Q   queries          D   documents, at least one a query      H   size of a vector
-T   documents of one query, the positive first; (Q, T) is filled up where a query has fewer
-C   candidates of all queries end to end
+Q queries, D documents (at least one for each query), H size of a vector, T documents of one query with the
+positive first ((Q, T) is padded if a query has fewer), C candidates of all queries end to end.
 
-Of examples, each a query with its texts: E examples; T texts, the query, its document and its negatives.
+For examples, each a query with its texts: E examples, T texts (the query, its document and its negatives).
 """
 
 from collections.abc import Sequence
@@ -30,12 +29,12 @@ def in_batch_softmax(
     *,
     symmetric: bool = False,
 ) -> Tensor:
-    """(Q,) cross-entropy of picking each query's document out of all documents of the batch (van den Oord
-    et al. 2018, InfoNCE; Henderson et al. 2017, section 4.3).
+    """(Q,): cross-entropy of picking each query's document out of all documents of the batch (InfoNCE, van
+    den Oord et al. 2018; Henderson et al. 2017, section 4.3).
 
-    queries (Q, H) and documents (D, H), of length 1 if the similarity is to be the cosine; positive (Q,) the
-    row of each query's document; excluded (Q, D) documents that are no negatives of a query. `scale` is one
-    over the softmax's temperature. `symmetric` takes the mean with picking the query for each positive.
+    queries (Q, H) and documents (D, H), of length 1 if the similarity is to be the cosine; positive (Q,): the
+    row of each query's document; excluded (Q, D): documents that are no negatives of a query. `scale` is the
+    inverse of the softmax's temperature. `symmetric` averages with picking the query for each positive.
     """
     logits = scale * queries @ documents.T  # (Q, D)
     logits = logits.masked_fill(excluded, -torch.inf)
@@ -48,32 +47,33 @@ def in_batch_softmax(
 
 
 def false_negatives(known: Sequence[Sequence[int]], documents: Ints, positive: Ints) -> Bools:
-    """(Q, D) what may not count as a query's negative: any document that is `known` to answer it, and every
-    copy of one. The query's own `positive` (Q,) stays.
+    """(Q, D): documents that may not count as a query's negatives, because they or a copy are `known` to
+    answer it. The query's own `positive` (Q,) stays.
 
     Documents (D,) and `known` are numbers that equal texts share.
     """
     by_number = np.argsort(documents, kind="stable")
     ordered = documents[by_number]
-    wanted = np.array([number for each in known for number in each], np.int64)
-    query = np.repeat(np.arange(len(known)), [len(each) for each in known])
-    first, end = np.searchsorted(ordered, wanted, "left"), np.searchsorted(ordered, wanted, "right")
-    found = np.zeros((len(known), len(documents)), np.bool_)
-    found[np.repeat(query, end - first), by_number[ragged_range(first, end - first)]] = True
-    found[np.arange(len(known)), positive] = False
-    return found
+    answers = np.array([number for of_query in known for number in of_query], np.int64)
+    query = np.repeat(np.arange(len(known)), [len(of_query) for of_query in known])
+    first, end = np.searchsorted(ordered, answers, "left"), np.searchsorted(ordered, answers, "right")
+    excluded = np.zeros((len(known), len(documents)), np.bool_)
+    excluded[np.repeat(query, end - first), by_number[ragged_range(first, end - first)]] = True
+    excluded[np.arange(len(known)), positive] = False
+    return excluded
 
 
 def triplet_margin(scores: Tensor, present: Tensor, margin: float) -> Tensor:
-    """(Q,) mean over a query's negatives of how far each fails to stay `margin` below the positive.
+    """(Q,): by how much each negative fails to be `margin` below the positive, averaged over the query's
+    negatives.
 
-    scores (Q, T) with the positive first; present (Q, T) which documents there are.
+    scores (Q, T) with the positive first; present (Q, T): which documents exist.
     """
     return _mean_of_negatives((margin - scores[:, :1] + scores[:, 1:]).relu(), present)
 
 
 def margin_mse(scores: Tensor, teacher: Tensor, present: Tensor) -> Tensor:
-    """(Q,) mean squared error of the margins between the positive and each negative, against a teacher's
+    """(Q,): mean squared error of the margins between the positive and each negative, against a teacher's
     (Hofstätter et al. 2020, equation 7). scores, teacher and present are (Q, T), the positive first.
     """
     ours, theirs = scores[:, :1] - scores[:, 1:], teacher[:, :1] - teacher[:, 1:]
@@ -81,7 +81,7 @@ def margin_mse(scores: Tensor, teacher: Tensor, present: Tensor) -> Tensor:
 
 
 def kl_divergence(scores: Tensor, teacher: Tensor, present: Tensor) -> Tensor:
-    """(Q,) Kullback-Leibler divergence from a teacher's softmax over a query's documents to ours (Hinton et
+    """(Q,): Kullback-Leibler divergence of our softmax over a query's documents from a teacher's (Hinton et
     al. 2015, at a temperature of 1). All are (Q, T).
     """
     ours, theirs = _log_softmax(scores, present), _log_softmax(teacher, present)
@@ -90,21 +90,21 @@ def kl_divergence(scores: Tensor, teacher: Tensor, present: Tensor) -> Tensor:
 
 
 def pointwise(scores: Tensor, targets: Tensor, positive_weight: float = 1.0) -> Tensor:
-    """(C,) binary cross-entropy of a cross-encoder's scores (C,) against relevance in [0, 1] (Nogueira and
-    Cho 2019); the part of the relevant weighs `positive_weight`.
+    """(C,): binary cross-entropy of a cross-encoder's scores (C,) against relevance in [0, 1] (Nogueira and
+    Cho 2019). The relevant part has the weight `positive_weight`.
     """
     weight = torch.full((), positive_weight, device=scores.device)
     return F.binary_cross_entropy_with_logits(scores, targets, reduction="none", pos_weight=weight)
 
 
 def listwise(scores: Tensor, targets: Tensor, query: Tensor) -> Tensor:
-    """(C,) each candidate's part of the cross-entropy between its query's `targets` and the softmax of the
-    scores over that query's candidates (Cao et al. 2007, ListNet's top one).
+    """(C,): each candidate's part of the cross-entropy between its query's `targets` and the softmax of the
+    scores over that query's candidates (ListNet's top one, Cao et al. 2007).
 
-    scores and targets (C,); query (C,) numbers from 0. A query's targets sum to 1, or to 0 where nothing is
-    to be learnt of it.
+    scores and targets (C,); query (C,) numbers from 0. A query's targets sum to 1, or to 0 if nothing can be
+    learned from it.
     """
-    queries = len(query)  # at least as many as there are; asking the device for the highest would wait for it
+    queries = len(query)  # an upper bound; asking the device for the highest number would synchronise
     highest = torch.full((queries,), -torch.inf, dtype=scores.dtype, device=scores.device)
     highest = highest.scatter_reduce(0, query, scores.detach(), "amax")
     shifted = scores - highest[query]
@@ -114,24 +114,24 @@ def listwise(scores: Tensor, targets: Tensor, query: Tensor) -> Tensor:
 
 
 def _mean_of_negatives(values: Tensor, present: Tensor) -> Tensor:
-    """(Q, T - 1) -> (Q,); a query without negatives has nothing to learn: 0."""
+    """(Q, T - 1) -> (Q,): the mean over a query's negatives, 0 if it has none."""
     negatives = present[:, 1:]
     return (values * negatives).sum(1) / negatives.sum(1).clamp(min=1)
 
 
 def _log_softmax(scores: Tensor, present: Tensor) -> Tensor:
-    """(Q, T) over the documents there are; 0 where there is none, for -inf would make NaN of a gradient."""
-    found = F.log_softmax(scores.masked_fill(~present, -torch.inf), 1)
-    return found.masked_fill(~present, 0.0)
+    """(Q, T) over existing documents; 0 for others, because -inf would give a NaN gradient."""
+    log_probabilities = F.log_softmax(scores.masked_fill(~present, -torch.inf), 1)
+    return log_probabilities.masked_fill(~present, 0.0)
 
 
 LossName = Literal["softmax", "margin", "margin-mse", "kl"]
 
 
 @dataclass(frozen=True)
-class Sought:
-    """An example by the numbers of its texts. `known` are documents that must never count as negatives;
-    `scores` a teacher's, of each document.
+class RetrievalTarget:
+    """An example by the numbers of its texts (`text_number`). `known` are documents that must never count as
+    negatives; `scores` are a teacher's, one for each document.
     """
 
     query: int
@@ -142,16 +142,16 @@ class Sought:
 
 @dataclass(frozen=True)
 class RetrievalLoss:
-    """Which loss, and its settings. `scale` multiplies similarities; not used by `margin`."""
+    """The loss and its settings. `scale` multiplies similarities; `margin` doesn't use it."""
 
     name: LossName
     scale: float
     symmetric: bool
     margin: float
 
-    def __call__(self, outputs: Tensor, targets: Sequence[Sought]) -> Tensor:
-        """(E, T, H) -> (E,). In float32 at least: similarities of half precision would lose what sets near
-        documents apart.
+    def __call__(self, outputs: Tensor, targets: Sequence[RetrievalTarget]) -> Tensor:
+        """Vectors (E, T, H) -> (E,). Computed in float32 at least, because similarities in half precision
+        couldn't tell near documents apart.
         """
         counts = np.array([len(target.documents) for target in targets])
         present = np.arange(outputs.shape[1] - 1) < counts[:, None]  # (E, T - 1)
@@ -166,27 +166,31 @@ class RetrievalLoss:
             return self._among_own(similarities, to_device(present, outputs.device), targets)
 
     def _in_batch(
-        self, queries: Tensor, documents: Tensor, positive: Ints, targets: Sequence[Sought]
+        self, queries: Tensor, documents: Tensor, positive: Ints, targets: Sequence[RetrievalTarget]
     ) -> Tensor:
-        """documents (D, H), positive (E,)."""
+        """The loss against all documents (D, H) of the batch; positive (E,) is the row of each query's
+        document.
+        """
         numbers = np.array([number for target in targets for number in target.documents])
         known = [target.known for target in targets]
         excluded = to_device(false_negatives(known, numbers, positive), documents.device)
         rows = to_device(positive, documents.device)
         return in_batch_softmax(queries, documents, rows, excluded, self.scale, symmetric=self.symmetric)
 
-    def _among_own(self, similarities: Tensor, present: Tensor, targets: Sequence[Sought]) -> Tensor:
+    def _among_own(self, similarities: Tensor, present: Tensor, targets: Sequence[RetrievalTarget]) -> Tensor:
         if self.name == "margin":
-            answers = np.zeros(similarities.shape, np.bool_)  # documents behind the first that answer it too
+            is_answer = np.zeros(
+                similarities.shape, np.bool_
+            )  # documents behind the first that answer it too
             for row, target in enumerate(targets):
-                answers[row, 1 : len(target.documents)] = np.isin(target.documents[1:], target.known)
-            negatives = present & to_device(~answers, present.device)
+                is_answer[row, 1 : len(target.documents)] = np.isin(target.documents[1:], target.known)
+            negatives = present & to_device(~is_answer, present.device)
             return triplet_margin(similarities, negatives, self.margin)
-        taught = np.zeros(similarities.shape)
+        teacher_scores = np.zeros(similarities.shape)
         for row, target in enumerate(targets):
             scores = target.scores or ()
-            taught[row, : len(scores)] = scores
-        teacher = to_device(taught, similarities.device).to(similarities.dtype)
+            teacher_scores[row, : len(scores)] = scores
+        teacher = to_device(teacher_scores, similarities.device).to(similarities.dtype)
         if self.name == "kl":
             return kl_divergence(self.scale * similarities, teacher, present)
         return margin_mse(self.scale * similarities, teacher, present)
