@@ -1,5 +1,5 @@
-"""What a folder is for: vectors, masked words, or a task; and which task of ours a fine-tuned folder of
-transformers belongs to, by its class, labels and head.
+"""What a folder is for: vectors, masked language modelling, or a task; and which of our tasks a fine-tuned
+folder of transformers belongs to, by its class, labels and head.
 """
 
 from collections.abc import Mapping
@@ -38,28 +38,30 @@ _MASKED = ("ForMaskedLM", "ForPreTraining")
 
 
 def needs_class(folder: Path) -> bool:
-    """Whether a task that is not ours made it, so that its class has to be named."""
+    """Whether it was made by a task that isn't ours, so that its class has to be named."""
     manifest = stated_manifest(folder)
     return manifest is not None and manifest.task not in TASKS
 
 
 def task_of_foreign(checkpoint: Checkpoint, folder: Path) -> Task[Any]:
-    """A task with the folder's labels, which reads what the model can. Raises ModelError when it has no head
-    of ours, or what the folder says of its labels can't be.
+    """A task with the folder's labels, which reads what the model can. Raises ModelError if the folder has no
+    head of ours, or its labels contradict each other.
     """
     where = f"{folder}/config.json"
-    name, outputs = _name(checkpoint, folder), _outputs(checkpoint)
-    names = _labels(checkpoint.labels, outputs, where)
-    kind = find_task(name)
-    free = {"constrained": False} if name == "tagging" else {}  # by whatever scheme its tags were written
+    name, outputs = _task_name(checkpoint, folder), _count_outputs(checkpoint)
+    names = _output_labels(checkpoint.labels, outputs, where)
+    task_class = find_task(name)
+    tagging_settings = {"constrained": False} if name == "tagging" else {}  # its tags may be of any scheme
     positions = checkpoint.config.max_length
-    settings = kind.Settings(max_length=min(read_longest_text(folder) or positions, positions), **free)
+    settings = task_class.Settings(
+        max_length=min(read_longest_text(folder) or positions, positions), **tagging_settings
+    )
     labels = names if name not in ("regression", "question-answering") else ()
     require_labels(labels, where)
-    task = kind(settings, labels)
-    said = read_cross_encoder(folder, checkpoint.labels, outputs)
-    if isinstance(task, TextTask) and said is not None:
-        task.prompt = said.prompt
+    task = task_class(settings, labels)
+    cross_encoder = read_cross_encoder(folder, checkpoint.labels, outputs)
+    if isinstance(task, TextTask) and cross_encoder is not None:
+        task.prompt = cross_encoder.prompt
     if isinstance(task, Regression):
         if outputs != 1:
             raise ModelError(
@@ -68,23 +70,23 @@ def task_of_foreign(checkpoint: Checkpoint, folder: Path) -> Task[Any]:
             )
         # as by sentence-transformers, and by transformers' pipeline unless a model calls itself a regression
         is_plain = checkpoint.labels.get("problem_type") == "regression"
-        task.has_sigmoid = not is_plain if said is None else said.has_sigmoid
+        task.has_sigmoid = not is_plain if cross_encoder is None else cross_encoder.has_sigmoid
     return task
 
 
-def _name(checkpoint: Checkpoint, folder: Path) -> str:
+def _task_name(checkpoint: Checkpoint, folder: Path) -> str:
     for suffix, task in _BY_CLASS.items():
         if checkpoint.architecture.endswith(suffix):
             return task
     if checkpoint.architecture.endswith("ForSequenceClassification"):
-        return _of_problem(checkpoint.labels.get("problem_type"), _outputs(checkpoint), folder)
+        return _task_of_problem(checkpoint.labels.get("problem_type"), _count_outputs(checkpoint), folder)
     raise ModelError(
         f"{folder} is a {checkpoint.architecture} without a head for a task. Fine-tune it first: "
         f"bertsmith finetune TASK --model {folder} …"
     )
 
 
-def _of_problem(problem: str | None, outputs: int, folder: Path) -> str:
+def _task_of_problem(problem: str | None, outputs: int, folder: Path) -> str:
     if problem == _SINGLE and outputs == 1:
         raise ModelError(
             f"{folder}/config.json: problem_type is {problem}, and the head has one output, which is no "
@@ -97,7 +99,7 @@ def _of_problem(problem: str | None, outputs: int, folder: Path) -> str:
     return _BY_PROBLEM["regression" if problem is None and outputs == 1 else problem or _SINGLE]
 
 
-def _outputs(checkpoint: Checkpoint) -> int:
+def _count_outputs(checkpoint: Checkpoint) -> int:
     family = checkpoint.config.family
     for head in (family.sequence_head, family.token_head, family.span_head):
         weight = None if head is None else checkpoint.carried.get(f"{head.out}.weight")
@@ -106,13 +108,14 @@ def _outputs(checkpoint: Checkpoint) -> int:
     return 0
 
 
-def _labels(said: Mapping[str, Any], outputs: int, where: str) -> tuple[str, ...]:
-    """The names of the outputs, by transformers' rules for what isn't said: `id2label`, else LABEL_0, … of
-    `num_labels`, else of two. Raises ModelError where something says another number, or other names.
+def _output_labels(labels: Mapping[str, Any], outputs: int, where: str) -> tuple[str, ...]:
+    """The names of the outputs, with transformers' defaults: `id2label`, otherwise LABEL_0, … up to
+    `num_labels`, otherwise two. Raises ModelError if the number of outputs differs, or names contradict each
+    other.
     """
-    number, by_name = said.get("num_labels"), said.get("label2id")
-    by_number = {int(key): name for key, name in (said.get("id2label") or {}).items()}
-    names = by_number or {place: f"LABEL_{place}" for place in range(number or 2)}
+    number, by_name = labels.get("num_labels"), labels.get("label2id")
+    by_number = {int(key): name for key, name in (labels.get("id2label") or {}).items()}
+    names = by_number or {index: f"LABEL_{index}" for index in range(number or 2)}
     counts = {
         "num_labels": number,
         "id2label": by_number and len(by_number),
@@ -129,18 +132,18 @@ def _labels(said: Mapping[str, Any], outputs: int, where: str) -> tuple[str, ...
             f"{where}: id2label has the keys {', '.join(map(str, sorted(names)))}; expected 0 to "
             f"{outputs - 1}, an output each. Correct the file."
         )
-    for name, place in (by_name or {}).items():
-        if by_number and names.get(place) != name:
+    for name, index in (by_name or {}).items():
+        if by_number and names.get(index) != name:
             raise ModelError(
-                f"{where}: label2id says that {name!r} is output {place}, which id2label calls "
-                f"{names.get(place)!r}. Correct the one that is wrong."
+                f"{where}: label2id says that {name!r} is output {index}, which id2label calls "
+                f"{names.get(index)!r}. Correct the one that is wrong."
             )
-    return tuple(names[place] for place in range(outputs))
+    return tuple(names[index] for index in range(outputs))
 
 
 def model_kind(folder: Path) -> ModelKind:
-    """As our manifest says, else as sentence-transformers' files or the class in config.json do. No file is
-    hashed: that is for who opens the folder.
+    """The kind of model that our manifest states, otherwise sentence-transformers' files or the class in
+    config.json. No file is hashed: opening the folder does that.
     """
     manifest = stated_manifest(folder)
     if manifest is not None:
@@ -159,8 +162,8 @@ def model_kind(folder: Path) -> ModelKind:
 
 
 def locate_with_layers(name: str | Path) -> Path:
-    """The folder of a model by path, alias or hub name. Raises ModelError for a static table, where layers
-    are needed.
+    """The folder of a model by path, alias or hub name. Raises ModelError for a static table, which has no
+    layers.
     """
     folder = locate_model(name).folder
     refuse_static(folder)
@@ -168,8 +171,8 @@ def locate_with_layers(name: str | Path) -> Path:
 
 
 def locate_vector_model(name: str | Path) -> Path:
-    """The folder of a model by path, alias or hub name. Raises ModelError for a fine-tuned one that predicts,
-    where vectors are asked for.
+    """The folder of a model by path, alias or hub name. Raises ModelError for a fine-tuned model that
+    predicts instead of embedding texts.
     """
     folder = locate_model(name).folder
     manifest = stated_manifest(folder)
@@ -184,13 +187,15 @@ def locate_vector_model(name: str | Path) -> Path:
 
 
 def _architecture(folder: Path) -> str:
-    """The class in config.json; empty where none is named."""
+    """The class in config.json; empty if none is named."""
     names = read_settings(plain_file(folder, "config.json")).get("architectures") or [""]
     return str(names[0]) if isinstance(names, list) and names else ""
 
 
 def _fills_masks(architecture: str) -> bool:
-    """Whether the class has that head: BertForPreTraining does, ElectraForPreTraining has another."""
+    """Whether the class has a masked-language head: BertForPreTraining does, ElectraForPreTraining
+    doesn't.
+    """
     try:
         return "masked_language" in find_architecture(architecture).heads
     except ValueError:  # of a family that isn't loaded

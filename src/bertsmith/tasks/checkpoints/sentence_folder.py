@@ -66,9 +66,9 @@ _NAMES = {"cls": "cls_token", "mean": "mean_tokens", "max": "max_tokens"}
 
 
 def read_projection(folder: Path, width: int) -> nn.Linear:
-    """H -> D of a model of this width, as `SentenceSettings.projection` names it.
+    """The linear layer H -> D for a model of this width, see `SentenceSettings.projection`.
 
-    Raises ModelError for an activation, for a product of another width, and for broken files.
+    Raises ModelError for an activation, for a layer of another width, and for broken files.
     """
     path = plain_file(folder, "config.json")
     settings = read_settings(path)
@@ -89,11 +89,11 @@ def read_projection(folder: Path, width: int) -> nn.Linear:
             f"{weights}: expected linear.weight of shape (dimensions, {width}) and linear.bias alone; found "
             f"{found}. Use a folder whose files belong together."
         )
-    said = settings.get("in_features"), settings.get("out_features"), settings.get("bias", True)
-    if said != (width, weight.shape[0], bias is not None):
+    stated = settings.get("in_features"), settings.get("out_features"), settings.get("bias", True)
+    if stated != (width, weight.shape[0], bias is not None):
         raise ModelError(
-            f"{path} says in_features {said[0]}, out_features {said[1]}, bias {said[2]}, but {weights.name} "
-            f"has the shape {tuple(weight.shape)} and {'a' if bias is not None else 'no'} bias. Use a folder "
+            f"{path} says in_features {stated[0]}, out_features {stated[1]}, bias {stated[2]}, but "
+            f"{weights.name} has the shape {tuple(weight.shape)} and {'a' if bias is not None else 'no'} bias. Use a folder "
             "whose files belong together."
         )
     if (bias is not None and bias.shape != weight.shape[:1]) or not all(
@@ -110,7 +110,7 @@ def read_projection(folder: Path, width: int) -> nn.Linear:
 
 
 def refuse_projection(folder: Path, projection: Path | None, purpose: str) -> None:
-    """Raises ModelError where `purpose` would leave a last product out."""
+    """Raises ModelError if `purpose` would leave out a final linear layer."""
     if projection is not None:
         raise ModelError(
             f"{folder} ends in a linear layer that changes the vectors' dimensions ({projection.name}), "
@@ -119,18 +119,18 @@ def refuse_projection(folder: Path, projection: Path | None, purpose: str) -> No
 
 
 def _no_prompts() -> dict[str, str]:
-    """These two names there always are in sentence-transformers."""
+    """The two names that sentence-transformers always has."""
     return {"query": "", "document": ""}
 
 
 @dataclass(frozen=True)
 class SentenceSettings:
-    """How a folder's vectors are made. `max_length` in tokens with special ones, None where nothing is said;
-    `encoder` is the folder of the encoder itself, which may lie one deeper; `projection` that of a product
-    that makes vectors of other dimensions of what was pooled (`read_projection`); `by_dot` says that vectors
-    were trained to be compared by dot products, in which their lengths count; `truncate_dim` how many of
-    their first dimensions are kept, before they are brought to length 1. `prompts` are all that the folder
-    names, `default_prompt_name` that of the one before a text of which nothing is said.
+    """How a folder's vectors are made. `max_length` counts tokens, special ones included; None if the folder
+    doesn't say. `encoder` is the folder of the encoder itself, which may be a subfolder. `projection` is the
+    folder of a linear layer that changes the dimensions of the pooled vectors (`read_projection`). `by_dot`:
+    vectors were trained to be compared by dot products, so their lengths count. `truncate_dim`: how many of
+    their first dimensions are kept, before they are normalised. `prompts` are all that the folder names, and
+    `default_prompt_name` the one for a text of which no role is known.
     """
 
     encoder: Path
@@ -146,21 +146,24 @@ class SentenceSettings:
 
     @property
     def default_prompt(self) -> str:
-        """Empty where there is none."""
+        """The prompt before a text of which no role is known; empty if there is none."""
         return self.prompts.get(self.default_prompt_name or "", "")
 
     def weights_sha256(self) -> str:
-        """Of all in the folder that texts become vectors by: of the encoder's weights, where there is nothing
-        else.
+        """A hash of all weights in the folder that vectors depend on: that of the encoder's file, if there is
+        nothing else.
         """
-        found = [sha256(each / _WEIGHTS) for each in (self.encoder, self.projection) if each is not None]
-        return found[0] if len(found) == 1 else hashlib.sha256(" ".join(found).encode()).hexdigest()
+        folders = [folder for folder in (self.encoder, self.projection) if folder is not None]
+        hashes = [sha256(folder / _WEIGHTS) for folder in folders]
+        return hashes[0] if len(hashes) == 1 else hashlib.sha256(" ".join(hashes).encode()).hexdigest()
 
 
 def read_sentence_settings(folder: Path) -> SentenceSettings:
-    """Raises ModelError for parts that Bertsmith doesn't have, or has in another order, and broken files."""
+    """Reads how a folder's vectors are made. Raises ModelError for unknown modules, another order, and broken
+    files.
+    """
     if is_static(folder):
-        return _of_table(folder)
+        return _read_table_settings(folder)
     if not makes_vectors(folder):
         return SentenceSettings(folder, max_length=read_longest_text(folder))
     modules = _read_modules(folder)
@@ -169,7 +172,7 @@ def read_sentence_settings(folder: Path) -> SentenceSettings:
     return SentenceSettings(
         encoder,
         _pooling(folder, modules["Pooling"], any(prompts.values())),
-        _longest(_encoder_settings(encoder), encoder),
+        _find_max_length(_encoder_settings(encoder), encoder),
         *_prefixes(prompts),
         folder / modules["Dense"] if "Dense" in modules else None,
         _is_by_dot(folder),
@@ -180,8 +183,8 @@ def read_sentence_settings(folder: Path) -> SentenceSettings:
 
 
 def load_sentence_model(folder: Path) -> tuple[Bert | StaticTable, nn.Linear | None, SentenceSettings]:
-    """What makes a folder's vectors: its encoder or static table, the product at the end, if there is one,
-    and the settings. Raises ModelError.
+    """A folder's encoder or static table, its final linear layer, if there is one, and the settings. Raises
+    ModelError.
     """
     settings = read_sentence_settings(folder)
     encoder = load_static(folder) if is_static(folder) else load_encoder(settings.encoder)
@@ -191,7 +194,7 @@ def load_sentence_model(folder: Path) -> tuple[Bert | StaticTable, nn.Linear | N
 
 
 def encoder_folder(folder: Path) -> Path:
-    """Where the encoder itself lies, whatever is made of its hidden states. Raises ModelError."""
+    """The folder of the encoder itself. Raises ModelError."""
     if is_static(folder) or not makes_vectors(folder):
         return folder
     return _encoder_folder(folder, _parts(folder)[0])
@@ -202,7 +205,7 @@ def read_longest_text(folder: Path) -> int | None:
     settings, which count beside a modules.json alone, else the tokenizer's `model_max_length`; None where
     neither says anything. Positions are a limit beside it. Raises ModelError for what is no number.
     """
-    return _longest(_encoder_settings(folder) if (folder / _MODULES).exists() else {}, folder)
+    return _find_max_length(_encoder_settings(folder) if (folder / _MODULES).exists() else {}, folder)
 
 
 def is_for_fewer_dimensions(folder: Path) -> bool:
@@ -216,7 +219,7 @@ def is_for_fewer_dimensions(folder: Path) -> bool:
     return any(config.get(key) for key in MATRYOSHKA)
 
 
-def _of_table(folder: Path) -> SentenceSettings:
+def _read_table_settings(folder: Path) -> SentenceSettings:
     prompts = read_prompts(folder)
     query, document = _prefixes(prompts)
     return SentenceSettings(
@@ -232,43 +235,43 @@ def _of_table(folder: Path) -> SentenceSettings:
 
 
 def read_truncate_dim(folder: Path) -> int | None:
-    """How many of the first dimensions sentence-transformers keeps of a folder's vectors; None for all."""
-    found = read_sentence_config(folder).get("truncate_dim")
-    if found is not None and (type(found) is not int or found < 1):
+    """How many of the first dimensions sentence-transformers keeps; None for all."""
+    value = read_sentence_config(folder).get("truncate_dim")
+    if value is not None and (type(value) is not int or value < 1):
         raise ModelError(
-            f"{folder / _PROMPTS}: truncate_dim must be a whole number from 1 on, found {found!r}. It may "
+            f"{folder / _PROMPTS}: truncate_dim must be a whole number from 1 on, found {value!r}. It may "
             "have been altered."
         )
-    return found
+    return value
 
 
 def _is_by_dot(folder: Path) -> bool:
-    """Vectors that are normalised have nothing but cosines."""
+    """Whether vectors are compared by dot products; normalised ones are compared by cosines only."""
     if not (folder / _MODULES).exists() or "Normalize" in _parts(folder)[0]:
         return False
     return read_sentence_config(folder).get("similarity_fn_name") in _DOT
 
 
 def _prefixes(prompts: Mapping[str, str]) -> tuple[str, str]:
-    """Of queries and of documents."""
+    """The prefix of queries, and that of documents."""
     document = next((prompts[name] for name in _DOCUMENT_PROMPTS if name in prompts), "")
     return prompts.get("query", ""), document
 
 
 def read_pooling(folder: Path) -> Pooling | None:
-    """What a folder's modules say of pooling alone; None where they say nothing of vectors."""
+    """The pooling that a folder's modules name; None if it isn't a folder of vectors."""
     if not makes_vectors(folder):
         return None
     return _pooling(folder, _read_modules(folder, {"Dense"})["Pooling"], has_prompts=False)
 
 
 def ends_in_projection(folder: Path) -> bool:
-    """Whether a last product makes vectors of other dimensions."""
+    """Whether a final linear layer changes the dimensions of the vectors."""
     return makes_vectors(folder) and "Dense" in _read_modules(folder, {"Dense"})
 
 
 def _parts(folder: Path) -> tuple[dict[str, str], int]:
-    """Kind -> subfolder, and how many modules there are."""
+    """The subfolder of each kind of module, and how many modules there are."""
     path = plain_file(folder, _MODULES)
     found = read_small_json(path)
     for each in found if isinstance(found, list) else []:
@@ -327,13 +330,13 @@ def _read_modules(folder: Path, also: Collection[str] = ()) -> dict[str, str]:
         _require_inside(folder, "Normalize", modules["Normalize"])
         name = f"{modules['Normalize']}/config.json"
         if (folder / name).exists():
-            _required(NORMALIZE, plain_file(folder, name))
+            _read_required(NORMALIZE, plain_file(folder, name))
     return modules
 
 
 def _pooling(folder: Path, module: str, has_prompts: bool) -> Pooling:
     path = plain_file(folder, f"{module}/config.json")
-    settings = _required(POOLING, path)
+    settings = _read_required(POOLING, path)
     # Older versions have flags such as pooling_mode_mean_tokens; without any it is the mean.
     flags = {match[1]: settings[key] for key in settings if (match := _LEGACY_MODE.fullmatch(key))}
     flagged = [name for name, is_on in flags.items() if is_on] or ["mean"]
@@ -353,10 +356,10 @@ def _pooling(folder: Path, module: str, has_prompts: bool) -> Pooling:
 
 def _encoder_settings(encoder: Path) -> Mapping[str, Any]:
     found = next((name for name in SENTENCE_SETTINGS if (encoder / name).exists()), None)
-    return {} if found is None else _required(TRANSFORMER, plain_file(encoder, found))
+    return {} if found is None else _read_required(TRANSFORMER, plain_file(encoder, found))
 
 
-def _longest(settings: Mapping[str, Any], encoder: Path) -> int | None:
+def _find_max_length(settings: Mapping[str, Any], encoder: Path) -> int | None:
     limit, name = settings.get("max_seq_length"), "max_seq_length"
     if limit is None and (encoder / _TOKENIZER).exists():
         said = read_settings(plain_file(encoder, _TOKENIZER))
@@ -372,7 +375,7 @@ def _longest(settings: Mapping[str, Any], encoder: Path) -> int | None:
     return limit
 
 
-def _required(keys: FileKeys, path: Path) -> dict[str, Any]:
+def _read_required(keys: FileKeys, path: Path) -> dict[str, Any]:
     """What a file holds, if its table accepts it."""
     settings = read_settings(path)
     keys.require(settings, str(path))

@@ -109,14 +109,14 @@ def load_task_model(folder: Path | str, task: type[Task[Any]] | None = None) -> 
     """The model in evaluation mode, and its task as it was trained.
 
     A folder of transformers without bertsmith.json is opened by its class and labels. `task` is needed for
-    tasks that are not ours: a file can't name code to import. Raises ModelError for a folder of another
-    kind, a missing head, and as `read_checkpoint` does.
+    tasks that aren't ours, because a file can't name code to import. Raises ModelError for a folder of
+    another kind, a missing head, and as `read_checkpoint` does.
     """
     folder = Path(folder)
     if is_static(folder):
         return _load_on_table(folder, task)
     checkpoint = read_checkpoint(folder)
-    opened = _task(checkpoint, folder, task)
+    opened = _open_task(checkpoint, folder, task)
     model = meta_init(lambda: TaskModel(Bert(checkpoint.config), opened.head(checkpoint.config)))
     tensors = {name: tensor for name, tensor in checkpoint.tensors.items() if name.startswith("encoder.")}
     if not model.head.pooled:
@@ -128,9 +128,7 @@ def load_task_model(folder: Path | str, task: type[Task[Any]] | None = None) -> 
 
 
 def on_table(table: StaticTable, task: Task[Any]) -> TaskModel:
-    """A task's head, of new weights, on a static table. What such a head asks of its encoder's shape is its
-    width alone.
-    """
+    """A task's head, with new weights, on a static table, of which the head needs only the width."""
     pieces, width = table.table.shape
     shape = BertConfig(
         vocab_size=pieces,
@@ -186,7 +184,7 @@ def _save_on_table(
     )
 
 
-def _task(checkpoint: Checkpoint, folder: Path, given: type[Task[Any]] | None) -> Task[Any]:
+def _open_task(checkpoint: Checkpoint, folder: Path, given: type[Task[Any]] | None) -> Task[Any]:
     manifest = checkpoint.manifest
     if manifest is None or manifest.task == IMPORTED:
         return task_of_foreign(checkpoint, folder)
@@ -195,45 +193,47 @@ def _task(checkpoint: Checkpoint, folder: Path, given: type[Task[Any]] | None) -
     return opened
 
 
-def _known_task(manifest: Manifest, given: type[Task[Any]] | None, folder: Path) -> Task[Any]:
-    """As it was trained, but for the encoding: that is of a file, and latin-1 takes UTF-8 for other letters
-    without complaint.
+def _known_task(manifest: Manifest, task_class: type[Task[Any]] | None, folder: Path) -> Task[Any]:
+    """The task as it was trained, except for the encoding, which belongs to a file: latin-1 would silently
+    misread UTF-8.
     """
-    if given is None and manifest.task not in TASKS:
+    if task_class is None and manifest.task not in TASKS:
         raise ModelError(
             f"{folder} was made for {manifest.task!r}, which is none of Bertsmith's tasks "
             f"({', '.join(TASKS)}). Fine-tune it first, or name your own task's class."
         )
-    kind = given or find_task(manifest.task)
-    opened = kind.from_state(manifest.settings, f"{folder}/bertsmith.json")
-    usual = TaskSettings.model_fields["encoding"].default
-    opened.settings = opened.settings.model_copy(update={"encoding": usual})
+    chosen_class = task_class or find_task(manifest.task)
+    opened = chosen_class.from_state(manifest.settings, f"{folder}/bertsmith.json")
+    default = TaskSettings.model_fields["encoding"].default
+    opened.settings = opened.settings.model_copy(update={"encoding": default})
     return opened
 
 
 def _require_room(settings: TaskSettings, config: BertConfig, where: str) -> None:
-    """Raises ModelError where windows are longer than the model reads, or would never move on."""
+    """Raises ModelError if windows are longer than the model reads, or the stride leaves no room to
+    move on.
+    """
     if settings.max_length > config.max_length:
         raise ModelError(
             f"{where}: max_length = {settings.max_length}, but the model has positions for "
             f"{config.max_length} tokens. The file was altered: take it from a copy, or train again."
         )
-    usual = type(settings).model_fields["stride"].default  # which gives way to a smaller max_length
-    if settings.stride != usual and settings.stride_problem is not None:
+    default = type(settings).model_fields["stride"].default  # which gives way to a smaller max_length
+    if settings.stride != default and settings.stride_problem is not None:
         raise ModelError(f"{where}: {settings.stride_problem}")
 
 
 def head_tensors(head: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """A head's tensors under transformers' names, and apart from them those that it has no name for."""
-    known, own = {}, {}
+    """A head's tensors under transformers' names, and separately those that it has no name for."""
+    known, others = {}, {}
     for name, tensor in head.state_dict().items():
         module, _, leaf = name.rpartition(".")
-        theirs = head.file_names.get(module)  # type: ignore[union-attr, operator]
-        if theirs is None:
-            own[name] = tensor.detach().contiguous()
+        file_name = head.file_names.get(module)  # type: ignore[union-attr, operator]
+        if file_name is None:
+            others[name] = tensor.detach().contiguous()
         else:
-            known[f"{theirs}.{leaf}"] = tensor
-    return known, own
+            known[f"{file_name}.{leaf}"] = tensor
+    return known, others
 
 
 def _own_tensors(folder: Path, checkpoint: Checkpoint) -> dict[str, Tensor]:
@@ -245,14 +245,14 @@ def _own_tensors(folder: Path, checkpoint: Checkpoint) -> dict[str, Tensor]:
 
 
 def _load_head(head: nn.Module, carried: Mapping[str, Tensor], own: Mapping[str, Tensor], where: str) -> None:
-    """Strictly: every tensor of the head, and no other."""
+    """Loads every tensor of the head, and raises ModelError if one is missing or left over."""
     expected, names = head.state_dict(), dict[str, str]()
     for name in expected:
         module, _, leaf = name.rpartition(".")
-        theirs = head.file_names.get(module)  # type: ignore[union-attr, operator]
-        names[name] = name if theirs is None else f"{theirs}.{leaf}"
-    found = {**carried, **own}
-    missing, unexpected = set(names.values()) - found.keys(), found.keys() - set(names.values())
+        file_name = head.file_names.get(module)  # type: ignore[union-attr, operator]
+        names[name] = name if file_name is None else f"{file_name}.{leaf}"
+    tensors = {**carried, **own}
+    missing, unexpected = set(names.values()) - tensors.keys(), tensors.keys() - set(names.values())
     if missing or unexpected:
         raise ModelError(
             f"{where}: its head doesn't fit its task: "
@@ -263,19 +263,21 @@ def _load_head(head: nn.Module, carried: Mapping[str, Tensor], own: Mapping[str,
             )
             + ". Use a checkpoint whose files belong together."
         )
-    for name, theirs in names.items():
-        if found[theirs].shape != expected[name].shape:
+    for name, file_name in names.items():
+        if tensors[file_name].shape != expected[name].shape:
             raise ModelError(
-                f"{where}: {theirs} must have the shape {tuple(expected[name].shape)}, found "
-                f"{tuple(found[theirs].shape)}."
+                f"{where}: {file_name} must have the shape {tuple(expected[name].shape)}, found "
+                f"{tuple(tensors[file_name].shape)}."
             )
-        if not bool(found[theirs].isfinite().all()):
-            raise ModelError(f"{where}: {theirs} holds values that are not finite.")
-    head.load_state_dict({name: found[theirs].float() for name, theirs in names.items()}, assign=True)
+        if not bool(tensors[file_name].isfinite().all()):
+            raise ModelError(f"{where}: {file_name} holds values that are not finite.")
+    head.load_state_dict({name: tensors[file_name].float() for name, file_name in names.items()}, assign=True)
 
 
 def save_task_adapter(folder: Path, model: TaskModel, base_model: str) -> None:
-    """What LoRA added to the encoder of `base_model`, and the head, in place of what is there."""
+    """Saves the LoRA weights that were added to the encoder of `base_model`, and the head, replacing what is
+    in `folder`.
+    """
     heads, _ = head_tensors(model.head)
     if model.new_pooler:
         heads |= pooler_tensors(model.encoder)

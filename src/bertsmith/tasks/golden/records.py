@@ -1,8 +1,7 @@
-"""What a model makes of fixed texts, stage by stage, in few numbers: recorded and compared.
+"""A model's answers to fixed texts, stage by stage and in few numbers, for golden.json.
 
-golden.json   kind, the folder's settings by their hashes, and for each text its ids, hidden states and answer
-
-P projections.
+golden.json holds the kind of model, hashes of the folder's settings, and for each text its ids, hidden states
+and answer. P projections.
 """
 
 import hashlib
@@ -32,9 +31,11 @@ PROJECTIONS = 32
 # the generators of NumPy and torch don't promise.
 _STEP, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 GOLDEN = "golden.json"
-_SHOWN_IDS = 48  # of longer texts a hash is kept
-_TRACED = 4  # texts whose layers are kept: a damaged one shows in any text, and all would take twice as long
-_TRACED_TOKENS = 64  # that such a text has at most
+_SHOWN_IDS = 48  # longer texts are stored as a hash
+_TRACED = (
+    4  # texts whose layers are stored: a damaged layer shows in any text, and all would take twice as long
+)
+_TRACED_TOKENS = 64  # the most tokens of such a text
 _SHOWN_WORDS = 120  # characters of an answer
 _DIGITS = 6
 _PROJECTIONS = 2  # of hidden states: one alone is now and then as it was by chance
@@ -44,7 +45,7 @@ _MOST_BYTES = 1 << 24  # of a file of settings
 
 
 def signs(count: int, projections: int = PROJECTIONS) -> npt.NDArray[np.int8]:
-    """(n, P) of 1 and -1: row i is bits 0 … P-1 of splitmix64's number i, a bit that is set meaning -1."""
+    """(n, P) of 1 and -1: row i has bits 0 … P-1 of splitmix64's number i; a bit that is set means -1."""
     word = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(_STEP)
     word = (word ^ (word >> np.uint64(30))) * np.uint64(_FIRST)
     word = (word ^ (word >> np.uint64(27))) * np.uint64(_SECOND)
@@ -54,8 +55,8 @@ def signs(count: int, projections: int = PROJECTIONS) -> npt.NDArray[np.int8]:
 
 
 def project(numbers: npt.ArrayLike, projections: int = PROJECTIONS) -> Floats:
-    """Numbers of any shape, in their order -> (P,), as large as they are: their signed sums over √n. Up to P
-    numbers stay what they are.
+    """Projects numbers of any shape, in their order, to (P,): their signed sums over √n, which keeps their
+    scale. Up to P numbers stay as they are.
     """
     flat = np.asarray(numbers, np.float64).ravel()
     if len(flat) <= projections:
@@ -64,16 +65,18 @@ def project(numbers: npt.ArrayLike, projections: int = PROJECTIONS) -> Floats:
 
 
 class GoldenAnswer(Strict):
-    """What users are told: names, tags, places and whole numbers as JSON or its hash, other numbers apart."""
+    """What users are told. `words`: names, tags, positions and whole numbers as JSON, or its hash; `numbers`:
+    all others.
+    """
 
     words: str
     numbers: tuple[float, ...]
 
 
 class GoldenRecord(Strict):
-    """One text. `normalised`, `pieces`, `segments` and long `ids` as hashes; `states` two projections for
-    each of the file's `stages`, of most texts for the first, the embeddings; `outputs` 32 projections, or all
-    if they are no more.
+    """One text. `normalised`, `pieces`, `segments` and long `ids` are hashes; `states` are two projections
+    for each of the file's `stages`, for most texts only of the first, the embeddings; `outputs` are 32
+    projections, or all if there are no more.
     """
 
     text: str | tuple[str, str]
@@ -92,14 +95,14 @@ class GoldenRecord(Strict):
 
 
 class ModelAnswers(NamedTuple):
-    """What a model makes of texts; `stages` are those of each record's states."""
+    """A model's answers to texts; `stages` are those of each record's states."""
 
     stages: tuple[str, ...]
     records: tuple[GoldenRecord, ...]
 
 
 class GoldenAnswers(Strict):
-    """What golden.json holds. `settings`: a hash for each key of each file of settings in the folder;
+    """The content of golden.json. `settings`: a hash for each key of each settings file in the folder;
     `files`: a hash for each file of a folder without a manifest.
     """
 
@@ -118,8 +121,8 @@ class GoldenAnswers(Strict):
 
 def write_golden(folder: Path | str, task: type[Task[Any]] | None = None) -> str:
     """Asks the model in a folder with a manifest and writes golden.json there, with its hash into the
-    manifest; `task` as for `load_task_model`. Returns why there are none, empty where there are: a folder
-    that can't be used for what it is for, as one with another tool's head, has nothing to answer.
+    manifest. `task` as for `load_task_model`. Returns why there are no answers, or "": a folder that can't be
+    used for its purpose, such as one with another tool's head, has nothing to answer.
 
     The folder stays whole whenever this is killed. Random generators are left as they are.
     """
@@ -139,7 +142,7 @@ def write_golden(folder: Path | str, task: type[Task[Any]] | None = None) -> str
 
 
 def read_golden(folder: Path) -> GoldenAnswers | None:
-    """None where there are none. Raises ModelError for a broken file."""
+    """The golden answers of a folder; None if there are none. Raises ModelError for a broken file."""
     manifest = stated_manifest(folder)
     if manifest is None or GOLDEN not in manifest.files:
         return None
@@ -147,7 +150,7 @@ def read_golden(folder: Path) -> GoldenAnswers | None:
 
 
 def parse_golden(path: Path) -> GoldenAnswers:
-    """Raises ModelError for a broken file."""
+    """Parses a golden.json. Raises ModelError for a broken file."""
     try:
         return GoldenAnswers.model_validate(read_small_json(path))
     except ValidationError as error:
@@ -157,20 +160,20 @@ def parse_golden(path: Path) -> GoldenAnswers:
 
 
 def answers_of(subject: GoldenSubject, inputs: Sequence[GoldenInput], traced: int = _TRACED) -> ModelAnswers:
-    """Of those inputs that the model reads, in their order; the layers of the first `traced` that aren't
-    long. Raises NotFinite.
+    """The answers to those inputs that the model reads, in their order, with the layers of the first `traced`
+    short ones. Raises NotFinite.
     """
-    items = [item for each in inputs if (item := subject.item(each)) is not None]
+    items = [item for golden_input in inputs if (item := subject.item(golden_input)) is not None]
     outputs = subject.outputs(items)
     answers = subject.answers(items, outputs)
     states = subject.states(items, layers=False)
     short = [number for number, item in enumerate(items) if item.encoded.tokens <= _TRACED_TOKENS][:traced]
-    for number, of_item in zip(short, subject.states([items[n] for n in short]), strict=True):
-        states[number] = of_item
+    for number, item_states in zip(short, subject.states([items[n] for n in short]), strict=True):
+        states[number] = item_states
     stages = max(map(tuple, states), key=len, default=())
     records = [
-        record_of(item, subject.tokenizer, of_item, output, answer)
-        for item, of_item, output, answer in zip(items, states, outputs, answers, strict=True)
+        record_of(item, subject.tokenizer, item_states, output, answer)
+        for item, item_states, output, answer in zip(items, states, outputs, answers, strict=True)
     ]
     return ModelAnswers(stages, tuple(records))
 
@@ -178,7 +181,7 @@ def answers_of(subject: GoldenSubject, inputs: Sequence[GoldenInput], traced: in
 def record_of(
     item: Item, tokenizer: Tokenizer, states: Mapping[str, Any], output: Any, answer: Any = None
 ) -> GoldenRecord:
-    """`states` are arrays by their stage, in order."""
+    """The record of one text. `states` maps stages to arrays, in order."""
     ids = [number for window in item.encoded.windows for number in window.token_ids.tolist()]
     segments = [number for window in item.encoded.windows for number in window.segment_ids.tolist()]
     return GoldenRecord(
@@ -190,36 +193,36 @@ def record_of(
         segments=short_hash(segments),
         states=tuple(_rounded(project(state, _PROJECTIONS)) for state in states.values()),
         outputs=_rounded(project(output)),
-        answer=None if answer is None else _in_short(answer),
+        answer=None if answer is None else _summarise(answer),
     )
 
 
 def settings_of(folder: Path) -> dict[str, dict[str, str]]:
-    """A hash for each key of each file of settings that any tool may read: of the model itself, of
-    sentence-transformers' parts, of the tokenizer but for its vocabulary, and of the task in the manifest.
+    """A hash for each key of each settings file that any tool may read: of the model itself, of
+    sentence-transformers' parts, of the tokenizer except for its vocabulary, and of the task in the manifest.
     """
-    found = {}
+    hashes = {}
     for path in sorted([*folder.glob("*.json"), *folder.glob("*/*.json")]):
         if path.name not in _NOT_SETTINGS and path.stat().st_size <= _MOST_BYTES:
             content = json.loads(path.read_text(encoding="utf-8"))
             keys = content if isinstance(content, dict) else {"": content}
-            found[path.relative_to(folder).as_posix()] = {
+            hashes[path.relative_to(folder).as_posix()] = {
                 key: short_hash(value) for key, value in keys.items() if (path.name, key) != _VOCABULARY
             }
     manifest = stated_manifest(folder)
     if manifest is not None:
-        said = {"task": manifest.task, "architecture": manifest.architecture, **manifest.settings}
-        found[MANIFEST] = {key: short_hash(value) for key, value in said.items()}
-    return found
+        stated = {"task": manifest.task, "architecture": manifest.architecture, **manifest.settings}
+        hashes[MANIFEST] = {key: short_hash(value) for key, value in stated.items()}
+    return hashes
 
 
 def short_hash(value: Any) -> str:
-    """Eight digits of the SHA-256 of a value as JSON."""
+    """The first eight digits of the SHA-256 of a value as JSON."""
     content = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()[:8]
 
 
-def _in_short(answer: Any) -> GoldenAnswer:
+def _summarise(answer: Any) -> GoldenAnswer:
     numbers: list[float] = []
 
     def without_numbers(value: Any) -> Any:
@@ -229,7 +232,7 @@ def _in_short(answer: Any) -> GoldenAnswer:
         if isinstance(value, Mapping):
             return {str(key): without_numbers(value[key]) for key in sorted(value, key=str)}
         if isinstance(value, Sequence) and not isinstance(value, str):
-            return [without_numbers(each) for each in value]
+            return [without_numbers(item) for item in value]
         return value
 
     words = json.dumps(without_numbers(answer), ensure_ascii=False, default=str)
@@ -243,7 +246,7 @@ def _rounded(numbers: Iterable[float]) -> tuple[float, ...]:
 
 
 def as_text(golden: GoldenAnswers) -> str:
-    """JSON with a line for each text."""
+    """The file's text: JSON with one line for each record."""
     content = golden.model_dump(mode="json", exclude_defaults=True) | {"format": golden.format}
     records = content.pop("records")
     head = json.dumps(content | {"created_by": golden.created_by}, ensure_ascii=False)

@@ -1,7 +1,7 @@
-"""A model of any kind as it reads the texts that every model is asked, and what it makes of each, by stages.
+"""A model of any kind, how it reads the golden texts, and what it computes for each, by stages.
 
-The texts are in several scripts, with odd characters, special tokens written out, pairs, and one
-of full length.
+The texts are in several scripts, with odd characters, written-out special tokens, pairs, and one of full
+length.
 """
 
 from abc import ABC, abstractmethod
@@ -75,23 +75,23 @@ _TOP = 5  # pieces for a mask
 
 
 class GoldenInput(NamedTuple):
-    """A text or a pair, of which the last text is repeated so many `times`, with blanks between."""
+    """A text or a pair. The last text is repeated `times`, separated by blanks."""
 
     text: str | tuple[str, str]
     times: int = 1
 
     @property
     def given(self) -> str | tuple[str, str]:
-        """As a model is asked."""
+        """The text or pair as it is given to the model, with repetitions."""
         *before, last = (self.text,) if isinstance(self.text, str) else self.text
-        whole = " ".join([last] * self.times)
-        return (before[0], whole) if before else whole
+        repeated = " ".join([last] * self.times)
+        return (before[0], repeated) if before else repeated
 
 
 def golden_inputs(tokenizer: Tokenizer, max_length: int, *, pairs_alone: bool = False) -> list[GoldenInput]:
-    """The fixed texts; all tokens that were added to the vocabulary, and pieces from the whole of it, some in
-    capitals, so that no part of the table of embeddings goes unread; and, last, a text and a pair of more
-    than `max_length` tokens. Of a model of `pairs_alone` each text is the second one of a pair.
+    """The fixed texts; all tokens that were added to the vocabulary, and tokens from all over it, some in
+    capitals, so that every part of the embedding table is read; and last, a text and a pair of more than
+    `max_length` tokens. With `pairs_alone` each text is the second of a pair.
     """
     size = tokenizer.vocab_size
     chosen = range(0, size, max(1, size // _PIECES))
@@ -107,8 +107,8 @@ def golden_inputs(tokenizer: Tokenizer, max_length: int, *, pairs_alone: bool = 
 
 
 def _added_lines(tokenizer: Tokenizer) -> list[str]:
-    """The tokens between full stops, next to which each stands as a whole; with blanks around those that
-    aren't blank themselves, and would be another one.
+    """The added tokens between full stops, where each is recognised as one. Tokens that aren't blank
+    themselves have blanks around them, because next to another they might be read as a different token.
     """
     added = tokenizer.backend.get_added_tokens_decoder()
     tokens = [added[number].content for number in sorted(added) if number not in tokenizer.special_ids]
@@ -118,7 +118,7 @@ def _added_lines(tokenizer: Tokenizer) -> list[str]:
 
 
 class Item(NamedTuple):
-    """An input as the model reads it: `texts` as they are tokenised, and their windows."""
+    """An input as the model reads it: the `texts` that are tokenised, and their windows."""
 
     input: GoldenInput
     texts: tuple[str, ...]
@@ -127,30 +127,34 @@ class Item(NamedTuple):
 
 
 class GoldenSubject(ABC):
-    """`encoder` as it is, or made ready for inference in any precision."""
+    """A model to be asked: its `encoder` as it is, or prepared for inference in any precision."""
 
     kind: ClassVar[str]
 
     def __init__(
         self, model: nn.Module, encoder: Bert | StaticTable, tokenizer: Tokenizer, max_length: int
     ) -> None:
-        """`model` is all that is made ready: the encoder, or what holds it."""
+        """`model` is what is prepared for inference: the encoder, or the module that holds it."""
         self.model, self.encoder, self.tokenizer, self.max_length = model, encoder, tokenizer, max_length
 
     @abstractmethod
     def item(self, given: GoldenInput) -> Item | None:
-        """None for what the model doesn't read: a pair, or a text alone."""
+        """The input as the model reads it; None for a kind of input that it doesn't read, a pair or a single
+        text.
+        """
 
     @abstractmethod
     def outputs(self, items: Sequence[Item]) -> list[Outputs]:
-        """What comes out of the head, or vectors, by what `predict` and `embed` compute by."""
+        """The head's outputs, or vectors, computed as by `predict` and `embed`."""
 
     def answers(self, items: Sequence[Item], outputs: Sequence[Outputs]) -> list[Any]:
-        """What users are told, as JSON, where that is more than the outputs."""
+        """What users are told, as JSON, if that is more than the outputs."""
         return [None] * len(items)
 
     def pooled(self, states: Tensor, layout: Layout) -> Tensor | None:
-        """(N, H) of one example -> what stands between hidden states and outputs, if anything does."""
+        """What is computed from the hidden states (N, H) of one example before the outputs, if
+        anything is.
+        """
         return None
 
     @property
@@ -158,20 +162,20 @@ class GoldenSubject(ABC):
         return next(self.encoder.parameters()).device
 
     def inputs(self) -> list[GoldenInput]:
-        """The texts and pairs that it can be asked."""
+        """The texts and pairs that the model can be asked."""
         pairs_alone = self.item(GoldenInput("a")) is None
         return golden_inputs(self.tokenizer, self.max_length, pairs_alone=pairs_alone)
 
     def states(self, items: Sequence[Item], *, layers: bool = True) -> list[dict[str, Tensor]]:
-        """Of each item the hidden states (N, H) of each stage by its name, first to last, and what is pooled
-        of them. Without `layers` the embeddings' output alone.
+        """For each item, the hidden states (N, H) by stage, first to last, and what is pooled from them.
+        Without `layers` only the output of the embeddings.
         """
         if not items:
             return []
         encoded = [item.encoded for item in items]
         batch = packed_batch(encoded, range(len(items)), self.device)
-        tokens = [each.tokens for each in encoded]
-        found = []
+        tokens = [example.tokens for example in encoded]
+        states_of_items = []
         with torch.inference_mode(), evaluating(self.encoder):
             if isinstance(self.encoder, StaticTable):
                 states = [self.encoder(batch)]
@@ -181,17 +185,17 @@ class GoldenSubject(ABC):
                 states = [self.encoder.embeddings(batch)]
             names = ["embeddings", *(f"layer {number}" for number in range(1, len(states)))]
             parts = [state[: sum(tokens)].split(tokens) for state in states]
-            for each, *of_item in zip(encoded, *parts, strict=True):
-                named = dict(zip(names, of_item, strict=True))
+            for example, *item_states in zip(encoded, *parts, strict=True):
+                by_stage = dict(zip(names, item_states, strict=True))
                 if layers:
-                    pooled = self.pooled(of_item[-1].float(), Layout([each], self.device))
-                    named |= {} if pooled is None else {"pooled": pooled}
-                found.append(named)
-        return found
+                    pooled = self.pooled(item_states[-1].float(), Layout([example], self.device))
+                    by_stage |= {} if pooled is None else {"pooled": pooled}
+                states_of_items.append(by_stage)
+        return states_of_items
 
 
 class TaskSubject(GoldenSubject):
-    """A model with the head of a task, by the task's contract alone."""
+    """A model with the head of a task, used through the task's contract alone."""
 
     kind = "task"
 
@@ -202,12 +206,12 @@ class TaskSubject(GoldenSubject):
 
     def item(self, given: GoldenInput) -> Item | None:
         columns: Sequence[str] = getattr(self.task, "column_names", ())
-        asked: Any = given.given
+        value: Any = given.given
         if columns:  # the texts in a row of a table
-            texts = (asked,) if isinstance(asked, str) else asked
-            asked = dict.fromkeys(columns, 1) | dict(zip(("text", "text_pair"), texts, strict=False))
+            texts = (value,) if isinstance(value, str) else value
+            value = dict.fromkeys(columns, 1) | dict(zip(("text", "text_pair"), texts, strict=False))
         try:
-            example = self.task.example(asked)
+            example = self.task.example(value)
             (encoded,) = encode_examples(self.task, [example], self.tokenizer).encoded
         except BertsmithError:
             return None
@@ -218,7 +222,7 @@ class TaskSubject(GoldenSubject):
 
     def answers(self, items: Sequence[Item], outputs: Sequence[Outputs]) -> list[Any]:
         examples, encoded = [item.example for item in items], [item.encoded for item in items]
-        return [dict(each) for each in self.task.decode(outputs, examples, encoded)]
+        return [dict(prediction) for prediction in self.task.decode(outputs, examples, encoded)]
 
     def pooled(self, states: Tensor, layout: Layout) -> Tensor | None:
         head = self.model.head
@@ -229,8 +233,8 @@ class TaskSubject(GoldenSubject):
 
 
 class VectorSubject(GoldenSubject):
-    """An encoder, or a static table, whose texts become vectors as its folder says. Of a pair the first is
-    read as a query, all else as documents.
+    """An encoder or a static table that embeds texts as its folder says. The first text of a pair is read as
+    a query, all others as documents.
     """
 
     kind = "vectors"
@@ -247,26 +251,26 @@ class VectorSubject(GoldenSubject):
         self.sentences, self.projection = sentences, projection
 
     def item(self, given: GoldenInput) -> Item:
-        said = self.sentences
+        settings = self.sentences
         text = given.given
         texts = (
-            (said.document_prefix + text,)
+            (settings.document_prefix + text,)
             if isinstance(text, str)
-            else (said.query_prefix + text[0], said.document_prefix + text[1])
+            else (settings.query_prefix + text[0], settings.document_prefix + text[1])
         )
         is_table = isinstance(self.encoder, StaticTable)
         room = self.max_length - (0 if is_table else special_tokens(self.tokenizer, 1))
         sides = () if is_table else (self.tokenizer.truncation,)
-        made = []
+        text_windows = []
         for number, ids in enumerate(self.tokenizer.encode_batch(texts, room)):
             (parts,) = single_windows(ids, room, None, *sides)
             token_ids, segment_ids = join_segments(self.tokenizer, *parts)
-            made.append(Window(token_ids, segment_ids, every_row(len(token_ids)), number))
-        return Item(given, texts, EncodedExample(tuple(made)))
+            text_windows.append(Window(token_ids, segment_ids, every_row(len(token_ids)), number))
+        return Item(given, texts, EncodedExample(tuple(text_windows)))
 
     def outputs(self, items: Sequence[Item]) -> list[Outputs]:
-        """(T, D) each."""
-        found: list[Outputs] = [np.zeros(0, np.float32)] * len(items)
+        """The vectors (T, D) of each item's texts."""
+        outputs: list[Outputs] = [np.zeros(0, np.float32)] * len(items)
 
         def compute(batch: PackedBatch, layout: Layout) -> Tensor:
             pooled = self.pooled(self.encoder(batch).float(), layout)
@@ -277,16 +281,16 @@ class VectorSubject(GoldenSubject):
         for numbers, layout, vectors in forward_passes(compute, encoded, self.device):
             ends = np.cumsum(layout.texts_of_example)[:-1]
             for number, rows in zip(numbers, np.split(vectors, ends), strict=True):
-                found[number] = rows
-        return found
+                outputs[number] = rows
+        return outputs
 
     def pooled(self, states: Tensor, layout: Layout) -> Tensor:
-        """(N, H) -> (T, H)."""
+        """(N, H) -> (T, H), pooled as the folder says."""
         return pool_texts(states, layout, self.sentences.pooling)
 
 
 class MaskSubject(GoldenSubject):
-    """A masked language model: the piece in the middle of the first text is masked, and guessed."""
+    """A masked language model: the token in the middle of the first text is masked and predicted."""
 
     kind = "masked-language"
 
@@ -307,24 +311,24 @@ class MaskSubject(GoldenSubject):
         if not len(parts[0]):
             return None
         token_ids, segment_ids = join_segments(self.tokenizer, *parts)
-        place = len(self.tokenizer.template.before) + len(parts[0]) // 2
-        token_ids[place] = self.tokenizer.mask_id
-        return Item(given, texts, EncodedExample((Window(token_ids, segment_ids, np.array([place])),)))
+        position = len(self.tokenizer.template.before) + len(parts[0]) // 2
+        token_ids[position] = self.tokenizer.mask_id
+        return Item(given, texts, EncodedExample((Window(token_ids, segment_ids, np.array([position])),)))
 
     def outputs(self, items: Sequence[Item]) -> list[Outputs]:
-        """(V,) logits each."""
-        found: list[Outputs] = [np.zeros(0, np.float32)] * len(items)
+        """Logits (V,) for each item's mask."""
+        outputs: list[Outputs] = [np.zeros(0, np.float32)] * len(items)
 
         def compute(batch: PackedBatch, layout: Layout) -> Tensor:
             return self.model.vocabulary_logits(self.encoder(batch, layout.rows)).float()
 
         for numbers, _, logits in forward_passes(compute, [item.encoded for item in items], self.device):
             for number, row in zip(numbers, logits, strict=True):
-                found[number] = row[: self.tokenizer.vocab_size]
-        return found
+                outputs[number] = row[: self.tokenizer.vocab_size]
+        return outputs
 
     def answers(self, items: Sequence[Item], outputs: Sequence[Outputs]) -> list[Any]:
-        """The likeliest pieces with their probabilities."""
+        """The likeliest tokens with their probabilities."""
         answers = []
         for row in outputs:
             probabilities = torch.from_numpy(row).softmax(0)
@@ -334,9 +338,11 @@ class MaskSubject(GoldenSubject):
         return answers
 
     def pooled(self, states: Tensor, layout: Layout) -> Tensor:
-        """(N, H) -> (R, H): what is compared with the pieces' embeddings."""
-        found: Tensor = self.model.masked_language(states if layout.rows is None else states[layout.rows])
-        return found
+        """(N, H) -> (R, H): the vectors that are compared with the token embeddings."""
+        transformed: Tensor = self.model.masked_language(
+            states if layout.rows is None else states[layout.rows]
+        )
+        return transformed
 
 
 def open_subject(
@@ -345,9 +351,9 @@ def open_subject(
     kind: ModelKind | None = None,
     purpose: str = "Asking for golden answers",
 ) -> GoldenSubject:
-    """The folder's model in float32 on a processor, by torch's own products; `task` for one of your own,
-    `kind` for what it is taken as. Raises as loading does, and InputError, naming the `purpose`, for a model
-    of images or numbers, which reads no text.
+    """The folder's model in float32 on a processor, with torch's own kernels. `task` is for a task of your
+    own, `kind` for what the model is taken as. Raises as loading does, and InputError, naming the `purpose`,
+    for a model of images or numbers, which reads no text.
     """
     kind = kind or ("task" if task is not None else model_kind(folder))
     subject: GoldenSubject

@@ -1,4 +1,4 @@
-"""What a masked language model would put in place of [MASK]: decoding for the command line, Python and
+"""Predicts the tokens behind [MASK] with a masked language model, for the command line, Python and
 reports.
 """
 
@@ -18,7 +18,7 @@ from bertsmith.text.tokens.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class MaskCandidate:
-    """A piece of the vocabulary and its probability in [0, 1]."""
+    """A token of the vocabulary and its probability in [0, 1]."""
 
     token: str
     probability: float
@@ -28,10 +28,10 @@ class MaskCandidate:
 def fill_mask(
     model: PretrainingModel, tokenizer: Tokenizer, text: str, top: int = 5
 ) -> list[list[MaskCandidate]]:
-    """The `top` candidates for each mask of `text`, in order; every mask is filled given the others stay
+    """The `top` candidates for each mask of `text`, in order; each mask is filled while the others stay
     masked.
 
-    Raises InputError when the text has no mask, or is longer than the model reads, or `top` is below 1, and
+    Raises InputError if the text has no mask or is longer than the model reads, or if `top` is below 1, and
     NotFinite.
     """
     if top < 1:
@@ -72,8 +72,8 @@ def masked_examples(
 ) -> list[tuple[str, str]]:
     """(text with one word masked, that word) from sentences of a store: the same ones for the same seed.
 
-    Sentences of 8 to 24 pieces are taken, and in them a whole word of at least four letters; none that has
-    more than `longest` tokens, which a model reads at most.
+    Takes sentences of 8 to 24 tokens, and masks a word that is one token of at least four letters. Skips
+    texts of more than `longest` tokens, the most that the model reads.
     """
     generator = np.random.default_rng(seed)
     mask = tokenizer.id_to_token(tokenizer.mask_id)
@@ -81,24 +81,24 @@ def masked_examples(
     examples: list[tuple[str, str]] = []
     for sentence in generator.permutation(min(len(starts) - 1, 100_000))[: 50 * count].tolist():
         ids = store.tokens[starts[sentence] : starts[sentence + 1]].tolist()
-        words = _whole_words(ids, tokenizer)
+        words = _find_single_token_words(ids, tokenizer)
         if 8 <= len(ids) <= 24 and words:
-            place = words[int(generator.integers(len(words)))]
-            before, after = tokenizer.decode(ids[:place]), tokenizer.decode(ids[place + 1 :])
+            position = words[int(generator.integers(len(words)))]
+            before, after = tokenizer.decode(ids[:position]), tokenizer.decode(ids[position + 1 :])
             text = f"{before} {mask} {after}".strip()
             if len(masked_window(tokenizer, text, "An example").token_ids) <= longest:
-                examples.append((text, tokenizer.id_to_token(ids[place]).removeprefix("Ġ")))
+                examples.append((text, tokenizer.id_to_token(ids[position]).removeprefix("Ġ")))
         if len(examples) == count:
             break
     return examples
 
 
-def _whole_words(ids: list[int], tokenizer: Tokenizer) -> list[int]:
-    """Places of words that are one piece, letters only, at least four."""
+def _find_single_token_words(ids: list[int], tokenizer: Tokenizer) -> list[int]:
+    """The positions of words that are one token, of letters only, at least four."""
     continues = [bool(tokenizer.continues_word[i]) for i in ids] + [False]
     pieces = [tokenizer.id_to_token(i).removeprefix("Ġ") for i in ids]
     return [
-        place
-        for place, piece in enumerate(pieces)
-        if len(piece) >= 4 and piece.isalpha() and not continues[place] and not continues[place + 1]
+        position
+        for position, piece in enumerate(pieces)
+        if len(piece) >= 4 and piece.isalpha() and not continues[position] and not continues[position + 1]
     ]

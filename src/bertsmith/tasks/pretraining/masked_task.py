@@ -1,5 +1,5 @@
-"""What every way of pre-training by masked text has in common: batches, masks, samples of the vocabulary, and
-figures on held-out text. How a model is built and what it loses is left to each.
+"""The common base of pre-training tasks on masked text: batches, masks, samples of the vocabulary, and
+figures on held-out text. How a model is built, and its losses, are up to each.
 """
 
 from abc import ABC, abstractmethod
@@ -30,14 +30,14 @@ ModelT = TypeVar("ModelT", bound=nn.Module)
 
 
 def piece_counts(store: TokenStore, tokenizer: Tokenizer) -> npt.NDArray[np.int64]:
-    """(V,) in the first million tokens; special tokens 0."""
+    """How often each token occurs in the first million tokens: (V,); special tokens have 0."""
     counts = np.bincount(store.tokens[:_COUNTED_TOKENS], minlength=tokenizer.vocab_size)
     counts[list(tokenizer.special_ids)] = 0
     return counts
 
 
 def most_frequent_piece(store: TokenStore, tokenizer: Tokenizer) -> int:
-    """Its id. A special token such as [UNK] is never a label, so none counts."""
+    """The id of the most frequent token. Special tokens such as [UNK] are never a label and don't count."""
     return int(piece_counts(store, tokenizer).argmax())
 
 
@@ -77,7 +77,7 @@ class MaskedTask(ABC, Generic[ModelT]):
             self.sampler = VocabularySampler(counts, self.sampled_pieces, self.seed, self.device)
 
     def batches(self, cursor: Cursor) -> Iterator[GlobalBatch]:
-        """Endless; the phase's stream from `cursor` on."""
+        """Endless batches: the phase's stream from `cursor` on."""
         return self.streams[cursor.phase].batches(cursor)
 
     def follow(self, cursor: Cursor, decayed: float) -> dict[str, float]:
@@ -90,15 +90,15 @@ class MaskedTask(ABC, Generic[ModelT]):
         return {} if self.rates.final_mask_rate is None else {"mask_rate": self.masker.rates.mask_rate}
 
     def begin_step(self, micro_batches: Sequence[Sequence[Sequences]], rank: int, gather: Gather) -> None:
-        """Nothing: no sequence's loss depends on another."""
+        """Does nothing, because no sequence's loss depends on another's."""
 
     @abstractmethod
     def counts(self, sequences: Sequences) -> dict[str, float]:
-        """The denominator of each loss."""
+        """The denominator of each loss, for these sequences."""
 
     @abstractmethod
     def loss(self, sequences: Sequences) -> dict[str, Tensor]:
-        """Summed losses of one micro-batch."""
+        """The summed losses of one micro-batch, by the names of `counts`."""
 
     @abstractmethod
     def flops(self, sequences: Sequences) -> float:
@@ -124,7 +124,7 @@ class MaskedTask(ABC, Generic[ModelT]):
         totals = dict.fromkeys(self.summed, 0.0)
         with evaluating(self.model):
             batches = self._heldout_batches(heldout or self.heldout)
-            for batch, tokens in self._at_once(islice(batches, rank, None, ranks)):
+            for batch, tokens in self._add_batch_size(islice(batches, rank, None, ranks)):
                 for micro_batch in split(batch, 1, tokens)[0]:
                     for name, value in self.sums_of(micro_batch, masker or self.evaluation_masker).items():
                         totals[name] += value
@@ -133,15 +133,15 @@ class MaskedTask(ABC, Generic[ModelT]):
     @property
     @abstractmethod
     def summed(self) -> tuple[str, ...]:
-        """What `sums_of` returns."""
+        """The names of the sums that `sums_of` returns."""
 
     @abstractmethod
     def sums_of(self, sequences: Sequences, masker: Masker) -> dict[str, float]:
-        """What the metrics are made of, of some held-out sequences masked by `masker`."""
+        """The sums that metrics are computed from, for held-out sequences masked by `masker`."""
 
     @abstractmethod
     def metrics(self, sums: dict[str, float]) -> dict[str, float]:
-        """Metrics by `sums` of all ranks; empty without held-out text."""
+        """Metrics from the `sums` of all ranks; empty without held-out text."""
 
     def _heldout_batches(self, heldout: PretrainingStream | None) -> Iterator[Sequences]:
         """One pass over held-out text, or its first `heldout_tokens`."""
@@ -154,8 +154,10 @@ class MaskedTask(ABC, Generic[ModelT]):
             tokens += int(batch.sequences.lengths.sum())
             yield batch.sequences
 
-    def _at_once(self, batches: Iterator[Sequences]) -> Iterator[tuple[Sequences, int]]:
-        """With the size of micro-batches. A GPU would wait for the host between small ones."""
+    def _add_batch_size(self, batches: Iterator[Sequences]) -> Iterator[tuple[Sequences, int]]:
+        """Yields batches with the size of their micro-batches. A GPU gets one large batch, because it would
+        wait for the host between small ones.
+        """
         if self.device.type != "cuda":
             yield from ((batch, _HELDOUT_MICRO_BATCH) for batch in batches)
         elif share := list(batches):

@@ -72,7 +72,7 @@ class PretrainingObjective(ABC, Generic[ModelT]):
 
     @abstractmethod
     def task(self, model: ModelT, inputs: TaskInputs, choices: ObjectiveChoices) -> MaskedTask[ModelT]:
-        """What the loop trains."""
+        """The task that the training loop trains."""
 
     @abstractmethod
     def masked_language(self, model: ModelT) -> PretrainingModel:

@@ -118,14 +118,14 @@ class PretrainingTask(MaskedTask[PretrainingModel]):
         self.characters = torch.from_numpy(count_piece_characters(self.streams[0].tokenizer))
 
     def counts(self, sequences: Sequences) -> dict[str, float]:
-        """Masked tokens, and sequences."""
+        """The number of masked tokens, and that of sequences if there is a pairs' head."""
         counts: dict[str, float] = {"mlm": self.host_masker.count(sequences)}
         if self.model.next_sentence is not None:
             counts[self.model.pair_loss] = len(sequences)
         return counts
 
     def loss(self, sequences: Sequences) -> dict[str, Tensor]:
-        """Summed cross-entropies of one micro-batch."""
+        """The summed cross-entropies of one micro-batch, by the names of `counts`."""
         masked, first_tokens, predicting = self.encode(sequences, self.masker)
         losses = {"mlm": self.model.masked_language_loss(predicting, masked.labels, self.sample)}
         if self.model.next_sentence is not None:
@@ -198,10 +198,10 @@ def masked_sums(
     """Of held-out text, by (K, H) hidden states of the masked positions; `most_frequent` is the baseline's
     answer.
     """
-    kept = masked.labels != IGNORED
-    labels = masked.labels[kept]
+    is_label = masked.labels != IGNORED
+    labels = masked.labels[is_label]
     baseline = {"mlm_majority_right": float((labels == most_frequent).sum())}
-    return cross_entropy_sums("mlm", model.vocabulary_logits(predicting[kept]), labels) | baseline
+    return cross_entropy_sums("mlm", model.vocabulary_logits(predicting[is_label]), labels) | baseline
 
 
 def cross_entropy_sums(name: str, logits: Tensor, truth: Tensor) -> dict[str, float]:

@@ -44,7 +44,7 @@ class PatchReconstruction(MaskedTask[PretrainingModel]):
         self.evaluation_masker = Masker(self.streams[0].tokenizer, self.rates, self.device)
 
     def counts(self, sequences: Sequences) -> dict[str, float]:
-        """Values to predict."""
+        """The number of values to predict."""
         assert sequences.values is not None
         return {"reconstruction": self.host_masker.count(sequences) * sequences.values.shape[1]}
 
@@ -88,17 +88,17 @@ class PatchReconstruction(MaskedTask[PretrainingModel]):
 
     def _predict(self, sequences: Sequences, masker: Masker) -> tuple[Tensor, Tensor]:
         """Predicted and true values of the masked patches, both (K, P)."""
-        whole = PackedBatch.of(sequences, self.device)
-        masked = masker.draw(sequences, whole)
-        batch = self._masked_batch(whole, masked)
+        unmasked = PackedBatch.of(sequences, self.device)
+        masked = masker.draw(sequences, unmasked)
+        batch = self._masked_batch(unmasked, masked)
         positions = masked.positions[masked.labels != IGNORED]
         if self.model.decoder is None:
             predicting = self.model.encoder(batch, positions)
         else:
             hidden = masker.wanted(sequences)
             predicting = _decode(self.model, batch, masked.token_ids != masker.mask_id, hidden, positions)
-        assert whole.values is not None
-        truth = whole.values[positions]
+        assert unmasked.values is not None
+        truth = unmasked.values[positions]
         return patch_values(self.model, predicting, truth.shape[1]), truth
 
     @property
@@ -194,7 +194,7 @@ class TableReconstruction(PatchReconstruction):
         return {"mlm": len(labels), "reconstruction": max(numbers, 1)}
 
     def loss(self, sequences: Sequences) -> dict[str, Tensor]:
-        """Summed losses of one micro-batch."""
+        """The summed losses of one micro-batch, by the names of `counts`."""
         predicting, labels, truth = self._masked(sequences, self.masker)
         predicted = patch_values(self.model, predicting, 1).float().squeeze(1)
         errors = F.mse_loss(predicted, truth, reduction="none") * self.is_number[labels]
@@ -235,13 +235,13 @@ class TableReconstruction(PatchReconstruction):
 
     def _masked(self, sequences: Sequences, masker: Masker) -> tuple[Tensor, Tensor, Tensor]:
         """Of the masked cells: hidden states (K, H), pieces (K,), normalised numbers (K,), 0 for others."""
-        whole = PackedBatch.of(sequences, self.device)
-        masked = masker.draw(sequences, whole)
-        kept = masked.labels != IGNORED
-        positions = masked.positions[kept]
-        predicting = self.model.encoder(self._masked_batch(whole, masked), positions)
-        assert whole.values is not None
-        return predicting, masked.labels[kept], whole.values[positions, 0]
+        unmasked = PackedBatch.of(sequences, self.device)
+        masked = masker.draw(sequences, unmasked)
+        is_label = masked.labels != IGNORED
+        positions = masked.positions[is_label]
+        predicting = self.model.encoder(self._masked_batch(unmasked, masked), positions)
+        assert unmasked.values is not None
+        return predicting, masked.labels[is_label], unmasked.values[positions, 0]
 
 
 def reconstruction_of(tokenizer: Tokenizer) -> type[PatchReconstruction]:

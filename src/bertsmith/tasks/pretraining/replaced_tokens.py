@@ -1,5 +1,5 @@
-"""Replaced-token detection (Clark et al. 2020, ELECTRA): a small generator fills masks, and the model that is
-wanted, the discriminator, says of every token whether it is the text's own.
+"""Replaced-token detection (ELECTRA, Clark et al. 2020): a small generator fills masks, and the
+discriminator, which is the model to be trained, classifies every token as original or replaced.
 
 N tokens in the packed batch, K masked positions, R rows that a head reads, H hidden size, E width of the
 embeddings, V vocabulary.
@@ -50,7 +50,7 @@ class ReplacedTokenHead(nn.Module):
         initialise(self, config.initializer_range)
 
     def forward(self, hidden_states: Tensor) -> Tensor:
-        """(N, H) -> (N,)."""
+        """Hidden states (N, H) -> logits (N,)."""
         logits: Tensor = self.out(self.activation(self.dense(hidden_states)))
         return logits.squeeze(1)
 
@@ -132,33 +132,33 @@ def sample_pieces(predicting: Tensor, weight: Tensor, bias: Tensor, uniforms: Te
     the same piece, whatever stands beside it. (K, V) is never in memory at once.
     """
     pieces = [
-        _inverted(F.linear(rows, weight, bias).float().softmax(1), wanted)
+        _invert_cdf(F.linear(rows, weight, bias).float().softmax(1), wanted)
         for rows, wanted in zip(predicting.split(_ROWS), uniforms.split(_ROWS), strict=True)
     ]
     return torch.cat(pieces) if pieces else torch.empty(0, dtype=torch.int64, device=predicting.device)
 
 
-def _inverted(probabilities: Tensor, uniforms: Tensor) -> Tensor:
-    """(K, V) -> (K,): first the block of the vocabulary, then the piece in it. Adding up a whole row piece by
-    piece took longer than the product that makes it.
+def _invert_cdf(probabilities: Tensor, uniforms: Tensor) -> Tensor:
+    """(K, V) -> (K,): first finds the block of the vocabulary, then the token in it. Cumulative sums of whole
+    rows took longer than the product that makes them.
     """
     size = probabilities.shape[1]
-    whole = size // _BLOCK * _BLOCK
-    blocks = probabilities[:, :whole].unflatten(1, (size // _BLOCK, _BLOCK)).sum(2)
-    rest = probabilities[:, whole:].sum(1, keepdim=True)
-    reached = torch.cat([blocks, rest], 1).cumsum(1, dtype=torch.float64)
-    wanted = (uniforms * reached[:, -1]).unsqueeze(1)  # (K, 1)
-    block = torch.searchsorted(reached, wanted, right=True).clamp_(max=reached.shape[1] - 1)
-    before = F.pad(reached, (1, 0)).gather(1, block)
-    places = torch.arange(_BLOCK, device=block.device)
-    inside = probabilities.gather(1, (block * _BLOCK + places).clamp_(max=size - 1))  # (K, 256)
-    place = torch.searchsorted(inside.cumsum(1, dtype=torch.float64), wanted - before, right=True)
-    return (block * _BLOCK + place.clamp_(max=_BLOCK - 1)).squeeze(1).clamp_(max=size - 1)
+    full_blocks = size // _BLOCK * _BLOCK
+    blocks = probabilities[:, :full_blocks].unflatten(1, (size // _BLOCK, _BLOCK)).sum(2)
+    rest = probabilities[:, full_blocks:].sum(1, keepdim=True)
+    cumulative = torch.cat([blocks, rest], 1).cumsum(1, dtype=torch.float64)
+    target = (uniforms * cumulative[:, -1]).unsqueeze(1)  # (K, 1)
+    block = torch.searchsorted(cumulative, target, right=True).clamp_(max=cumulative.shape[1] - 1)
+    before = F.pad(cumulative, (1, 0)).gather(1, block)
+    offsets = torch.arange(_BLOCK, device=block.device)
+    inside = probabilities.gather(1, (block * _BLOCK + offsets).clamp_(max=size - 1))  # (K, 256)
+    offset = torch.searchsorted(inside.cumsum(1, dtype=torch.float64), target - before, right=True)
+    return (block * _BLOCK + offset.clamp_(max=_BLOCK - 1)).squeeze(1).clamp_(max=size - 1)
 
 
 class CorruptedBatch(NamedTuple):
-    """`predicting` (K, E) of the generator; `batch` with its pieces in place of the masked ones; `replaced`
-    (N,) bool, which tokens are not the text's own.
+    """`predicting` (K, E): the generator's output; `batch` with its tokens in place of the masked ones;
+    `replaced` (N,) bool: which tokens differ from the text's own.
     """
 
     masked: MaskedTokens
@@ -211,11 +211,11 @@ class ReplacedTokenTask(MaskedTask[ReplacedTokenModel]):
         """Of the generator's guesses at masks, and of what the discriminator says of its text."""
         corrupted = self.corrupt(sequences, masker)
         labels = corrupted.masked.labels
-        kept = labels != IGNORED
+        is_label = labels != IGNORED
         head, weight = self.model.generator.masked_language, self.model.encoder.embeddings.token.weight
-        guesses = F.linear(corrupted.predicting[kept], weight, head.bias)
-        totals = cross_entropy_sums("mlm", guesses, labels[kept])
-        totals["mlm_majority_right"] = float((labels[kept] == self.most_frequent).sum())
+        guesses = F.linear(corrupted.predicting[is_label], weight, head.bias)
+        totals = cross_entropy_sums("mlm", guesses, labels[is_label])
+        totals["mlm_majority_right"] = float((labels[is_label] == self.most_frequent).sum())
         logits = self.model.replaced_token(self.model.encoder(corrupted.batch)).float()
         called, replaced = logits > 0, corrupted.replaced
         loss = F.binary_cross_entropy_with_logits(logits, replaced.float(), reduction="sum")
@@ -254,9 +254,9 @@ class ReplacedTokenTask(MaskedTask[ReplacedTokenModel]):
         to_fill = replace(batch, token_ids=masked.token_ids)
         embeddings = model.encoder.embeddings
         predicting = model.generator(embeddings.lookup(to_fill), to_fill, masked.positions)
-        places = as_uniforms(masked.draws, GENERATED_TOKENS)
+        draws = as_uniforms(masked.draws, GENERATED_TOKENS)
         bias = model.generator.masked_language.bias
-        pieces = sample_pieces(predicting.detach(), embeddings.token.weight, bias, places)
+        pieces = sample_pieces(predicting.detach(), embeddings.token.weight, bias, draws)
         own = batch.token_ids[masked.positions]
         pieces = pieces.where(masked.labels != IGNORED, own)  # a place that no whole word filled
         filled = batch.token_ids.scatter(0, masked.positions, pieces)
@@ -265,7 +265,7 @@ class ReplacedTokenTask(MaskedTask[ReplacedTokenModel]):
 
 def _entropy(share: float) -> float:
     """In nats, of an event of this probability."""
-    return -sum(each * math.log(each) for each in (share, 1 - share) if each > 0)
+    return -sum(probability * math.log(probability) for probability in (share, 1 - share) if probability > 0)
 
 
 def replaced_token_flops(
