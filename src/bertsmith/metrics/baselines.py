@@ -45,19 +45,19 @@ TOKEN = rf"{WORD_PATTERN}|[^\w\s]"
 
 @dataclass(frozen=True)
 class Baseline(Generic[Answers]):
-    """`predictions` for dev, in its order; `name` as tables print it."""
+    """A baseline's `predictions` for dev, in its order, and its `name` in tables."""
 
     name: str
     predictions: Answers
 
 
 def majority_class(gold: npt.ArrayLike, rows: int) -> Baseline[Ints]:
-    """The most frequent class of train (E,) for each of dev's rows; of equally frequent ones the first."""
+    """The most frequent class of train (E,) for each of dev's rows; if several are, the first."""
     return Baseline("majority", np.full(rows, np.bincount(np.asarray(gold, np.int64)).argmax(), np.int64))
 
 
 def majority_labels(gold: npt.ArrayLike, rows: int) -> Baseline[Bools]:
-    """The most frequent set of labels of train (E, C) for each of dev's rows; it may be the empty set."""
+    """The most frequent set of labels of train (E, C) for each of dev's rows; it may be empty."""
     sets, counts = np.unique(np.asarray(gold, np.bool_), axis=0, return_counts=True)
     return Baseline("majority", np.tile(sets[counts.argmax()], (rows, 1)))
 
@@ -72,23 +72,25 @@ def tfidf_classes(train: Sequence[Text], gold: npt.ArrayLike, dev: Sequence[Text
     from sklearn.linear_model import LogisticRegression
 
     gold = np.asarray(gold, np.int64)
-    name, rows = _within_bounds("TF-IDF + logistic regression", train)
+    name, rows = _choose_rows("TF-IDF + logistic regression", train)
     if len(np.unique(gold[rows])) == 1:
         return Baseline(name, np.full(len(dev), gold[rows[0]], np.int64))
     learner = LogisticRegression(C=10.0, max_iter=200)
-    predictions = _fitted(learner, train, rows, gold, dev, most_features=MOST_WEIGHTS // len(np.unique(gold)))
+    predictions = _fit_and_predict(
+        learner, train, rows, gold, dev, most_features=MOST_WEIGHTS // len(np.unique(gold))
+    )
     return Baseline(name, predictions.astype(np.int64))
 
 
 def tfidf_labels(train: Sequence[Text], gold: npt.ArrayLike, dev: Sequence[Text]) -> Baseline[Bools]:
-    """One logistic regression a label (one against the rest) over TF-IDF: truth values (E, C). From which
-    probability on labels hold is chosen on rows of train that are held out.
+    """One logistic regression for each label (one against the rest) over TF-IDF: truth values (E, C). The
+    threshold for all labels is chosen on held-out rows of train.
 
-    A label that train never or always has is never or always given.
+    A label that train never or always has is never or always predicted.
     """
     gold = np.asarray(gold, np.bool_)
     labels = gold.shape[1]
-    name, rows = _within_bounds("TF-IDF + one-vs-rest logistic regression", train, MOST_DECISIONS // labels)
+    name, rows = _choose_rows("TF-IDF + one-vs-rest logistic regression", train, MOST_DECISIONS // labels)
     varied = gold[rows].any(axis=0) & ~gold[rows].all(axis=0)
     predictions = np.tile(gold[rows].all(axis=0), (len(dev), 1))
     if varied.any():
@@ -106,7 +108,7 @@ class _OneVsRest:
     most_features: int
 
     def probabilities(self, rows: Ints, texts: Sequence[Text]) -> Floats:
-        """(T, C), learned from some of the rows."""
+        """Probabilities (T, C), learned from these rows."""
         from sklearn.linear_model import LogisticRegression
         from sklearn.multiclass import OneVsRestClassifier
 
@@ -115,46 +117,50 @@ class _OneVsRest:
         # liblinear is the fastest for one label at a time, and draws nothing when it solves the primal.
         learner = OneVsRestClassifier(LogisticRegression(C=10.0, solver="liblinear"))
         gold = self.gold.astype(int)
-        found = _fitted(learner, self.train, rows, gold, texts, self.most_features, "predict_proba")
-        return np.asarray(found[:, -self.gold.shape[1] :], np.float64)  # of one label its absence comes first
+        probabilities = _fit_and_predict(
+            learner, self.train, rows, gold, texts, self.most_features, "predict_proba"
+        )
+        return np.asarray(
+            probabilities[:, -self.gold.shape[1] :], np.float64
+        )  # a single label has a column for its absence too
 
     def threshold(self, rows: Ints) -> float:
-        """From which probability on labels hold: the best micro-averaged F1 of a fifth of the rows by the
-        regressions of the others.
+        """The threshold with the best micro-averaged F1 on a fifth of the rows, given the regressions of the
+        others.
         """
-        held = np.random.default_rng(0).permutation(rows)[: len(rows) // 5]
-        if not len(held):
+        held_out = np.random.default_rng(0).permutation(rows)[: len(rows) // 5]
+        if not len(held_out):
             return 0.5
-        found = self.probabilities(np.setdiff1d(rows, held), [self.train[row] for row in held])
-        return float(best_f1_cuts(found.reshape(-1, 1), self.gold[held].reshape(-1, 1))[0])
+        probabilities = self.probabilities(
+            np.setdiff1d(rows, held_out), [self.train[row] for row in held_out]
+        )
+        return float(best_f1_cuts(probabilities.reshape(-1, 1), self.gold[held_out].reshape(-1, 1))[0])
 
 
 def tfidf_numbers(train: Sequence[Text], gold: npt.ArrayLike, dev: Sequence[Text]) -> Baseline[Floats]:
     """Ridge regression over TF-IDF: numbers (E,)."""
     from sklearn.linear_model import Ridge
 
-    name, rows = _within_bounds("TF-IDF + ridge regression", train)
-    predictions = _fitted(Ridge(solver="sparse_cg"), train, rows, np.asarray(gold, np.float64), dev)
+    name, rows = _choose_rows("TF-IDF + ridge regression", train)
+    predictions = _fit_and_predict(Ridge(solver="sparse_cg"), train, rows, np.asarray(gold, np.float64), dev)
     return Baseline(name, predictions.astype(np.float64))
 
 
 def tfidf_cosine(train: Sequence[Text], dev: Sequence[tuple[str, str]]) -> Baseline[Floats]:
-    """The cosine of the TF-IDF vectors of a pair's words (E,): nothing is learned from train but how rare
-    words are.
-    """
-    name, rows = _within_bounds("TF-IDF cosine", train)
-    weigh = _weigher(_sides(train, rows), words=(1, 1), most_features=MOST_FEATURES)
+    """The cosine of the TF-IDF vectors of a pair's texts (E,). Only word rarity is learned from train."""
+    name, rows = _choose_rows("TF-IDF cosine", train)
+    weigh = _fit_tfidf(_list_texts(train, rows), words=(1, 1), most_features=MOST_FEATURES)
     return Baseline(name, _cosines(weigh([first for first, _ in dev]), weigh([second for _, second in dev])))
 
 
 def tfidf_vectors(
     train: Sequence[Text], queries: Sequence[str], documents: Sequence[str]
 ) -> tuple[str, Any, Any]:
-    """The baseline's name, and the TF-IDF vectors of queries and of documents, sparse rows of length 1: how
-    rare a word is is learnt from train.
+    """The baseline's name, and TF-IDF vectors of queries and documents as sparse rows of length 1. Word
+    rarity is learned from train.
     """
-    name, rows = _within_bounds("TF-IDF cosine", train)
-    weigh = _weigher(_sides(train, rows), words=(1, 1), most_features=MOST_FEATURES)
+    name, rows = _choose_rows("TF-IDF cosine", train)
+    weigh = _fit_tfidf(_list_texts(train, rows), words=(1, 1), most_features=MOST_FEATURES)
     return name, weigh(queries), weigh(documents)
 
 
@@ -167,7 +173,7 @@ def majority_tag(tags: Sequence[Sequence[str]], dev: Sequence[Sequence[str]]) ->
 def frequent_tags(
     words: Sequence[Sequence[str]], tags: Sequence[Sequence[str]], dev: Sequence[Sequence[str]]
 ) -> Baseline[list[list[str]]]:
-    """Each word's most frequent tag in train; for unknown words "O" or, in a scheme without it, the most
+    """Each word's most frequent tag in train. For unknown words "O" or, in a scheme without it, the most
     frequent tag of all. Of equally frequent tags the first by alphabet.
     """
     counts: dict[str, Counter[str]] = {}
@@ -176,7 +182,7 @@ def frequent_tags(
         overall.update(its_tags)
         for word, tag in zip(sentence, its_tags, strict=True):
             counts.setdefault(word, Counter())[tag] += 1
-    best = {word: _most_frequent(found) for word, found in counts.items()}
+    best = {word: _most_frequent(tag_counts) for word, tag_counts in counts.items()}
     unknown = "O" if "O" in overall or not overall else _most_frequent(overall)
     return Baseline(
         "most frequent tag of each word", [[best.get(word, unknown) for word in line] for line in dev]
@@ -187,8 +193,8 @@ def _most_frequent(counts: Counter[str]) -> str:
     return min(counts, key=lambda tag: (-counts[tag], tag))
 
 
-def _within_bounds(name: str, train: Sequence[Text], most_rows: int = MOST_ROWS) -> tuple[str, Ints]:
-    """The rows to learn from, and the name with their number where they are not all."""
+def _choose_rows(name: str, train: Sequence[Text], most_rows: int = MOST_ROWS) -> tuple[str, Ints]:
+    """The rows to learn from, and the name, with their number if they aren't all."""
     characters = sum(len(row) if isinstance(row, str) else len(row[0]) + len(row[1]) for row in train)
     by_length = len(train) * MOST_CHARACTERS // max(1, characters)
     most = max(1, min(most_rows, MOST_ROWS, by_length))
@@ -198,7 +204,7 @@ def _within_bounds(name: str, train: Sequence[Text], most_rows: int = MOST_ROWS)
     return f"{name} ({most:,} of {len(train):,} rows)", rows
 
 
-def _fitted(
+def _fit_and_predict(
     learner: Any,
     train: Sequence[Text],
     rows: Ints,
@@ -207,27 +213,29 @@ def _fitted(
     most_features: int = MOST_FEATURES,
     answer: str = "predict",
 ) -> npt.NDArray[Any]:
-    """What `learner` answers for dev after train's `rows`, by its method `answer`."""
+    """Fits `learner` on these rows of train and returns its predictions for dev, by its method `answer`."""
     if not dev:
         return np.zeros((0, *gold.shape[1:]))
-    weigh = _weigher(_sides(train, rows), words=(1, 2), most_features=min(most_features, MOST_FEATURES))
+    weigh = _fit_tfidf(
+        _list_texts(train, rows), words=(1, 2), most_features=min(most_features, MOST_FEATURES)
+    )
     with warnings.catch_warnings():
-        # A baseline that has not converged is a baseline still.
+        # A baseline that hasn't converged is still a baseline.
         warnings.simplefilter("ignore")
-        learner.fit(_features([train[row] for row in rows], weigh), gold[rows])
-        return np.asarray(getattr(learner, answer)(_features(dev, weigh)))
+        learner.fit(_make_features([train[row] for row in rows], weigh), gold[rows])
+        return np.asarray(getattr(learner, answer)(_make_features(dev, weigh)))
 
 
-def _sides(train: Sequence[Text], rows: Ints) -> list[str]:
-    """All texts of these rows, both of a pair."""
+def _list_texts(train: Sequence[Text], rows: Ints) -> list[str]:
+    """All texts of these rows, both texts of a pair."""
     chosen = (train[row] for row in rows)
     return [text for row in chosen for text in ((row,) if isinstance(row, str) else row)]
 
 
-def _weigher(
+def _fit_tfidf(
     texts: Sequence[str], words: tuple[int, int], most_features: int
 ) -> Callable[[Sequence[str]], Any]:
-    """Texts -> their TF-IDF rows, sparse (E, F) of length 1, under the words and rarities of `texts`."""
+    """Returns a function from texts to TF-IDF rows, sparse (E, F) of length 1, fitted on `texts`."""
     from scipy.sparse import csr_array
     from sklearn.feature_extraction.text import TfidfVectorizer
 
@@ -244,8 +252,8 @@ def _weigher(
     return lambda others: csr_array(vectoriser.transform(others))
 
 
-def _features(rows: Sequence[Text], weigh: Callable[[Sequence[str]], Any]) -> Any:
-    """(E, F) of texts; of pairs (E, 3F + 1): both sides, their absolute difference, their cosine."""
+def _make_features(rows: Sequence[Text], weigh: Callable[[Sequence[str]], Any]) -> Any:
+    """(E, F) for texts. For pairs (E, 3F + 1): both texts, their absolute difference, their cosine."""
     from scipy.sparse import csr_array, hstack
 
     if isinstance(rows[0], str):
@@ -256,7 +264,7 @@ def _features(rows: Sequence[Text], weigh: Callable[[Sequence[str]], Any]) -> An
 
 
 def _cosines(first: Any, second: Any) -> Floats:
-    """(E,) of rows that have length 1, or 0 where a text has no known word."""
+    """(E,): cosines of rows that have length 1, or 0 for a text without a known word."""
     return np.asarray(first.multiply(second).sum(axis=1), np.float64).ravel()
 
 
@@ -265,7 +273,9 @@ _NEVER = 1e-6  # the probability of a class that the rows learned from don't hav
 
 
 def boosted_rounds(outputs: int, folds: int) -> int:
-    """How many rounds there is time for, with a tree an output in each; 0 where they would be too few."""
+    """How many boosting rounds there is time for, with one tree for each output; 0 if they would be
+    too few.
+    """
     rounds = _TREES // (max(outputs, 1) * folds)
     return min(rounds, _MOST_ROUNDS) if rounds >= _FEWEST_ROUNDS else 0
 
@@ -273,41 +283,41 @@ def boosted_rounds(outputs: int, folds: int) -> int:
 def boosted_classes(
     train: Float32s, gold: npt.ArrayLike, dev: Float32s, classes: int, rounds: int
 ) -> Float32s:
-    """(E, C) logits for `dev`, of class numbers (E,) for `train`."""
+    """Logits (E, C) for `dev`, given class numbers (E,) for `train`."""
     from sklearn.ensemble import HistGradientBoostingClassifier
 
     gold = np.asarray(gold, np.int64)
-    found = np.full((len(dev), classes), _NEVER)
+    probabilities = np.full((len(dev), classes), _NEVER)
     known = np.unique(gold)
     if len(known) == 1:
-        found[:, known] = 1.0
+        probabilities[:, known] = 1.0
     else:
         learner = HistGradientBoostingClassifier(**_settings(len(train), rounds)).fit(train, gold)
-        found[:, learner.classes_] = learner.predict_proba(dev).clip(_NEVER)
-    logits: Float32s = np.log(found).astype(np.float32)
+        probabilities[:, learner.classes_] = learner.predict_proba(dev).clip(_NEVER)
+    logits: Float32s = np.log(probabilities).astype(np.float32)
     return logits
 
 
 def boosted_labels(train: Float32s, gold: npt.ArrayLike, dev: Float32s, rounds: int) -> Float32s:
-    """(E, C) log-odds for `dev`, of truth values (E, C) for `train`."""
-    columns = [boosted_classes(train, each, dev, 2, rounds) for each in np.asarray(gold, np.int64).T]
+    """Log-odds (E, C) for `dev`, given truth values (E, C) for `train`."""
+    columns = [boosted_classes(train, label, dev, 2, rounds) for label in np.asarray(gold, np.int64).T]
     odds: Float32s = np.stack([column[:, 1] - column[:, 0] for column in columns], axis=1)
     return odds
 
 
 def boosted_numbers(train: Float32s, gold: npt.ArrayLike, dev: Float32s, rounds: int) -> Float32s:
-    """(E, 1) numbers for `dev`, of numbers (E,) for `train`."""
+    """Numbers (E, 1) for `dev`, given numbers (E,) for `train`."""
     from sklearn.ensemble import HistGradientBoostingRegressor
 
     learner = HistGradientBoostingRegressor(**_settings(len(train), rounds))
-    found: Float32s = (
+    predictions: Float32s = (
         learner.fit(train, np.asarray(gold, np.float64)).predict(dev)[:, None].astype(np.float32)
     )
-    return found
+    return predictions
 
 
 def _settings(rows: int, rounds: int) -> dict[str, Any]:
-    """Leaves of few rows only where there are few."""
+    """The learner's settings; leaves may be small only if there are few rows."""
     return {
         "max_iter": rounds,
         "learning_rate": 0.2,
@@ -340,8 +350,8 @@ Span = tuple[int, int]  # characters of the passage
 
 
 def lexical_answers(questions: Sequence[tuple[str, str]]) -> Baseline[list[str]]:
-    """An answer for each (question, passage), cut from the passage as it stands there: the whole
-    sentence where it holds nothing new, "" for an empty passage.
+    """An answer for each (question, passage), cut out of the passage: a whole sentence if nothing in it is
+    new, "" for an empty passage.
     """
     answers = []
     for question, passage in questions:
@@ -352,25 +362,30 @@ def lexical_answers(questions: Sequence[tuple[str, str]]) -> Baseline[list[str]]
 
 def lexical_answer(question: str, passage: str) -> Span:
     """(start, end) of the answer in characters of the passage."""
-    asked = {word for word in _words(question) if word not in FUNCTION_WORDS}
-    start, end = _best_sentence(asked, passage)
-    kinds: tuple[Callable[[str], Iterable[Span]], ...] = (_names, lambda text: _runs(text, asked))
+    question_words = {word for word in _words(question) if word not in FUNCTION_WORDS}
+    start, end = _find_best_sentence(question_words, passage)
+    finders: tuple[Callable[[str], Iterable[Span]], ...] = (
+        _find_names,
+        lambda text: _find_runs(text, question_words),
+    )
     if ASKS_FOR_A_NUMBER.search(question):
-        kinds = (lambda text: (match.span() for match in NUMBER.finditer(text)), *kinds)
+        finders = (lambda text: (match.span() for match in NUMBER.finditer(text)), *finders)
     sentence = passage[start:end]
-    for kind in kinds:
-        new = [span for span in kind(sentence) if not asked & set(_words(sentence[slice(*span)]))]
-        if new:
-            first, last = max(new, key=lambda span: (len(_words(sentence[slice(*span)])), -span[0]))
+    for find in finders:
+        new_spans = [
+            span for span in find(sentence) if not question_words & set(_words(sentence[slice(*span)]))
+        ]
+        if new_spans:
+            first, last = max(new_spans, key=lambda span: (len(_words(sentence[slice(*span)])), -span[0]))
             return start + first, start + last
     return start, end
 
 
-def _best_sentence(asked: set[str], passage: str) -> Span:
+def _find_best_sentence(question_words: set[str], passage: str) -> Span:
     counts = Counter(_words(passage))
     best, best_score = (0, 0), -1.0
     for match in SENTENCE.finditer(passage):
-        shared = asked & set(_words(match[0]))
+        shared = question_words & set(_words(match[0]))
         score = sum(log(1 + 1 / counts[word]) for word in sorted(shared))
         if score > best_score:
             best, best_score = match.span(), score
@@ -381,19 +396,19 @@ def _words(text: str) -> list[str]:
     return [word.casefold() for word in WORD.findall(text)]
 
 
-def _names(sentence: str) -> Iterable[Span]:
-    """Runs of capitalised words; a function word that merely opens the sentence is none."""
+def _find_names(sentence: str) -> Iterable[Span]:
+    """Finds runs of capitalised words, without a function word that merely opens the sentence."""
     for match in NAME.finditer(sentence):
         if match[0].casefold() not in FUNCTION_WORDS:
             yield match.start(), match.start() + len(match[0].rstrip(".'’-"))
 
 
-def _runs(sentence: str, asked: set[str]) -> Iterable[Span]:
-    """Stretches without function words, words of the question, and punctuation."""
+def _find_runs(sentence: str, question_words: set[str]) -> Iterable[Span]:
+    """Finds stretches without function words, words of the question, and punctuation."""
     start, end = -1, -1
     for match in WORD.finditer(sentence):
         word = match[0].casefold()
-        ends = word in FUNCTION_WORDS or word in asked
+        ends = word in FUNCTION_WORDS or word in question_words
         if start >= 0 and (ends or sentence[end : match.start()].strip(" -'’")):
             yield start, end
             start = -1

@@ -1,6 +1,6 @@
-"""From scores to probabilities that hold: temperature scaling, how far confidence and truth differ (Guo et
-al. 2017, "On calibration of modern neural networks"), and what a checkpoint keeps about confidence: on dev
-first the temperature is found, then the thresholds.
+"""Calibration: temperature scaling, the calibration error (Guo et al. 2017, "On calibration of modern neural
+networks"), and what a checkpoint stores about confidence. On dev the temperature is fitted first, then the
+thresholds.
 
 E examples, C classes or labels.
 """
@@ -55,11 +55,11 @@ class Confidence(BaseModel):
     label_thresholds: tuple[float, ...] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON values, for bertsmith.json."""
+        """Plain JSON values, for bertsmith.json."""
         return self.model_dump(mode="json")
 
     def figures(self) -> dict[str, float]:
-        """What to show of it beside the metrics."""
+        """The figures to show beside the metrics."""
         figures = {
             "ece_before": self.ece_before,
             "ece_after": self.ece_after,
@@ -69,7 +69,9 @@ class Confidence(BaseModel):
 
     @classmethod
     def from_json(cls, settings: Any, where: str = "bertsmith.json") -> "Confidence":
-        """The inverse; raises ModelError naming `where` and a key missing, unknown or impossible."""
+        """The inverse of `to_json`. Raises ModelError, naming `where`, for a key that is missing, unknown or
+        impossible.
+        """
         try:
             return cls.model_validate_json(json.dumps(settings))
         except ValidationError as error:
@@ -82,19 +84,19 @@ class Confidence(BaseModel):
 def fit_confidence(
     logits: npt.ArrayLike, gold: npt.ArrayLike, threshold: Callable[[Floats], float] = lambda _: 0.0
 ) -> Confidence:
-    """What dev's logits (E, C) say about confidence, given gold classes (E,) or labels (E, C). `threshold`
-    chooses by dev's confidences (E,) the lowest to answer with; as it is, every text is answered.
+    """Fits temperature and thresholds to dev's logits (E, C), given gold classes (E,) or labels (E, C).
+    `threshold` maps dev's confidences (E,) to the lowest one that is answered; by default every text is
+    answered.
 
     With several labels, the calibration error compares each label's probability with how often it holds, and
-    the thresholds per label are those of `thresholds_per_label`.
-    Raises ValueError when shapes don't fit.
+    the thresholds per label are those of `thresholds_per_label`. Raises ValueError if shapes don't fit.
     """
     gold = np.asarray(gold)
     multi_label = gold.ndim == 2
     temperature = fit_temperature(logits, gold)
     before, after = (probabilities_of(logits, t, multi_label=multi_label) for t in (1.0, temperature))
     thresholds = thresholds_per_label(after, gold) if multi_label else None
-    confidence, correct = _answered(after, gold, thresholds)
+    confidence, correct = _judge_answers(after, gold, thresholds)
     chosen = at_threshold(confidence, correct, threshold(confidence))
     return Confidence(
         temperature=temperature,
@@ -108,10 +110,10 @@ def fit_confidence(
     )
 
 
-def _answered(
+def _judge_answers(
     probabilities: Floats, gold: npt.NDArray[Any], thresholds: Floats | None
 ) -> tuple[Floats, npt.NDArray[np.bool_]]:
-    """(E,) confidences, and whether the answers are right: the class, or the whole set of labels."""
+    """Confidences (E,), and whether the answers are right: the class, or the whole set of labels."""
     if thresholds is None:
         return confidence_of(probabilities), probabilities.argmax(axis=1) == gold
     right = ((probabilities >= thresholds) == gold.astype(bool)).all(axis=1)
@@ -162,8 +164,8 @@ def fit_temperature(logits: npt.ArrayLike, gold: npt.ArrayLike) -> float:
     right = ((scores > 0) == gold) if multi_label else (scores.argmax(axis=1) == gold)
     if right.all():
         return 1.0
-    reached = scores[gold.astype(bool)].sum() if multi_label else scores[np.arange(len(gold)), gold].sum()
-    return _temperature(scores, float(reached), multi_label)
+    true_logits = scores[gold.astype(bool)].sum() if multi_label else scores[np.arange(len(gold)), gold].sum()
+    return _temperature(scores, float(true_logits), multi_label)
 
 
 def fit_temperature_to(
@@ -173,12 +175,12 @@ def fit_temperature_to(
     entropy with probabilities (E, C) that another model gives; it lies in 0.01 … 100. Raises ValueError when
     shapes differ or a logit is not finite.
     """
-    scores, wanted = np.asarray(logits, np.float64), np.asarray(probabilities, np.float64)
-    if scores.ndim != 2 or scores.shape != wanted.shape or not len(scores):
-        raise ValueError(f"expected logits and probabilities (E, C), found {scores.shape}, {wanted.shape}")
+    scores, targets = np.asarray(logits, np.float64), np.asarray(probabilities, np.float64)
+    if scores.ndim != 2 or scores.shape != targets.shape or not len(scores):
+        raise ValueError(f"expected logits and probabilities (E, C), found {scores.shape}, {targets.shape}")
     if not np.isfinite(scores).all():
         raise ValueError("expected finite logits")
-    return _temperature(scores, float((wanted * scores).sum()), multi_label)
+    return _temperature(scores, float((targets * scores).sum()), multi_label)
 
 
 def _temperature(scores: Floats, reached: float, multi_label: bool) -> float:
@@ -189,13 +191,13 @@ def _temperature(scores: Floats, reached: float, multi_label: bool) -> float:
         probabilities = probabilities_of(scores, 1 / sharpness, multi_label=multi_label)
         return float((probabilities * scores).sum() - reached)
 
-    return 1 / _root(slope, 1 / HOTTEST, 1 / COLDEST)
+    return 1 / _find_root(slope, 1 / HOTTEST, 1 / COLDEST)
 
 
-def _root(slope: Callable[[float], float], low: float, high: float) -> float:
-    """Where a rising function crosses zero, or the end nearer to it.
+def _find_root(slope: Callable[[float], float], low: float, high: float) -> float:
+    """Where a rising function crosses zero, or the end that is nearer to it.
 
-    Halving the ratio: 1 / T spans four powers of ten, and 40 halvings leave one part in 10^11.
+    It halves the ratio: 1 / T spans four powers of ten, and 40 halvings leave one part in 10^11.
     """
     if slope(low) >= 0:
         return low
@@ -222,9 +224,9 @@ def reliability(
     if not ((confidence >= 0) & (confidence <= 1)).all():
         raise ValueError("expected confidences from 0 to 1")
     edges = np.linspace(0.0, 1.0, bins + 1)
-    places = np.searchsorted(edges[1:-1], confidence, side="left")
-    counts = np.bincount(places, minlength=bins)
-    sums = (np.bincount(places, weights=values, minlength=bins) for values in (confidence, correct))
+    bin_of_answer = np.searchsorted(edges[1:-1], confidence, side="left")
+    counts = np.bincount(bin_of_answer, minlength=bins)
+    sums = (np.bincount(bin_of_answer, weights=values, minlength=bins) for values in (confidence, correct))
     means = [total / np.maximum(counts, 1) for total in sums]
     return tuple(
         ReliabilityBin(float(low), float(high), int(count), float(mean), float(accuracy))

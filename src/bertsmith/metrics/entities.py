@@ -2,10 +2,11 @@
 
 C labels (tags) of the model.
 
-A tag is O, or a letter and the entity's label: B-PER. Four schemes are read, all by conlleval's rules
-(Tjong Kim Sang and De Meulder 2003), which need not be told the scheme and give illegal sequences a meaning:
-    IOB2    B- begins each entity, I- goes on         (BIO; what the library works with)
-    IOB1    I- begins one too, B- only where it touches another of the same label
+A tag is O, or a letter and the entity's label: B-PER. Four schemes are read, all by conlleval's rules (Tjong
+Kim Sang and De Meulder 2003), which work without knowing the scheme and give illegal sequences a meaning:
+
+    IOB2    B- begins each entity, I- continues it    (BIO; what the library works with)
+    IOB1    I- begins one too, B- only if it touches another of the same label
     IO      I- only
     IOBES   E- ends an entity, S- is a whole one      (U- and L- of BILOU are read as S- and E-)
 """
@@ -47,22 +48,22 @@ def spans_of_tags(tags: Sequence[str]) -> list[Span]:
     spans: list[Span] = []
     start = 0
     before = (OUTSIDE, NAMELESS)
-    for place, tag in enumerate([*tags, OUTSIDE]):
-        now = _letter_and_label(tag)
-        begins = _begins(before, now)
-        if before[0] != OUTSIDE and (begins or now[0] == OUTSIDE):
-            spans.append(Span(before[1], start, place))
-        if begins:
-            start = place
-        before = now
+    for position, tag in enumerate([*tags, OUTSIDE]):
+        current = _letter_and_label(tag)
+        is_beginning = _is_beginning(before, current)
+        if before[0] != OUTSIDE and (is_beginning or current[0] == OUTSIDE):
+            spans.append(Span(before[1], start, position))
+        if is_beginning:
+            start = position
+        before = current
     return spans
 
 
-def _begins(before: tuple[str, str], now: tuple[str, str]) -> bool:
-    """Whether an entity begins at `now`, each a letter and a label."""
-    if now[0] == OUTSIDE:
+def _is_beginning(before: tuple[str, str], current: tuple[str, str]) -> bool:
+    """Whether an entity begins at `current`; both are a letter and a label."""
+    if current[0] == OUTSIDE:
         return False
-    return now[0] in "BS" or before[0] in "OES" or before[1] != now[1]
+    return current[0] in "BS" or before[0] in "OES" or before[1] != current[1]
 
 
 def _letter_and_label(tag: str) -> tuple[str, str]:
@@ -206,8 +207,8 @@ def entity_counts(
 def tag_metrics(
     gold: Sequence[Sequence[str]], guessed: Sequence[Sequence[str]], entities: bool
 ) -> dict[str, float]:
-    """Precision, recall and F1 of entities by conlleval's rules, and the words' accuracy; of other tags this
-    alone.
+    """Precision, recall and F1 of entities by conlleval's rules, and the words' accuracy; for other tags
+    accuracy only.
     """
     pairs = [pair for tags, others in zip(gold, guessed, strict=True) for pair in zip(tags, others)]
     accuracy = sum(tag == other for tag, other in pairs) / max(len(pairs), 1)
@@ -218,7 +219,7 @@ def tag_metrics(
 
 
 def tag_counts(gold: Sequence[str], guessed: Sequence[str], entities: bool) -> tuple[int, int]:
-    """Of one sentence, what F1, or accuracy, is the quotient of."""
+    """For one sentence, the numerator and denominator of F1, or of accuracy."""
     if not entities:
         return sum(tag == other for tag, other in zip(gold, guessed, strict=False)), len(gold)
     micro = entity_scores([gold], [guessed]).micro
@@ -265,9 +266,9 @@ _OF_PUNCTUATION = {"COMMA", "PERIOD", "QUESTION", "FULLSTOP", "EXCLAMATION", "QU
 
 @dataclass(frozen=True)
 class Scheme:
-    """`name` of SCHEMES, or none: tags are what they are. `separator` stands between letter and label, the
-    letter behind if it is a `suffix`, and small if `lower`. `has_letters`: else tags are labels alone, or
-    letters alone are entities without one.
+    """A scheme by its `name` in SCHEMES, or none: tags are taken as they are. `separator` is between letter
+    and label; the letter comes last if it is a `suffix`, and is small if `lower`. Without `has_letters` tags
+    are labels only, or letters only, for entities without a label.
     """
 
     name: SchemeName
@@ -281,7 +282,7 @@ class Scheme:
         return SCHEMES[self.name] + _TOUCHING.get(self.name, "")
 
     def standard(self, tag: str) -> str | None:
-        """The tag by the letters B, I, E, S and with a hyphen; None for one that is not of this scheme."""
+        """The tag with the letters B, I, E, S and a hyphen; None for a tag that isn't of this scheme."""
         if self.name == NONE:
             return tag
         if tag in _OUTSIDES:
@@ -290,17 +291,17 @@ class Scheme:
             if len(tag) == 1 and tag.upper() in self.letters:
                 return _STANDARD[tag.upper()]
             return f"I-{tag}" if self.name == "io" else None
-        found = divided(tag, self.separator, self.suffix, self.lower)
-        if found is None or found[0] not in self.letters:
+        parts = divided(tag, self.separator, self.suffix, self.lower)
+        if parts is None or parts[0] not in self.letters:
             return None
-        return f"{_STANDARD[found[0]]}-{found[1]}"
+        return f"{_STANDARD[parts[0]]}-{parts[1]}"
 
     def fits(self, sentences: Sequence[Sequence[str]]) -> bool:
         """Whether all tags are of this scheme."""
         return all(self.standard(tag) is not None for tag in {*chain.from_iterable(sentences)})
 
     def in_iob2(self, tags: Sequence[str]) -> list[str]:
-        """All of which must be of this scheme."""
+        """Converts tags to IOB2; all must be of this scheme."""
         return list(tags) if self.name == NONE else to_iob2([self.standard(tag) or tag for tag in tags])
 
     def __str__(self) -> str:
@@ -315,7 +316,7 @@ class Scheme:
 
 
 def divided(tag: str, separator: str, suffix: bool, lower: bool) -> tuple[str, str] | None:
-    """The capital letter and the label of a tag that is written so."""
+    """The capital letter and the label of a tag that is written in this way; None for any other tag."""
     if len(tag) < 3:
         return None
     letter, between, label = (tag[-1], tag[-2], tag[:-2]) if suffix else (tag[0], tag[1], tag[2:])
@@ -324,36 +325,38 @@ def divided(tag: str, separator: str, suffix: bool, lower: bool) -> tuple[str, s
 
 
 def recognise(sentences: Sequence[Sequence[str]], name: SchemeName | None = None) -> Scheme:
-    """The scheme of a file's tags, or as the scheme of this `name` is written there. A few tags may not be of
-    it. Raises InputError where it is unclear whether they are entities.
+    """The scheme of a file's tags, or, with a `name`, how the scheme of this name is written there. A few
+    tags may not belong to it. Raises InputError if it is unclear whether the tags mark entities.
     """
     counts = Counter(chain.from_iterable(sentences))
     inside = Counter({tag: count for tag, count in counts.items() if tag not in _OUTSIDES})
     if name == NONE:
         return Scheme(NONE)
-    written, count = _best_writing(inside)
-    divisions = {tag: divided(tag, *written) for tag in inside}
-    letters = {found[0] for found in divisions.values() if found is not None}
-    others = [tag for tag, found in divisions.items() if found is None]
+    writing, count = _find_writing(inside)
+    divisions = {tag: divided(tag, *writing) for tag in inside}
+    letters = {parts[0] for parts in divisions.values() if parts is not None}
+    others = [tag for tag, parts in divisions.items() if parts is None]
     is_odd = len(others) == 1 and len(inside) > 2 and letters & {"B", "I"}
     if is_odd and count * 2 < inside.total():
-        entity = next(tag for tag, found in divisions.items() if found is not None)
+        entity = next(tag for tag, parts in divisions.items() if parts is not None)
         raise InputError(
             f"the tags look as if they mark entities, such as {entity!r}, but for {others[0]!r}. Write O for "
             f"what is outside of all entities, or give scheme={NONE} if they mark none."
         )
     if count and count * 2 >= inside.total():
         if name is not None:
-            return Scheme(name, *written)
+            return Scheme(name, *writing)
         if "B" in letters or "I" in letters or inside.total() < counts.total():
-            return _named(letters, sentences, written)
+            return _find_scheme(letters, sentences, writing)
     if name is not None:
         return Scheme(name, has_letters=False) if inside else Scheme(name)
-    return _without_letters(sentences, counts, inside)
+    return _scheme_without_letters(sentences, counts, inside)
 
 
-def _best_writing(inside: Counter[str]) -> tuple[tuple[str, bool, bool], int]:
-    """Separator, suffix and lower, and how many words have a tag that is written so."""
+def _find_writing(inside: Counter[str]) -> tuple[tuple[str, bool, bool], int]:
+    """The most frequent writing (separator, suffix, lower), and how many words have a tag that is
+    written so.
+    """
     writings = [
         (separator, suffix, lower)
         for suffix in (False, True)
@@ -368,45 +371,47 @@ def _best_writing(inside: Counter[str]) -> tuple[tuple[str, bool, bool], int]:
     return best, words(best)
 
 
-def _named(letters: set[str], sentences: Sequence[Sequence[str]], written: tuple[str, bool, bool]) -> Scheme:
-    """The first scheme that has these letters and these sequences, else the first with the letters."""
-    possible = [scheme for name in SCHEMES if letters <= {*(scheme := Scheme(name, *written)).letters}]
-    if not possible:
+def _find_scheme(
+    letters: set[str], sentences: Sequence[Sequence[str]], writing: tuple[str, bool, bool]
+) -> Scheme:
+    """The first scheme with these letters and legal sequences, otherwise the first with the letters."""
+    candidates = [scheme for name in SCHEMES if letters <= {*(scheme := Scheme(name, *writing)).letters}]
+    if not candidates:
         letters_of = {name: ", ".join(dict.fromkeys(Scheme(name).letters)) for name in SCHEMES}
         schemes = ", ".join(f"{name.upper()} ({known})" for name, known in letters_of.items())
         raise InputError(
             f"the tags have the letters {', '.join(sorted(letters))}, which no scheme has together: they "
             f"are {schemes}. Mend them, or give scheme={NONE} if they mark no entities."
         )
-    return next((each for each in possible if _is_legal(each, sentences)), possible[0])
+    return next((scheme for scheme in candidates if _is_legal(scheme, sentences)), candidates[0])
 
 
 def _is_legal(scheme: Scheme, sentences: Sequence[Sequence[str]]) -> bool:
-    """Whether the tags that are of the scheme are as it would write them."""
+    """Whether the tags that belong to the scheme are as the scheme would write them."""
     for tags in sentences:
         standard = [scheme.standard(tag) or OUTSIDE for tag in tags]
-        if list(_as_written(scheme.name, spans_of_tags(standard), len(tags))) != standard:
+        if list(_write_tags(scheme.name, spans_of_tags(standard), len(tags))) != standard:
             return False
     return True
 
 
-def _as_written(name: SchemeName, spans: Sequence[Span], words: int) -> Iterator[str]:
-    """By the standard letters."""
+def _write_tags(name: SchemeName, spans: Sequence[Span], words: int) -> Iterator[str]:
+    """The tags of a sentence in this scheme, with the standard letters."""
     single, first, within, last = (_STANDARD[letter] for letter in SCHEMES[name])
-    at = 0
+    position = 0
     for number, (label, start, end) in enumerate(spans):
-        yield from (OUTSIDE for _ in range(start - at))
+        yield from (OUTSIDE for _ in range(start - position))
         letters = [first, *within * (end - start - 2), last] if end - start > 1 else [single]
         if name == "iob1" and number and spans[number - 1][::2] == (label, start):
             letters[0] = "B"
         if name == "ioe1" and spans[number + 1 : number + 2] and spans[number + 1][:2] == (label, end):
             letters[-1] = "E"
         yield from (letter if label == NAMELESS else f"{letter}-{label}" for letter in letters)
-        at = end
-    yield from (OUTSIDE for _ in range(words - at))
+        position = end
+    yield from (OUTSIDE for _ in range(words - position))
 
 
-def _without_letters(
+def _scheme_without_letters(
     sentences: Sequence[Sequence[str]], counts: Counter[str], inside: Counter[str]
 ) -> Scheme:
     if not inside:
@@ -418,19 +423,19 @@ def _without_letters(
     are_letters = names <= _STANDARD.keys()
     if are_letters and len(names) > 1:
         bare = [Scheme(name, has_letters=False) for name in SCHEMES if name != "io"]
-        fitting = [each for each in bare if names <= {*each.letters}]
+        fitting = [scheme for scheme in bare if names <= {*scheme.letters}]
         if "B" in names and ("I" in names or "M" in names):
-            raise _unclear(inside, fitting[0].name if fitting else "iob2")
-        if any(_is_legal(each, sentences) for each in fitting):
-            raise _unclear(inside, fitting[0].name)
+            raise _unclear_tags(inside, fitting[0].name if fitting else "iob2")
+        if any(_is_legal(scheme, sentences) for scheme in fitting):
+            raise _unclear_tags(inside, fitting[0].name)
     elif not are_letters and "0" not in inside and not names & _OF_PUNCTUATION:
-        said = any(character.isalpha() for name in names for character in name)
-        if said and 2 * inside.total() < counts.total():
-            raise _unclear(inside, "io")
+        has_names = any(character.isalpha() for name in names for character in name)
+        if has_names and 2 * inside.total() < counts.total():
+            raise _unclear_tags(inside, "io")
     return Scheme(NONE)
 
 
-def _unclear(inside: Counter[str], name: SchemeName) -> InputError:
+def _unclear_tags(inside: Counter[str], name: SchemeName) -> InputError:
     shown = ", ".join(tag for tag, _ in inside.most_common(4))
     return InputError(
         f"it is unclear whether the tags {shown} beside O mark entities. Give scheme={name} if they do, or "
@@ -438,15 +443,15 @@ def _unclear(inside: Counter[str], name: SchemeName) -> InputError:
     )
 
 
-def scheme_name(said: str) -> str:
-    """As SCHEMES has it, by whatever name."""
-    return ALIASES.get(said.lower(), said.lower())
+def scheme_name(name: str) -> str:
+    """The name in SCHEMES of a scheme that is given by any of its names."""
+    return ALIASES.get(name.lower(), name.lower())
 
 
 @lru_cache(maxsize=8)
 def scheme_of_labels(labels: tuple[str, ...], trained_here: bool) -> Scheme:
-    """That of a model's labels, asked of every sentence. Where nobody can say whether letters alone mean
-    entities, B and I do.
+    """The scheme of a model's labels. If letters alone could mean entities or not, B and I are taken as
+    entities.
     """
     if trained_here and are_entity_tags(labels):
         return Scheme("iobes")

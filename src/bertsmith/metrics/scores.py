@@ -44,7 +44,7 @@ _ROUNDING = 1e-12
 
 @dataclass(frozen=True)
 class ClassScore:
-    """How one class fares; `support` is how many examples have it."""
+    """The scores of one class; `support` is how many examples have it."""
 
     label: str
     precision: float
@@ -180,11 +180,15 @@ def standard_errors(
     if examples < 1:
         raise InputError("There is no example to resample. Give at least one labelled row.")
     generator = np.random.default_rng(seed)
-    drawn: dict[str, list[float]] = {}
+    values_by_name: dict[str, list[float]] = {}
     for _ in range(resamples):
         for name, value in scores(generator.integers(examples, size=examples)).items():
-            drawn.setdefault(name, []).append(value)
-    return {name: float(np.std(values, ddof=1)) for name, values in drawn.items() if len(values) == resamples}
+            values_by_name.setdefault(name, []).append(value)
+    return {
+        name: float(np.std(values, ddof=1))
+        for name, values in values_by_name.items()
+        if len(values) == resamples
+    }
 
 
 def _f1(hits: npt.ArrayLike, golds: npt.ArrayLike, guesses: npt.ArrayLike) -> Floats:
@@ -213,7 +217,9 @@ def _correlation(left: Floats, right: Floats) -> float:
 
 
 def _deviations(numbers: Floats) -> Floats:
-    """From their mean, the largest being 1 (so that no square overflows); zeros when all are equal."""
+    """Deviations from the mean, scaled so that the largest is 1 and no square overflows; zeros if all are
+    equal.
+    """
     largest = np.abs(numbers).max()
     scaled = numbers / largest if largest > 0 else numbers
     deviations = scaled - scaled.mean()
@@ -287,7 +293,7 @@ def question_scores(predictions: Sequence[str], golds: Golds) -> tuple[Floats, F
 
 
 class Interval(NamedTuple):
-    """From `low` to `high`."""
+    """A confidence interval from `low` to `high`."""
 
     low: float
     high: float
@@ -300,7 +306,7 @@ def p_value(differences: npt.ArrayLike, trials: int = TRIALS, seed: int = 0) -> 
     the observed one counted among them, so that the p-value is never 0 (Phipson and Smyth 2010).
     Raises InputError without queries.
     """
-    values = _queries(differences)
+    values = _as_values(differences)
     observed = abs(values.sum()) - _ROUNDING * np.abs(values).sum()
     if 2 ** len(values) <= trials:
         choices = np.arange(2 ** len(values))[:, None] >> np.arange(len(values)) & 1
@@ -308,7 +314,7 @@ def p_value(differences: npt.ArrayLike, trials: int = TRIALS, seed: int = 0) -> 
         return float((np.abs(all_signs @ values) >= observed).mean())
     generator = np.random.default_rng(seed)
     extreme = 0
-    for part in _parts(trials, len(values)):
+    for part in _divide_trials(trials, len(values)):
         signs = generator.integers(0, 2, (part, len(values)), dtype=np.int8) * 2 - 1
         extreme += int((np.abs(signs @ values) >= observed).sum())
     return (extreme + 1) / (trials + 1)
@@ -321,35 +327,38 @@ def intervals_of_means(
     of the queries: of systems' scores, or of the differences between two. Raises InputError without queries.
     """
     columns = np.asarray(values, np.float64)
-    queries = len(_queries(columns[:, 0]))
+    queries = len(_as_values(columns[:, 0]))
     generator = np.random.default_rng(seed)
     means = np.concatenate(
-        [_drawn(generator, part, queries) @ columns / queries for part in _parts(trials, queries)]
+        [
+            _draw_resamples(generator, part, queries) @ columns / queries
+            for part in _divide_trials(trials, queries)
+        ]
     )
     tail = (1 - confidence) / 2
     low, high = np.quantile(means, [tail, 1 - tail], axis=0)
     return [Interval(float(a), float(b)) for a, b in zip(low, high, strict=True)]
 
 
-def _drawn(generator: np.random.Generator, trials: int, queries: int) -> Floats:
-    """(T, Q): how often each query occurs in a resample of as many, drawn with replacement."""
+def _draw_resamples(generator: np.random.Generator, trials: int, queries: int) -> Floats:
+    """(T, Q): how often each query occurs in a resample of Q queries, drawn with replacement."""
     drawn = generator.integers(0, queries, (trials, queries))
     drawn += np.arange(trials)[:, None] * queries
     counts = np.bincount(drawn.ravel(), minlength=trials * queries)
     return counts.reshape(trials, queries).astype(np.float64)
 
 
-def _parts(trials: int, queries: int) -> Iterator[int]:
-    """Trials in parts that bound the memory."""
+def _divide_trials(trials: int, queries: int) -> Iterator[int]:
+    """Divides the trials into parts that bound the memory."""
     most = max(1, _AT_ONCE // queries)
     for start in range(0, trials, most):
         yield min(most, trials - start)
 
 
-def _queries(values: npt.ArrayLike) -> Floats:
-    found = np.asarray(values, np.float64)
-    if found.ndim != 1:
-        raise ValueError(f"expected one value a query, (Q,), found the shape {found.shape}")
-    if not len(found):
+def _as_values(values: npt.ArrayLike) -> Floats:
+    per_query = np.asarray(values, np.float64)
+    if per_query.ndim != 1:
+        raise ValueError(f"expected one value a query, (Q,), found the shape {per_query.shape}")
+    if not len(per_query):
         raise InputError("There are no queries, so there is nothing to compare.")
-    return found
+    return per_query

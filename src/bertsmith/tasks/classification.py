@@ -87,7 +87,7 @@ class ClassificationSettings(MixedSettings):
 
 
 class Classification(CalibratedTask):
-    """Classes that exclude each other."""
+    """One class for each text or pair, out of classes that exclude each other."""
 
     name = "classification"
     main_metric = "accuracy"

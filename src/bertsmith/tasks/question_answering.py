@@ -177,7 +177,7 @@ class QuestionAnswering(Task[SquadQuestion]):
         return loss
 
     def count(self, targets: Sequence[Any]) -> float:
-        """The number of windows."""
+        """The number of windows, each of which has a target."""
         return sum(len(target) for target in targets)
 
     def distillation_loss(self, temperature: float, head: Head) -> DistillationLoss:

@@ -160,7 +160,7 @@ class Regression(TextTask):
     def decode(
         self, outputs: Sequence[Outputs], examples: Sequence[TextExample], encoded: Sequence[EncodedExample]
     ) -> list[Prediction]:
-        """Predictions with a score each."""
+        """Predictions with a score each, in the unit of the labels."""
         numbers = [float(output[0]) for output in outputs]
         if self.has_sigmoid:
             numbers = np.exp(-np.logaddexp(0, -np.array(numbers))).tolist()

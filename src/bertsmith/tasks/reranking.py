@@ -63,7 +63,7 @@ class MinedExample(TextExample):
 
 
 class Reranking(TextTask):
-    """Relevance scores in [0, 1]."""
+    """Relevance scores in [0, 1], one for each pair of a query and a document."""
 
     name = "reranking"
     main_metric = "map"

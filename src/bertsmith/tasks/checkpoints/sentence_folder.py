@@ -93,8 +93,8 @@ def read_projection(folder: Path, width: int) -> nn.Linear:
     if stated != (width, weight.shape[0], bias is not None):
         raise ModelError(
             f"{path} says in_features {stated[0]}, out_features {stated[1]}, bias {stated[2]}, but "
-            f"{weights.name} has the shape {tuple(weight.shape)} and {'a' if bias is not None else 'no'} bias. Use a folder "
-            "whose files belong together."
+            f"{weights.name} has the shape {tuple(weight.shape)} and {'a' if bias is not None else 'no'} "
+            "bias. Use a folder whose files belong together."
         )
     if (bias is not None and bias.shape != weight.shape[:1]) or not all(
         bool(each.isfinite().all()) for each in (weight, bias) if each is not None

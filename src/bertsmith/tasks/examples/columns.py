@@ -41,7 +41,7 @@ class ColumnChoice:
 
     @classmethod
     def of(cls, spelling: str) -> "ColumnChoice":
-        """Parses 'age', 'age:number' or 'plan:category'."""
+        """Parses a spelling such as 'age', 'age:number' or 'plan:category'."""
         name, colon, suffix = spelling.rpartition(":")
         for kind in KINDS:
             if colon and suffix == kind:
@@ -129,7 +129,7 @@ class FittedColumns:
 
     @property
     def width(self) -> int:
-        """The number of features, F."""
+        """F, the number of features of all columns."""
         return sum(column.width for column in self.columns)
 
     @property

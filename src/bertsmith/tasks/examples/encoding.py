@@ -91,12 +91,12 @@ class Layout:
 
     @property
     def examples(self) -> int:
-        """The number of examples, E."""
+        """E, the number of examples in the batch."""
         return len(self.encoded)
 
     @property
     def windows(self) -> int:
-        """The number of windows, W."""
+        """W, the number of windows in the batch."""
         return len(self._windows)
 
     @cached_property

@@ -97,7 +97,7 @@ def compare(
 
 
 def shown(record: GoldenRecord) -> str:
-    """A record's text, shortened."""
+    """A record's text in at most 40 characters, and how often it is repeated."""
     text = record.text if isinstance(record.text, str) else " / ".join(record.text)
     text = text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
     return repr(text) + (f", {record.times} times" if record.times > 1 else "")
