@@ -1,7 +1,8 @@
-"""Thresholds chosen on dev: below which confidence not to answer, and from which probability a label holds.
+"""Thresholds chosen on dev: the confidence below which a text isn't answered, and the probability from which
+a label holds.
 
-An answer is given, and a label holds, where confidence or probability >= threshold. E examples, C labels,
-Q questions.
+An answer is given, and a label holds, if confidence or probability >= threshold. E examples, C labels, Q
+questions.
 """
 
 from collections.abc import Sequence
@@ -13,9 +14,9 @@ import numpy.typing as npt
 from bertsmith.arrays import Floats
 from bertsmith.errors import RecipeError
 
-# Of the log-odds of a label's threshold. On rows of Reuters' training set that weren't learned from, with 8,
-# 16, 64 and all rows a topic, this gains 3.5, 3.0, 0.8 and 0.8 of micro F1 and 6.5, 5.1, 2.8 and 1.6 of macro
-# F1 over each label's own best cut (but none where its F1 is below 0.3: SCutFBR.1, Yang 2001).
+# Weights for the log-odds of a label's threshold. On held-out rows of Reuters' training set, with 8, 16, 64
+# and all rows a topic, they gain 3.5, 3.0, 0.8 and 0.8 points of micro F1 and 6.5, 5.1, 2.8 and 1.6 of macro
+# F1 over each label's own best cut (with none where its F1 is below 0.3: SCutFBR.1, Yang 2001).
 _FEW_TEXTS, _EXPECTED = 50, 0.75
 
 # No confidence reaches it: nothing is answered.
@@ -32,7 +33,7 @@ class Coverage:
 
 
 def at_threshold(confidence: npt.ArrayLike, correct: npt.ArrayLike, threshold: float) -> Coverage:
-    """Coverage and risk of (E,) answers under a threshold; the risk of no answers is 0."""
+    """Coverage and risk of answers (E,) at a threshold; the risk of no answers is 0."""
     confidence, correct = _answers(confidence, correct)
     answered = confidence >= threshold
     risk = float(1 - correct[answered].mean()) if answered.any() else 0.0
@@ -44,21 +45,22 @@ def risk_coverage(
     correct: npt.ArrayLike,
     coverages: Sequence[float] = (1.0, 0.95, 0.9, 0.8, 0.7, 0.5),
 ) -> tuple[Coverage, ...]:
-    """What answering only the surest texts gains: coverage and risk for each wanted coverage
-    (El-Yaniv and Wiener 2010). Raises RecipeError for a coverage outside (0, 1].
+    """Coverage and risk if only the most confident texts are answered, for each of `coverages` (El-Yaniv and
+    Wiener 2010). Raises RecipeError for a coverage outside (0, 1].
     """
     confidence, correct = _answers(confidence, correct)
     return tuple(
-        at_threshold(confidence, correct, threshold_for_coverage(confidence, wanted)) for wanted in coverages
+        at_threshold(confidence, correct, threshold_for_coverage(confidence, coverage))
+        for coverage in coverages
     )
 
 
 def threshold_for_coverage(confidence: npt.ArrayLike, coverage: float) -> float:
-    """Answers at least this share of the texts, and no more than it must; 0.0 for all of them. Half-way
-    between the last text answered and the next, so that rounding moves neither to the other side.
+    """The threshold that answers at least this share of the texts, and no more than it must; 0.0 for all. It
+    is half-way between the last text answered and the next, so that rounding moves neither to the other side.
 
-    Texts of equal confidence are answered together, so that more may be answered than asked for. Raises
-    RecipeError when the coverage isn't in (0, 1].
+    Texts of equal confidence are answered together, so more may be answered than asked for. Raises
+    RecipeError if the coverage isn't in (0, 1].
     """
     confidence = np.asarray(confidence, np.float64)
     if not 0 < coverage <= 1:
@@ -72,11 +74,11 @@ def threshold_for_coverage(confidence: npt.ArrayLike, coverage: float) -> float:
 
 
 def chow_threshold(error_cost: float, abstain_cost: float) -> float:
-    """Chow's rule (1970): answer where an error's expected cost, (1 - confidence) * error_cost, is not above
-    the cost of leaving the text to someone else.
+    """Chow's rule (1970): answer if an error's expected cost, (1 - confidence) * error_cost, is at most the
+    cost of leaving the text to someone else.
 
-    Right as far as confidence is calibrated. Costs may have any unit; their ratio counts. Raises RecipeError
-    unless error_cost > 0 and abstain_cost >= 0.
+    It holds as far as confidence is calibrated. Costs may have any unit; only their ratio matters. Raises
+    RecipeError unless error_cost > 0 and abstain_cost >= 0.
     """
     if not (np.isfinite([error_cost, abstain_cost]).all() and error_cost > 0 and abstain_cost >= 0):
         raise RecipeError(
@@ -87,13 +89,14 @@ def chow_threshold(error_cost: float, abstain_cost: float) -> float:
 
 
 def thresholds_per_label(probabilities: npt.ArrayLike, gold: npt.ArrayLike) -> Floats:
-    """(C,) from which probability on each label holds, by dev's calibrated probabilities and labels (E, C).
+    """The probability from which each label holds, (C,), given dev's calibrated probabilities and labels, (E,
+    C) both.
 
-    A label that dev has often gets the cut with the best F1 there. The best of a few texts is mostly chance,
-    so a label that has N of them keeps N / (N + 50) of its own cut. The rest, as log-odds, is what needs
-    fewer: three parts half of the best F1 to be expected by the label's probabilities alone (Lipton et al.
-    2014, theorem 1), one part the cut that is best for all labels together. Raises ValueError unless both are
-    (E, C).
+    A label that is frequent in dev gets the cut with the best F1 there. The best cut of a few texts is mostly
+    chance, so a label with N texts gets N / (N + 50) of its own cut. The rest, on the scale of log-odds,
+    comes from estimates that need fewer texts: three parts of half the best F1 to be expected from the
+    label's probabilities alone (Lipton et al. 2014, theorem 1), and one part of the cut that is best for all
+    labels together. Raises ValueError unless both are (E, C).
     """
     probabilities, gold = np.asarray(probabilities, np.float64), np.asarray(gold, np.bool_)
     _require_labels(probabilities, gold)
@@ -107,9 +110,9 @@ def thresholds_per_label(probabilities: npt.ArrayLike, gold: npt.ArrayLike) -> F
 
 
 def best_f1_cuts(probabilities: npt.ArrayLike, gold: npt.ArrayLike) -> Floats:
-    """(C,) for each label the threshold with the best F1 on dev; all cut points at once.
+    """The threshold with the best F1 on dev for each label, (C,); all cut points at once.
 
-    A cut lies half-way between two neighbouring probabilities; of equally good cuts the one nearest 0.5. A
+    A cut is half-way between two neighbouring probabilities; of equally good cuts, the one nearest 0.5. A
     label that dev doesn't have gets 0.5. Raises ValueError unless both are (E, C).
     """
     probabilities, gold = np.asarray(probabilities, np.float64), np.asarray(gold, np.bool_)
@@ -130,10 +133,10 @@ def best_f1_cuts(probabilities: npt.ArrayLike, gold: npt.ArrayLike) -> Floats:
 def no_answer_threshold(null_odds: npt.ArrayLike, scores: npt.ArrayLike, answerable: npt.ArrayLike) -> float:
     """The odds of "no answer" up to which an answer is given, with the highest mean score on dev; all (Q,).
 
-    `scores` are those of the best answers (exact match or F1), 0 to 1; what can't be answered scores 1 when
-    nothing is said and 0 otherwise. Of several the lowest: rather say nothing. Half-way between the last
-    question answered and the next, or one beyond where there is no other, so that rounding moves neither to
-    the other side. Raises ValueError for no question.
+    `scores` are those of the best answers (exact match or F1), 0 to 1. A question without an answer scores 1
+    if none is given, otherwise 0. Of several thresholds it is the lowest, which prefers no answer. It is
+    half-way between the last question answered and the next, or one beyond the last, so that rounding moves
+    neither to the other side. Raises ValueError for no question.
     """
     odds = np.asarray(null_odds, np.float64)
     if not len(odds):
@@ -155,15 +158,17 @@ def no_answer_threshold(null_odds: npt.ArrayLike, scores: npt.ArrayLike, answera
 
 
 def _best_expected_f1(probabilities: Floats) -> Floats:
-    """(C,) of giving each label to the texts that are likeliest to have it."""
+    """The best expected F1 of each label, (C,), when it is given to the texts that are likeliest to
+    have it.
+    """
     ranked = -np.sort(-probabilities, axis=0)
-    given = np.arange(1, len(ranked) + 1)[:, None]
-    return np.asarray((2 * np.cumsum(ranked, axis=0) / (given + ranked.sum(axis=0))).max(axis=0))
+    counts = np.arange(1, len(ranked) + 1)[:, None]
+    return np.asarray((2 * np.cumsum(ranked, axis=0) / (counts + ranked.sum(axis=0))).max(axis=0))
 
 
 def _log_odds(probabilities: Floats) -> Floats:
-    kept = probabilities.clip(1e-9, 1 - 1e-9)
-    return np.asarray(np.log(kept / (1 - kept)))
+    clipped = probabilities.clip(1e-9, 1 - 1e-9)
+    return np.asarray(np.log(clipped / (1 - clipped)))
 
 
 def _require_labels(probabilities: Floats, gold: npt.NDArray[np.bool_]) -> None:
@@ -172,7 +177,7 @@ def _require_labels(probabilities: Floats, gold: npt.NDArray[np.bool_]) -> None:
 
 
 def _between(below: npt.ArrayLike, above: npt.ArrayLike) -> Floats:
-    """Half-way, and `above` itself where no float lies between: `below` must stay below."""
+    """The midpoint, or `above` if no float lies between the two, because `below` must stay below."""
     below, above = np.asarray(below, np.float64), np.asarray(above, np.float64)
     middle = (below + above) / 2
     return np.where(middle > below, middle, above)

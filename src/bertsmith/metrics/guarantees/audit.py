@@ -125,8 +125,8 @@ class Audits:
         """The weighted share of disagreements; NaN before the first audit."""
         if not self.count:
             return math.nan
-        values, weights, times = self._table()
-        return float((values * weights * times).sum() / (weights * times).sum())
+        values, weights, occurrences = self._table()
+        return float((values * weights * occurrences).sum() / (weights * occurrences).sum())
 
     def disagreements(self) -> float:
         """How many audits disagreed, whatever they weigh."""
@@ -150,7 +150,7 @@ class Audits:
         return Interval(low, high)
 
     def as_json(self) -> dict[str, Any]:
-        """The whole state in what JSON can hold; `from_json` goes on from it to the bit."""
+        """The whole state as JSON values; `from_json` continues from it to the bit."""
         return {
             "format": _FORMAT,
             "epsilon": self.epsilon,
@@ -198,8 +198,10 @@ def log_gains_above(
 def log_gains_below(
     disagreements: npt.ArrayLike, weights: npt.ArrayLike, rate: npt.ArrayLike, fractions: Floats = FRACTIONS
 ) -> Floats:
-    """(..., F): the same against "the rate is at least `rate`"."""
-    disagreements, weights, rate = (np.asarray(each, np.float64) for each in (disagreements, weights, rate))
+    """(..., F): the logarithm of the factors for bets against "the rate is at least `rate`"."""
+    disagreements, weights, rate = (
+        np.asarray(values, np.float64) for values in (disagreements, weights, rate)
+    )
     return log_gains_above(1 - disagreements, weights, 1 - rate, fractions)
 
 
@@ -285,7 +287,7 @@ class Drift:
         return self._most
 
     def as_json(self) -> dict[str, Any]:
-        """The whole state in what JSON can hold; `from_json` goes on from it to the bit."""
+        """The whole state as JSON values; `from_json` continues from it to the bit."""
         return {
             "format": _DRIFT_FORMAT,
             "delta": self.delta,

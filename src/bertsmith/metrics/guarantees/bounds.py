@@ -17,13 +17,13 @@ from bertsmith.metrics.scores import Interval
 
 
 def share(value: Any, name: str) -> None:
-    """A number above 0 and below 1. Raises InputError."""
+    """Checks that a number is above 0 and below 1. Raises InputError."""
     if not isinstance(value, Real) or isinstance(value, bool) or not 0 < float(value) < 1:
         raise InputError(f"{name} must lie above 0 and below 1 (0.05 is 5 %), found {found(value)}.")
 
 
 def shares(values: npt.ArrayLike, name: str) -> Floats:
-    """(E,) values from 0 to 1, at least one. Raises InputError."""
+    """Checks that values (E,) are from 0 to 1, and at least one. Raises InputError."""
     array = np.asarray(values, np.float64)
     if array.ndim != 1 or not len(array):
         raise InputError(f"{name} must be one value a call and at least one, found the shape {array.shape}.")
@@ -34,7 +34,7 @@ def shares(values: npt.ArrayLike, name: str) -> Floats:
 
 
 def numbers(values: npt.ArrayLike, name: str) -> Floats:
-    """(E,) finite values, at least one. Raises InputError."""
+    """Checks that values (E,) are finite, and at least one. Raises InputError."""
     array = np.asarray(values, np.float64)
     if array.ndim != 1 or not len(array):
         raise InputError(f"{name} must be one value a call and at least one, found the shape {array.shape}.")
@@ -82,7 +82,9 @@ def upper_bound(errors: npt.ArrayLike, calls: npt.ArrayLike, delta: float) -> Fl
 
 @door(delta=share)
 def lower_bound(errors: npt.ArrayLike, calls: npt.ArrayLike, delta: float) -> Floats:
-    """The same from below: the rate is under it with probability at most `delta`."""
+    """Clopper and Pearson's one-sided bound from below: the rate is under it with probability at most
+    `delta`.
+    """
     errors, calls = counts(errors, calls, "errors")
     return 1 - upper_bound(calls - errors, calls, delta)
 
@@ -115,7 +117,7 @@ def hoeffding_bentkus_p_value(mean_loss: npt.ArrayLike, calls: npt.ArrayLike, ep
 
 
 def relative_entropy(first: npt.ArrayLike, second: npt.ArrayLike) -> Floats:
-    """Of one coin to another, in nats: a log(a / b) + (1 - a) log((1 - a) / (1 - b))."""
+    """The relative entropy of one coin to another, in nats: a log(a / b) + (1 - a) log((1 - a) / (1 - b))."""
     from scipy.special import rel_entr
 
     first, second = np.asarray(first, np.float64), np.asarray(second, np.float64)

@@ -65,9 +65,9 @@ CLAIMS = len(_PARTS)  # that are tested, each at its share of delta
 class Certificate:
     """With probability 1 - `delta`, answers from `threshold` on have a mean loss of at most `epsilon`.
 
-    Of the `calls` of the calibration data the threshold answered `answered`, with a mean loss of `risk`;
-    their share `coverage` lies in `coverage_interval` with probability 1 - `delta`, whichever threshold was
-    chosen. The two statements fail each with probability `delta`, both together hold with 1 - 2 `delta`.
+    Of the `calls` of the calibration data, the threshold answers `answered`, with a mean loss of `risk`.
+    Their share `coverage` is in `coverage_interval` with probability 1 - `delta`, whichever threshold was
+    chosen. Each of the two statements fails with probability `delta`; both hold with 1 - 2 `delta`.
     """
 
     threshold: float
@@ -84,7 +84,7 @@ class Certificate:
 
 
 class AnsweredCalls(NamedTuple):
-    """What each threshold answers: how many calls, and the sum of their losses, (T,) both."""
+    """For each threshold, how many calls it answers and the sum of their losses, (T,) both."""
 
     calls: Ints
     losses: Floats
@@ -115,7 +115,7 @@ def certify(
 
 
 def calibration(confidence: npt.ArrayLike, losses: npt.ArrayLike) -> tuple[Floats, Floats]:
-    """Both checked: (E,), finite, losses from 0 to 1. Raises InputError."""
+    """Checks both arrays: (E,), finite, losses from 0 to 1. Raises InputError."""
     confidence, losses = numbers(confidence, "confidence"), shares(losses, "losses")
     if len(confidence) != len(losses):
         raise InputError(
@@ -126,7 +126,7 @@ def calibration(confidence: npt.ArrayLike, losses: npt.ArrayLike) -> tuple[Float
 
 
 def falling(thresholds: npt.ArrayLike) -> Floats:
-    """(T,) checked: each below the one before it. Raises InputError."""
+    """Checks that thresholds (T,) fall, each below the one before it. Raises InputError."""
     array = np.asarray(thresholds, np.float64)
     if array.ndim != 1 or not len(array) or np.isnan(array).any() or not (array[1:] < array[:-1]).all():
         raise InputError(
@@ -137,9 +137,9 @@ def falling(thresholds: npt.ArrayLike) -> Floats:
 
 
 def risk_p_values(confidence: Floats, losses: Floats, thresholds: Floats, epsilon: float) -> Floats:
-    """(T,) the p-value of "the selective risk is above epsilon", 1 where nothing is answered.
+    """(T,): the p-value of "the selective risk is above epsilon"; 1 if nothing is answered.
 
-    Exact by the binomial for losses of 0 and 1, else Hoeffding and Bentkus's.
+    Exact by the binomial for losses of 0 and 1, otherwise Hoeffding and Bentkus's.
     """
     answered = answered_by(confidence, losses, thresholds)
     if ((losses == 0) | (losses == 1)).all():
@@ -180,16 +180,16 @@ def fixed_sequence_test(p_values: npt.ArrayLike, delta: float, starts: int = STA
 def certificate(
     confidence: Floats, losses: Floats, thresholds: Floats, proven: Bools, epsilon: float, delta: float
 ) -> Certificate | None:
-    """Of the laxest of the proven thresholds; None if there is none. The interval of the coverage is Clopper
-    and Pearson's at delta / T, so that it holds for all thresholds at once.
+    """The certificate of the laxest proven threshold; None if there is none. The interval of the coverage is
+    Clopper and Pearson's at delta / T, so it holds for all thresholds at once.
     """
     if not proven.any():
         return None
-    place = int(np.flatnonzero(proven)[-1])
-    calls, sums = answered_by(confidence, losses, thresholds[place : place + 1])
+    index = int(np.flatnonzero(proven)[-1])
+    calls, sums = answered_by(confidence, losses, thresholds[index : index + 1])
     answered = int(calls[0])
     return Certificate(
-        threshold=float(thresholds[place]),
+        threshold=float(thresholds[index]),
         epsilon=epsilon,
         delta=delta,
         calls=len(confidence),
@@ -217,8 +217,8 @@ def threshold_sequence(confidence: npt.ArrayLike, most: int = 50) -> Floats:
 
 
 class CallGroup(NamedTuple):
-    """Calibration calls of a group: confidence (E,), losses (E,) in [0, 1], thresholds (T,) from strict to
-    lax, and the risk that is to be proven.
+    """The calibration calls of a group: confidence (E,), losses (E,) in [0, 1], thresholds (T,) from strict
+    to lax, and the risk that is to be proven.
     """
 
     confidence: npt.ArrayLike
@@ -266,10 +266,10 @@ def certify_each(groups: Mapping[str, CallGroup], delta: float) -> dict[str, Cer
     if not groups:
         raise InputError("There are no groups to certify.")
     return {
-        name: certify(each.confidence, each.losses, each.thresholds, each.epsilon, delta / len(groups))
-        if np.size(each.confidence)
+        name: certify(group.confidence, group.losses, group.thresholds, group.epsilon, delta / len(groups))
+        if np.size(group.confidence)
         else None
-        for name, each in groups.items()
+        for name, group in groups.items()
     }
 
 
@@ -287,37 +287,37 @@ def certify_together(
     thresholds = falling(thresholds)
     p_values = []
     parts = {}
-    for name, each in constraints.items():
-        share(each.epsilon, f"epsilon of {name}")
-        scores, losses = calibration(confidence, each.losses)
-        counted = np.asarray(each.counted, np.bool_)
+    for name, constraint in constraints.items():
+        share(constraint.epsilon, f"epsilon of {name}")
+        scores, losses = calibration(confidence, constraint.losses)
+        counted = np.asarray(constraint.counted, np.bool_)
         if counted.shape != scores.shape:
             raise InputError(
                 f"Expected counted of {name} for each of {len(scores):,} calls, found {counted.shape}."
             )
         parts[name] = scores[counted], losses[counted]
-        p_values.append(risk_p_values(*parts[name], thresholds, each.epsilon))
+        p_values.append(risk_p_values(*parts[name], thresholds, constraint.epsilon))
     proven = fixed_sequence_test(np.max(p_values, axis=0), delta)
     scores = np.asarray(confidence, np.float64)
-    # Only its threshold and coverage are used, which are of the calls and not of a constraint.
-    found = certificate(scores, np.zeros(len(scores)), thresholds, proven, 0.0, delta)
-    if found is None:
+    # Only its threshold and coverage are used, which don't depend on any constraint.
+    joint = certificate(scores, np.zeros(len(scores)), thresholds, proven, 0.0, delta)
+    if joint is None:
         return None
-    place = np.array([found.threshold])
-    answered = {name: answered_by(*part, place) for name, part in parts.items()}
+    threshold = np.array([joint.threshold])
+    answered = {name: answered_by(*part, threshold) for name, part in parts.items()}
     return JointCertificate(
-        threshold=found.threshold,
+        threshold=joint.threshold,
         delta=delta,
-        epsilons={name: each.epsilon for name, each in constraints.items()},
-        risks={name: float(each.losses[0] / each.calls[0]) for name, each in answered.items()},
-        calls=found.calls,
-        answered=found.answered,
-        coverage_interval=found.coverage_interval,
+        epsilons={name: constraint.epsilon for name, constraint in constraints.items()},
+        risks={name: float(calls.losses[0] / calls.calls[0]) for name, calls in answered.items()},
+        calls=joint.calls,
+        answered=joint.answered,
+        coverage_interval=joint.coverage_interval,
     )
 
 
 def split_by(group: npt.ArrayLike, values: npt.ArrayLike) -> dict[str, npt.NDArray[np.float64]]:
-    """`values` (E,) by the name that `group` (E,) gives each call, names in order."""
+    """Splits `values` (E,) by the group (E,) of each call; groups are sorted by name."""
     names, values = np.asarray(group).astype(str), np.asarray(values, np.float64)
     if names.shape != values.shape or names.ndim != 1:
         raise InputError(f"Expected a group for each value, found {names.shape} and {values.shape}.")
@@ -326,7 +326,9 @@ def split_by(group: npt.ArrayLike, values: npt.ArrayLike) -> dict[str, npt.NDArr
 
 @dataclass(frozen=True)
 class Prices:
-    """Of a `call` to the teacher, and what it costs that an answer differs (`error`), in one currency."""
+    """The price of a `call` to the teacher, and the cost of an answer that differs (`error`), in one
+    currency.
+    """
 
     call: float
     error: float
@@ -340,11 +342,11 @@ class Prices:
 
     @property
     def break_even(self) -> float:
-        """The risk at which an answer costs on average what a call does."""
+        """The risk at which an answer costs as much as a call on average."""
         return self.call / self.error
 
     def saving(self, coverage: float, epsilon: float) -> float:
-        """Of a call on average, at the least: what is answered saves a call and differs in `epsilon` of
+        """The least average saving per call: each answer saves a call, and differs in at most `epsilon` of
         cases.
         """
         return coverage * (self.call - epsilon * self.error)

@@ -36,21 +36,21 @@ def calls_to_prove(risk: float, epsilon: float, delta: float, power: float = 0.9
         return None
     from scipy.special import bdtr
 
-    def tried(errors: Ints) -> tuple[Ints, Bools]:
+    def try_errors(errors: Ints) -> tuple[Ints, Bools]:
         # For a number of errors the fewest calls with which they still prove it: with more calls, and no more
         # errors allowed, the chance only falls.
         calls = _calls_allowing(errors, epsilon, delta)
         return calls, np.asarray(bdtr(errors, calls, risk)) >= power
 
     few, many = 0, 1
-    while not tried(np.array([many]))[1][0]:
+    while not try_errors(np.array([many]))[1][0]:
         few, many = many, 2 * many
-        if tried(np.array([few]))[0][0] > _MOST:
+        if try_errors(np.array([few]))[0][0] > _MOST:
             return None
     while many - few > _AT_ONCE:
         middle = (few + many) // 2
-        few, many = (few, middle) if tried(np.array([middle]))[1][0] else (middle, many)
-    calls, enough = tried(np.arange(few, many + 1))
+        few, many = (few, middle) if try_errors(np.array([middle]))[1][0] else (middle, many)
+    calls, enough = try_errors(np.arange(few, many + 1))
     needed = int(calls[np.argmax(enough)])
     return needed if needed <= _MOST else None
 

@@ -42,5 +42,5 @@ def ceiling(differing: int, inputs: int, delta: float) -> Ceiling:
     """
     if differing > inputs:
         raise InputError(f"Expected at most {inputs:,} inputs with two answers, found {differing:,}.")
-    found = clopper_pearson(differing, inputs, delta)
-    return Ceiling(found, Interval(1 - found.high, 1 - found.low / 2), delta)
+    interval = clopper_pearson(differing, inputs, delta)
+    return Ceiling(interval, Interval(1 - interval.high, 1 - interval.low / 2), delta)
