@@ -185,7 +185,9 @@ class TokenStore:
     def content_sha256(self) -> str:
         """Of all arrays of the store, this split's and the others'."""
         files = [
-            each.files[name].sha256 for each in self.manifest.splits.values() for name in sorted(each.files)
+            split.files[name].sha256
+            for split in self.manifest.splits.values()
+            for name in sorted(split.files)
         ]
         return hashlib.sha256(" ".join(files).encode()).hexdigest()
 

@@ -71,9 +71,9 @@ def tokenize_corpus(
     dtype: TokenType = "<u2" if tokenizer.vocab_size <= 2**16 else "<u4"
     counts = {split: corpus.manifest.splits[split].counts for split in splits}
     needed = 0
-    for each in counts.values():
-        tokens = each.bytes // BYTES_PER_TOKEN
-        needed += tokens * np.dtype(dtype).itemsize + 8 * (each.sentences + each.documents)
+    for count in counts.values():
+        tokens = count.bytes // BYTES_PER_TOKEN
+        needed += tokens * np.dtype(dtype).itemsize + 8 * (count.sentences + count.documents)
     require_free_space(out, needed, "The token store")
     written = {split: corpus.documents(split) for split in splits}
     with atomic_folder(out) as folder:

@@ -95,7 +95,7 @@ def read_evaluation_file(
         )
     if path.is_dir():
         files = sorted(each for each in path.rglob("*") if each.is_file() and each.name[0] != ".")
-        hashes = {str(each.relative_to(path)): sha256(each) for each in files}
+        hashes = {str(file.relative_to(path)): sha256(file) for file in files}
     else:
         hashes = {path.name: sha256(path)}
     return EvaluationFile(str(path), hashes, len(found), tuple(chosen), texts)
@@ -133,7 +133,7 @@ def _read_separated_rows(path: Path, format: str, encoding: str) -> list[Record]
     """Rows of CSV or TSV, of any width."""
     with open_table(path, format, encoding, {}, format, whole_name=True) as table:
         kind = CsvFormat() if format == "csv" else TsvFormat()
-        found = [each for each in kind.cells(table.stream) if each[1]]
+        found = [cell for cell in kind.cells(table.stream) if cell[1]]
     if not found:
         return []
     if _has_semicolons([fields for _, fields in found]):

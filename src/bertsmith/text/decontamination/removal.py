@@ -55,9 +55,9 @@ def write_decontaminated(
         manifest, removed = _write_without(found.corpus, found.places, folder, progress)
         against = tuple(  # without folders: they say where the files lay, and not what they are
             CheckedFile(
-                name=Path(each.file.name).name, sha256=each.file.hashes, rows=each.file.rows, found=each.found
+                name=Path(file.file.name).name, sha256=file.file.hashes, rows=file.file.rows, found=file.found
             )
-            for each in found.files
+            for file in found.files
         )
         check = Decontamination(
             created_by=f"bertsmith {__version__}", method=METHOD, against=against, removed=removed

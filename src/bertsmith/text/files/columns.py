@@ -1,9 +1,9 @@
-"""Which columns of a table hold the text, its partner and the label: by name, by number, or by a guess.
+"""Finds the columns of a table that hold the text, its partner and the label: by name, number or a guess.
 
 Numbers count from 1, as those of `cut` and of a spreadsheet do. A name wins over a number: `2` means the
-column called "2" where there is one. When nothing is said, names decide: those of the tables below, whatever
-their case, spaces, dashes and underscores. `LESSER_TEXTS` and `LESSER_LABELS` count where no column has one
-of the other names. Two candidates for one place are an error, never a choice.
+column called "2" where there is one. A column that isn't named is guessed by the names in the tables below,
+whatever their case, spaces, dashes and underscores; `LESSER_TEXTS` and `LESSER_LABELS` count where no column
+has one of the other names. Two candidates for one role are an error, never a choice.
 """
 
 import re
@@ -48,7 +48,7 @@ _SEPARATORS = {
 
 
 class Columns(NamedTuple):
-    """A table's columns, by name or number; None where there is none or none was said."""
+    """The columns of a table by name or number; None where the table has none or none was named."""
 
     text: str | int
     text_pair: str | int | None
@@ -65,64 +65,78 @@ def guess_columns(
     besides: Sequence[str] = (),
     labelled: bool = True,
 ) -> Columns:
-    """What was said, completed by what the tables above find among the other `names`; no label found is None.
+    """The named columns, completed by a guess among the other `names`; a label that isn't found is None.
 
-    A pair is only looked for when `text` was not said either, and a label only where `labelled`. `besides`
-    are columns that play another role. `where`: the file, for messages.
+    A pair is only guessed where `text` isn't given either, and a label only where `labelled`. `besides` are
+    columns with another role. `where` is the file in messages.
     Raises InputError, naming the columns and the option, when no column or more than one could be the text,
     and when more than one could be the label.
     """
-    taken = {named_column(column, names) for column in (text, text_pair, label)}
-    free = [name for name in names if name not in taken and name not in besides]
+    named_columns = {named_column(column, names) for column in (text, text_pair, label)}
+    free_names = [name for name in names if name not in named_columns and name not in besides]
     if text is None:
-        text, *pair = _guess_text_columns(_group_by_plain_name(free), where, named_column(text_pair, names))
-        text_pair = text_pair or next(iter(pair), None)
+        text, *partner = _guess_text_columns(
+            _group_by_plain_name(free_names), where, named_column(text_pair, names)
+        )
+        text_pair = text_pair or next(iter(partner), None)
     if label is None and labelled:
-        label = guess_label(free, where)
+        label = guess_label(free_names, where)
     return Columns(text, text_pair, label)
 
 
 def guess_label(names: Sequence[str], where: str) -> str | None:
-    """The column whose name says that it is the label, if there is one. Raises InputError for more."""
-    known = _group_by_plain_name(names)
-    found = (
-        [column for name in usual for column in known.get(name, ())] for usual in (LABELS, LESSER_LABELS)
+    """The column with a usual name of a label, or None. Raises InputError where several have one."""
+    by_plain_name = _group_by_plain_name(names)
+    candidates = (
+        [column for name in label_names for column in by_plain_name.get(name, ())]
+        for label_names in (LABELS, LESSER_LABELS)
     )
-    labels = next(filter(None, found), [])
+    labels = next(filter(None, candidates), [])
     if len(labels) > 1:
         raise InputError(f"{where}: {listed(labels)} could all be the label. Name one with --label.")
     return labels[0] if labels else None
 
 
 def _group_by_plain_name(names: Sequence[str]) -> dict[str, list[str]]:
-    known: dict[str, list[str]] = {}
+    groups: dict[str, list[str]] = {}
     for name in dict.fromkeys(names):
-        known.setdefault(plain_name(name), []).append(name)
-    return known
+        groups.setdefault(plain_name(name), []).append(name)
+    return groups
 
 
 def _guess_text_columns(
-    known: Mapping[str, Sequence[str]], where: str, partner: str | None
+    by_plain_name: Mapping[str, Sequence[str]], where: str, partner: str | None
 ) -> tuple[str, ...]:
-    """One column, or the two of a pair; beside a `partner` that was named, the one that it belongs to."""
-    pairs = [pair for pair in PAIRS if known.keys() >= set(pair)]
+    """The text's column, or the two of a pair; beside a named `partner`, the first text of its pair.
+
+    Raises InputError where no names or several fit.
+    """
+    pairs = [pair for pair in PAIRS if by_plain_name.keys() >= set(pair)]
     in_pairs = {name for pair in pairs for name in pair}
-    single = known.keys() - in_pairs
-    names = [*chain(*known.values())]
-    if separator_advice(names):  # also where it vanishes from the plain name: "review\ttext"
+    single = by_plain_name.keys() - in_pairs
+    names = [*chain(*by_plain_name.values())]
+    if separator_advice(names):  # also where the plain name drops the separator: "review\ttext"
         raise unknown_column("text", names, where)
     texts = [(name,) for name in TEXTS if name in single]
     if not pairs and not texts:
         texts = [(name,) for name in LESSER_TEXTS if name in single]
-    readings = [each for reading in [*pairs, *texts] for each in product(*(known[name] for name in reading))]
+    readings = [
+        columns
+        for reading in [*pairs, *texts]
+        for columns in product(*(by_plain_name[name] for name in reading))
+    ]
     if partner is not None:
-        firsts = [first for first, second in PAIRS if second == plain_name(partner) and first in known]
-        readings = [(name,) for first in firsts for name in known[first]] or readings
+        firsts = [
+            first for first, second in PAIRS if second == plain_name(partner) and first in by_plain_name
+        ]
+        readings = [(name,) for first in firsts for name in by_plain_name[first]] or readings
         readings = [reading for reading in readings if len(reading) == 1]
     if len(readings) == 1:
         return readings[0]
-    found = " or ".join(" with ".join(reading) for reading in readings)
-    problem = f"the text could be {found}" if found else "no column has a name that says it holds the text"
+    choices = " or ".join(" with ".join(reading) for reading in readings)
+    problem = (
+        f"the text could be {choices}" if choices else "no column has a name that says it holds the text"
+    )
     raise InputError(
         f"{where}: {problem}. There are: {listed(names)}. "
         "Name the text with --text and, for pairs, --text-pair."
@@ -136,7 +150,7 @@ def named_column(column: str | int | None, names: Sequence[str]) -> str | None:
 
 
 def column_index(column: str | int, names: Sequence[str]) -> int | None:
-    """As `find_column`, but None where there is no such column, and of several of that name the first."""
+    """The index of a column as in `find_column`; None where there is none, the first of several."""
     if column in names:
         return names.index(str(column))
     number = column_number(column)
@@ -160,7 +174,7 @@ def find_column(column: str | int, names: Sequence[str], where: str) -> int:
 
 
 def column_number(column: str | int) -> int | None:
-    """The number that `column` is or spells; None when it is a name. InputError when it is below 1."""
+    """The number that `column` is or spells; None for a name. Raises InputError when it is below 1."""
     if isinstance(column, str) and not re.fullmatch(r"-?[0-9]{1,9}", column):
         return None
     if int(column) < 1:
@@ -169,30 +183,33 @@ def column_number(column: str | int) -> int | None:
 
 
 def unknown_column(column: str | int, names: Sequence[str], where: str) -> InputError:
-    """Says which columns there are, and for which of them `column` may be a slip."""
+    """The error for a missing column: which columns there are, and which of them may be meant."""
     if isinstance(column, str) and len(column) > _LONGEST_SHOWN:
         column = column[:_LONGEST_SHOWN] + "…"
-    meant = separator_advice(names) or did_you_mean(str(column), names)
-    return InputError(f"{where}: no column {column!r}. There are: {listed(names)}.{meant}")
+    advice = separator_advice(names) or did_you_mean(str(column), names)
+    return InputError(f"{where}: no column {column!r}. There are: {listed(names)}.{advice}")
 
 
 def separator_advice(names: Sequence[str]) -> str:
-    """Behind a message: how to read a table whose only name has another separator in it; else empty."""
-    separator = next((each for each in _SEPARATORS if len(names) == 1 and each in names[0]), None)
+    """The end of a message on a table whose only column name holds another separator: how to read it.
+
+    "" for any other table.
+    """
+    separator = next((mark for mark in _SEPARATORS if len(names) == 1 and mark in names[0]), None)
     return "" if separator is None else f" {_SEPARATORS[separator]}"
 
 
 def names_a_text(cell: str) -> bool:
-    """Whether a cell says what a column of texts is called, so that its row is a header."""
+    """Whether a cell is a usual name of a text column, so that its row is a header."""
     return plain_name(cell) in {*TEXTS, *LESSER_TEXTS, *chain(*PAIRS)}
 
 
 def plain_name(name: str) -> str:
-    """As the tables above spell it."""
+    """A column's name as the tables above spell it: lower case, no spaces, dashes and underscores."""
     return re.sub(r"[\s_-]+", "", name.lower())
 
 
 def listed(names: Sequence[str]) -> str:
-    """For a message: the first twenty, and how many there are besides."""
+    """The first twenty names for a message, and how many more there are; "none" without any."""
     shown = ", ".join(names[:20]) or "none"
     return shown + (f" and {len(names) - 20} more" if len(names) > 20 else "")

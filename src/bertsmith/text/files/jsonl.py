@@ -1,4 +1,4 @@
-"""Records as JSON lines, to a file that is whole or absent, or to a pipe or standard output as they come."""
+"""Writes records as JSON lines: to a file at once when all are there, to a pipe one after the other."""
 
 import json
 import sys
@@ -14,10 +14,9 @@ def write_jsonl(records: Iterable[Mapping[str, Any]], path: str | Path) -> int:
     """Writes one JSON object a line, taking records one at a time; '-' is standard output. Returns how many.
 
     A file appears under its name only when the last record is written: an error in `records` leaves the old
-    file, or none. Pipes, devices and standard output are flushed after each record, so that their reader has
-    it at once. Half of a UTF-16 pair, which UTF-8 can't hold, is written as its escape (\\ud83d), as it will
-    have been read. NaN and infinity are a ValueError, for JSON has neither. Raises InputError when the file
-    can't be made.
+    file, or none. Pipes, devices and standard output are flushed after each record, so that their reader gets
+    it at once. A lone surrogate, which UTF-8 can't encode, is written as its escape (\\ud83d). Raises
+    ValueError for NaN and infinity, which JSON doesn't have, and InputError when the file can't be made.
     """
     if is_standard_output(path):
         return _write(records, lambda line: sys.stdout.write(line.decode()), sys.stdout.flush)

@@ -1,4 +1,4 @@
-"""Parquet files, a few hundred rows at a time: their columns, and the values of some of them."""
+"""Reads Parquet files a few hundred rows at a time: chosen columns, and their values as Python's."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +16,10 @@ ROWS_AT_A_TIME = 256
 def read_record_batches(
     file: Any, name: str, choose: Callable[[pa.Schema], Sequence[str]]
 ) -> Iterator[pa.RecordBatch]:
-    """A file's rows, some hundreds at a time, of the columns that `choose` takes from its schema."""
+    """Yields a file's rows, 256 at a time, with the columns that `choose` picks from its schema.
+
+    `name` is the file's name in messages. Raises InputError as `refuse_damaged_file` does.
+    """
     with refuse_damaged_file(name):
         # Without pre-buffering a row group is streamed page by page instead of loaded whole.
         table = pq.ParquetFile(file, pre_buffer=False, buffer_size=1 << 20)
@@ -26,7 +29,7 @@ def read_record_batches(
 
 @contextlib.contextmanager
 def refuse_damaged_file(name: str) -> Iterator[None]:
-    """Raises InputError for whatever pyarrow finds wrong with the file of that name."""
+    """Turns what pyarrow raises for a damaged or unreadable file into an InputError that names it."""
     try:
         yield
     except pa.ArrowNotImplementedError as error:
@@ -39,40 +42,45 @@ def refuse_damaged_file(name: str) -> Iterator[None]:
 
 
 def read_column(batch: pa.RecordBatch, column: str, name: str, before: int) -> list[Any]:
-    """One column of a batch, in front of which there were `before` rows.
+    """The values of one column of a batch; `before` rows stood in front of the batch.
 
-    Dates and times that Python has no values for, nanoseconds and years beyond 9999, are as Arrow spells
-    them. Fractions of float32 and float16 are those that are printed and written into CSV: 0.1, not
-    0.10000000149011612.
-    Raises InputError for text that is no UTF-8, which not every writer makes sure of, and for a type that
-    can't be read.
+    Dates and times that Python can't hold (nanoseconds, years beyond 9999) are spelled as Arrow spells them.
+    float32 and float16 give the shortest decimal that means the same number: 0.1, not 0.10000000149011612.
+    Raises InputError for text that is not UTF-8, which some writers let through, and for a type that can't be
+    read.
     """
     values = batch.column(column)
     try:
-        read = list(values.to_pylist())
+        cells = list(values.to_pylist())
     except (ValueError, OverflowError, pa.ArrowException) as error:
         if isinstance(error, UnicodeDecodeError):
             raise _describe_bad_text(values, column, name, before) from error
         with contextlib.suppress(pa.ArrowException):
-            spelled = list(values.cast(pa.string()).to_pylist())
-            if not any(value is not None and value.startswith("<") for value in spelled):  # out of range
-                return spelled
+            as_strings = list(values.cast(pa.string()).to_pylist())
+            if not any(value is not None and value.startswith("<") for value in as_strings):  # out of range
+                return as_strings
         raise InputError(
             f"{name}: the column {column!r} is of type {values.type}, which can't be read ({error}). Write "
             f'it as text, for instance in pandas: table["{column}"] = table["{column}"].astype(str)'
         ) from error
-    kind = value_type(values.type)
-    narrow = np.float32 if pa.types.is_float32(kind) else np.float16 if pa.types.is_float16(kind) else None
-    if narrow is None:
-        return read
-    return [None if value is None else float(str(narrow(value))) for value in read]
+    column_type = value_type(values.type)
+    float_type = (
+        np.float32
+        if pa.types.is_float32(column_type)
+        else np.float16
+        if pa.types.is_float16(column_type)
+        else None
+    )
+    if float_type is None:
+        return cells
+    return [None if value is None else float(str(float_type(value))) for value in cells]
 
 
-def value_type(kind: pa.DataType) -> pa.DataType:
-    """Of a column; of pandas' categories that of each category."""
-    while pa.types.is_dictionary(kind):
-        kind = kind.value_type
-    return kind
+def value_type(column_type: pa.DataType) -> pa.DataType:
+    """The type of a column's values; of a dictionary (pandas' categories), the type of its entries."""
+    while pa.types.is_dictionary(column_type):
+        column_type = column_type.value_type
+    return column_type
 
 
 def _describe_bad_text(values: pa.Array, column: str, name: str, before: int) -> InputError:

@@ -1,7 +1,7 @@
 """Lines → documents: the three conventions of plain text, and WikiExtractor's.
 
-Every reader yields (id within the file, text). No text is longer than `LONGEST`: a longer document
-is given in parts, so that a file of any size, of one document or many, takes bounded memory.
+Every reader yields (id within the file, text). A document longer than about `LONGEST` characters comes in
+parts, so that a file of any size, of one document or many, takes bounded memory.
 """
 
 import html
@@ -18,7 +18,7 @@ Text = tuple[str, str]
 
 
 class Article(NamedTuple):
-    """One of WikiExtractor's, under Wikipedia's id."""
+    """One article of WikiExtractor's output, under Wikipedia's id."""
 
     id: str
     title: str
@@ -26,13 +26,13 @@ class Article(NamedTuple):
 
 
 def read_one_document(lines: Iterable[str]) -> Iterator[Text]:
-    """The whole file is one document."""
+    """Yields the whole file as one document, in parts numbered from 0."""
     for part, text in enumerate(_join_in_parts(lines)):
         yield str(part), text
 
 
 def read_blocks(lines: Iterable[str]) -> Iterator[Text]:
-    """Documents separated by blank lines."""
+    """Yields the documents that blank lines separate, numbered from 0."""
     number, block, size = 0, list[str](), 0
     for line in lines:
         blank = not line.strip()
@@ -51,24 +51,25 @@ def read_wikiextractor(lines: Iterable[str]) -> Iterator[Text]:
 
     An id that stood in the file before gets the article's number behind it: "12 (345)".
     """
-    met = set[str]()
+    seen_ids = set[str]()
     for number, (article, _, text) in enumerate(read_articles(lines), start=1):
         id = article
-        while id in met:
+        while id in seen_ids:
             id = f"{id} ({number})"
-        met.add(id)
+        seen_ids.add(id)
         yield id, text
 
 
 def read_articles(lines: Iterable[str]) -> Iterator[Article]:
-    """Articles between <doc …> and </doc>, without the line that repeats the title.
+    """Yields the articles between <doc …> and </doc>, without the line that repeats the title.
 
-    An article of a title alone is yielded empty, so that it is counted. Lines outside of articles are none.
+    An article that is a title alone is yielded with an empty text, so that it is counted. Lines outside of
+    articles are dropped.
     """
     inside, article, title, body = False, "", "", list[str]()
     for line in lines:
         if line.startswith("<doc ") and (opening := DOC_OPENING.match(line)):
-            if inside:  # its end is missing
+            if inside:  # the </doc> before it is missing
                 yield from _make_article(article, title, body)
             inside, article, title, body = True, opening[1], html.unescape(opening[2] or ""), []
         elif not inside:
@@ -78,14 +79,14 @@ def read_articles(lines: Iterable[str]) -> Iterator[Article]:
             inside = False
         else:
             body.append(line)
-    if inside:  # the last one of a file that was cut
+    if inside:  # the file was cut within its last article
         yield from _make_article(article, title, body)
 
 
 def _make_article(article: str, title: str, body: list[str]) -> Iterator[Article]:
-    first = next((index for index, line in enumerate(body) if line.strip()), None)
-    if first is not None and body[first].strip() == title.strip():
-        body = body[first + 1 :]
+    first_line = next((index for index, line in enumerate(body) if line.strip()), None)
+    if first_line is not None and body[first_line].strip() == title.strip():
+        body = body[first_line + 1 :]
     for part, text in enumerate(_join_in_parts(body)):
         # The extractor drops pronunciations and dates in templates, and leaves "(; born 1942)" and "()".
         text = _LEADING_SEPARATOR.sub("(", _EMPTY_PARENTHESES.sub("", text))
@@ -93,7 +94,7 @@ def _make_article(article: str, title: str, body: list[str]) -> Iterator[Article
 
 
 def _join_in_parts(lines: Iterable[str]) -> Iterator[str]:
-    """The lines joined, at least one part, each at most about `LONGEST` characters."""
+    """Joins lines to at least one text, each of about `LONGEST` characters at most."""
     part, size = list[str](), 0
     for line in lines:
         if size > LONGEST:

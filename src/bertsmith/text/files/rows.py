@@ -1,9 +1,9 @@
-"""Rows of any table: the columns asked for, and where each row stands.
+"""Reads the rows of any table: the selected columns of each row, and its place in the file.
 
-`tables.py` says which formats there are. A file may be packed: a.csv.gz, a.jsonl.zst. A dash is standard
-input, JSON lines unless another format is given. Blank lines are passed over, unless those of plain lines,
-and of a CSV or TSV of one column, are asked for. A byte-order mark settles the encoding and is no part of a
-column's name.
+`tables.py` lists the formats. A file may be compressed: a.csv.gz, a.jsonl.zst. A dash is standard input,
+which holds JSON lines unless another format is given. Blank lines are left out, unless `blank_lines` asks for
+those of plain lines and of a CSV or TSV with one column. A byte-order mark decides the encoding and is no
+part of a column's name.
 """
 
 import re
@@ -40,16 +40,16 @@ def read_rows(
     optional: Sequence[str] = (),
     blank_lines: bool = False,
 ) -> list[Row]:
-    """Every row of a table, reduced to `columns`, each given by name or by its number from 1, and behind them
-    those of the `optional` ones, None where there is no such column.
+    """All rows of a table, reduced to `columns`, each given by its name or by its number from 1.
 
-    A row of CSV or TSV may lack columns that aren't asked for, and has no values behind the header's last.
-    `header=False`: the first line of a CSV or TSV file is a row, columns have numbers only, and no row of CSV
-    is longer than the first. `encoding`: of a file without a byte-order mark. `blank_lines`: lines without
-    text are rows too, so that rows are counted as lines are: plain ones, and those of a table of one column,
-    as spreadsheets and pyarrow write an empty cell there.
-    Raises InputError for a file that is missing, empty, broken or in another encoding, for a column that
-    isn't there, and for a row that is too short or too long, with its line.
+    The values of the `optional` columns follow, None where the table has no such column. A row of CSV or TSV
+    may lack columns that aren't selected, but has no values behind the header's last column. With
+    `header=False` the first line of a CSV or TSV file is a row, columns have numbers only, and no row of CSV
+    is longer than the first. `encoding` is that of a file without a byte-order mark. With `blank_lines`,
+    blank lines of plain text and of a table with one column are rows too, so that rows count as lines do:
+    spreadsheets and pyarrow write an empty cell like that.
+    Raises InputError for a file that is missing, empty, broken or in another encoding, for a missing column,
+    and for a row that is too short or too long, with its line.
     """
     return list(_read_selection(path, Selection(columns, header, optional, blank_lines), format, encoding))
 
@@ -64,8 +64,10 @@ def stream_rows(
     optional: Sequence[str] = (),
     blank_lines: bool = False,
 ) -> Iterator[Row]:
-    """The rows of `read_rows` one at a time, for files that don't fit into memory (.json is read whole). The
-    file is opened at the first row, and errors are raised where they stand.
+    """Yields the rows of `read_rows` one at a time, for files that don't fit into memory.
+
+    The file is opened at the first row, and an error is raised when its row is reached. Only .json is read
+    whole.
     """
     return _read_selection(path, Selection(columns, header, optional, blank_lines), format, encoding)
 
@@ -78,8 +80,9 @@ def stream_texts(
     header: bool = True,
     encoding: str = "utf-8",
 ) -> Iterator[str]:
-    """A text a row: the lines of a plain file, or a table's column, guessed by its name unless said. Blank
-    ones are passed over.
+    """Yields one text a row: the lines of a plain file, or the cells of a table's `column`.
+
+    Without a `column` it is guessed by its name, as `guess_text` does. Blank texts are left out.
     """
     layout: dict[str, Any] = {"format": format, "header": header, "encoding": encoding}
     if are_lines(path, format=format, encoding=encoding):
@@ -92,10 +95,12 @@ def stream_texts(
             yield text
 
 
-def _read_selection(path: str | Path, wanted: Selection, format: str | None, encoding: str) -> Iterator[Row]:
+def _read_selection(
+    path: str | Path, selection: Selection, format: str | None, encoding: str
+) -> Iterator[Row]:
     row = None
     with _open_rows(path, format, encoding) as table:
-        for row in FORMATS[table.format].rows(table.stream, wanted):
+        for row in FORMATS[table.format].rows(table.stream, selection):
             yield row
     if row is None:
         raise InputError(f"{table.name} has no rows. Expected at least one, as {table.format}.")
@@ -104,9 +109,9 @@ def _read_selection(path: str | Path, wanted: Selection, format: str | None, enc
 def read_column_names(
     path: str | Path, *, format: str | None = None, header: bool = True, encoding: str = "utf-8"
 ) -> list[str]:
-    """The names of a table's columns (of JSON: the first object's keys); without a header '1', '2', ...
+    """The names of a table's columns (of JSON: the first object's keys); without a header '1', '2', …
 
-    Standard input is read once only: to know its columns, name them.
+    Raises InputError for a table without rows, and for standard input, which can be read only once.
     """
     if str(path) == "-":
         raise InputError("The columns of standard input cannot be looked up beforehand. Name them.")
@@ -124,40 +129,48 @@ def guess_file_columns(
     header: bool = True,
     encoding: str = "utf-8",
     labelled: bool = True,
-    **said: Any,
+    **named: Any,
 ) -> Columns:
-    """As `guess_columns` has it of what was `said`, by the names in a file; of objects by those of the first,
-    which every row has to have. Raises InputError, too, where by the keys of all objects the text is another
-    one, or one of a pair, or the label is another one.
+    """The columns that `guess_columns` finds in a file; `named` are its options text, text_pair and label.
+
+    JSON objects are judged by the keys of the first one, which every row must have. Raises InputError as
+    `guess_columns` does, and where the keys of all objects together would give another text, a pair or
+    another label.
     """
     names = read_column_names(path, format=format, header=header, encoding=encoding)
-    found = guess_columns(names, str(path), labelled=labelled, **said)
+    columns = guess_columns(names, str(path), labelled=labelled, **named)
     if not are_objects(path, format=format, encoding=encoding):
-        return found
+        return columns
     keys = read_keys(path, format=format, encoding=encoding)
     guesses = []
-    if said.get("text") is None:
-        guesses.append(("text", "--text (for look: --column)", {**said, "labelled": False}))
-    if found.label is not None and said.get("label") is None:
-        guesses.append(("label", "--label", {**said, "text": found.text, "text_pair": found.text_pair}))
-    for role, option, known in guesses:
+    if named.get("text") is None:
+        guesses.append(("text", "--text (for look: --column)", {**named, "labelled": False}))
+    if columns.label is not None and named.get("label") is None:
+        guesses.append(("label", "--label", {**named, "text": columns.text, "text_pair": columns.text_pair}))
+    for role, option, guess_options in guesses:
         try:
-            of_all = guess_columns(keys, str(path), **known)
-        except InputError:  # several could be it, and one of them all rows have
+            by_all_keys = guess_columns(keys, str(path), **guess_options)
+        except InputError:  # several keys could be it, and the guessed one is in all rows
             continue
-        columns = [str(each) for each in (of_all[2:] if role == "label" else of_all[:2]) if each is not None]
-        if lacking := [column for column in columns if column not in names]:
+        guessed = [
+            str(column)
+            for column in (by_all_keys[2:] if role == "label" else by_all_keys[:2])
+            if column is not None
+        ]
+        if lacking := [column for column in guessed if column not in names]:
             raise InputError(
-                f"{path}: by the names of all rows the {role} is {' with '.join(columns)}, but the first row "
+                f"{path}: by the names of all rows the {role} is {' with '.join(guessed)}, but the first row "
                 f"has no {lacking[0]!r}. Give it to every row, or name the column that is meant with "
                 f"{option}."
             )
-    return found
+    return columns
 
 
 def guess_text(path: str | Path, **layout: Any) -> str:
-    """Where one text a row is read: its column. Raises InputError as `guess_file_columns` does, and for the
-    two of a pair, of which one would be left out.
+    """The column of the text, where one text a row is read.
+
+    Raises InputError as `guess_file_columns` does, and where the names tell a pair, since one of its texts
+    would be left out.
     """
     text, pair, _ = guess_file_columns(path, labelled=False, **layout)
     if pair is not None:
@@ -170,51 +183,56 @@ def guess_text(path: str | Path, **layout: Any) -> str:
 def find_names_of_numbers(
     paths: Sequence[str | Path], columns: Mapping[str, str | int | None], **layout: Any
 ) -> dict[str, str]:
-    """The names of the `columns` that are given by number, by their keys: where all files have the same one
-    there, and each no other of that name. `layout` as for `read_column_names`.
+    """Key → column name, for those of `columns` that are given by number.
+
+    A number is left out where the files have different names in that place, where the name stands twice in a
+    file, and where it is a number itself. `layout` are the options of `read_column_names`.
     """
     numbered = {key: column for key, column in columns.items() if str(column).isdecimal()}
     if not numbered or not layout.get("header", True) or "-" in map(str, paths):
         return {}
     files = [read_column_names(path, **layout) for path in paths]
-    found = {key: {named_column(column, names) for names in files} for key, column in numbered.items()}
+    names_by_key = {key: {named_column(column, names) for names in files} for key, column in numbered.items()}
     return {
         key: name
-        for key, (name, *others) in found.items()
+        for key, (name, *others) in names_by_key.items()
         if name and not others and not name.isdecimal() and all(names.count(name) == 1 for names in files)
     }
 
 
 def tells_format(path: str | Path) -> bool:
-    """Whether a file's ending, before that of its compression, says by which format it is read."""
+    """Whether a file's ending, a compression's left out, is that of a table format."""
     return find_format_by_ending(file_ending(str(path))) is not None
 
 
 def quoting_warnings(path: str | Path, texts: Iterable[str], format: str | None = None) -> list[str]:
-    """A sentence where the texts of a TSV file that hold quotes are all quoted, theirs doubled or with line
-    ends between, as pandas and spreadsheets write them. Of GLUE's files, where a quote is a letter, none has
-    such texts.
+    """A warning where a TSV file looks quoted as CSV is, which pandas and spreadsheets do; else no sentence.
+
+    That is so where every text with a quote begins and ends with one and doubles the quotes within, or is
+    torn into several rows at its line ends. In GLUE's files, where a quote is a letter, no text is like that.
     """
     if format != "tsv" and (format or file_ending(str(path)) not in FORMATS["tsv"].ENDINGS):
         return []
-    count, torn, first, is_open = 0, 0, "", False
+    count, torn_count, example, within_quotes = 0, 0, "", False
     for text in texts:
         quotes = text.count('"')
         if quotes == 0:
             continue
         is_torn = quotes % 2 == 1
-        if not (is_open or text.startswith('"')) or not (is_torn or is_open or _QUOTED.fullmatch(text)):
+        if not (within_quotes or text.startswith('"')) or not (
+            is_torn or within_quotes or _QUOTED.fullmatch(text)
+        ):
             return []
-        if is_open and is_torn and not text.endswith('"'):
+        if within_quotes and is_torn and not text.endswith('"'):
             return []
-        count += not is_open
-        torn += is_torn and not is_open
-        first = first or (text if is_torn or '"' in text[1:-1] else "")
-        is_open ^= is_torn
-    if not first or is_open:
+        count += not within_quotes
+        torn_count += is_torn and not within_quotes
+        example = example or (text if is_torn or '"' in text[1:-1] else "")
+        within_quotes ^= is_torn
+    if not example or within_quotes:
         return []
-    shown = first if len(first) <= 60 else first[:57] + "..."
-    lines = f", and {torn:,} of them torn into several rows at their line ends" if torn else ""
+    shown = example if len(example) <= 60 else example[:57] + "..."
+    lines = f", and {torn_count:,} of them torn into several rows at their line ends" if torn_count else ""
     return [
         f"{path}: {count:,} texts are quoted as in CSV, such as {shown}, and were read with their "
         f"quotes{lines}: in TSV these are letters. If they aren't meant, save the table as CSV or JSON lines"
@@ -222,13 +240,13 @@ def quoting_warnings(path: str | Path, texts: Iterable[str], format: str | None 
 
 
 def are_objects(path: str | Path, *, format: str | None = None, encoding: str = "utf-8") -> bool:
-    """Whether the rows are JSON objects, each of which may have other keys."""
+    """Whether the rows are JSON objects, which may differ in their keys."""
     with _open_rows(path, format, encoding) as table:
         return FORMATS[table.format].HAS_OWN_KEYS
 
 
 def read_keys(path: str | Path, *, format: str | None = None, encoding: str = "utf-8") -> list[str]:
-    """The keys of all objects of a .jsonl or .json file, in the order in which they come."""
+    """The keys of all objects of a .jsonl or .json file, in the order of their first occurrence."""
     with _open_rows(path, format, encoding) as table:
         records = FORMATS[table.format].records(table.stream)
         return list(dict.fromkeys(key for record in records for key in record.fields))
@@ -237,13 +255,13 @@ def read_keys(path: str | Path, *, format: str | None = None, encoding: str = "u
 def stream_objects(
     path: str | Path, *, format: str | None = None, encoding: str = "utf-8"
 ) -> Iterator[Record]:
-    """The objects of a .jsonl or .json file whole, one at a time."""
+    """Yields the whole objects of a .jsonl or .json file, one at a time."""
     with _open_rows(path, format, encoding) as table:
         yield from FORMATS[table.format].records(table.stream)
 
 
 def are_lines(path: str | Path, *, format: str | None = None, encoding: str = "utf-8") -> bool:
-    """Whether the rows are plain lines, whose one column needs no name."""
+    """Whether the rows are plain lines, which have one column that needs no name."""
     if format is not None or str(path) == "-":
         return format == "lines"
     with _open_rows(path, format, encoding) as table:

@@ -1,4 +1,4 @@
-"""SOURCE arguments → the files and installed packages to read, in a stable order."""
+"""Finds the files and installed packages that SOURCE arguments stand for, in a stable order."""
 
 import contextlib
 import fnmatch
@@ -15,14 +15,14 @@ from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.files.streams import SourceFile
 from bertsmith.text.prose.pydocs import PREFIX, Package, find_packages
 
-# What Bertsmith's folders are known by: a model, and what says at its beginning who made it.
-_MODEL, _ACCOUNTS, _OURS = "bertsmith.json", ("manifest.json", "index.json"), b'"created_by": "bertsmith '
+# How Bertsmith's folders are recognised: a model's file, and manifests that begin with who made them.
+_MODEL, _MANIFESTS, _OURS = "bertsmith.json", ("manifest.json", "index.json"), b'"created_by": "bertsmith '
 _BEGINNING = 1000  # bytes
 
 
 @dataclass
 class SourceListing:
-    """What the SOURCE arguments stand for, and how many files were passed over while looking."""
+    """The files and packages of the SOURCE arguments, and how many files were hidden or excluded."""
 
     sources: list[SourceFile | Package] = field(default_factory=list)
     hidden: int = 0
@@ -30,38 +30,37 @@ class SourceListing:
 
     @property
     def size(self) -> int:
-        """Bytes on disk of everything found."""
+        """The total size of all sources in bytes on disk."""
         return sum(source.size for source in self.sources)
 
 
 def find_sources(
     sources: Sequence[str], settings: CorpusSettings, leave_out: Path | None = None
 ) -> SourceListing:
-    """Files and packages in the order given; inside a folder sorted by path, so that any machine agrees.
+    """Finds the files and packages of all SOURCEs, in their order; a folder's files are sorted by path.
 
-    A SOURCE is a file, a folder (searched through, hidden names left out), an address fsspec understands
-    (s3://…, memory://…), or `pydocs:` with, optionally, names of packages behind the colon. Where a
-    folder is searched through, what lies in the folder `leave_out` is passed over, and in any corpus, token
-    store, index or model of Bertsmith's below it.
+    A SOURCE is a file, a folder, an address that fsspec understands (s3://…, memory://…), or `pydocs:`,
+    which names of packages may follow. A folder is searched with all folders below it; hidden names, the
+    folder `leave_out`, and any corpus, token store, index or model of Bertsmith's below it are left out.
     Raises InputError for a SOURCE that does not exist or holds no file, for a folder that can't be read, and
-    for what is neither file nor folder in a folder: a link to a folder, which could lead in circles, a broken
-    link, a pipe, whose writer might never come.
+    for an entry of a folder that is neither file nor folder: a link to a folder, which could lead in circles,
+    a broken link, or a pipe, whose writer might never come.
     """
-    found = SourceListing()
+    listing = SourceListing()
     for source in sources:
         if not source.strip():
             raise InputError("A SOURCE is empty. Is a shell variable not set? The current folder is '.'.")
         if source.startswith(PREFIX):
-            found.sources += find_packages(source)
+            listing.sources += find_packages(source)
         else:
-            found.sources += _find_files(source, settings, found, leave_out)
-    if not found.sources:
+            listing.sources += _find_files(source, settings, listing, leave_out)
+    if not listing.sources:
         raise InputError("No source was given. Name files, folders, addresses, or pydocs: as SOURCE.")
-    return found
+    return listing
 
 
 def _find_files(
-    source: str, settings: CorpusSettings, found: SourceListing, leave_out: Path | None
+    source: str, settings: CorpusSettings, listing_of_sources: SourceListing, leave_out: Path | None
 ) -> list[SourceFile]:
     filesystem, root = find_filesystem(source)
     origin = as_utf8(source)
@@ -70,27 +69,29 @@ def _find_files(
             size = filesystem.size(root) or 0  # not every web server says
             return [SourceFile(as_utf8(PurePosixPath(root).name), origin, filesystem, root, int(size))]
         if not filesystem.isdir(root):
-            there = "is neither a file nor a folder" if filesystem.exists(root) else "does not exist"
-            raise InputError(f"The source {source} {there}. Name a file or a folder to read.")
-        listing = _list_files(root, filesystem, settings)
+            problem = "is neither a file nor a folder" if filesystem.exists(root) else "does not exist"
+            raise InputError(f"The source {source} {problem}. Name a file or a folder to read.")
+        entries = _list_files(root, filesystem, settings)
     except OSError as error:
         raise InputError(f"The source {source} cannot be read: {error}.") from error
     if leave_out is not None and isinstance(filesystem, LocalFileSystem):
-        listing = _leave_out_folder(listing, root, leave_out)
-    wanted = [
-        path for path in sorted(listing) if _is_wanted(path[len(root.rstrip("/")) + 1 :], settings, found)
+        entries = _leave_out_folder(entries, root, leave_out)
+    paths = [
+        path
+        for path in sorted(entries)
+        if _is_wanted(path[len(root.rstrip("/")) + 1 :], settings, listing_of_sources)
     ]
     files = []
-    for path in wanted:
-        # Only what isn't listed as a file is looked at again, for a link to one is as good.
-        if listing[path]["type"] != "file" and not filesystem.isfile(path):
+    for path in paths:
+        # A link to a file isn't listed as a file, but is as good: only such entries are looked up again.
+        if entries[path]["type"] != "file" and not filesystem.isfile(path):
             raise InputError(
                 f"{path} is no file but a link to a folder, a broken link, a pipe or the like. Name the "
                 "folder itself as a SOURCE, or leave this out with --exclude."
             )
-        # The folder's own name and the way from there: nothing of the machine's paths gets into a corpus.
+        # The folder's own name and the path below it: no path of this machine gets into a corpus.
         name = as_utf8(PurePosixPath(root).name + "/" + path[len(root.rstrip("/")) + 1 :])
-        files.append(SourceFile(name, origin, filesystem, path, int(listing[path]["size"] or 0)))
+        files.append(SourceFile(name, origin, filesystem, path, int(entries[path]["size"] or 0)))
     if not files:
         raise InputError(
             f"The folder {source} holds no file to read (hidden and excluded ones are left out, "
@@ -100,8 +101,8 @@ def _find_files(
 
 
 def _list_files(root: str, filesystem: Any, settings: CorpusSettings) -> dict[str, Any]:
-    """By path. fsspec's `find` would leave out what is in a folder that can't be read."""
-    found: dict[str, Any] = {}
+    """Path → fsspec's entry, for all files below `root`. fsspec's `find` would skip unreadable folders."""
+    entries_by_path: dict[str, Any] = {}
     folders = [root]
     while folders:
         folder = folders.pop()
@@ -120,37 +121,37 @@ def _list_files(root: str, filesystem: Any, settings: CorpusSettings) -> dict[st
         for entry in entries:
             path = entry["name"].rstrip("/")
             if entry["type"] != "directory":
-                found[entry["name"]] = entry
+                entries_by_path[entry["name"]] = entry
             elif path != folder.rstrip("/"):  # some list the folder itself
                 folders.append(path)
-    return found
+    return entries_by_path
 
 
 def _is_ours(entries: Sequence[Mapping[str, Any]], filesystem: Any) -> bool:
-    """Whether a folder that holds these is Bertsmith's."""
-    files = {PurePosixPath(each["name"]).name: each["name"] for each in entries if each["type"] == "file"}
+    """Whether a folder with these entries is a corpus, token store, index or model of Bertsmith's."""
+    files = {PurePosixPath(entry["name"]).name: entry["name"] for entry in entries if entry["type"] == "file"}
     if _MODEL in files:
         return True
     with contextlib.suppress(OSError):
-        accounts = (files[name] for name in _ACCOUNTS if name in files)
-        return any(_OURS in filesystem.cat_file(path, 0, _BEGINNING) for path in accounts)
+        manifests = (files[name] for name in _MANIFESTS if name in files)
+        return any(_OURS in filesystem.cat_file(path, 0, _BEGINNING) for path in manifests)
     return False
 
 
 def _leave_out_folder(listing: Mapping[str, Any], root: str, folder: Path) -> dict[str, Any]:
-    """Less what lies in `folder`, which may be spelled otherwise than `root` spells it."""
-    inside, below = Path(root).resolve(), folder.resolve()
-    if inside.is_relative_to(below):
+    """The entries outside of `folder`, whose path may be spelled otherwise than that of `root`."""
+    root_path, folder_path = Path(root).resolve(), folder.resolve()
+    if root_path.is_relative_to(folder_path):
         return {}
-    if not below.is_relative_to(inside):
+    if not folder_path.is_relative_to(root_path):
         return dict(listing)
-    beginning = f"{root.rstrip('/')}/{below.relative_to(inside).as_posix()}/"
-    return {path: entry for path, entry in listing.items() if not path.startswith(beginning)}
+    prefix = f"{root.rstrip('/')}/{folder_path.relative_to(root_path).as_posix()}/"
+    return {path: entry for path, entry in listing.items() if not path.startswith(prefix)}
 
 
 def find_filesystem(source: str) -> tuple[Any, str]:
-    """Where it is, and its path there. Raises InputError for an address that can't be read."""
-    if "://" not in source:  # spares local names with '::' or '*' the meaning fsspec gives to these
+    """The file system of a SOURCE, and its path there. Raises InputError for an unreadable address."""
+    if "://" not in source:  # fsspec would give '::' and '*' in a local name a meaning
         filesystem = fsspec.filesystem("file")
         return filesystem, filesystem._strip_protocol(source)
     try:
@@ -163,18 +164,18 @@ def find_filesystem(source: str) -> tuple[Any, str]:
 
 
 def as_utf8(name: str) -> str:
-    """A file's name may be any bytes; those that are no UTF-8 are spelled as in caf\\xe9.txt."""
+    """The name as valid UTF-8; other bytes, which file names may hold, are escaped: caf\\xe9.txt."""
     return name.encode(errors="surrogateescape").decode(errors="backslashreplace")
 
 
-def _is_wanted(relative: str, settings: CorpusSettings, found: SourceListing) -> bool:
+def _is_wanted(relative: str, settings: CorpusSettings, listing: SourceListing) -> bool:
     parts = relative.split("/")
     if any(part.startswith(".") for part in parts):
-        found.hidden += 1
+        listing.hidden += 1
         return False
     included = not settings.include or _matches(parts[-1], settings.include)
     if not included or _matches(parts[-1], settings.exclude):
-        found.excluded += 1
+        listing.excluded += 1
         return False
     return True
 

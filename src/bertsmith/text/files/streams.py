@@ -34,7 +34,7 @@ _WIDE = ("utf-32-le", "utf-32-be", "utf-16-le", "utf-16-be")  # encodings that a
 
 
 def file_ending(path: str) -> str:
-    """The lower-case ending of a file's name without that of its compression: '.csv' for 'a.CSV.gz'."""
+    """The ending of a file's name in lower case, that of a compression left out: '.csv' for 'a.CSV.gz'."""
     stem = path.lower().rsplit("/", 1)[-1]
     for ending in COMPRESSIONS:
         stem = stem.removesuffix(ending)
@@ -43,7 +43,7 @@ def file_ending(path: str) -> str:
 
 @dataclass(frozen=True)
 class SourceFile:
-    """One file found under a SOURCE: its name, the file system and path it is read from, its bytes."""
+    """One file of a SOURCE: its name, its SOURCE, the file system and path to read it from, its size."""
 
     name: str
     origin: str
@@ -53,26 +53,26 @@ class SourceFile:
 
     @property
     def compression(self) -> str | None:
-        """gzip, zstd or None, by the ending of the name."""
+        """The codec that the name's ending tells: "gzip", "zstd" or None."""
         return next(
             (codec for ending, codec in COMPRESSIONS.items() if self.path.lower().endswith(ending)), None
         )
 
     @property
     def suffix(self) -> str:
-        """The name's, as `file_ending` has it."""
+        """The ending of the path, as `file_ending` gives it."""
         return file_ending(self.path)
 
     @property
     def date(self) -> str | None:
-        """The day in UTC on which the file was last written, 2026-01-31; None where nobody knows."""
+        """The day (UTC) of the last change, such as "2026-01-31"; None where the file system doesn't say."""
         try:
             return str(self.filesystem.modified(self.path).date())
         except (NotImplementedError, AttributeError, OSError):
             return None
 
     def open(self) -> Any:
-        """The file's bytes as they lie on disk; InputError when it can't be opened."""
+        """Opens the file's bytes as they lie on disk, still compressed. Raises InputError when it can't."""
         try:
             return self.filesystem.open(self.path, "rb")
         except OSError as error:
@@ -80,7 +80,7 @@ class SourceFile:
 
 
 class SourceStream:
-    """Reads one file once; `position` and, at the end, `sha256` speak of the bytes on disk."""
+    """Reads one file once, decompressed and decoded. `position` and `sha256` count the bytes on disk."""
 
     def __init__(self, file: SourceFile, settings: CorpusSettings) -> None:
         self.file = file
@@ -91,8 +91,8 @@ class SourceStream:
         if file.compression is not None:
             packed = pa.PythonFile(self._raw, mode="r")
             self._bytes = self._stack.enter_context(pa.CompressedInputStream(packed, file.compression))
-        self._content: bytes | None = None  # of what is packed and was asked for whole
-        self.head = self._read()  # the first piece, to look at before deciding how to read the rest
+        self._content: bytes | None = None  # all bytes, for `seekable` of a compressed or piped file
+        self.head = self._read()  # the first chunk, by which callers decide how to read the rest
 
     def __enter__(self) -> "SourceStream":
         return self
@@ -102,67 +102,69 @@ class SourceStream:
 
     @property
     def name(self) -> str:
-        """What errors call the file."""
+        """The file's name in error messages, which is that of its `SourceFile`."""
         return self.file.name
 
     @property
     def position(self) -> int:
-        """Bytes taken from disk so far."""
+        """How many bytes were read from disk so far."""
         return self._raw.position
 
     @property
     def sha256(self) -> str:
-        """Of everything read so far: the whole file once the lines are exhausted."""
+        """The SHA-256 of all bytes read so far: of the whole file once the lines are exhausted."""
         return self._raw.digest.hexdigest()
 
     @property
     def looks_binary(self) -> bool:
-        """A NUL byte near the beginning, and neither a byte-order mark nor the encoding explains it."""
+        """Whether a NUL byte stands near the beginning that no byte-order mark or encoding explains."""
         if b"\0" not in self.head[:8192] or self._marked_encoding() is not None:
             return False
         _require_encoding(self._settings.encoding)
         return b"\0" not in " ".encode(self._settings.encoding)  # UTF-16 and UTF-32 write it into any text
 
     def binary_error(self, expected: str) -> InputError:
-        """What a file that `looks_binary` may be, where `expected` was to be read."""
-        found = f"{self.file.name}: expected {expected}, found"
+        """The error for a file that `looks_binary` in place of `expected`: what it may be instead."""
+        beginning = f"{self.file.name}: expected {expected}, found"
         head = self.head[:8192]
         text = _decode_head(head.replace(b"\0", b""), self._settings.encoding)
         if text and text.isprintable() and head.count(0) <= 1 + len(head) // 500:  # a tar has more
-            at = head.index(0)
-            line = 1 + head[:at].count(b"\n")
-            return InputError(f"{found} a NUL character at byte {at:,}, in line {line:,}. Remove it.")
+            offset = head.index(0)
+            line = 1 + head[:offset].count(b"\n")
+            return InputError(f"{beginning} a NUL character at byte {offset:,}, in line {line:,}. Remove it.")
         texts = {
             name: _decode_head(head, name) for name in _WIDE if len(self.head) % (int(name[4:6]) // 8) == 0
         }
         ascii_characters = {
             name: sum(map(str.isascii, text)) for name, text in texts.items() if text.isprintable()
         }
-        likely = max(ascii_characters, key=ascii_characters.__getitem__, default="")
-        if ascii_characters.get(likely):
-            return EncodingError(f"{found} what looks like {likely} without a byte-order mark.", likely)
+        likely_encoding = max(ascii_characters, key=ascii_characters.__getitem__, default="")
+        if ascii_characters.get(likely_encoding):
+            return EncodingError(
+                f"{beginning} what looks like {likely_encoding} without a byte-order mark.", likely_encoding
+            )
         return InputError(
-            f"{found} binary data. Is it Parquet (--format parquet), or compressed without the ending .gz or "
-            ".zst?"
+            f"{beginning} binary data. Is it Parquet (--format parquet), or compressed without the ending "
+            ".gz or .zst?"
         )
 
     def lines(self, limit: int = LONGEST_LINE) -> Iterator[str]:
-        """Lines without their ends; one longer than `limit` characters is cut at a space.
+        """Yields lines without their ends; a line of more than `limit` characters is cut at a space.
 
         Raises InputError naming file, line and byte where the text is not in the expected encoding.
         """
         return split_lines(self.chunks(), limit)
 
     def whole_lines(self) -> Iterator[str]:
-        """The same with their ends, \\n, \\r\\n or \\r, which between quotes are part of a cell."""
+        """Yields lines with their ends (\\n, \\r\\n or \\r), which may be part of a quoted cell of CSV."""
         return split_lines(self.chunks(translate=False), LONGEST_LINE, keep_ends=True)
 
     def text(self) -> str:
-        """All of it at once, for formats that cannot be read by lines; errors as of `lines`."""
+        """The whole text, for formats that can't be read line by line. Raises the errors of `lines`."""
         return "".join(self.chunks())
 
     def seekable(self) -> contextlib.AbstractContextManager[Any]:
-        """The decompressed bytes to jump about in: the file on disk, or in memory what is packed or piped."""
+        """The decompressed bytes as a seekable file: on disk, or in memory if compressed or piped."""
         if self.file.compression or self.file.path == "-":
             if self._content is None:
                 self._content = b"".join([self.head, *iter(self._read, b"")])
@@ -171,42 +173,48 @@ class SourceStream:
         return opened
 
     def chunks(self, *, translate: bool = True) -> Iterator[str]:
-        """The text as it comes, `CHUNK` characters at a time at most, line ends as \\n or, untranslated, as
-        they are and none of them divided; errors as `lines`.
+        """Yields the text in chunks of at most `CHUNK` characters. Raises the errors of `lines`.
+
+        Line ends become \\n or, without `translate`, stay as they are; no \\r\\n is divided between chunks.
         """
         encoding = self._marked_encoding() or self._settings.encoding
         _require_encoding(encoding)
         bytes_to_text = codecs.getincrementaldecoder(encoding)(self._settings.encoding_errors)
         newlines = io.IncrementalNewlineDecoder(bytes_to_text, translate=translate)
-        fed, ended, chunk = 0, 0, self.head
+        bytes_read, lines_read, chunk = 0, 0, self.head
         try:
             while chunk:
-                fed += len(chunk)
+                bytes_read += len(chunk)
                 text = newlines.decode(chunk)
-                ended += text.count("\n") + (text.count("\r") - text.count("\r\n"))
+                lines_read += text.count("\n") + (text.count("\r") - text.count("\r\n"))
                 yield text
                 chunk = self._read()
             yield newlines.decode(b"", final=True)
         except UnicodeDecodeError as error:
-            raise self._encoding_error(error, encoding, fed, ended) from error
-        except UnicodeError as error:  # of utf-16 and utf-32, which don't say in which order their bytes are
-            likely = f"{codecs.lookup(encoding).name}-le" if b"\0" in self.head else "utf-8"
+            raise self._encoding_error(error, encoding, bytes_read, lines_read) from error
+        except UnicodeError as error:  # utf-16 and utf-32 without a mark: the order of the bytes is unknown
+            likely_encoding = f"{codecs.lookup(encoding).name}-le" if b"\0" in self.head else "utf-8"
             raise EncodingError(
-                f"{self.file.name}: expected {encoding} text, found no byte-order mark.", likely
+                f"{self.file.name}: expected {encoding} text, found no byte-order mark.", likely_encoding
             ) from error
 
-    def _encoding_error(self, error: UnicodeDecodeError, encoding: str, fed: int, ended: int) -> InputError:
-        """`fed` bytes were read, and `ended` lines decoded, before the piece that is wrong."""
-        # error.object holds the last piece fed, after whatever bytes the decoder had kept back.
-        at = fed - len(error.object) + error.start
-        line = 1 + ended + error.object[: error.start].decode(encoding, "replace").count("\n")
+    def _encoding_error(
+        self, error: UnicodeDecodeError, encoding: str, bytes_read: int, lines_read: int
+    ) -> InputError:
+        """The error for a chunk that can't be decoded, with the encoding that the file more likely has.
+
+        `bytes_read` counts the bytes read up to and including that chunk, `lines_read` the lines before it.
+        """
+        # error.object is the last chunk, behind whatever bytes the decoder had kept back.
+        offset = bytes_read - len(error.object) + error.start
+        line = 1 + lines_read + error.object[: error.start].decode(encoding, "replace").count("\n")
         where = "decompressed byte" if self.file.compression else "byte"
         # Latin-1 has control characters there, and takes any byte without complaint.
-        likely = "cp1252" if 0x80 <= error.object[error.start] < 0xA0 else "latin-1"
+        likely_encoding = "cp1252" if 0x80 <= error.object[error.start] < 0xA0 else "latin-1"
         return EncodingError(
             f"{self.file.name}: expected {encoding} text, found 0x{error.object[error.start]:02x} "
-            f"at {where} {at:,}, in line {line:,} ({error.reason}).",
-            likely,
+            f"at {where} {offset:,}, in line {line:,} ({error.reason}).",
+            likely_encoding,
         )
 
     def _marked_encoding(self) -> str | None:
@@ -227,35 +235,37 @@ class SourceStream:
 
 
 def split_lines(chunks: Iterable[str], limit: int, *, keep_ends: bool = False) -> Iterator[str]:
-    """A text that comes in pieces as lines, as `SourceStream.lines` has them, or `whole_lines`."""
-    waiting, size = list[str](), 0  # pieces of a line, put together once: joining each would be quadratic
+    """Splits a text that comes in chunks into lines, as `SourceStream.lines` or, with `keep_ends`,
+    `whole_lines` yields them.
+    """
+    parts, size = list[str](), 0  # of one line, joined once at its end: joining at each chunk is quadratic
     for chunk in chunks:
         *ends, rest = _split_keeping_ends(chunk) if keep_ends else chunk.split("\n")
         if ends:
-            yield "".join([*waiting, ends[0]])
+            yield "".join([*parts, ends[0]])
             yield from ends[1:]
-            waiting, size = [], 0
-        waiting.append(rest)
+            parts, size = [], 0
+        parts.append(rest)
         size += len(rest)
         if size > limit:
-            rest = "".join(waiting)
+            rest = "".join(parts)
             while len(rest) > limit:
                 cut = rest.rfind(" ", limit // 2, limit) + 1 or limit
                 yield rest[:cut]
                 rest = rest[cut:]
-            waiting, size = [rest], len(rest)
+            parts, size = [rest], len(rest)
     if size:
-        yield "".join(waiting)
+        yield "".join(parts)
 
 
 def _split_keeping_ends(chunk: str) -> list[str]:
-    """Its lines, the last one without an end."""
+    """The lines of a chunk with their ends; the last one, perhaps empty, has none."""
     lines = list(io.StringIO(chunk, newline=""))
     return [*lines, ""] if not lines or lines[-1].endswith(("\n", "\r")) else lines
 
 
 def _decode_head(head: bytes, encoding: str) -> str:
-    """The beginning of a file without line ends and tabs; empty if it isn't in this encoding."""
+    """The beginning of a file, decoded, without white space; "" if it isn't in this encoding."""
     try:
         text = codecs.getincrementaldecoder(encoding)().decode(head)
     except UnicodeDecodeError:
@@ -264,8 +274,10 @@ def _decode_head(head: bytes, encoding: str) -> str:
 
 
 def _require_encoding(name: str) -> None:
-    """By decoding, for some of Python's codecs make bytes of bytes (base64) or text of text (rot13). Those of
-    domain names have errors of their own for what they can't read.
+    """Raises InputError for a name that is no encoding of text.
+
+    It is tried by decoding, since some of Python's codecs turn bytes into bytes (base64) or text into text
+    (rot13). The codecs of domain names are refused: they raise other errors for what they can't read.
     """
     try:
         b" ".decode(name, "replace")
@@ -276,7 +288,7 @@ def _require_encoding(name: str) -> None:
 
 
 def hash_file(file: SourceFile) -> str:
-    """SHA-256 of a file that is not read from end to end."""
+    """The SHA-256 of a file's bytes on disk, for a file whose reader jumps about in it."""
     with file.open() as opened:
         reader = _HashingReader(opened)
         while reader.read(CHUNK):
@@ -285,7 +297,7 @@ def hash_file(file: SourceFile) -> str:
 
 
 class _HashingReader(io.RawIOBase):
-    """Passes bytes on, counting and hashing them."""
+    """A raw file that counts and hashes the bytes which are read through it."""
 
     def __init__(self, file: Any) -> None:
         self._file = file

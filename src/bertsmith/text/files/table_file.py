@@ -1,4 +1,4 @@
-"""A path, an address or standard input → an opened table, and the format it is read by."""
+"""Opens one table: a path, an address or standard input → a stream, and the name of its format."""
 
 import contextlib
 import sys
@@ -15,26 +15,26 @@ from bertsmith.text.files.tables import FORMATS
 
 
 class TableFile(NamedTuple):
-    """An opened file and its format. Errors call it by `name`."""
+    """An opened file and the name of its format. Errors call the file by `name`."""
 
     stream: SourceStream
     format: str
 
     @property
     def name(self) -> str:
-        """The file's own name, or as `open_table` was told."""
+        """The file's name in messages: its own, or its whole path where `open_table` got `whole_name`."""
         return self.stream.name
 
     def lines(self) -> Iterator[str]:
-        """Decoded, without their ends and without a byte-order mark."""
+        """Yields the decoded lines without their ends; a byte-order mark is dropped."""
         return self.stream.lines()
 
     def whole_lines(self) -> Iterator[str]:
-        """The same with their ends, which in CSV may be part of a cell."""
+        """Yields the decoded lines with their ends, which may be part of a cell in CSV."""
         return self.stream.whole_lines()
 
     def binary(self) -> contextlib.AbstractContextManager[Any]:
-        """A file to jump about in."""
+        """A context manager that gives the decompressed bytes as a seekable binary file."""
         return self.stream.seekable()
 
 
@@ -49,30 +49,32 @@ def open_table(
     encoding_errors: Literal["strict", "replace"] = "strict",
     whole_name: bool = False,
 ) -> Iterator[TableFile]:
-    """The file `path` ('-': standard input), read as `format`.
+    """Opens the file `path` ('-' is standard input) to be read as `format`.
 
-    No `format`: the one its ending has in `by_ending`, and `otherwise` where the ending is not listed.
-    Errors call the file by its own name or, with `whole_name`, as `path` does, folders included.
+    Without a `format`, `by_ending` gives the one of the file's ending, and `otherwise` is used for an ending
+    that is not listed there. Errors call the file by its own name or, with `whole_name`, by the whole `path`.
     Raises InputError when there is no such file, no such format, or binary data where text is expected.
     """
     settings = CorpusSettings(encoding=encoding, encoding_errors=encoding_errors)
     file = _find_file(str(path), settings)
     if whole_name and file.path != "-":
         file = replace(file, name=str(path))
-    known = sorted({*by_ending.values(), *filter(None, [otherwise])})
-    if format is not None and format not in known:
-        raise InputError(f"There is no format {format!r} for {file.name}. Choose one of {', '.join(known)}.")
-    chosen = format or by_ending.get(file.suffix, otherwise)
-    if chosen is None:
+    format_names = sorted({*by_ending.values(), *filter(None, [otherwise])})
+    if format is not None and format not in format_names:
+        raise InputError(
+            f"There is no format {format!r} for {file.name}. Choose one of {', '.join(format_names)}."
+        )
+    format_name = format or by_ending.get(file.suffix, otherwise)
+    if format_name is None:
         raise InputError(
             f"{file.name}: the ending {file.suffix or '(none)'} tells no format. "
-            f"Name it with --format ({', '.join(known)}), or save the file as CSV."
+            f"Name it with --format ({', '.join(format_names)}), or save the file as CSV."
         )
     with SourceStream(file, settings) as stream:
-        is_text = chosen not in FORMATS or FORMATS[chosen].IS_TEXT
+        is_text = format_name not in FORMATS or FORMATS[format_name].IS_TEXT
         if is_text and stream.looks_binary:
-            raise stream.binary_error(f"{chosen} text")
-        yield TableFile(stream, chosen)
+            raise stream.binary_error(f"{format_name} text")
+        yield TableFile(stream, format_name)
 
 
 def _find_file(path: str, settings: CorpusSettings) -> SourceFile:
@@ -81,26 +83,27 @@ def _find_file(path: str, settings: CorpusSettings) -> SourceFile:
     if Path(path).is_dir():
         raise InputError(f"{path} is a folder. Name one file in it.")
     if "://" not in path:
-        filesystem, place = find_filesystem(path)
-        if not filesystem.exists(place):
+        filesystem, path_there = find_filesystem(path)
+        if not filesystem.exists(path_there):
             raise InputError(f"{path} does not exist. Name a file to read.")
-    found = find_sources([path], settings).sources
-    if len(found) != 1 or not isinstance(found[0], SourceFile):
+    sources = find_sources([path], settings).sources
+    if len(sources) != 1 or not isinstance(sources[0], SourceFile):
         raise InputError(f"{path} is not one file. Name the file to read.")
-    return found[0]
+    return sources[0]
 
 
 class _StandardInput:
-    """Looks like a file system with one file, which stays open when its reader is done."""
+    """Stands in for a file system that has one file, standard input."""
 
     def open(self, path: str, mode: str) -> Any:
-        """A file of its own over the same descriptor. A thread that waits at a quiet pipe holds the lock of
-        its file, and Python aborts at its end where that is sys.stdin's. Raises InputError where it is
-        closed.
+        """Opens a new file object over the descriptor of standard input, and leaves that open when it closes.
+
+        A thread that waits at a quiet pipe holds the lock of its file object; if that were sys.stdin, Python
+        would abort at exit. Raises InputError where standard input is closed.
         """
         if sys.stdin is None:
             raise InputError("Standard input is closed. Name a file, or redirect one: < FILE.")
         try:
             return open(sys.stdin.fileno(), "rb", closefd=False)
-        except OSError:  # something that was put in its place has none
+        except OSError:  # sys.stdin was replaced by an object without a descriptor
             return contextlib.nullcontext(sys.stdin.buffer)

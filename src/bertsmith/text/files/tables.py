@@ -1,4 +1,4 @@
-"""Formats of tables: how rows lie in a file, and how they are read with the line that each stands on.
+"""Formats of tables: how rows lie in a file, and how they are read, each with the line that it begins on.
 
 | format | by the ending | a row's values |
 | --- | --- | --- |
@@ -9,10 +9,11 @@
 | parquet | .parquet | as Parquet has them |
 | lines | .txt | one column called `text`, a row a line |
 
-Each format is one class below, and a row of `FORMATS`. Every command finds them there, by a file's ending or
-by the name that --format gives. A package adds its own in the entry-point group `bertsmith.table_formats`, by
-the ending without its dot: docs/add-a-table-format.md. It is imported when a file has that ending. So a
-folder, a recipe or a model can choose among what its user has installed, and can't say where code lies.
+Each format is one class below and one entry of `FORMATS`. Every command looks formats up there, by a file's
+ending or by the name that --format gives. A package adds its own in the entry-point group
+`bertsmith.table_formats`, under the ending without its dot: docs/add-a-table-format.md. It is imported when a
+file has that ending. So a folder, a recipe or a model can choose among the formats that its user installed,
+and can't name code to run.
 """
 
 import csv
@@ -44,23 +45,24 @@ csv.field_size_limit(LONGEST_LINE)
 
 
 class Record(NamedTuple):
-    """A row whole, its values by column, and its place for messages: 'a/train.tsv, line 12'."""
+    """A whole row: its values by column name, and its place for messages: 'a/train.tsv, line 12'."""
 
     fields: dict[str, Any]
     where: str
 
 
 class Row(NamedTuple):
-    """A row's values in the order of the columns asked for, and its place."""
+    """The values of the selected columns in the order of the selection, and the row's place for messages."""
 
     values: tuple[Any, ...]
     where: str
 
 
 class Selection(NamedTuple):
-    """What is asked of each row: `columns` by name or number, and behind them the `optional` ones, None where
-    there is no such column. Without a `header` columns of CSV and TSV have numbers only. `blank_lines`: lines
-    without text are rows too, of plain lines and of a table of one column.
+    """Which columns to read: `columns` by name or number, then the `optional` ones, None where they lack.
+
+    Without a `header`, columns of CSV and TSV have numbers only. With `blank_lines`, lines without text are
+    rows too, in plain lines and in a table of one column.
     """
 
     columns: Sequence[str | int]
@@ -70,43 +72,48 @@ class Selection(NamedTuple):
 
 
 class TableFormat(ABC):
-    """How rows lie in one kind of file. `records` is all that a format needs; whatever else is asked is made
-    of it, unless the format can do so with less. Everything raises InputError, naming file and line.
+    """How rows lie in one kind of file.
+
+    A format must define `records`; the other methods are built on it, and a format overrides those that it
+    can do with less work. All of them raise InputError naming file and line.
     """
 
-    NAME: ClassVar[str]  # as --format has it
-    ENDINGS: ClassVar[tuple[str, ...]]  # of files' names, in small letters
-    IS_TEXT: ClassVar[bool] = True  # False: bytes, which are neither decoded nor looked at for NULs
+    NAME: ClassVar[str]  # the value of --format
+    ENDINGS: ClassVar[tuple[str, ...]]  # of file names, in lower case
+    IS_TEXT: ClassVar[bool] = True  # False: binary, neither decoded nor checked for NUL bytes
     HAS_TYPES: ClassVar[bool] = True  # False: every cell is a string, which may spell a number
-    HAS_OWN_KEYS: ClassVar[bool] = False  # True: a row may leave columns out, so they are known by name only
+    HAS_OWN_KEYS: ClassVar[bool] = False  # True: a row may leave columns out, so columns have names only
 
     @abstractmethod
     def records(self, stream: SourceStream) -> Iterator[Record]:
-        """Every row whole, one at a time."""
+        """Yields every row with all of its columns, one at a time."""
 
     def names(self, stream: SourceStream, header: bool = True) -> list[str]:
-        """Those of the columns; of JSON the first object's keys. None where there is no row."""
+        """The names of the columns; of JSON, the keys of the first object. Empty where there is no row."""
         return [name for record in islice(self.records(stream), 1) for name in record.fields]
 
     def rows(self, stream: SourceStream, selection: Selection) -> Iterator[Row]:
-        """Every row, reduced to what is asked of it."""
-        picked: list[str] | None = None
+        """Yields every row, reduced to the columns of `selection`."""
+        column_names: list[str] | None = None
         for fields, where in self.records(stream):
-            if picked is None:
+            if column_names is None:
                 names = list(fields)
-                picked = [names[find_column(each, names, stream.name)] for each in selection.columns]
-            if missing := [name for name in picked if name not in fields]:
+                column_names = [
+                    names[find_column(column, names, stream.name)] for column in selection.columns
+                ]
+            if missing := [name for name in column_names if name not in fields]:
                 raise unknown_column(missing[0], list(fields), where)
-            yield Row((*(fields[name] for name in picked), *map(fields.get, selection.optional)), where)
+            yield Row((*(fields[name] for name in column_names), *map(fields.get, selection.optional)), where)
 
     def texts(self, stream: SourceStream, column: str) -> Iterator[Text]:
-        """(row number from 0, text) of a column that holds nothing but texts, as a corpus is built of; a null
-        is an empty text.
+        """Yields (row number from 0, text) of a column of texts, of which a corpus is built; a null is "".
+
+        Raises InputError for a cell of another type.
         """
         return _read_texts(self.records(stream), column)
 
     def row_count(self, stream: SourceStream) -> int | None:
-        """How many rows there are, where it is known before they are read."""
+        """The number of rows where the file tells it before they are read, else None."""
         return None
 
 
@@ -121,33 +128,38 @@ def _read_texts(records: Iterable[Record], column: str) -> Iterator[Text]:
 
 
 class SeparatedFormat(TableFormat):
-    """Rows of cells with a separator between them, the first of which names the columns."""
+    """CSV and TSV: rows of cells with a separator between them; the first row names the columns."""
 
     HAS_TYPES = False
     DIALECT: ClassVar[dict[str, Any]]
 
     def cells(self, stream: SourceStream) -> Iterator[tuple[int, list[str]]]:
-        """(number of the line it begins on, cells) of every row, the header too; a blank line has none."""
+        """Yields (number of the row's first line, cells) of every row, the header included.
+
+        A blank line is a row without cells.
+        """
         reader = csv.reader(stream.whole_lines(), **self.DIALECT)
         while True:
-            begins = reader.line_num + 1
+            first_line = reader.line_num + 1
             try:
-                yield begins, next(reader)
+                yield first_line, next(reader)
             except StopIteration:
                 return
             except csv.Error as error:
                 # With a quote that is never closed the reader stands at the end of the file by now.
                 raise InputError(
-                    f"{stream.name}, line {begins}: not valid {self.NAME.upper()} ({error})."
+                    f"{stream.name}, line {first_line}: not valid {self.NAME.upper()} ({error})."
                 ) from error
 
     def names(self, stream: SourceStream, header: bool = True) -> list[str]:
-        """Without a header '1', '2', ..."""
+        """The cells of the first row that isn't blank; without a header their numbers '1', '2', …"""
         first = next((row for _, row in self.cells(stream) if row), [])
         return _strip_names(first) if header else [str(number) for number in range(1, len(first) + 1)]
 
     def records(self, stream: SourceStream) -> Iterator[Record]:
-        """Each as long as the header, whose names differ."""
+        """Yields the rows as records. Raises InputError where two columns have one name, and for a row that
+        is longer or shorter than the header.
+        """
         rows = (row for row in self.cells(stream) if row[1])
         header = _strip_names(next(rows, (0, []))[1])
         require_different(header, header, stream.name)
@@ -160,21 +172,23 @@ class SeparatedFormat(TableFormat):
             yield Record(dict(zip(header, row)), f"{stream.name}, line {line}")
 
     def rows(self, stream: SourceStream, selection: Selection) -> Iterator[Row]:
-        every = self.cells(stream)
-        before = list[tuple[int, list[str]]]()  # blank lines: cells too, where there is no header
-        for first in every:
+        numbered_rows = self.cells(stream)
+        blank_rows = list[tuple[int, list[str]]]()  # blank lines in front; data too, where there is no header
+        for first in numbered_rows:
             if first[1]:
                 break
-            before.append(first)
+            blank_rows.append(first)
         else:
             return
         blank = [""] if selection.blank_lines and len(first[1]) == 1 else []
-        behind = every if selection.header else chain(before, [first], every)
+        data_rows = numbered_rows if selection.header else chain(blank_rows, [first], numbered_rows)
         names = _strip_names(first[1]) if selection.header else None
-        picked = [_column_index(column, names, stream.name) for column in selection.columns]
-        more = [names.index(name) if names and name in names else None for name in selection.optional]
-        needed = max(picked, default=-1) + 1
-        for line, row in ((line, row or blank) for line, row in behind if row or blank):
+        indices = [_column_index(column, names, stream.name) for column in selection.columns]
+        optional_indices = [
+            names.index(name) if names and name in names else None for name in selection.optional
+        ]
+        needed = max(indices, default=-1) + 1
+        for line, row in ((line, row or blank) for line, row in data_rows if row or blank):
             where = f"{stream.name}, line {line}"
             if len(row) < needed:
                 hint = separator_advice(["\t"]) if self.NAME == "csv" and "\t" in "".join(row) else ""
@@ -186,27 +200,29 @@ class SeparatedFormat(TableFormat):
                 _require_no_more(row, names, where, "the header")
             elif self.NAME == "csv":  # in TSV, where a text holds no tab, STS-B has sources behind some rows
                 _require_no_more(row, first[1], where, "the first row")
-            optional = (None if index is None or index >= len(row) else row[index] for index in more)
-            yield Row((*(row[index] for index in picked), *optional), where)
+            optional = (
+                None if index is None or index >= len(row) else row[index] for index in optional_indices
+            )
+            yield Row((*(row[index] for index in indices), *optional), where)
 
     def texts(self, stream: SourceStream, column: str) -> Iterator[Text]:
-        """Blank lines are counted too."""
+        """Yields (row number from 0, text); blank lines are left out, but count in the numbers."""
         rows = self.cells(stream)
         header = _strip_names(next((row for _, row in rows if row), []))
         if not header:
             return
         _require_one_column(header, stream.name, column)
-        at = header.index(column)
+        index = header.index(column)
         for number, (line, row) in enumerate(rows):
             if not row:
                 continue
-            if len(row) <= at:
+            if len(row) <= index:
                 raise InputError(
                     f"{stream.name}, line {line}: expected {len(header)} columns, found {len(row)}. Mend the "
                     "row or remove it."
                 )
             _require_no_more(row, header, f"{stream.name}, line {line}", "the header")
-            yield str(number), row[at]
+            yield str(number), row[index]
 
 
 class CsvFormat(SeparatedFormat):
@@ -236,19 +252,21 @@ def _column_index(column: str | int, names: Sequence[str] | None, where: str) ->
     return number - 1
 
 
-def _require_no_more(row: Sequence[str], header: Sequence[str], where: str, named: str) -> None:
-    """Raises InputError for values behind the last column: where a separator in a text isn't quoted, the
-    rest of the text would be lost, or be taken for another column.
+def _require_no_more(row: Sequence[str], header: Sequence[str], where: str, header_name: str) -> None:
+    """Raises InputError for values behind the last column of `header`, which messages call `header_name`.
+
+    They mostly come of a separator in a text that isn't quoted: the rest of the text would be lost, or be
+    taken for another column.
     """
     if len(row) > len(header) and any(field.strip() for field in row[len(header) :]):
         raise InputError(
-            f"{where}: expected {len(header)} columns as in {named}, found {len(row)}. Put a text that "
+            f"{where}: expected {len(header)} columns as in {header_name}, found {len(row)}. Put a text that "
             "holds the separator between quotes (in CSV), or remove the row."
         )
 
 
 class JsonLinesFormat(TableFormat):
-    """An object a line."""
+    """JSON lines: one object a line, blank lines between them allowed."""
 
     NAME = "jsonl"
     ENDINGS: ClassVar[tuple[str, ...]] = (".jsonl", ".ndjson")
@@ -271,7 +289,7 @@ class JsonLinesFormat(TableFormat):
 
 
 class JsonFormat(JsonLinesFormat):
-    """One list of objects, which is read whole, or an object a line after all."""
+    """One JSON list of objects, read whole; a file that doesn't begin with [ is read as JSON lines."""
 
     NAME = "json"
     ENDINGS = (".json",)
@@ -282,15 +300,15 @@ class JsonFormat(JsonLinesFormat):
             yield from read_json_records(text.split("\n"), name)
             return
         try:
-            listed = parse_json(text, with_distinct_keys)
+            records = parse_json(text, with_distinct_keys)
         except (ValueError, RecursionError) as error:
             raise InputError(
                 f"{name}: expected one JSON list of objects, but it is not valid JSON ({error})."
             ) from error
-        for number, record in enumerate(listed, start=1):
+        for number, record in enumerate(records, start=1):
             if not isinstance(record, dict):
-                kind = type(record).__name__
-                raise InputError(f"{name}, item {number}: expected a JSON object, found {kind}.")
+                type_name = type(record).__name__
+                raise InputError(f"{name}, item {number}: expected a JSON object, found {type_name}.")
             yield Record(record, f"{name}, item {number}")
 
 
@@ -299,7 +317,10 @@ def read_json_records(
     name: str,
     advice: str = "Mend the line, or name another format with --format.",
 ) -> Iterator[Record]:
-    """The object of every line that isn't blank."""
+    """Yields the object of every line that isn't blank.
+
+    `name` is the file's name in messages, `advice` the last sentence of that for a line which is no JSON.
+    """
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
@@ -316,7 +337,7 @@ def read_json_records(
 
 
 class ParquetFormat(TableFormat):
-    """Columns, of which those that are asked for are read, some hundred rows at a time."""
+    """Parquet, of which only the selected columns are read, 256 rows at a time."""
 
     NAME = "parquet"
     ENDINGS = (".parquet",)
@@ -331,7 +352,7 @@ class ParquetFormat(TableFormat):
             return int(pq.read_metadata(file).num_rows)
 
     def records(self, stream: SourceStream) -> Iterator[Record]:
-        """The names of its columns differ."""
+        """Yields the rows as records. Raises InputError where two columns have one name."""
 
         def choose(schema: pa.Schema) -> list[str]:
             names: list[str] = schema.names
@@ -348,36 +369,46 @@ class ParquetFormat(TableFormat):
                     yield Record(dict(zip(names, values)), f"{stream.name}, row {number}")
 
     def rows(self, stream: SourceStream, selection: Selection) -> Iterator[Row]:
-        chosen: list[str | None] = []  # None: a column that there isn't
+        column_names: list[str | None] = []  # None: an optional column that the file lacks
 
         def choose(schema: pa.Schema) -> list[str]:
             names = schema.names
-            chosen.extend(names[find_column(column, names, stream.name)] for column in selection.columns)
-            chosen.extend(name if name in names else None for name in selection.optional)
-            read = list(dict.fromkeys(name for name in chosen if name is not None))
-            require_different(names, read, stream.name)  # Parquet is read by name
-            return read
+            column_names.extend(
+                names[find_column(column, names, stream.name)] for column in selection.columns
+            )
+            column_names.extend(name if name in names else None for name in selection.optional)
+            distinct_names = list(dict.fromkeys(name for name in column_names if name is not None))
+            require_different(names, distinct_names, stream.name)  # pyarrow reads columns by name
+            return distinct_names
 
         row = 0
         with stream.seekable() as file:
             for batch in read_record_batches(file, stream.name, choose):
-                nothing = [None] * batch.num_rows
-                columns = (read_column(batch, name, stream.name, row) if name else nothing for name in chosen)
-                rows: Iterable[tuple[Any, ...]] = zip(*columns) if chosen else repeat((), batch.num_rows)
+                nulls = [None] * batch.num_rows
+                columns = (
+                    read_column(batch, name, stream.name, row) if name else nulls for name in column_names
+                )
+                rows: Iterable[tuple[Any, ...]] = (
+                    zip(*columns) if column_names else repeat((), batch.num_rows)
+                )
                 for values in rows:
                     row += 1
                     yield Row(values, f"{stream.name}, row {row}")
 
     def texts(self, stream: SourceStream, column: str) -> Iterator[Text]:
-        """Of a column of strings, whatever Arrow's type for them."""
+        """Yields (row number from 0, text) of a column of any of Arrow's string types; a null is ""."""
 
         def choose(schema: pa.Schema) -> list[str]:
             _require_one_column(schema.names, stream.name, column)
-            kind = value_type(schema.field(column).type)
+            column_type = value_type(schema.field(column).type)
             if not (
-                pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+                pa.types.is_string(column_type)
+                or pa.types.is_large_string(column_type)
+                or pa.types.is_string_view(column_type)
             ):
-                raise InputError(f"{stream.name}: expected text in the column {column!r}, found {kind}.")
+                raise InputError(
+                    f"{stream.name}: expected text in the column {column!r}, found {column_type}."
+                )
             return [column]
 
         row = 0
@@ -389,7 +420,7 @@ class ParquetFormat(TableFormat):
 
 
 class LinesFormat(TableFormat):
-    """Plain text, a row a line; a blank line is none, unless it is asked for."""
+    """Plain text: one row a line. Blank lines are left out unless the selection asks for them."""
 
     NAME = "lines"
     ENDINGS = (".txt",)
@@ -410,9 +441,9 @@ class LinesFormat(TableFormat):
                 yield Row(values, f"{stream.name}, line {number}")
 
 
-def require_different(names: Sequence[str], read: Iterable[str], where: str) -> None:
-    """Raises InputError when one of the names that are `read` is that of several columns."""
-    for name in read:
+def require_different(names: Sequence[str], read_names: Iterable[str], where: str) -> None:
+    """Raises InputError where several columns share one of the names that are read."""
+    for name in read_names:
         if names.count(name) > 1:
             raise InputError(f"{where}: several columns are called {name!r}. Rename all but one of them.")
 
@@ -436,53 +467,56 @@ FORMATS: dict[str, TableFormat] = {
 
 
 def register(format: TableFormat) -> TableFormat:
-    """Makes a format known, in this process, by its name and its endings. Raises ValueError where one of them
-    is another format's.
+    """Adds a format to `FORMATS` of this process and returns it.
+
+    Raises ValueError where its name or one of its endings is another format's.
     """
-    taken = {ending for each in FORMATS.values() for ending in each.ENDINGS}
-    if format.NAME in FORMATS or taken.intersection(format.ENDINGS):
+    known_endings = {ending for known_format in FORMATS.values() for ending in known_format.ENDINGS}
+    if format.NAME in FORMATS or known_endings.intersection(format.ENDINGS):
         raise ValueError(f"there is a table format {format.NAME!r}, or one of {format.ENDINGS}, already")
     FORMATS[format.NAME] = format
     return format
 
 
 def find_format(name: str) -> TableFormat | None:
-    """The format of that name, ours or an installed package's."""
+    """The format called `name`, of Bertsmith or of an installed package; None if there is none."""
     return FORMATS.get(name) or _load_installed(name)
 
 
 def find_format_by_ending(ending: str) -> TableFormat | None:
-    """The format of files whose names end so, in small letters, without that of a compression."""
-    there = (each for each in FORMATS.values() if ending in each.ENDINGS)
-    return next(there, None) or _load_installed(ending.removeprefix("."))
+    """The format of files with that ending, in lower case and without a compression's; None if none."""
+    formats = (known_format for known_format in FORMATS.values() if ending in known_format.ENDINGS)
+    return next(formats, None) or _load_installed(ending.removeprefix("."))
 
 
 def table_endings(format: str | None, ending: str) -> dict[str, str]:
-    """Which ending tells which format: ours, and of the installed ones what a file may need that has this
-    `ending` or is said to have the `format`.
+    """Ending → name of the format, for all known formats.
+
+    The installed format that is called `format`, or that reads files with this `ending`, is imported first
+    and is among them.
     """
     if format is not None:
         find_format(format)
     find_format_by_ending(ending)
-    return {ending: each.NAME for each in FORMATS.values() for ending in each.ENDINGS}
+    return {ending: known_format.NAME for known_format in FORMATS.values() for ending in known_format.ENDINGS}
 
 
-@cache  # a folder may have many files of an ending that tells none
+@cache  # a folder may have many files with an ending that no format has
 def _load_installed(name: str) -> TableFormat | None:
-    """By its entry point, which imports it. Raises InputError for one that is no format."""
-    point = next(iter(entry_points(group=GROUP, name=name)), None)
-    if point is None:
+    """Imports the format of an entry point; None without one. Raises InputError if it is no format."""
+    entry_point = next(iter(entry_points(group=GROUP, name=name)), None)
+    if entry_point is None:
         return None
-    origin = f"The table format {name!r} ({point.value})"
+    origin = f"The table format {name!r} ({entry_point.value})"
     try:
-        kind = point.load()
+        format_class = entry_point.load()
     except (ImportError, AttributeError) as error:
         raise InputError(f"{origin} can't be imported: {error}.") from error
-    if not (isinstance(kind, type) and issubclass(kind, TableFormat)):
+    if not (isinstance(format_class, type) and issubclass(format_class, TableFormat)):
         raise InputError(f"{origin} is not a subclass of bertsmith.text.files.tables.TableFormat.")
-    if kind.__abstractmethods__ or name not in (
-        kind.NAME,
-        *(each.removeprefix(".") for each in kind.ENDINGS),
+    if format_class.__abstractmethods__ or name not in (
+        format_class.NAME,
+        *(ending.removeprefix(".") for ending in format_class.ENDINGS),
     ):
         raise InputError(f"{origin} must have records(), and be called {name!r} or have the ending .{name}.")
-    return FORMATS.get(kind.NAME) or register(kind())
+    return FORMATS.get(format_class.NAME) or register(format_class())

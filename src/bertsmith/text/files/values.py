@@ -1,8 +1,8 @@
-"""What a table's cell means as a text, a number, a label or several labels; errors name file and line.
+"""Reads a table's cell as a text, a number, a label or several labels; errors name file and line.
 
-`where` is the place a reader gave with the row: 'train.tsv, line 12'. A cell means the same in every format,
-though CSV and TSV hold nothing but text, and pandas writes whole numbers beside a null as fractions:
-`as_category` has the rule, for labels too.
+`where` is the row's place as its reader gave it: 'train.tsv, line 12'. A cell means the same in every format,
+although CSV and TSV hold nothing but text and pandas writes whole numbers beside a null as fractions:
+`as_category` has the rule.
 """
 
 import math
@@ -16,11 +16,11 @@ from bertsmith.errors import InputError
 
 LARGEST = 1e18
 ID = "id"  # the column that is carried over to the predictions
-_WHOLE = re.compile(r"(-?(?:0|[1-9]\d*))(?:\.0+)?")  # "1.0": an integer that pandas took for a fraction
-_LARGE = re.compile(r"-?\d(?:\.\d+)?e\+\d+")  # "1e+16": such a one that is large
+_WHOLE = re.compile(r"(-?(?:0|[1-9]\d*))(?:\.0+)?")  # "1.0": an integer that pandas wrote as a float
+_LARGE = re.compile(r"-?\d(?:\.\d+)?e\+\d+")  # "1e+16": a large integer that pandas wrote as a float
 _NUMBER = r"(?:[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[Tt]rue|[Ff]alse|None|null|nan|NaN)"
 _NUMBERS = rf"{_NUMBER}(?:[\s,]+{_NUMBER})*"
-# As Python, pandas, NumPy, JSON and PostgreSQL print a list, a tuple, a set or an array.
+# A list, a tuple, a set or an array as Python, pandas, NumPy, JSON and PostgreSQL print it.
 _PRINTED = re.compile(
     rf"""\[\s*(?:['"].*|{_NUMBERS}[\s,]*)?\] | \(\s*(?:['"].*|{_NUMBERS},[\s,]*)?\) | \(\s*{_NUMBER},.*\)
     | \{{.*\}} | (?:array|tensor|set|frozenset)\(.*\)""",
@@ -30,7 +30,7 @@ _BRACKETS = (("[", "]"), ("(", ")"))
 _MULTI_HOT = {
     word: holds for holds, words in enumerate(("0 false f no n", "1 true t yes y")) for word in words.split()
 }
-# Lines of pandas that make text of other types, by the beginning of a type's name; of any other the last.
+# Beginning of a type's name → a line of pandas that turns such a column into text; "" fits every type.
 _CONVERSIONS = {
     "list<item: struct": 'table["COLUMN"] = [" ".join(x["KEY"] for x in row) for row in table["COLUMN"]]',
     "list<item: list": 'table["COLUMN"] = [dict(row)["KEY"] for row in table["COLUMN"]]',  # of a map
@@ -43,8 +43,9 @@ _CONVERSIONS = {
 
 
 def is_blank(value: Any) -> bool:
-    """Whether a cell is empty: null, NaN, or white space alone, which in CSV is all that a null can be. Other
-    characters that can't be seen are as white space: U+200B, a BOM, U+0000.
+    """Whether a cell is empty: null, NaN, or white space alone, which is how CSV spells a null.
+
+    Invisible characters count as white space: U+200B, a byte-order mark, U+0000.
     """
     if isinstance(value, str):
         return all(mark.isspace() or unicodedata.category(mark) in ("Cc", "Cf") for mark in value)
@@ -52,33 +53,33 @@ def is_blank(value: Any) -> bool:
 
 
 def as_text(value: Any, where: str) -> str:
-    """A string as it is; a null and NaN are the empty text, which `is_blank` tells beforehand.
+    """The cell as a text: a string as it is, a null and NaN as "" (`is_blank` tells these beforehand).
 
-    Raises InputError for numbers, lists and the like, which come of naming the wrong column, with their type
-    and a line that makes texts of such a column.
+    Raises InputError for numbers, lists and the like, which mostly mean that the wrong column was named; the
+    message has their type and a line of pandas that turns such a column into text.
     """
     if isinstance(value, str):
         return value
     if is_blank(value):
         return ""
     kind = _type_name(value)
-    line = next(line for start, line in _CONVERSIONS.items() if kind.startswith(start))
+    conversion = next(conversion for start, conversion in _CONVERSIONS.items() if kind.startswith(start))
     raise InputError(
         f"{where}: expected a text, found {_shorten(value)} of type {kind}. Is it the right column? If it "
-        f"is, make it text, for instance in pandas: {line}"
+        f"is, make it text, for instance in pandas: {conversion}"
     )
 
 
 def as_id(value: Any) -> str | int | None:
-    """What a file calls a row, to be known again among the predictions; None where it has no name."""
+    """The id of a row, which is carried over to its prediction: a string, an integer, or None."""
     return value if value is None or isinstance(value, str | int) else str(value)
 
 
 def as_number(value: Any, where: str) -> float:
-    """A finite number, or a string that spells one with a point: '4.25', '1e-3', blanks around allowed.
+    """The cell as a finite number; a string may spell it with a decimal point: '4.25', ' 1e-3 '.
 
-    Raises InputError for anything else, NaN, infinity and an empty cell among it, and for one beyond
-    `LARGEST`: models compute in float32, whose squares end at 1e38.
+    Raises InputError for anything else, including NaN, infinity and an empty cell, and for a number beyond
+    ±`LARGEST`: models compute in float32, in which a larger square overflows.
     """
     spelled = isinstance(value, str) and "_" not in value  # float() takes 1_000 for a thousand
     if spelled or (isinstance(value, int | float | Decimal) and not isinstance(value, bool)):
@@ -98,7 +99,7 @@ def as_number(value: Any, where: str) -> float:
 
 
 def as_label(value: Any, where: str) -> str:
-    """A label's name, by the rule of `as_category`.
+    """The cell as a label's name, by the rule of `as_category`.
 
     Raises InputError for an empty cell, and for a list, even one that was printed into a cell.
     """
@@ -114,29 +115,31 @@ def as_label(value: Any, where: str) -> str:
 
 
 def as_category(value: Any) -> str:
-    """A category's or a label's name, the same however a table's writer spells it: 1, 1.0, "1" and "1.0" are
-    '1', 1e16 and "1e+16" '10000000000000000', True and "true" 'True'. Any other text is as it is but for
-    blanks around it: "007", "1e5", "3.10", "NA". Other numbers are spelled as Python does.
+    """The name of a category or label, the same however the table's writer spelled it.
+
+    1, 1.0, "1" and "1.0" are '1'; 1e16 and "1e+16" are '10000000000000000'; True and "true" are 'True'. Any
+    other text loses the blanks around it and stays as it is: "007", "1e5", "3.10", "NA". Other numbers are
+    spelled as Python spells them.
     """
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
     spelled = format(value, "f") if isinstance(value, Decimal) else str(value).strip()
     if spelled.lower() in ("true", "false"):
         return spelled.capitalize()
-    if whole := _WHOLE.fullmatch(spelled):
-        return "0" if whole[1] == "-0" else whole[1]
+    if integer := _WHOLE.fullmatch(spelled):
+        return "0" if integer[1] == "-0" else integer[1]
     if _LARGE.fullmatch(spelled) and float(spelled).is_integer():
         return str(int(float(spelled)))
     return spelled
 
 
 def as_labels(value: Any, where: str, separator: str = ",", names: Sequence[str] = ()) -> tuple[str, ...]:
-    """Any number of labels, in order and each once: a list of them, or a string cut at `separator`; or, given
-    the `names` of all labels, a multi-hot list: 0 or 1 for each of them.
+    """The labels of a cell, in order and without repeats.
 
-    A null, an empty string and an empty list are no labels at all: a valid row where there may be several.
-    Raises InputError for anything else: a list that was printed into a cell ("['a', 'b']"), probabilities,
-    and a multi-hot list without names.
+    The cell is a list of labels or a string that is cut at `separator`. Given the `names` of all labels, it
+    may also be a multi-hot list with a 0 or 1 for each of them. A null, an empty string and an empty list
+    hold no labels, which is valid in multi-label data. Raises InputError for anything else: a list that was
+    printed into a cell ("['a', 'b']"), probabilities, and a multi-hot list without names.
     """
     if is_blank(value):
         return ()
@@ -159,10 +162,10 @@ def as_labels(value: Any, where: str, separator: str = ",", names: Sequence[str]
             name for name, hot in zip(names, value, strict=True) if _MULTI_HOT[as_category(hot).lower()]
         )
     labels = tuple(as_label(label, where) for label in value)
-    once = tuple(dict.fromkeys(labels))
-    if len(once) < len(labels) and is_multi_hot(value):
+    distinct = tuple(dict.fromkeys(labels))
+    if len(distinct) < len(labels) and is_multi_hot(value):
         raise InputError(
-            f"{where}: expected names of labels, found {' and '.join(sorted(once))} for each of "
+            f"{where}: expected names of labels, found {' and '.join(sorted(distinct))} for each of "
             f"{len(value)}: {shown(value)}. Name them in this order (labels=NAME,NAME,…), or write the names "
             "of those that hold."
         )
@@ -171,21 +174,23 @@ def as_labels(value: Any, where: str, separator: str = ",", names: Sequence[str]
             f"{where}: expected names of labels, found numbers with fractions: {shown(value)}. Write the "
             "names of those that hold."
         )
-    return once
+    return distinct
 
 
 def is_multi_hot(values: Iterable[Any]) -> bool:
-    """Whether each says that something holds or doesn't: 0 and 1, false and true, no and yes."""
+    """Whether every value is one of a pair such as 0 and 1, false and true, no and yes."""
     return all(as_category(value).lower() in _MULTI_HOT for value in values)
 
 
 def _split_labels(value: str, where: str, separator: str) -> list[str]:
-    """A cell's labels. Raises InputError for a printed list, of which the separator would tear brackets."""
+    """Cuts a cell at the separator. Raises InputError for a printed list, whose brackets would be torn."""
     parts = [part for part in value.split(separator) if part.strip()]
-    torn = any(part.count(opening) != part.count(closing) for part in parts for opening, closing in _BRACKETS)
+    has_open_brackets = any(
+        part.count(opening) != part.count(closing) for part in parts for opening, closing in _BRACKETS
+    )
     stripped = value.strip()
-    around = any(stripped[0] == opening and stripped[-1] == closing for opening, closing in _BRACKETS)
-    if is_printed(value) or (torn and around):
+    is_bracketed = any(stripped[0] == opening and stripped[-1] == closing for opening, closing in _BRACKETS)
+    if is_printed(value) or (has_open_brackets and is_bracketed):
         raise InputError(
             f"{where}: expected labels with {separator!r} between them, found a printed list, "
             f"{shown(value)}. Save the table as JSON lines or Parquet, which hold lists; or, of 0 and 1, "
@@ -200,8 +205,8 @@ def is_printed(cell: str) -> bool:
 
 
 def shown(value: Any) -> str:
-    """A value and its type for messages, cut to what can be read."""
-    if value is None or (isinstance(value, str) and not value):  # others may not say what equals them
+    """A value and its type for messages, shortened to 60 characters; "nothing" for None and ""."""
+    if value is None or (isinstance(value, str) and not value):  # `not value` of an array may raise
         return "nothing"
     return f"{_shorten(value)} ({type(value).__name__})"
 
@@ -212,8 +217,8 @@ def _shorten(value: Any) -> str:
 
 
 def _type_name(value: Any) -> str:
-    """As Parquet calls it, or Python where it has none."""
-    import pyarrow as pa  # here, for cells are read where it isn't imported
+    """The name of a value's type in Parquet, or in Python where Parquet has no such type."""
+    import pyarrow as pa  # here, since light commands read cells without pyarrow
 
     try:
         return str(pa.scalar(value).type)

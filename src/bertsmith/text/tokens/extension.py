@@ -186,7 +186,7 @@ def _choose_words(
         prefix=model.continuing_subword_prefix,
         longest=model.max_input_chars_per_word,
     )
-    return words, {each.word: spelt[each.word] for each in words}, []
+    return words, {word.word: spelt[word.word] for word in words}, []
 
 
 def remove_extension(tokenizer: Tokenizer, extension: Extension) -> Tokenizer:
