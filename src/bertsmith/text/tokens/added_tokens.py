@@ -1,4 +1,4 @@
-"""Tokens that were added to a vocabulary later, in each of the places where transformers keeps them.
+"""Reads tokens that were added to a vocabulary later, from each of the places where transformers keeps them.
 
 tokenizer.json            in added_tokens, with how a text is searched for them
 tokenizer_config.json     since 4.34 in added_tokens_decoder: id → the same; it wins over tokenizer.json
@@ -41,46 +41,53 @@ class _ExtraSpecialTokens(Component):
 def read_added_tokens(
     folder: Path, config: dict[str, Any], in_file: Iterable[dict[str, Any]], vocabulary: Mapping[str, int]
 ) -> list[AddedToken]:
-    """In the order of their ids. `config` is what the settings beside the vocabulary hold, `in_file` the
-    added_tokens of a tokenizer.json, `vocabulary` the model's own pieces, behind which a token without an id
-    gets the next one.
+    """All added tokens of a folder in the order of their ids.
 
-    Raises TokenizerError naming the first that is none.
+    `config` is the content of tokenizer_config.json, `in_file` the added_tokens of tokenizer.json, and
+    `vocabulary` the model's own tokens: a token without an id gets the next free one behind these.
+    Raises TokenizerError naming the first entry that is no token.
     """
-    listed, extra = (
+    decoder, extra = (
         config.get("added_tokens_decoder"),
         _read_extra_tokens(config, EXTRA_SPECIAL_TOKENS, folder),
     )
     from_file = [AddedToken.model_validate(token) for token in in_file]
-    if listed is not None:
+    if decoder is not None:
         content = _validate(
-            _AddedTokensDecoder, {"added_tokens_decoder": listed}, folder / "tokenizer_config.json"
+            _AddedTokensDecoder, {"added_tokens_decoder": decoder}, folder / "tokenizer_config.json"
         )
         from_settings = content.added_tokens_decoder.items()
         added = [*from_file, *(AddedToken(id=number, **dict(token)) for number, token in from_settings)]
     else:
-        special = {token.content for token in _read_extra_tokens(config, EXTRA_SPECIAL_TOKENS[:1], folder)}
-        added = [*_read_older_versions(folder, special.union(_named_tokens(config))), *from_file]
+        special_names = {
+            token.content for token in _read_extra_tokens(config, EXTRA_SPECIAL_TOKENS[:1], folder)
+        }
+        added = [*_read_older_versions(folder, special_names.union(_named_tokens(config))), *from_file]
     tokens = {token.content: token for token in added}
     extra += [_special_token(name) for name in _named_tokens(config) if name in vocabulary]
-    free = count(max([*vocabulary.values(), *(token.id for token in added)], default=-1) + 1)
+    free_ids = count(max([*vocabulary.values(), *(token.id for token in added)], default=-1) + 1)
     for token in extra:
         if token.content not in tokens:
-            number = vocabulary[token.content] if token.content in vocabulary else next(free)
+            number = vocabulary[token.content] if token.content in vocabulary else next(free_ids)
             tokens[token.content] = AddedToken(id=number, **dict(token))
     return sorted(tokens.values(), key=lambda token: token.id)
 
 
 def add_tokens(backend: Backend, added: list[AddedToken], special: dict[str, str]) -> None:
-    """All but `special`, which the backend has, in this order, each under the next free id."""
+    """Adds tokens to the backend in this order, each under the next free id.
+
+    The `special` tokens are left out, since the backend has them already.
+    """
     others = [token for token in added if token.content not in special.values()]
     backend.add_tokens([tokenizers.AddedToken(**token.model_dump(exclude={"id"})) for token in others])
 
 
 def require_searchable(backend: Backend, path: Path) -> None:
-    """Raises TokenizerError for added tokens by which the library cuts texts to bits, or panics."""
+    """Raises TokenizerError for added tokens that make the library split every character, or panic."""
     normalizer, tokens = backend.normalizer, backend.get_added_tokens_decoder().values()
-    taking = {token.normalized for token in tokens if token.rstrip}  # the two kinds are searched one by one
+    strip_right = {
+        token.normalized for token in tokens if token.rstrip
+    }  # the two kinds are searched one by one
     for token in tokens:
         spelling = token.content
         if token.normalized and normalizer is not None:
@@ -91,7 +98,7 @@ def require_searchable(backend: Backend, path: Path) -> None:
                 "therefore found between any two characters of a text. Set its `normalized` to false, or "
                 "remove it."
             )
-        if token.lstrip and not token.rstrip and token.normalized in taking and spelling.isspace():
+        if token.lstrip and not token.rstrip and token.normalized in strip_right and spelling.isspace():
             raise TokenizerError(
                 f"{path}: the added token {token.content!r} is white space and takes that in front of it "
                 "(lstrip), which another takes that stands before it (rstrip): the tokenizers library stops "
@@ -100,14 +107,18 @@ def require_searchable(backend: Backend, path: Path) -> None:
 
 
 def _read_older_versions(folder: Path, special: set[str]) -> list[AddedToken]:
-    """added_tokens.json. Of an uncased tokenizer, text and a token that isn't special are compared in small
-    letters.
+    """The tokens of added_tokens.json, which says nothing of how they are searched for.
+
+    A token that isn't `special` is compared with the text after normalization, so in lower case by an uncased
+    tokenizer.
     """
     path = folder / ADDED_TOKENS
     if not path.exists():
         return []
-    named = _validate(_AddedTokensMap, {"added_tokens": read_object(path, "added tokens (token → id)")}, path)
-    tokens = [(_special_token(name), number) for name, number in named.added_tokens.items()]
+    file_content = _validate(
+        _AddedTokensMap, {"added_tokens": read_object(path, "added tokens (token → id)")}, path
+    )
+    tokens = [(_special_token(name), number) for name, number in file_content.added_tokens.items()]
     return [
         AddedToken(id=number, **dict(token) | ({} if token.content in special else _PLAIN))
         for token, number in tokens
@@ -115,18 +126,21 @@ def _read_older_versions(folder: Path, special: set[str]) -> list[AddedToken]:
 
 
 def _read_extra_tokens(config: dict[str, Any], keys: tuple[str, ...], folder: Path) -> list[SearchedToken]:
-    """Special tokens beside those that have a role; some folders give each a name."""
-    given: Any = next(filter(None, map(config.get, keys)), [])
-    values = given.values() if isinstance(given, dict) else given
+    """The special tokens without a role under the first of `keys` that the settings have.
+
+    They are a list or, in some folders, an object of names. Raises TokenizerError for anything else.
+    """
+    declared: Any = next(filter(None, map(config.get, keys)), [])
+    values = declared.values() if isinstance(declared, dict) else declared
     if not isinstance(values, Iterable) or isinstance(values, str):
         raise TokenizerError(
-            f"{folder / 'tokenizer_config.json'}: extra_special_tokens is {given!r}; expected a list."
+            f"{folder / 'tokenizer_config.json'}: extra_special_tokens is {declared!r}; expected a list."
         )
-    usual = dict(_special_token("?")) | {"content": None}
+    defaults = dict(_special_token("?")) | {"content": None}
     tokens = [
-        usual | {"content": value}
+        defaults | {"content": value}
         if not isinstance(value, dict)
-        else usual | {key: flag for key, flag in value.items() if key != "__type"} | {"special": True}
+        else defaults | {key: flag for key, flag in value.items() if key != "__type"} | {"special": True}
         for value in values
     ]
     return _validate(
@@ -135,7 +149,7 @@ def _read_extra_tokens(config: dict[str, Any], keys: tuple[str, ...], folder: Pa
 
 
 def _named_tokens(config: dict[str, Any]) -> list[str]:
-    """Tokens that the settings name by a role, the five and any others."""
+    """The tokens that the settings name by a role: every key that ends with "_token"."""
     values = (value for key, value in config.items() if key.endswith("_token"))
     contents = (value.get("content") if isinstance(value, dict) else value for value in values)
     return [content for content in contents if isinstance(content, str)]
@@ -145,14 +159,14 @@ _PLAIN = {"special": False, "normalized": True}
 
 
 def _special_token(token: str) -> SearchedToken:
-    """As transformers takes a special token that it knows by its name alone."""
+    """A special token of which only the name is known, with the flags that transformers gives it."""
     return SearchedToken(
         content=token, special=True, single_word=False, lstrip=False, rstrip=False, normalized=False
     )
 
 
-def _validate(kind: type[Kind], content: dict[str, Any], path: Path) -> Kind:
+def _validate(model_class: type[Kind], content: dict[str, Any], path: Path) -> Kind:
     try:
-        return kind.model_validate_json(json.dumps(content))
+        return model_class.model_validate_json(json.dumps(content))
     except ValidationError as error:
-        raise TokenizerError(f"{path}: {first_problem(error, kind)}") from None
+        raise TokenizerError(f"{path}: {first_problem(error, model_class)}") from None

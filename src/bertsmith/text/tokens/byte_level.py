@@ -1,4 +1,4 @@
-"""Byte-level byte pairs as RoBERTa has them: no text is unknown, and a leading space belongs to the word."""
+"""RoBERTa's byte-level BPE: no text is unknown, and a leading space belongs to its word."""
 
 from pathlib import Path
 
@@ -10,12 +10,15 @@ from bertsmith.text.tokens.tokenizer_json import read_object, read_text, require
 
 #: The 256 characters by which a byte-level vocabulary writes the 256 bytes.
 BYTE_SYMBOLS = frozenset(pre_tokenizers.ByteLevel.alphabet())
-#: Those of bytes that no UTF-8 has (RFC 3629, section 1): vocabularies of GPT-NeoX and ModernBERT lack them.
+#: Symbols of bytes that never occur in UTF-8 (RFC 3629, section 1); GPT-NeoX and ModernBERT lack them.
 _IN_NO_TEXT = frozenset(map(chr, (0xC0, 0xC1, *range(0xF5, 0x100))))
 
 
 def read_byte_pairs(path: Path) -> tuple[dict[str, int], list[tuple[str, str]]]:
-    """RoBERTa as published: `path` is vocab.json (piece → id), beside it merges.txt (one pair a line)."""
+    """(vocabulary, merges) of RoBERTa's files: vocab.json (token → id) at `path`, and merges.txt beside it.
+
+    Raises TokenizerError for an id that is no integer, and for a line of merges.txt that is no pair.
+    """
     vocabulary = read_object(path, "a byte-level vocabulary (piece → id)")
     require_pieces(len(vocabulary), path)
     if not all(type(number) is int for number in vocabulary.values()):
@@ -43,7 +46,7 @@ def build_byte_level_backend(
     add_prefix_space: bool,
     trim_offsets: bool = True,
 ) -> Backend:
-    """RoBERTa's tokenizer. Raises TokenizerError when a merge makes a piece that the vocabulary lacks."""
+    """RoBERTa's tokenizer. Raises TokenizerError for a merge whose token the vocabulary lacks."""
     try:
         model = models.BPE(vocabulary, merges, continuing_subword_prefix="", end_of_word_suffix="")
     except Exception as error:  # the library raises nothing narrower
@@ -59,7 +62,7 @@ def build_byte_level_backend(
 def build_roberta_processor(
     backend: Backend, special: dict[str, str], *, trim_offsets: bool
 ) -> processors.RobertaProcessing:
-    """Of a text that was split by byte-level rules: special tokens, and offsets without blanks."""
+    """RoBERTa's post-processor: adds special tokens and, with `trim_offsets`, takes blanks out of offsets."""
     vocabulary, sep, cls = backend.get_vocab(), special["sep"], special["cls"]
     return processors.RobertaProcessing(
         (sep, vocabulary[sep]),
@@ -70,7 +73,7 @@ def build_roberta_processor(
 
 
 def has_roberta_rules(backend: Backend) -> bool:
-    """True where `build_byte_level_backend` of the same vocabulary and merges gives the same ids."""
+    """Whether `build_byte_level_backend` gives the same ids with the same vocabulary and merges."""
     model, pre_tokenizer = backend.model, backend.pre_tokenizer
     return (
         isinstance(model, models.BPE)
@@ -82,14 +85,14 @@ def has_roberta_rules(backend: Backend) -> bool:
 
 
 def add_special_tokens(backend: Backend, special: dict[str, str]) -> None:
-    """The mask takes the space before it: RoBERTa predicts "Ġword", space included, in its place."""
+    """Adds the special tokens; the mask strips the space before it, since RoBERTa predicts "Ġword" there."""
     mask = AddedToken(special["mask"], lstrip=True, special=True, normalized=False)
     tokens = [mask if token == special["mask"] else token for token in set(special.values())]
     backend.add_special_tokens(sorted(tokens, key=lambda token: backend.token_to_id(str(token)) or 0))
 
 
 def require_byte_symbols(vocabulary: dict[str, int], path: Path) -> None:
-    """A byte without a symbol would vanish from the text without a trace."""
+    """Raises TokenizerError where a byte of UTF-8 has no symbol: it would vanish from texts in silence."""
     needed = BYTE_SYMBOLS - _IN_NO_TEXT
     missing = sorted(needed - vocabulary.keys())
     if missing:

@@ -1,11 +1,11 @@
-"""Text → pieces with ids and character offsets, and back.
+"""The tokenizer: text → tokens with ids and character offsets, and back.
 
-    V   pieces in the vocabulary
+    V   tokens in the vocabulary
 
-Text is text: what looks like one of the five special tokens in it ("[SEP]" in a forum post) is split like
-any other word, so that a corpus or a user can't forge the structure of a sequence. `read_special_tokens=True`
-turns that round for text in which "[MASK]" is meant, as in fill-mask. Any other token that was added to the
-vocabulary ("[WORLD]") is itself wherever a text spells it, as in transformers.
+The five special tokens are plain text where a text spells them: "[SEP]" in a forum post is split like any
+other word, so that neither a corpus nor a user can forge the structure of a sequence.
+`read_special_tokens=True` reads "[MASK]" as the special token, which fill-mask needs. Any other token that
+was added to the vocabulary ("[WORLD]") is one token wherever a text spells it, as in transformers.
 """
 
 import hashlib
@@ -50,7 +50,7 @@ LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Encoding(NamedTuple):
-    """One text in pieces. `offsets` are (start, end) in characters of the text as it was given."""
+    """The tokens of one text and their ids; `offsets` are (start, end) in characters of the original text."""
 
     ids: list[int]
     offsets: list[tuple[int, int]]
@@ -72,10 +72,10 @@ class Tokenizer:
         truncation: Truncation = USUAL_TRUNCATION,
         one_segment: bool = False,
     ) -> None:
-        """`special` maps "pad", "unk", "cls", "sep" and "mask" to their tokens; use `load` for files. With
-        `one_segment` the second text of a pair is of the first one's, whatever the template says.
+        """Wraps `backend`, an object of the tokenizers library, which must not be changed afterwards.
 
-        `backend`, the tokenizers library's object, belongs to this one from here on and must not be changed.
+        `special` maps "pad", "unk", "cls", "sep" and "mask" to their tokens. With `one_segment` both texts of
+        a pair are in segment 0, whatever the template says. To read files, use `load`.
         """
         self._special = special
         self.truncation = truncation
@@ -115,13 +115,13 @@ class Tokenizer:
         return cls(build_wordpiece_backend(list(pieces), special, lowercase=lowercase), special)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """The library's own pickling forgets that special tokens in text are text."""
+        """Pickles the settings too: the library's own pickling loses `encode_special_tokens`."""
         return _from_json, (self.backend.to_str(), self._special, self.truncation, self.one_segment)
 
     def encode(self, text: str, *, read_special_tokens: bool = False) -> Encoding:
-        """The pieces of one text, without [CLS] and [SEP].
+        """Tokenizes one text, without adding [CLS] and [SEP].
 
-        With `read_special_tokens`, "[MASK]" and its like in the text become the special token.
+        With `read_special_tokens`, "[MASK]" and the other special tokens are recognised in the text.
         """
         backend = self._reading_backend if read_special_tokens else self.text_backend
         try:
@@ -132,40 +132,40 @@ class Tokenizer:
         return Encoding(ids, encoding.offsets, [self.id_to_token(number) for number in ids])
 
     def encode_batch(self, texts: Sequence[str], enough: int | None = None) -> list[Sequence[int]]:
-        """The ids of many texts, in parallel and without offsets; the same ids as `encode` gives. With
-        `enough`, of a long text at least so many: it is not read to its end, unless that is what is kept.
+        """The token ids of many texts, the same that `encode` gives, in parallel and without offsets.
+
+        With `enough`, a long text is read only until it has that many ids, unless truncation keeps its end.
         """
-        found = self._in_parts(self.text_backend.encode_batch_fast, texts, enough, offsets=False)
-        return [pieces.ids for pieces in found]
+        encodings = self._in_parts(self.text_backend.encode_batch_fast, texts, enough, offsets=False)
+        return [encoding.ids for encoding in encodings]
 
     def encode_pieces(self, texts: Sequence[str], enough: int | None = None) -> Sequence[TextEncoding]:
-        """Many texts in parallel: the ids and offsets of `encode`, offsets made only when asked for. `enough`
-        as in `encode_batch`.
+        """The ids and offsets of many texts, the same that `encode` gives, in parallel.
+
+        Offsets are made only when they are read. `enough` is that of `encode_batch`.
         """
         return self._in_parts(self.text_backend.encode_batch, texts, enough, offsets=True)
 
     def encode_words(self, words: Sequence[str]) -> WordEncodings:
-        """The ids of many words, each by itself: those of `encode_batch`, without offsets, for a sentence of
-        any length in little memory.
-        """
+        """The token ids of many words, each tokenized by itself as in `encode_batch`, in little memory."""
         return encode_words(self.encode_batch, words)
 
     def _in_parts(
         self, encode: Callable[..., Any], texts: Sequence[str], enough: int | None, offsets: bool
     ) -> Sequence[TextEncoding]:
-        def encoded(some: Sequence[str]) -> Sequence[TextEncoding]:
+        def encoded(part: Sequence[str]) -> Sequence[TextEncoding]:
             try:
-                found: Sequence[TextEncoding] = encode(some, add_special_tokens=False)
+                encodings: Sequence[TextEncoding] = encode(part, add_special_tokens=False)
             except TypeError:
-                found = encode(_clean_texts(some), add_special_tokens=False)
-            return found
+                encodings = encode(_clean_texts(part), add_special_tokens=False)
+            return encodings
 
         if (
             isinstance(texts, str)
             or not isinstance(texts, Sequence)
             or not all(isinstance(one, str) for one in texts)
         ):
-            texts = _clean_texts(texts)  # which says what is wrong
+            texts = _clean_texts(texts)  # raises, and says what is wrong
         if self._where_to_cut is None:
             return encoded(texts)
         if self.truncation.direction == "left":
@@ -174,31 +174,31 @@ class Tokenizer:
         return encode_in_parts(encoded, texts, self._where_to_cut, enough, offsets, trims)
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        """Readable text of `ids`. What the normaliser took away (capitals, accents, spacing) stays lost.
+        """The text of token ids. What the normalizer removed (capitals, accents, spacing) stays lost.
 
-        Raises TokenizerError for an id that is not in 0 … V-1: the library would leave it out.
+        Raises TokenizerError for an id outside of 0 … V-1, which the library would leave out in silence.
         """
         if isinstance(ids, str | bytes):
             raise InputError(f"Expected the ids of pieces, found {found(ids)}.")
         try:
-            numbers = [int(i) for i in ids]
+            token_ids = [int(i) for i in ids]
         except (TypeError, ValueError) as error:
             raise InputError(f"Expected the ids of pieces, found {found(ids)}.") from error
-        strange = next((number for number in numbers if not 0 <= number < self.vocab_size), None)
-        if strange is not None:
-            self.id_to_token(strange)  # which says so
-        return self.backend.decode(numbers, skip_special_tokens=skip_special_tokens)
+        unknown_id = next((number for number in token_ids if not 0 <= number < self.vocab_size), None)
+        if unknown_id is not None:
+            self.id_to_token(unknown_id)  # raises
+        return self.backend.decode(token_ids, skip_special_tokens=skip_special_tokens)
 
     @door(token=text)
     def token_to_id(self, token: str) -> int:
-        """Raises TokenizerError when the vocabulary doesn't hold `token`."""
+        """The id of a token. Raises TokenizerError when the vocabulary doesn't hold it."""
         number = self.backend.token_to_id(token)
         if number is None:
             raise TokenizerError(f"The vocabulary of {self.vocab_size:,} pieces has no piece {token!r}.")
         return number
 
     def id_to_token(self, number: int) -> str:
-        """Raises TokenizerError when `number` is not in 0 … V-1."""
+        """The token of an id. Raises TokenizerError when `number` is not in 0 … V-1."""
         is_id = isinstance(number, int | np.integer) and 0 <= number < self.vocab_size
         token = self.backend.id_to_token(int(number)) if is_id else None
         if token is None:
@@ -209,31 +209,31 @@ class Tokenizer:
 
     @cached_property
     def pieces(self) -> tuple[str, ...]:
-        """All V pieces in the order of their ids."""
+        """All V tokens of the vocabulary in the order of their ids."""
         by_piece = self.backend.get_vocab(with_added_tokens=True)
         return tuple(sorted(by_piece, key=by_piece.__getitem__))
 
     @cached_property
     def continues_word(self) -> npt.NDArray[np.bool_]:
-        """(V,) True where a piece continues a word: "##ing", or "ing" where words start with "Ġ"."""
+        """(V,) True where a token continues a word: "##ing", or "ing" where words begin with "Ġ"."""
         if self.family == "wordpiece":
             prefix = self.backend.model.continuing_subword_prefix
-            continues = [piece.startswith(prefix) and piece != prefix for piece in self.pieces]
+            flags_by_id = [piece.startswith(prefix) and piece != prefix for piece in self.pieces]
         else:
-            continues = [not piece.startswith(LEADING_WHITE_SPACE) for piece in self.pieces]
-        flags = np.array(continues, dtype=np.bool_)
+            flags_by_id = [not piece.startswith(LEADING_WHITE_SPACE) for piece in self.pieces]
+        flags = np.array(flags_by_id, dtype=np.bool_)
         flags[list(self.special_ids)] = False
         flags.setflags(write=False)
         return flags
 
     @cached_property
     def template(self) -> SequenceTemplate:
-        """Which special tokens stand around texts."""
+        """Which special tokens stand before, between and behind the texts of an input."""
         template = read_template(self.backend, self.cls_id, self.sep_id)
         return replace(template, segments=(0, 0)) if self.one_segment else template
 
     def in_small_letters(self) -> "Tokenizer":
-        """The same for texts that are put into small letters first, accents kept."""
+        """A copy of this tokenizer that lower-cases texts first and keeps their accents."""
         content = json.loads(self.backend.to_str())
         normalizer = content["normalizer"] or {"type": "Sequence", "normalizers": []}
         if normalizer["type"] == "BertNormalizer" and not normalizer["lowercase"]:
@@ -246,7 +246,7 @@ class Tokenizer:
 
     @cached_property
     def splits_at_blanks(self) -> bool:
-        """True when the ids of a text are those of its blank-separated words, one after the other."""
+        """Whether a text has the ids of its blank-separated words, one after the other."""
         return (
             isinstance(self.backend.normalizer, normalizers.BertNormalizer)
             and isinstance(self.backend.pre_tokenizer, pre_tokenizers.BertPreTokenizer)
@@ -255,9 +255,11 @@ class Tokenizer:
 
     @cached_property
     def _where_to_cut(self) -> re.Pattern[str] | None:
-        """Where a text can be cut so that its parts have the ids of the whole; None where nobody knows."""
+        """Where a text can be cut so that its parts have the ids of the whole; None if that isn't known."""
         spellings = [
-            spelt for token in self._searched for spelt in (token.content, self.normalise(token.content))
+            spelling
+            for token in self._searched
+            for spelling in (token.content, self.normalise(token.content))
         ]
         if any(token.lstrip or token.rstrip for token in self._searched) or any(
             map(WHITE_SPACE.search, spellings)
@@ -265,9 +267,9 @@ class Tokenizer:
             return None
         normalizer, pre_tokenizer = self.backend.normalizer, self.backend.pre_tokenizer
         if isinstance(pre_tokenizer, pre_tokenizers.ByteLevel) and pre_tokenizer.use_regex:
-            puts_blank = pre_tokenizer.add_prefix_space or self._keeps_first_blank
-            changes = normalizer is not None and not isinstance(normalizer, normalizers.NFC)
-            return SPACE if puts_blank or changes or self._searched else SPACE_OR_MARK
+            may_begin_with_blank = pre_tokenizer.add_prefix_space or self._keeps_first_blank
+            may_change = normalizer is not None and not isinstance(normalizer, normalizers.NFC)
+            return SPACE if may_begin_with_blank or may_change or self._searched else SPACE_OR_MARK
         if not isinstance(normalizer, normalizers.BertNormalizer) or not isinstance(
             pre_tokenizer, pre_tokenizers.BertPreTokenizer
         ):
@@ -278,44 +280,46 @@ class Tokenizer:
 
     @cached_property
     def _keeps_first_blank(self) -> bool:
-        """True where a text's first piece spans the blank before it, and no later piece does so: where the
-        post-processor expects one that was put there.
+        """Whether the offsets of a text's first token include the blank before it, and those of later tokens
+        don't: the post-processor takes the first blank for one that the tokenizer added.
         """
-        first, both = (
+        single, both = (
             self.text_backend.encode(text, add_special_tokens=False).offsets for text in (" a", "a a")
         )
-        later = both[len(both) // 2]  # the piece with the second blank, which may be that alone
-        return bool(first[0][0] != later[0] - 1)
+        second_blank = both[len(both) // 2]  # the token with the second blank, perhaps that alone
+        return bool(single[0][0] != second_blank[0] - 1)
 
     @cached_property
     def _searched(self) -> list[AddedToken]:
-        """The added tokens that a text is searched for before it is split: all but the five special ones."""
+        """The added tokens that texts are searched for before they are split: all but the special five."""
         added = self.backend.get_added_tokens_decoder()
         return [token for number, token in added.items() if number not in self.special_ids]
 
     @cached_property
     def lowercase(self) -> bool:
-        """True for an uncased tokenizer."""
+        """Whether this is an uncased WordPiece tokenizer."""
         return self.family == "wordpiece" and self.normalise("A") == "a"
 
     @cached_property
     def sha256(self) -> str:
-        """Of `tokenizer.json` as `save` writes it, but for how texts are cut: two tokenizers that give the
-        same ids have the same.
+        """The SHA-256 of `tokenizer.json` as `save` writes it, without the truncation.
+
+        So two tokenizers that differ only in how they cut long texts have the same hash.
         """
         return hashlib.sha256(self._json.encode()).hexdigest()
 
     def normalise(self, text: str) -> str:
-        """`text` as the vocabulary sees it: cleaned, and lower-cased without accents when uncased."""
+        """The text after the normalizer: cleaned, and lower-cased without accents where uncased."""
         normalizer = self.backend.normalizer
         return text if normalizer is None else normalizer.normalize_str(replace_surrogates(text))
 
     @door(folder=place)
     def save(self, folder: Path | str, *, segments: bool = True, max_length: int = 512) -> None:
-        """Writes what transformers opens: tokenizer.json, tokenizer_config.json, and WordPiece's vocab.txt.
+        """Writes the files that transformers opens: tokenizer.json, tokenizer_config.json and, of WordPiece,
+        vocab.txt.
 
-        `max_length` is the longest input of the model that it belongs to, in tokens. Without `segments`, for
-        a model that has none, it makes no token_type_ids there.
+        `max_length` is the longest input of the tokenizer's model, in tokens. `segments=False` is for a model
+        without segments: transformers then makes no token_type_ids.
         Raises ResourceError when the disk is full or not writable.
         """
         folder = Path(folder)
@@ -331,7 +335,10 @@ class Tokenizer:
         write_json(folder / "tokenizer_config.json", settings)
 
     def _json_cutting_at(self, max_length: int) -> str:
-        """With the strategy, where it isn't the usual one, which the file can't name without a length."""
+        """tokenizer.json with its truncation strategy, which the file can't name without a length.
+
+        The usual strategy isn't written.
+        """
         if self.truncation.strategy == USUAL_TRUNCATION.strategy:
             return self._json
         backend = Backend.from_str(self._json)
@@ -346,8 +353,10 @@ class Tokenizer:
 
     @cached_property
     def text_backend(self) -> Backend:
-        """The library's object that reads texts: in them the five special tokens are text, and every other
-        added token is itself. Its switch is for all that are called special: so the five are, and no others.
+        """The library's object that tokenizes texts: the five special tokens are plain text to it, and every
+        other added token is recognised.
+
+        The library's switch applies to all tokens marked as special: here these are the five and no others.
         """
         added = self.backend.get_added_tokens_decoder()
         if all(token.special == (number in self.special_ids) for number, token in added.items()):
@@ -361,7 +370,7 @@ class Tokenizer:
 
     @cached_property
     def _reading_backend(self) -> Backend:
-        """A twin that sees special tokens in text: the library's switch isn't thread-safe."""
+        """A copy of the backend that recognises special tokens in text: its switch isn't thread-safe."""
         backend = Backend.from_str(self.backend.to_str())
         backend.encode_special_tokens = False
         return backend
@@ -397,13 +406,13 @@ class Tokenizer:
                 "eos_token": self._special["sep"],
             }
         settings["tokenizer_class"] = "PreTrainedTokenizerFast"
-        if any(template.segments):  # which that class makes only if it is told to
+        if any(template.segments):  # that class makes token_type_ids only if they are listed
             settings["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
         return settings
 
 
 def rebuild(tokenizer: Tokenizer, content: dict[str, Any]) -> Tokenizer:
-    """The same with other pieces or rules: `content` is what its tokenizer.json would hold."""
+    """A tokenizer with the content of a changed tokenizer.json, and all other settings of `tokenizer`."""
     backend = Backend.from_str(json.dumps(content, ensure_ascii=False))
     return Tokenizer(backend, tokenizer._special, tokenizer.truncation, tokenizer.one_segment)
 
@@ -413,15 +422,16 @@ def _from_json(content: str, special: dict[str, str], truncation: Truncation, on
 
 
 def _clean_texts(texts: Sequence[str]) -> list[str]:
-    """What the library didn't take, without what it can't."""
+    """Replaces what the library can't take. Raises InputError for anything but a list of texts."""
     if isinstance(texts, str) or not isinstance(texts, Iterable):
         raise InputError(f"Expected a list of texts, found {found(texts)}.")
     return [replace_surrogates(text) for text in texts]
 
 
 def replace_surrogates(text: str) -> str:
-    """Half of a UTF-16 pair is no character; U+FFFD keeps the offsets, and BERT's cleaning drops it. Raises
-    InputError for what is no text.
+    """The text with U+FFFD for every lone surrogate, which is no character; offsets stay as they are.
+
+    BERT's cleaning drops U+FFFD. Raises InputError for what is no text.
     """
     if not isinstance(text, str):
         raise InputError(f"Expected a text, found {found(text)}.")

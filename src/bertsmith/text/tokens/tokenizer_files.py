@@ -1,4 +1,4 @@
-"""The files a tokenizer is read from, turned into the `tokenizers` library's object.
+"""Reads the files of a tokenizer into an object of the `tokenizers` library.
 
 tokenizer.json                       any BERT or RoBERTa of the last years
 vocab.txt                            WordPiece, one piece a line, the line number is the id
@@ -51,14 +51,14 @@ SPECIAL_TOKENS = {
     "mask": ("[MASK]", "<mask>"),
 }
 
-#: Those of a folder, the one that is read first in front.
+#: The files of a tokenizer's folder; of the first three, the first that is there holds the vocabulary.
 TOKENIZER_FILES = (
     *("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "tokenizer_config.json"),
     *("special_tokens_map.json", ADDED_TOKENS),
 )
 
-# Classes of transformers that take cased or uncased, and the blank before a text, from the settings and their
-# own defaults, whatever tokenizer.json says. All others follow that.
+# Classes of transformers that take casing, and the blank before a text, from tokenizer_config.json and their
+# own defaults, whatever tokenizer.json says. All other classes follow tokenizer.json.
 _BERTS = frozenset(
     f"{name}Tokenizer"
     for name in (
@@ -67,7 +67,7 @@ _BERTS = frozenset(
     )
 )
 _ROBERTAS = frozenset(f"{name}Tokenizer" for name in ("Roberta", "Longformer", "Bart", "LED", "Mvp"))
-# What reads the files of a model's kind where the settings name no class.
+# model_type → the class that reads the files where the settings name none.
 _CLASS_OF_KIND = {
     **dict.fromkeys(
         ("bert", "distilbert", "electra", "mobilebert", "convbert", "squeezebert", "layoutlm", "nomic_bert"),
@@ -75,14 +75,14 @@ _CLASS_OF_KIND = {
     ),
     **dict.fromkeys(("roberta", "roberta-prelayernorm", "longformer", "bart"), "RobertaTokenizer"),
 }
-# Kinds whose tokenizer.json is followed whatever class is named beside it.
+# Model types whose tokenizer.json is followed whatever class is named beside it.
 _BY_THE_FILE = ("modernbert", "modernbert-decoder", "model2vec")
 
 
 def read_backend(path: Path, lowercase: bool | None) -> tuple[Backend, dict[str, str], Truncation]:
-    """The tokenizer at `path`, the names of its special tokens ("cls" → "[CLS]", ...), and how it cuts texts.
+    """The tokenizer at `path`, its special tokens ("cls" → "[CLS]", …), and how it truncates texts.
 
-    `path` is a folder, a `vocab.txt`, or a `tokenizer.json`. `lowercase` overrides what the files say.
+    `path` is a folder, a `vocab.txt` or a `tokenizer.json`. `lowercase` overrides what the files say.
     Raises TokenizerError saying what is missing or wrong, and where.
     """
     source = _find_source(path)
@@ -97,9 +97,11 @@ def read_backend(path: Path, lowercase: bool | None) -> tuple[Backend, dict[str,
 
 
 def reads_one_segment(folder: Path, *, by_class: bool) -> bool:
-    """Whether transformers doesn't tell a model which of two texts a token is of: the settings list what it
-    is told, without token_type_ids, or list nothing and, `by_class`, the tokenizer's class leaves them out.
-    Raises TokenizerError where it isn't told either what is padding.
+    """Whether transformers gives the model no token_type_ids, so that both texts of a pair are one segment.
+
+    That is so where model_input_names in the settings leaves them out or, if there is no such list and
+    `by_class` is set, where the tokenizer's class does. Raises TokenizerError where the list leaves out
+    attention_mask, too.
     """
     config = _read_config(folder)
     names = config.get("model_input_names")
@@ -117,7 +119,7 @@ def reads_one_segment(folder: Path, *, by_class: bool) -> bool:
 
 
 def _find_source(path: Path) -> Path:
-    """The file that holds the vocabulary."""
+    """The file with the vocabulary: `path` itself or one in that folder. Raises TokenizerError if none."""
     if not path.exists():
         raise TokenizerError(
             f"{path} does not exist: expected a tokenizer's folder, vocab.txt or tokenizer.json."
@@ -139,7 +141,7 @@ def _find_source(path: Path) -> Path:
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
-    """tokenizer_config.json, and what older versions of transformers wrote beside it instead of in it."""
+    """The content of tokenizer_config.json, and of the files that older versions of transformers wrote."""
     path = folder / "tokenizer_config.json"
     config = read_object(path, "a tokenizer's settings") if path.exists() else {}
     today, earlier = EXTRA_SPECIAL_TOKENS
@@ -156,8 +158,9 @@ def _read_config(folder: Path) -> dict[str, Any]:
 
 
 def _find_reading_class(config: dict[str, Any], folder: Path) -> str:
-    """The class of transformers that reads a folder: the settings name it, or else the model's kind has one.
-    "" where it is unknown, or follows tokenizer.json anyway.
+    """The class of transformers that reads a folder, by the settings or else by the model's type.
+
+    "" where the class is unknown, or follows tokenizer.json anyway.
     """
     model = _read_model_settings(folder)
     if model.get("model_type") in _BY_THE_FILE:
@@ -176,8 +179,10 @@ def _read_model_settings(folder: Path) -> dict[str, Any]:
 def _read_wordpiece(
     path: Path, config: dict[str, Any], lowercase: bool | None
 ) -> tuple[Backend, dict[str, str]]:
-    """Cased or uncased: what the caller says, else the settings, else the default of the class that reads it
-    in transformers, which is uncased, else whether a piece has a capital.
+    """The tokenizer of a vocab.txt.
+
+    Cased or uncased is decided by the caller, else by the settings, else by the class that reads the folder
+    in transformers, whose default is uncased, else by whether a token has a capital.
     """
     _require_class(config, path, _BERTS)
     pieces = read_vocabulary(path)
@@ -201,17 +206,18 @@ def _read_wordpiece(
 
 
 def _require_class(config: dict[str, Any], path: Path, classes: frozenset[str]) -> None:
-    """Raises TokenizerError where the settings name another class, which reads the vocabulary file by other
-    rules (a dictionary's, Unigram's), or not at all.
+    """Raises TokenizerError where the settings name a class that is none of `classes`.
+
+    Such a class reads the vocabulary file by other rules (a dictionary's, Unigram's), or not at all.
     """
-    place, name = "tokenizer_config.json", config.get("tokenizer_class")
+    file_name, name = "tokenizer_config.json", config.get("tokenizer_class")
     if not name:
-        place, name = "config.json", _read_model_settings(path.parent).get("tokenizer_class")
+        file_name, name = "config.json", _read_model_settings(path.parent).get("tokenizer_class")
     if name and str(name).removesuffix("Fast") not in classes:
         usual = "BertTokenizer" if classes is _BERTS else "RobertaTokenizer"
         raise TokenizerError(
-            f"{path.with_name(place)}: the tokenizer is a {name!r}, whose rules Bertsmith doesn't have: a "
-            f"{path.name} is read as {usual} does. Use the tokenizer.json of this model, or another model."
+            f"{path.with_name(file_name)}: the tokenizer is a {name!r}, whose rules Bertsmith doesn't have: "
+            f"a {path.name} is read as {usual} does. Use the tokenizer.json of this model, or another model."
         )
 
 
@@ -236,7 +242,7 @@ def _read_byte_level(
 
 
 def _read_added(backend: Backend, special: dict[str, str], config: dict[str, Any], path: Path) -> None:
-    """Tokens that the vocabulary file at `path` doesn't have, and those of it that are searched for."""
+    """Adds the added tokens of the folder of `path`, whose vocabulary the backend holds, to the backend."""
     added = read_added_tokens(path.parent, config, [], backend.get_vocab())
     vocabulary = backend.get_vocab() | {token.content: token.id for token in added}
     _require_ids_without_holes(vocabulary, path.parent)
@@ -280,8 +286,8 @@ def _read_json(
             f"vocabulary; the tokenizers library would give it {backend.token_to_id(moved.content)}, which "
             "another piece has. Put it into the vocabulary (model.vocab), under its id."
         )
-    listed = {token.content for token in added}
-    backend.add_special_tokens(sorted(set(special.values()) - listed, key=vocabulary.__getitem__))
+    added_names = {token.content for token in added}
+    backend.add_special_tokens(sorted(set(special.values()) - added_names, key=vocabulary.__getitem__))
     require_searchable(backend, path)
     cls, sep = vocabulary[special["cls"]], vocabulary[special["sep"]]
     template = read_template(backend, cls, sep, path)
@@ -299,10 +305,12 @@ def _read_json(
 
 
 def _follow_settings(content: dict[str, Any], config: dict[str, Any], reading_class: str) -> None:
-    """The rules are tokenizer.json's. Flags of the settings win over it only where transformers' class takes
-    them from there: BERT's own defaults too, if the settings name it, and RoBERTa's always.
+    """Changes the content of tokenizer.json where transformers follows the settings instead.
+
+    That is so for the flags of BERT's classes, whose defaults count too where the settings name the class,
+    and for add_prefix_space of RoBERTa's classes.
     """
-    named = bool(config.get("tokenizer_class"))
+    has_class = bool(config.get("tokenizer_class"))
     normalizer, pre_tokenizer = content.get("normalizer") or {}, content.get("pre_tokenizer") or {}
     match normalizer:
         # as sentence-transformers saves do_lower_case, which the second part does anyway
@@ -311,22 +319,22 @@ def _follow_settings(content: dict[str, Any], config: dict[str, Any], reading_cl
         }:
             content["normalizer"] = normalizer = second
     if reading_class in _BERTS and normalizer.get("type") == "BertNormalizer":
-        if named:
+        if has_class:
             normalizer.update(lowercase=True, strip_accents=None, handle_chinese_chars=True)
-        wanted = {
+        flags = {
             "lowercase": _read_flag(config, "do_lower_case"),
             "strip_accents": _read_flag(config, "strip_accents"),
             "handle_chinese_chars": _read_flag(config, "tokenize_chinese_chars"),
         }
-        normalizer.update({key: value for key, value in wanted.items() if value is not None})
+        normalizer.update({key: value for key, value in flags.items() if value is not None})
     if reading_class in _ROBERTAS and pre_tokenizer.get("type") == "ByteLevel":
         pre_tokenizer["add_prefix_space"] = _read_flag(config, "add_prefix_space") is True
 
 
-def _find_offset_processors(stated: dict[str, Any] | None) -> list[processors.ByteLevel]:
-    """Those of byte-level tokenizers, which make offsets and add nothing."""
-    stated = stated or {}
-    parts = [stated, *stated.get("processors", [])]
+def _find_offset_processors(processor: dict[str, Any] | None) -> list[processors.ByteLevel]:
+    """The post-processors of a byte-level tokenizer that make offsets and add no tokens."""
+    processor = processor or {}
+    parts = [processor, *processor.get("processors", [])]
     return [
         processors.ByteLevel(**{key: value for key, value in part.items() if key != "type"})
         for part in parts
@@ -351,27 +359,33 @@ def _build_template_processor(backend: Backend, template: SequenceTemplate) -> p
 def _require_rules_of_class(
     backend: Backend, template: SequenceTemplate, reading_class: str, cls: int, sep: int, path: Path
 ) -> None:
-    """Raises TokenizerError where transformers' class puts other tokens around texts than the file says, or
-    divides texts otherwise.
+    """Raises TokenizerError where transformers' class would put other special tokens around texts than
+    tokenizer.json says, or split them by other rules.
     """
     if reading_class in _BERTS and isinstance(backend.model, models.WordPiece):
         segments = template.segments if reading_class == "DistilBertTokenizer" else (0, 1)  # it has one
-        own, has_rules = SequenceTemplate((cls,), (sep,), (sep,), segments), has_bert_rules(backend)
+        class_template, has_rules = (
+            SequenceTemplate((cls,), (sep,), (sep,), segments),
+            has_bert_rules(backend),
+        )
     elif reading_class in _ROBERTAS and isinstance(backend.model, models.BPE):
-        own = SequenceTemplate((cls,), (sep, sep), (sep,), template.segments)  # its models have one segment
+        class_template = SequenceTemplate(
+            (cls,), (sep, sep), (sep,), template.segments
+        )  # its models have one segment
         has_rules = has_roberta_rules(backend)
     else:
         return
-    if template == own and has_rules:
+    if template == class_template and has_rules:
         return
-    what = (
+    difference = (
         "its normalizer, pre_tokenizer or model divides texts otherwise"
-        if template == own
+        if template == class_template
         else "its post-processor puts other special tokens or segments around two texts"
     )
     raise TokenizerError(
-        f"{path}: {what} than {reading_class}, transformers' class for this folder, which doesn't follow it. "
-        'If the file is right, set tokenizer_class to "PreTrainedTokenizerFast" in tokenizer_config.json.'
+        f"{path}: {difference} than {reading_class}, transformers' class for this folder, which doesn't "
+        'follow it. If the file is right, set tokenizer_class to "PreTrainedTokenizerFast" in '
+        "tokenizer_config.json."
     )
 
 
@@ -391,7 +405,7 @@ def _refuse_choice_of_case(lowercase: bool | None) -> None:
 
 
 def _require_ids_without_holes(vocabulary: dict[str, int], path: Path) -> None:
-    """Ids must be 0 … V-1, each once: the embedding table has a row for each."""
+    """Raises TokenizerError unless the ids are 0 … V-1, each once: they are rows of the embeddings."""
     by_id: dict[int, str] = {}
     for piece, number in vocabulary.items():
         if number in by_id:
@@ -408,29 +422,31 @@ def _require_ids_without_holes(vocabulary: dict[str, int], path: Path) -> None:
 
 
 def find_special_tokens(vocabulary: set[str], config: dict[str, Any], source: Path | str) -> dict[str, str]:
-    """Role → token: as the settings name it, else BERT's name, else RoBERTa's.
+    """Role → special token: the one that the settings name, else BERT's, else RoBERTa's.
 
-    Raises TokenizerError naming every role for which the vocabulary has nothing.
+    Raises TokenizerError naming every role for which the vocabulary has no token.
     """
-    found: dict[str, str] = {}
+    tokens: dict[str, str] = {}
     missing = list[str]()
     for role, usual in SPECIAL_TOKENS.items():
-        named = config.get(f"{role}_token")
-        named = named.get("content") if isinstance(named, dict) else named
-        candidates = (named,) if isinstance(named, str) else usual
+        stated = config.get(f"{role}_token")
+        stated = stated.get("content") if isinstance(stated, dict) else stated
+        candidates = (stated,) if isinstance(stated, str) else usual
         token = next((candidate for candidate in candidates if candidate in vocabulary), None)
         if token is not None:
-            found[role] = token
-        elif isinstance(named, str):
-            missing.append(f"{role} ({named}, as the settings beside it name it)")
+            tokens[role] = token
+        elif isinstance(stated, str):
+            missing.append(f"{role} ({stated}, as the settings beside it name it)")
         else:
             missing.append(f"{role} ({' or '.join(usual)})")
-    odd = next((token for token in found.values() if re.search(r"[\s:$]", token)), None)
-    if odd is not None:
-        raise TokenizerError(f"{source}: {odd!r} can't be a special token: it holds a blank, a colon or a $.")
+    unusable = next((token for token in tokens.values() if re.search(r"[\s:$]", token)), None)
+    if unusable is not None:
+        raise TokenizerError(
+            f"{source}: {unusable!r} can't be a special token: it holds a blank, a colon or a $."
+        )
     if missing:
         raise TokenizerError(
             f"{source} lacks special tokens: {', '.join(missing)}. "
             "Add each as a piece of its own; a vocabulary made by `bertsmith tokenizer train` has them."
         )
-    return found
+    return tokens

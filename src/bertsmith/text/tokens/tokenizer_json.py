@@ -1,9 +1,8 @@
-"""What a `tokenizer.json` may contain.
+"""Reads and checks a `tokenizer.json`.
 
-The file comes from strangers and drives a parser written in another language, so only the parts that
-BERT and RoBERTa tokenizers are made of pass: no regular expression supplied by the file, no component or
-key that isn't listed here, no randomness (`dropout`). Everything is checked before the `tokenizers` library
-sees it.
+The file comes from strangers and drives a parser written in another language, so only the components of BERT
+and RoBERTa tokenizers pass: no regular expression from the file, no component or key that isn't listed here,
+no randomness (`dropout`). Everything is checked before the `tokenizers` library sees it.
 """
 
 from collections import Counter
@@ -30,7 +29,7 @@ _Vocabulary = Annotated[dict[str, int], Field(max_length=MAX_PIECES)]
 
 
 class Component(BaseModel):
-    """One component; a key that isn't listed is refused."""
+    """A component of tokenizer.json; pydantic refuses a key that its class doesn't list."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -129,14 +128,14 @@ class TemplateRole(Component):
 
 
 class TemplatePart(Component):
-    """Either of the two."""
+    """One part of a template: a special token or a text, of which exactly one is given."""
 
     SpecialToken: TemplateRole | None = None
     Sequence: TemplateRole | None = None
 
 
 class TemplateToken(Component):
-    """What a special token's name stands for."""
+    """The ids and tokens that the name of a special token stands for in a template."""
 
     id: str
     ids: list[int] = Field(max_length=1)
@@ -152,9 +151,9 @@ class TemplateProcessing(Component):
     @model_validator(mode="after")
     def _texts_in_their_order(self) -> "TemplateProcessing":
         for parts, texts in ((self.single, ["A"]), (self.pair, ["A", "B"])):
-            found = [part.Sequence.id for part in parts if part.Sequence is not None]
-            if found != texts:
-                raise ValueError(f"expected the texts {' '.join(texts)} in a template, found {found}")
+            text_ids = [part.Sequence.id for part in parts if part.Sequence is not None]
+            if text_ids != texts:
+                raise ValueError(f"expected the texts {' '.join(texts)} in a template, found {text_ids}")
         return self
 
 
@@ -164,7 +163,7 @@ class PostProcessorSequence(Component):
 
     @model_validator(mode="after")
     def _one_adds_tokens(self) -> "PostProcessorSequence":
-        """On what another one made of a pair, the library's templates stop the program."""
+        """Refuses two processors that add tokens: the library's templates panic on one another's output."""
         if sum(not isinstance(processor, ByteLevel) for processor in self.processors) > 1:
             raise ValueError("only one processor may add special tokens; the others must be ByteLevel")
         return self
@@ -197,7 +196,7 @@ class SearchedToken(Component):
 
 
 class AddedToken(SearchedToken):
-    """With its id."""
+    """A token that was added to the vocabulary, with its id."""
 
     id: int
 
@@ -238,7 +237,7 @@ def read_bytes(path: Path, what: str) -> bytes:
 
 
 def read_text(path: Path, what: str) -> str:
-    """As `read_bytes`, decoded from UTF-8 (with or without a byte-order mark)."""
+    """The content of a small UTF-8 file, with or without a byte-order mark. Raises as `read_bytes` does."""
     content = read_bytes(path, what)
     try:
         return content.decode("utf-8-sig")
@@ -262,7 +261,7 @@ def read_tokenizer_json(path: Path) -> dict[str, Any]:
     text = read_text(path, "a tokenizer.json")
     content = _parse_object(text, path, "a tokenizer.json")
     model = content.get("model")
-    # Of older files the kind isn't named, but only Unigram has a list of pieces with scores.
+    # Older files don't name the model's type, but only Unigram has a list of pieces with scores.
     if isinstance(model, dict) and (model.get("type") == "Unigram" or isinstance(model.get("vocab"), list)):
         raise TokenizerError(
             f"{path} is a Unigram tokenizer (SentencePiece's, as XLM-RoBERTa, ALBERT and T5 have it), which "
@@ -288,9 +287,9 @@ def _parse_object(text: str, path: Path, what: str) -> dict[str, Any]:
 
 
 def _require_distinct_keys(pairs: list[tuple[str, Any]], path: Path) -> dict[str, Any]:
-    """A key that stands twice in a vocabulary would silently move an id."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    """Raises TokenizerError for a repeated key: in a vocabulary it would move an id in silence."""
+    distinct = dict(pairs)
+    if len(distinct) < len(pairs):
         counts = Counter(key for key, _ in pairs)
         raise TokenizerError(f"{path} holds the key {counts.most_common(1)[0][0]!r} twice in one object.")
-    return found
+    return distinct

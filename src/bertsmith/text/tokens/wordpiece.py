@@ -1,4 +1,4 @@
-"""WordPiece as BERT has it: the vocabulary file, and the rules in front of it."""
+"""BERT's WordPiece: reads vocab.txt, and builds the tokenizer with BERT's normalizer and pre-tokenizer."""
 
 from collections import Counter
 from pathlib import Path
@@ -22,11 +22,11 @@ _WHITE_SPACE = (
 
 
 def read_vocabulary(path: Path) -> list[str]:
-    """The pieces of a `vocab.txt`; a piece's index is its id.
+    """The tokens of a `vocab.txt`; a token's index is its id.
 
-    Only line feeds end a line: BERT's Chinese vocabulary has U+2028, a line separator, as a piece. White
-    space at a line's end belongs to no piece, as in transformers, unless there is nothing else: no text has
-    such a piece, since BERT's rules split at white space.
+    Only line feeds end a line: BERT's Chinese vocabulary has U+2028, a line separator, as a token. White
+    space at a line's end is removed, as in transformers, unless the line holds nothing else: no text gives
+    such a token, since BERT's rules split at white space.
     Raises TokenizerError for a duplicate (naming both lines) and for an empty line.
     """
     text = read_text(path, "a vocabulary with one piece per line")
@@ -54,7 +54,11 @@ def build_wordpiece_backend(
     strip_accents: bool | None = None,
     chinese_characters: bool = True,
 ) -> Backend:
-    """BERT's tokenizer over `pieces`: clean, separate CJK, lower-case and strip accents, split, WordPiece."""
+    """BERT's tokenizer with the vocabulary `pieces`, whose indices are their ids.
+
+    It cleans a text, separates Chinese characters, lower-cases and strips accents, splits, and applies
+    WordPiece. `special` maps roles to tokens. Raises TokenizerError for a token that stands twice.
+    """
     vocabulary = {piece: number for number, piece in enumerate(pieces)}
     if len(vocabulary) < len(pieces):
         repeated = Counter(pieces).most_common(1)[0][0]
@@ -79,7 +83,7 @@ def build_wordpiece_backend(
 
 
 def has_bert_rules(backend: Backend) -> bool:
-    """True where `build_wordpiece_backend` of the same pieces and some of its flags gives the same ids."""
+    """Whether some flags of `build_wordpiece_backend` give the same ids with the same vocabulary."""
     model, normalizer = backend.model, backend.normalizer
     return (
         isinstance(model, models.WordPiece)
