@@ -1,12 +1,13 @@
-"""What files of calls hold: JSON objects, each with its line, and OpenTelemetry's spans of GenAI.
+"""Reads files of recorded calls: JSON objects with their lines, and OpenTelemetry's GenAI spans. Read
+`read_json_objects`, then `read_span_calls`.
 
-Objects come one a line, several lines long, or in an array, and are read one by one, in time linear in the
-file's length: a file may be larger than memory. What is compressed, or in UTF-16 or UTF-32 with a byte-order
-mark, is read as everywhere else.
+Objects stand one on a line, over several lines, or in an array. They are read one by one, in time linear in
+the file's length, so a file may be larger than memory. Compressed files, and UTF-16 or UTF-32 with a
+byte-order mark, are read too.
 
-Spans have attributes (semantic conventions 1.38): gen_ai.input.messages, gen_ai.output.messages and
-gen_ai.system_instructions hold JSON, as text or as values; each message has a role and parts. A schema isn't
-recorded there: the answer's own JSON, or the tool that it called, stands for it.
+A span has attributes (semantic conventions 1.38): gen_ai.input.messages, gen_ai.output.messages and
+gen_ai.system_instructions hold JSON, as text or as values; every message has a role and parts. Spans don't
+record a schema: the JSON of the answer, or the tool that it called, takes its place.
 """
 
 import codecs
@@ -37,8 +38,10 @@ from bertsmith.mirror.formats.reading import (
 from bertsmith.text.files.streams import BYTE_ORDER_MARKS, COMPRESSIONS
 from bertsmith.text.files.table_file import open_table
 
-_LONGEST = 64_000_000  # bytes of an object, or of an array
-_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)  # with its end missing, to the text's end
+_LARGEST = 64_000_000  # of an object, or of an array
+_STRING = re.compile(
+    rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL
+)  # one without its closing quote goes to the end of the text
 _TOKEN = re.compile(rb"[][{}]|" + _STRING.pattern, re.DOTALL)
 NAME = "otel"
 _OPERATIONS = ("chat", "generate_content", "text_completion")
@@ -48,8 +51,10 @@ _MALFORMED = (AttributeError, KeyError, TypeError, ValueError)
 
 @dataclass(frozen=True)
 class LocatedObject:
-    """An object, and where it is: `length` bytes from `begin`. `line` is that on which it, or its array,
-    begins. `kept`: its bytes, of a file that can't be read again from a place in it.
+    """A JSON object and where it stands in its file: `length` bytes from the offset `begin`.
+
+    `line` is the line, from 1, on which it or its array begins. `content` holds its bytes where the file
+    can't be read from an offset, because it is compressed or in another encoding.
     """
 
     path: Path
@@ -57,18 +62,18 @@ class LocatedObject:
     begin: int
     length: int
     value: Mapping[str, Any]
-    kept: bytes = b""
+    content: bytes = b""
 
     def __str__(self) -> str:
         return f"{self.path}, line {self.line}"
 
     def without_value(self) -> "LocatedObject":
-        """To be read again later."""
+        """The same location without the object in memory; `read` reads it again."""
         return replace(self, value={})
 
     def read(self) -> Mapping[str, Any]:
-        """The object once more."""
-        content = self.kept
+        """Reads the object again from the file."""
+        content = self.content
         if not content:
             with self.path.open("rb") as file:
                 file.seek(self.begin)
@@ -78,46 +83,54 @@ class LocatedObject:
 
 
 def read_json_objects(path: Path) -> Iterator[LocatedObject]:
-    """Raises InputError naming file and line."""
-    parts, size, begin, first, place, depth = list[bytes](), 0, 0, 0, 0, 0
-    with _opened(path) as (lines, is_plain):
+    """Yields the objects of a file in their order. Raises InputError naming file and line for what is no
+    JSON.
+    """
+    parts, size, begin, first, offset, depth = list[bytes](), 0, 0, 0, 0, 0
+    with _open_lines(path) as (lines, is_plain):
         for line, raw in enumerate(lines, 1):
-            place += len(raw)
+            offset += len(raw)
             if line == 1:
                 raw = raw.removeprefix(codecs.BOM_UTF8)
             if not parts and not raw.strip():
                 continue
             if not parts:
-                begin, first, size, depth = place - len(raw), line, 0, 0
+                begin, first, size, depth = offset - len(raw), line, 0, 0
             parts.append(raw)
             size += len(raw)
-            if size > _LONGEST:
+            if size > _LARGEST:
                 raise InputError(
-                    f"{path}, line {first}: an object or array of more than {_LONGEST:,} bytes, or one that "
+                    f"{path}, line {first}: an object or array of more than {_LARGEST:,} bytes, or one that "
                     "was cut."
                 )
-            content, value = raw, _parsed(raw) if len(parts) == 1 else None
+            content, value = raw, _parse_or_none(raw) if len(parts) == 1 else None
             if value is None:
                 bare = _STRING.sub(b"", raw)
                 depth += bare.count(b"{") + bare.count(b"[") - bare.count(b"}") - bare.count(b"]")
-                if depth > 0 and bare.endswith(b"\n"):  # else it ends within a string, which can't go on
+                if depth > 0 and bare.endswith(
+                    b"\n"
+                ):  # else it ends inside a string, which no further line can close
                     continue
                 content = b"".join(parts)
-                value = _parsed(content)
+                value = _parse_or_none(content)
             if value is None:
                 break
-            for each in _placed(path, first, begin, content, value):
-                yield each if is_plain else replace(each, kept=content[each.begin - begin :][: each.length])
+            for item in _locate_objects(path, first, begin, content, value):
+                yield (
+                    item if is_plain else replace(item, content=content[item.begin - begin :][: item.length])
+                )
             parts = []
     if len(parts) == 1:
-        raise InputError(f"{path}, line {first}: expected an object of JSON on it; {_fault(parts[0])}")
+        raise InputError(
+            f"{path}, line {first}: expected an object of JSON on it; {_describe_fault(parts[0])}"
+        )
     if parts:
         raise InputError(f"{path}, line {first}: what begins here is no JSON, or has been cut.")
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[tuple[Iterable[bytes], bool]]:
-    """Its lines in UTF-8, and whether they stand in the file as they are."""
+def _open_lines(path: Path) -> Iterator[tuple[Iterable[bytes], bool]]:
+    """The file's lines in UTF-8, and whether their bytes stand in the file unchanged."""
     with path.open("rb") as file:
         head = file.read(4)
         mark = next((name for begin, name in BYTE_ORDER_MARKS if head.startswith(begin)), "utf-8-sig")
@@ -126,23 +139,23 @@ def _opened(path: Path) -> Iterator[tuple[Iterable[bytes], bool]]:
             yield file, True
             return
     with open_table(path, None, "utf-8", {}, "JSON", whole_name=True) as table:
-        yield (f"{line}\n".encode() for line in table.stream.lines(_LONGEST)), False
+        yield (f"{line}\n".encode() for line in table.stream.lines(_LARGEST)), False
 
 
-def _placed(path: Path, line: int, begin: int, content: bytes, value: Any) -> Iterator[LocatedObject]:
+def _locate_objects(path: Path, line: int, begin: int, content: bytes, value: Any) -> Iterator[LocatedObject]:
     if isinstance(value, dict):
         yield LocatedObject(path, line, begin, len(content), value)
         return
-    places = _places(content)
-    for number, each in enumerate(value if isinstance(value, list) else [value], 1):
-        if not isinstance(each, dict):
+    spans = _object_spans(content)
+    for number, item in enumerate(value if isinstance(value, list) else [value], 1):
+        if not isinstance(item, dict):
             raise InputError(f"{path}, line {line}: expected objects; item {number} is none.")
-        first, end = next(places)
-        yield LocatedObject(path, line, begin + first, end - first, each)
+        first, end = next(spans)
+        yield LocatedObject(path, line, begin + first, end - first, item)
 
 
-def _places(array: bytes) -> Iterator[tuple[int, int]]:
-    """Where each of its objects begins and ends, to be read again without the others."""
+def _object_spans(array: bytes) -> Iterator[tuple[int, int]]:
+    """Begin and end of each object in the bytes of an array, so that it can be read again alone."""
     depth = begin = 0
     for token in _TOKEN.finditer(array):
         if token[0] in (b"{", b"["):
@@ -154,15 +167,15 @@ def _places(array: bytes) -> Iterator[tuple[int, int]]:
                 yield begin, token.end()
 
 
-def _parsed(content: bytes) -> Any:
+def _parse_or_none(content: bytes) -> Any:
     try:
         return orjson.loads(content)
     except ValueError:
         return None
 
 
-def _fault(raw: bytes) -> str:
-    """In words, without what stands there."""
+def _describe_fault(raw: bytes) -> str:
+    """What is wrong with a line, in words and without quoting it: it may hold users' texts."""
     try:
         parse_json(raw.decode("utf-8"))
     except UnicodeDecodeError:
@@ -176,7 +189,7 @@ def _fault(raw: bytes) -> str:
 
 @dataclass(frozen=True)
 class SpanCall:
-    """`began` in seconds since 1970, None where the span doesn't say it."""
+    """A call read from a span. `began` is in seconds since 1970; times are None if the span has none."""
 
     request: CompletionRequest
     completion: Completion
@@ -185,28 +198,28 @@ class SpanCall:
 
 
 def holds_spans(value: Mapping[str, Json]) -> bool:
-    """Whether these are spans, of whatever."""
+    """Whether an object is a span, or holds OTLP's spans, of any kind."""
     return "resourceSpans" in value or ("attributes" in value and ("name" in value or "context" in value))
 
 
 def read_span_calls(value: Mapping[str, Json]) -> Iterator[SpanCall | NotMirrored]:
-    """Of an object that `holds_spans`, each, or why it can't be mirrored; spans of other things are passed
-    over.
+    """Yields every LLM call of an object that `holds_spans`, or the reason why it can't be mirrored. Other
+    spans are skipped.
     """
-    for span in _spans(value):
+    for span in _iterate_spans(value):
         try:
             attributes = span.get("attributes")
             if not isinstance(attributes, dict):  # OTLP has a list of keys with typed values
-                attributes = {each["key"]: _value(each["value"]) for each in attributes or ()}
+                attributes = {item["key"]: _read_value(item["value"]) for item in attributes or ()}
             if attributes.get("gen_ai.operation.name") in _OPERATIONS:
-                yield _call(attributes, span)
-        except NotMirrored as found:
-            yield found
+                yield _read_call(attributes, span)
+        except NotMirrored as refusal:
+            yield refusal
         except _MALFORMED:
             yield NotMirrored("malformed-answer")
 
 
-def _spans(value: Mapping[str, Json]) -> Iterator[Mapping[str, Json]]:
+def _iterate_spans(value: Mapping[str, Json]) -> Iterator[Mapping[str, Json]]:
     if "resourceSpans" not in value:
         yield value
         return
@@ -215,35 +228,35 @@ def _spans(value: Mapping[str, Json]) -> Iterator[Mapping[str, Json]]:
             yield from scope.get("spans") or ()
 
 
-def _value(typed: Mapping[str, Json]) -> Json:
+def _read_value(typed: Mapping[str, Json]) -> Json:
     if not typed:  # null
         return None
-    kind, value = next(iter(typed.items()))
-    if kind == "intValue":
+    value_type, value = next(iter(typed.items()))
+    if value_type == "intValue":
         return int(value)
-    if kind == "arrayValue":
-        return [_value(each) for each in value.get("values") or ()]
-    if kind == "kvlistValue":
-        return {each["key"]: _value(each["value"]) for each in value.get("values") or ()}
+    if value_type == "arrayValue":
+        return [_read_value(item) for item in value.get("values") or ()]
+    if value_type == "kvlistValue":
+        return {item["key"]: _read_value(item["value"]) for item in value.get("values") or ()}
     return value
 
 
-def _call(attributes: Mapping[str, Json], span: Mapping[str, Json]) -> SpanCall:
+def _read_call(attributes: Mapping[str, Json], span: Mapping[str, Json]) -> SpanCall:
     if (attributes.get("gen_ai.request.choice.count") or 1) != 1:
         raise NotMirrored("several-choices")
     if "gen_ai.input.messages" not in attributes or "gen_ai.output.messages" not in attributes:
-        raise NotMirrored("no-content")  # it is recorded only where somebody switched it on
+        raise NotMirrored("no-content")  # messages are recorded only where that is switched on
     messages = list[ChatMessage]()
-    for given in _json(attributes["gen_ai.input.messages"]):
-        message = object_of(given, "malformed-request")
-        messages.append(ChatMessage(text_of(message.get("role")), _parts(message.get("parts"))))
+    for item in _read_list(attributes["gen_ai.input.messages"]):
+        message = object_of(item, "malformed-request")
+        messages.append(ChatMessage(text_of(message.get("role")), _read_parts(message.get("parts"))))
     if instructions := attributes.get("gen_ai.system_instructions"):
-        messages.insert(0, ChatMessage("system", _parts(_json(instructions))))
-    way, name, value, finished = _answer(_json(attributes["gen_ai.output.messages"]))
-    began, ended = _moment(span, "start"), _moment(span, "end")
+        messages.insert(0, ChatMessage("system", _read_parts(_read_list(instructions))))
+    way, name, value, finished = _read_answer(_read_list(attributes["gen_ai.output.messages"]))
+    began, ended = _read_time(span, "start"), _read_time(span, "end")
     model = word(attributes.get("gen_ai.request.model"))
     users = attributes.get("user.id"), attributes.get("enduser.id")
-    subjects = tuple(dict.fromkeys(name for each in users for name in names_in(each)))
+    subjects = tuple(dict.fromkeys(name for user in users for name in names_in(user)))
     return SpanCall(
         CompletionRequest(NAME, model, tuple(messages), name, {"type": "object"}, way, {}, subjects),
         Completion(
@@ -251,34 +264,34 @@ def _call(attributes: Mapping[str, Json], span: Mapping[str, Json]) -> SpanCall:
             word(attributes.get("gen_ai.response.model")),
             finished,
             word(attributes.get("gen_ai.response.id")),
-            _number(attributes.get("gen_ai.usage.input_tokens")),
-            _number(attributes.get("gen_ai.usage.output_tokens")),
+            _read_integer(attributes.get("gen_ai.usage.input_tokens")),
+            _read_integer(attributes.get("gen_ai.usage.output_tokens")),
         ),
         began,
         None if began is None or ended is None else max(0.0, ended - began),
     )
 
 
-def _json(value: Json) -> list[Any]:
+def _read_list(value: Json) -> list[Any]:
     return list_of(parsed(value) if isinstance(value, str) else value, "malformed-request")
 
 
-def _parts(given: Json) -> tuple[str, ...]:
-    found = []
-    for each in list_of(given, "malformed-request"):
-        part = object_of(each, "malformed-request")
-        kind = part.get("type")
-        if kind == "text":
-            found.append(text_of(part.get("content")))
-        elif kind in ("tool_call", "tool_call_response"):
-            found.append(as_json({key: value for key, value in part.items() if key not in ("type", "id")}))
-        elif kind != "reasoning":
+def _read_parts(content: Json) -> tuple[str, ...]:
+    texts = []
+    for item in list_of(content, "malformed-request"):
+        part = object_of(item, "malformed-request")
+        part_type = part.get("type")
+        if part_type == "text":
+            texts.append(text_of(part.get("content")))
+        elif part_type in ("tool_call", "tool_call_response"):
+            texts.append(as_json({key: value for key, value in part.items() if key not in ("type", "id")}))
+        elif part_type != "reasoning":
             raise NotMirrored("input-not-text")
-    return tuple(found)
+    return tuple(texts)
 
 
-def _answer(messages: list[Any]) -> tuple[str, str, Json, str]:
-    """How the answer came, the tool's name, its value, and why it ended."""
+def _read_answer(messages: list[Any]) -> tuple[str, str, Json, str]:
+    """The way of the answer (see `CompletionRequest`), the tool's name, the value and the finish reason."""
     if len(messages) != 1:
         raise NotMirrored("several-choices" if messages else "no-answer")
     message = object_of(messages[0], "malformed-answer")
@@ -286,9 +299,9 @@ def _answer(messages: list[Any]) -> tuple[str, str, Json, str]:
     if finished in _FINISHED_EARLY:
         raise NotMirrored(_FINISHED_EARLY[finished])
     parts = [
-        object_of(each, "malformed-answer") for each in list_of(message.get("parts"), "malformed-answer")
+        object_of(part, "malformed-answer") for part in list_of(message.get("parts"), "malformed-answer")
     ]
-    calls = [each for each in parts if each.get("type") == "tool_call"]
+    calls = [part for part in parts if part.get("type") == "tool_call"]
     if len(calls) > 1:
         raise NotMirrored("several-tool-calls")
     if calls:
@@ -297,15 +310,15 @@ def _answer(messages: list[Any]) -> tuple[str, str, Json, str]:
         if value is None:  # the call was recorded without them
             raise NotMirrored("no-content")
         return "tool", text_of(calls[0].get("name"), "malformed-answer"), value, finished
-    texts = [text_of(each.get("content"), "malformed-answer") for each in parts if each.get("type") == "text"]
+    texts = [text_of(part.get("content"), "malformed-answer") for part in parts if part.get("type") == "text"]
     value = parsed("".join(texts))
     if not isinstance(value, dict | list):
         raise NotMirrored("no-schema")
     return "json-object", "", value, finished
 
 
-def _moment(span: Mapping[str, Json], name: str) -> float | None:
-    """Seconds since 1970; None where nothing is said, which OTLP writes as 0 too."""
+def _read_time(span: Mapping[str, Json], name: str) -> float | None:
+    """The span's start or end in seconds since 1970; None if it has none, for which OTLP may write 0."""
     if (nanoseconds := span.get(f"{name}TimeUnixNano")) is not None:
         return int(nanoseconds) / 1e9 or None
     with suppress(ValueError):
@@ -314,14 +327,14 @@ def _moment(span: Mapping[str, Json], name: str) -> float | None:
 
 
 def parse_time(written: str) -> float:
-    """Seconds since 1970 of ISO 8601; what names no zone is in UTC, on whatever machine it is read. Raises
-    ValueError.
+    """Parses a time in ISO 8601 to seconds since 1970. A time without a zone is in UTC, whatever the
+    machine's zone is. Raises ValueError.
     """
-    found = datetime.fromisoformat(written)
-    return (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp()
+    time = datetime.fromisoformat(written)
+    return (time if time.tzinfo is not None else time.replace(tzinfo=UTC)).timestamp()
 
 
-def _number(value: Json) -> int | None:
+def _read_integer(value: Json) -> int | None:
     if isinstance(value, bool):
         return None
     with suppress(TypeError, ValueError):

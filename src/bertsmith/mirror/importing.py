@@ -1,12 +1,12 @@
-"""What a team already has → calls: logs of requests and answers, batch files, traces.
+"""Imports the calls that a team has recorded already: logs of requests and answers, batch files, traces.
 
     JSON lines        {"request": …, "response": …}, with "time", "subject", "site" where they are known
     batch files       OpenAI's input and output, Anthropic's requests and results, joined by custom_id
     OpenTelemetry     spans of GenAI calls as JSON: OTLP's, and those of the SDK's console exporter
 
-An imported call is named by its content: importing a file again, or one whose calls were recorded, adds none.
-What can't be mirrored is counted once too. What an application logged while a student answered has answers
-of the student's, which teach nothing.
+The id of an imported call is a hash of its content: importing a file again, or one whose calls were recorded,
+adds nothing. Calls that can't be mirrored are counted once too. Answers by a student, which an application
+may have logged, are not imported: nothing can be learned from them. Read `CallImport`.
 """
 
 import hashlib
@@ -48,15 +48,17 @@ from bertsmith.mirror.store import Store
 from bertsmith.progress import Progress
 
 _BATCH = 500  # calls written together
-_FARTHEST = 4_102_444_800  # seconds since 1970, the year 2100: a time beyond it is in milliseconds
-_WANTED = "Expected a file of JSON lines, a batch file, or spans."
-_EXPECTED = "expected an object with request and response, a line of a batch file, or a span of OpenTelemetry"
+_LATEST = 4_102_444_800  # seconds since 1970, the year 2100: a larger number is in milliseconds
+_EXPECTED_FILE = "Expected a file of JSON lines, a batch file, or spans."
+_EXPECTED_OBJECT = (
+    "expected an object with request and response, a line of a batch file, or a span of OpenTelemetry"
+)
 
 
 @dataclass
 class ImportCounts:
-    """`added` calls are new; `known` ones were there; `passed` could not be mirrored, by (protocol, reason);
-    `unanswered` are requests of a batch without an answer.
+    """What an import has done: `added` calls are new, `known` ones were in the store, `passed` counts those
+    that can't be mirrored by (protocol, reason), and `unanswered` the requests of a batch without an answer.
     """
 
     added: int = 0
@@ -66,124 +68,130 @@ class ImportCounts:
 
 
 class CallImport:
-    """Calls on their way into a store. Of a batch both files are named, in any order."""
+    """Reads calls from files and adds them to a store. A batch needs both of its files, in any order."""
 
     def __init__(
         self, paths: Sequence[Path], redactor: Redactor, formats: tuple[WireFormat, ...] = FORMATS
     ) -> None:
-        """Reads up to the first call, before there need be a store. Raises InputError for a file that is
-        missing, empty or no JSON, and for what stands before that call.
+        """Reads up to the first call, so that faulty files are found before a store is created. Raises
+        InputError for a file that is missing, empty or not JSON, and for a fault before that call.
         """
         for path in paths:
             if not path.is_file():
-                raise InputError(f"{path} is not there. {_WANTED}")
+                raise InputError(f"{path} is not there. {_EXPECTED_FILE}")
             if next(iter(read_json_objects(path)), None) is None:
-                raise InputError(f"{path} is empty. {_WANTED}")
-        self._redactor, self._formats, self._requests = redactor, formats, _requests(paths)
-        self.found = ImportCounts(unanswered=len(self._requests))
+                raise InputError(f"{path} is empty. {_EXPECTED_FILE}")
+        self._redactor, self._formats, self._requests = redactor, formats, _find_batch_requests(paths)
+        self.counts = ImportCounts(unanswered=len(self._requests))
         self._answered = set[str]()
         self._waiting = list[Call]()
-        self._passed: dict[str, tuple[str, str]] = {}  # by content
-        self._objects = (placed for path in paths for placed in read_json_objects(path))
+        self._passed: dict[
+            str, tuple[str, str]
+        ] = {}  # by a hash of the content, for calls that can't be mirrored
+        self._objects = (located for path in paths for located in read_json_objects(path))
         while not self._waiting and not self._passed and (first := next(self._objects, None)) is not None:
             self._read(first)
 
     def into(self, store: Store, progress: Progress | None = None) -> ImportCounts:
-        """Raises InputError naming file and line. What was read before is stored: the next import goes on."""
+        """Adds all calls to `store`. Raises InputError naming file and line; calls before the fault are
+        stored, and importing the mended file adds the rest.
+        """
         try:
-            for placed in self._objects:
-                self._read(placed)
+            for located in self._objects:
+                self._read(located)
                 if len(self._waiting) + len(self._passed) >= _BATCH:
                     self._write(store, progress)
         finally:
             self._write(store, progress)
-        return self.found
+        return self.counts
 
-    def _read(self, placed: LocatedObject) -> None:
-        kind, passed = _kind(placed.value), list[str]()
+    def _read(self, located: LocatedObject) -> None:
+        kind, passed = _object_kind(located.value), list[str]()
         if kind == "unknown":
-            keys = ", ".join(list(placed.value)[:6]) or "of none"
-            raise InputError(f"{placed}: {_EXPECTED}; found the keys {keys}.")
+            keys = ", ".join(list(located.value)[:6]) or "of none"
+            raise InputError(f"{located}: {_EXPECTED_OBJECT}; found the keys {keys}.")
         readers: dict[str, Callable[[LocatedObject], Iterator[Call | NotMirrored]]] = {
-            "pair": self._of_pair,
-            "batch answer": self._of_answer,
-            "spans": self._of_spans,
+            "pair": self._read_pair,
+            "batch answer": self._read_batch_answer,
+            "spans": self._read_spans,
         }
         try:
-            for each in readers[kind](placed) if kind in readers else ():
-                if isinstance(each, NotMirrored):
-                    passed.append(each.reason)
+            for call in readers[kind](located) if kind in readers else ():
+                if isinstance(call, NotMirrored):
+                    passed.append(call.reason)
                 else:
-                    self._waiting.append(each)
-        except NotMirrored as found:
-            passed.append(found.reason)
+                    self._waiting.append(call)
+        except NotMirrored as error:
+            passed.append(error.reason)
         if passed:
-            content = hashlib.sha256(orjson.dumps(placed.value, option=orjson.OPT_SORT_KEYS)).hexdigest()
+            content = hashlib.sha256(orjson.dumps(located.value, option=orjson.OPT_SORT_KEYS)).hexdigest()
             protocol = "batch" if kind.startswith("batch") else kind
-            if kind == "pair" and (form := self._format_of_pair(placed.value)[1]) is not None:
+            if kind == "pair" and (form := self._format_of_pair(located.value)[1]) is not None:
                 protocol = form.NAME
-            self.found.passed.update((protocol, reason) for reason in passed)
+            self.counts.passed.update((protocol, reason) for reason in passed)
             self._passed |= {f"{content} {n}": (protocol, reason) for n, reason in enumerate(passed)}
 
     def _write(self, store: Store, progress: Progress | None) -> None:
-        """What waits."""
+        """Writes the calls read so far, in one transaction."""
         added = store.add(self._waiting, imports=self._passed)
-        found = self.found
-        found.added, found.known = found.added + added, found.known + len(self._waiting) - added
-        found.unanswered = len(self._requests) - len(self._answered)
+        counts = self.counts
+        counts.added, counts.known = counts.added + added, counts.known + len(self._waiting) - added
+        counts.unanswered = len(self._requests) - len(self._answered)
         self._waiting.clear()
         self._passed.clear()
         if progress is not None:
-            progress(found.added + found.known + found.passed.total(), None, "calls")
+            progress(counts.added + counts.known + counts.passed.total(), None, "calls")
 
-    def _of_pair(self, placed: LocatedObject) -> Iterator[Call]:
-        value = placed.value
+    def _read_pair(self, located: LocatedObject) -> Iterator[Call]:
+        value = located.value
         body, answer = value["request"], value["response"]
         if not isinstance(body, dict) or not isinstance(answer, dict):
-            raise InputError(f"{placed}: expected the request and the response as JSON objects.")
+            raise InputError(f"{located}: expected the request and the response as JSON objects.")
         path, form = self._format_of_pair(value)
         if form is None:
             raise InputError(
-                f"{placed}: the request is of no format that is known. Say it by its path: "
+                f"{located}: the request is of no format that is known. Say it by its path: "
                 '"endpoint": "/v1/chat/completions".'
             )
         if site := str(value.get("site") or ""):
-            require_name(site, f"{placed}: the site")
-        yield self._made(
+            require_name(site, f"{located}: the site")
+        yield self._make_call(
             read_request(form, body, path),
             lambda request: read_completion(form, request, answer),
-            _created(answer) if value.get("time") is None else _time(value["time"], placed),
+            _answer_time(answer) if value.get("time") is None else _read_time(value["time"], located),
             site,
             tuple(names_in(value.get("subject"))),
         )
 
-    def _of_answer(self, placed: LocatedObject) -> Iterator[Call]:
-        value, name = placed.value, str(placed.value["custom_id"])
+    def _read_batch_answer(self, located: LocatedObject) -> Iterator[Call]:
+        value, name = located.value, str(located.value["custom_id"])
         if name not in self._requests:
             raise InputError(
-                f"{placed}: no request has the custom_id {name[:80]!r}. Name the batch's file of requests "
+                f"{located}: no request has the custom_id {name[:80]!r}. Name the batch's file of requests "
                 "too."
             )
         self._answered.add(name)
         line = self._requests[name].read()
         result, response = value.get("result"), value.get("response")
-        if isinstance(result, dict):  # Anthropic's
-            body, path, is_right = result.get("message"), "/v1/messages", result.get("type") == "succeeded"
+        if isinstance(result, dict):  # as Anthropic's batches have it
+            body, path, is_success = result.get("message"), "/v1/messages", result.get("type") == "succeeded"
         else:
             response = response if isinstance(response, dict) else {}
             body, path = response.get("body"), str(line.get("url", ""))
-            is_right = response.get("status_code") == 200
+            is_success = response.get("status_code") == 200
         form = format_of("POST", path, self._formats)
         if form is None:
             raise NotMirrored("other-path")
         request = read_request(form, line.get("body", line.get("params")), path)
-        if not is_right or not isinstance(body, dict):
+        if not is_success or not isinstance(body, dict):
             raise NotMirrored("upstream-error")
-        yield self._made(request, lambda request: read_completion(form, request, body), _created(body))
+        yield self._make_call(
+            request, lambda request: read_completion(form, request, body), _answer_time(body)
+        )
 
-    def _of_spans(self, placed: LocatedObject) -> Iterator[Call | NotMirrored]:
-        """One object may hold many."""
-        for span in read_span_calls(placed.value):
+    def _read_spans(self, located: LocatedObject) -> Iterator[Call | NotMirrored]:
+        """Yields the calls of the spans in one object, or the reasons why they can't be mirrored."""
+        for span in read_span_calls(located.value):
             if isinstance(span, NotMirrored):
                 yield span
                 continue
@@ -200,7 +208,7 @@ class CallImport:
                 seconds=span.seconds,
             )
 
-    def _made(
+    def _make_call(
         self,
         request: CompletionRequest,
         answer: Callable[[CompletionRequest], Completion],
@@ -217,29 +225,32 @@ class CallImport:
         )
 
     def _format_of_pair(self, value: Mapping[str, Json]) -> tuple[str, WireFormat | None]:
-        """And its path, where the log has it."""
+        """The path that the log names, empty for none, and the wire format; None if it isn't known."""
         path = str(value.get("endpoint") or value.get("url") or value.get("path") or "")
         form = format_of("POST", path, self._formats)
         return path, form or guessed(value["request"], value["response"], self._formats)
 
 
-def _requests(paths: Sequence[Path]) -> dict[str, LocatedObject]:
-    """Where the batch files have each request; a file of answers is read once, as other files are, for what
-    stands before a fault in it is to be stored. Raises InputError for two of one custom_id.
+def _find_batch_requests(paths: Sequence[Path]) -> dict[str, LocatedObject]:
+    """Locates the requests in the batch files, by custom_id. Other files are left at their first object: they
+    are read later, once, so that the calls before a fault are stored. Raises InputError if a custom_id comes
+    twice.
     """
-    found: dict[str, LocatedObject] = {}
+    requests: dict[str, LocatedObject] = {}
     for path in paths:
-        for placed in read_json_objects(path):
-            if _kind(placed.value) != "batch request":
+        for located in read_json_objects(path):
+            if _object_kind(located.value) != "batch request":
                 break
-            name = str(placed.value["custom_id"])
-            if name in found:
-                raise InputError(f"{placed}: the custom_id {name[:80]!r} stands in {found[name]} already.")
-            found[name] = placed.without_value()
-    return found
+            name = str(located.value["custom_id"])
+            if name in requests:
+                raise InputError(
+                    f"{located}: the custom_id {name[:80]!r} stands in {requests[name]} already."
+                )
+            requests[name] = located.without_value()
+    return requests
 
 
-def _kind(value: Mapping[str, Json]) -> str:
+def _object_kind(value: Mapping[str, Json]) -> str:
     if "custom_id" in value:
         return "batch request" if "body" in value or "params" in value else "batch answer"
     if "request" in value and "response" in value:
@@ -248,37 +259,37 @@ def _kind(value: Mapping[str, Json]) -> str:
 
 
 def _is_students(request: CompletionRequest, completion: Completion) -> bool:
-    """A student of a mirror gave it: its id says so, and in the protocols without one, which ask typed
-    questions, that it has read and written no tokens.
+    """Whether a mirror's student gave the answer. Its id tells; in protocols of typed questions, whose
+    answers have no id, zero input and output tokens do.
     """
     is_uncounted = request.way == "questions" and completion.input_tokens == completion.output_tokens == 0
     return OWN_ID_PREFIX in completion.response_id or is_uncounted
 
 
 def _origin(began: float | None) -> tuple[str, float]:
-    """A call's source and time. Without a time it counts as of now, and is marked: it can't be told from the
-    latest traffic.
+    """A call's source and time. One without a time gets the present, and the source says so: in the store it
+    stands among the latest traffic.
     """
     return (UNDATED, time.time()) if began is None else (IMPORTED, began)
 
 
-def _time(given: Json, placed: LocatedObject) -> float:
-    """Seconds since 1970, or as ISO 8601, in UTC where it names no zone."""
-    found: float | None = None
+def _read_time(given: Json, located: LocatedObject) -> float:
+    """Reads a time in seconds since 1970 or in ISO 8601, in UTC if it names no zone. Raises InputError."""
+    seconds: float | None = None
     with suppress(ValueError, OverflowError):
         is_number = isinstance(given, int | float) and not isinstance(given, bool)
-        found = float(given) if is_number else parse_time(str(given))
-    if found is None or not 0 <= found < _FARTHEST:
+        seconds = float(given) if is_number else parse_time(str(given))
+    if seconds is None or not 0 <= seconds < _LATEST:
         raise InputError(
-            f"{placed}: expected time in ISO 8601 or in seconds since 1970, found {str(given)[:40]!r}."
+            f"{located}: expected time in ISO 8601 or in seconds since 1970, found {str(given)[:40]!r}."
         )
-    return found
+    return seconds
 
 
-def _created(body: Mapping[str, Json]) -> float | None:
-    """As the answer says, if it does: some servers write 0."""
+def _answer_time(body: Mapping[str, Json]) -> float | None:
+    """The time in an answer, in seconds since 1970; None if it has none, for which some servers write 0."""
     for name in ("created", "created_at"):
-        found = body.get(name)
-        if isinstance(found, int | float) and not isinstance(found, bool) and 0 < found < _FARTHEST:
-            return float(found)
+        seconds = body.get(name)
+        if isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 < seconds < _LATEST:
+            return float(seconds)
     return None
