@@ -256,13 +256,13 @@ def test_a_candidate_is_approved_and_rolled_back(
 def test_a_slow_store_is_waited_for_and_can_be_given_up(
     shown: RunningMirror, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    let, usual = threading.Event(), shown.app.page.looking.state
+    let, usual = threading.Event(), shown.app.page.reader.state
 
     def slow(**given: Any) -> Any:
         let.wait(30)
         return usual(**given)
 
-    monkeypatch.setattr(shown.app.page.looking, "state", slow)
+    monkeypatch.setattr(shown.app.page.reader, "state", slow)
     browser.open(f"{shown.url}/bertsmith/")
     browser.wait_for("/Reading the store … 0\\.[3-9] s/.test(document.getElementById('waiting').innerText)")
     browser.click("#waiting button")
@@ -283,7 +283,7 @@ def test_a_store_that_cannot_be_read_is_a_sentence_and_what_was_shown_stays(
     def broken(**_: Any) -> Any:
         raise OperationalError("select", {}, Exception("database is locked"))
 
-    monkeypatch.setattr(shown.app.page.looking, "state", broken)
+    monkeypatch.setattr(shown.app.page.reader, "state", broken)
     shown.app.page._until = 0.0
     look_again(browser)
     browser.wait_for("document.querySelector('#problem .problem')")

@@ -1,13 +1,13 @@
-"""The page at /bertsmith/: its files, the state that it shows, what can be changed there, and by whom.
+"""The mirror's page at /bertsmith/: its files, the state that it shows, and the changes that it allows.
 
-GET  /bertsmith/            the page, and /bertsmith/page/… its files: nothing of the store is in them
-GET  /bertsmith/state       all that it shows
+GET  /bertsmith/            the page, and below /bertsmith/page/ its files, which hold nothing of the store
+GET  /bertsmith/state       everything that the page shows, as JSON
 POST /bertsmith/stages      {"version", "revision", "move"}, "move" being one of `MOVES`
 
-Without keys only this machine is let in: its address at both ends, and no proxy between. A proxy that says
-nothing of itself can't be noticed: behind any proxy a file of keys is needed. A page of somebody else's that
-is open in a browser here can neither read the state nor change a mode. The Host must be this machine's, for
-names can be bound anew, and what changes something must come from our own page, or from no page at all.
+Without a file of keys only this machine is let in: both addresses must be local, with no proxy between. A
+proxy that adds no headers can't be detected, so behind any proxy a file of keys is needed. Another site's
+page in a browser on this machine can neither read the state nor change a mode: the Host must be this
+machine's (against DNS rebinding), and a change must come from the mirror's own page or from no page at all.
 """
 
 import asyncio
@@ -37,39 +37,39 @@ from bertsmith.serving.refusals import Forbidden, InvalidRequest, Refusal, TooLa
 
 ROOT = "/bertsmith/"
 _FOLDERS = (*FOLDERS, Path(__file__).parent / "static")
-_MOST_BYTES = 4096  # of a move
-_SHARE = 5  # a state that took a second isn't made anew for so many
-_FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")
-_HERE = (
+_MAX_BODY_BYTES = 4096  # of the body of a move
+_CACHE_FACTOR = 5  # a state that took one second to compute is kept for five
+_PROXY_HEADERS = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")
+_LOCAL_ONLY = (
     "This page is shown on this machine alone. From elsewhere it takes a key: start the mirror with "
     "--page-keys-file, or come through a tunnel, such as ssh -L 8100:127.0.0.1:8100."
 )
 
 
 def is_of_page(path: str) -> bool:
-    """None of these is relayed."""
+    """Whether a path belongs to the mirror itself, so that it isn't relayed."""
     return path.startswith(ROOT) or path == ROOT.rstrip("/")
 
 
 class StageConflict(Refusal):
-    """Somebody else was quicker."""
+    """The mode was changed by someone else since the client read it."""
 
     status, code = 409, "changed_meanwhile"
 
 
 class MirrorPage:
-    """An ASGI application. `running` says how this process is."""
+    """The page as an ASGI application. `running` returns the status of this process, as JSON."""
 
     def __init__(
-        self, settings: MirrorSettings, looking: StateReader, running: Callable[[], Mapping[str, Any]]
+        self, settings: MirrorSettings, reader: StateReader, running: Callable[[], Mapping[str, Any]]
     ) -> None:
         """Raises InputError for a file of keys that can't be read."""
-        self.settings, self.looking, self.running = settings, looking, running
+        self.settings, self.reader, self.running = settings, reader, running
         self.keys = Keys(settings.page_keys_file)
         self.files = {path.name: path for folder in _FOLDERS for path in sorted(folder.iterdir())}
         self._state: dict[str, Any] = {}
         self._until = 0.0
-        self._making = asyncio.Lock()
+        self._state_lock = asyncio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
@@ -83,17 +83,17 @@ class MirrorPage:
         await response(scope, receive, send)
 
     async def _answer(self, request: Request) -> Response:
-        path, reads = request.url.path, request.method in ("GET", "HEAD")
-        if reads and path == ROOT.rstrip("/"):
+        path, is_read = request.url.path, request.method in ("GET", "HEAD")
+        if is_read and path == ROOT.rstrip("/"):
             return RedirectResponse("bertsmith/")  # relative: a proxy may have put it under another path
-        if reads and path == ROOT:
+        if is_read and path == ROOT:
             return self._file("mirror.html")
-        if reads and path.startswith(ROOT + "page/"):
+        if is_read and path.startswith(ROOT + "page/"):
             return self._file(path.removeprefix(ROOT + "page/"))
-        if reads and path == ROOT + "state":
-            return await self._show(request)
-        if not reads and path == ROOT + "stages":
-            return await self._move(request)
+        if is_read and path == ROOT + "state":
+            return await self._answer_state(request)
+        if not is_read and path == ROOT + "stages":
+            return await self._answer_move(request)
         raise UnknownModel(f"The mirror has no {request.method} {path[:80]} of its own.")
 
     def _file(self, name: str) -> Response:
@@ -103,20 +103,22 @@ class MirrorPage:
         headers = HEADERS | {"content-type": MEDIA_TYPES[path.suffix]}
         return Response(path.read_bytes(), headers=headers)
 
-    async def _show(self, request: Request) -> Response:
-        """The state is made once for all who ask at a time, and seldom where it takes long."""
+    async def _answer_state(self, request: Request) -> Response:
+        """Answers with the state. It is computed once for all clients, and kept the longer, the longer it
+        took.
+        """
         client = admitted(request, self.keys)
         texts = self.settings.page_texts
-        async with self._making:
+        async with self._state_lock:
             if (began := time.monotonic()) >= self._until:
                 try:
-                    self._state = await asyncio.to_thread(self.looking.state, has_texts=texts)
+                    self._state = await asyncio.to_thread(self.reader.state, has_texts=texts)
                 except (DBAPIError, NoConnection) as error:
                     LOG.error("the page: the store can't be read: %s", type(error).__name__)
-                    said = "The store can't be read just now. The mirror goes on relaying."
-                    raise Unavailable(said) from None
+                    message = "The store can't be read just now. The mirror goes on relaying."
+                    raise Unavailable(message) from None
                 now = time.monotonic()
-                self._until = now + _SHARE * (now - began)
+                self._until = now + _CACHE_FACTOR * (now - began)
             state = self._state
         own = {
             "running": self.running(),
@@ -126,12 +128,12 @@ class MirrorPage:
         }
         return _json(state | own)
 
-    async def _move(self, request: Request) -> Response:
+    async def _answer_move(self, request: Request) -> Response:
         client = admitted(request, self.keys)
         require_own_page(request, client)
-        version, revision, move = await _said(request)
+        version, revision, move = await _read_move(request)
         try:
-            after = await asyncio.to_thread(self._change, version, revision, move, client.name)
+            after = await asyncio.to_thread(self._apply_move, version, revision, move, client.name)
         except BertsmithError as error:
             raise InvalidRequest(str(error)) from None
         except (DBAPIError, NoConnection):
@@ -141,8 +143,8 @@ class MirrorPage:
         LOG.warning("version %s: %s on the page; now %s", version, move, after.mode)
         return _json(vars(after))
 
-    def _change(self, version: str, revision: int, move: str, who: str) -> Stage:
-        stages = self.looking.stages
+    def _apply_move(self, version: str, revision: int, move: str, who: str) -> Stage:
+        stages = self.reader.stages
         before = stages.stages().get(version)
         if before is None:
             raise InvalidRequest(f"There is no version {version!r} in the store.")
@@ -153,20 +155,20 @@ class MirrorPage:
         return after
 
 
-async def _said(request: Request) -> tuple[str, int, str]:
-    """Raises InvalidRequest, TooLarge."""
+async def _read_move(request: Request) -> tuple[str, int, str]:
+    """Reads the version, its revision and the move from the body. Raises InvalidRequest or TooLarge."""
     body = b""
     async for piece in request.stream():
         body += piece
-        if len(body) > _MOST_BYTES:
-            raise TooLarge(f"Expected at most {_MOST_BYTES} bytes.")
+        if len(body) > _MAX_BODY_BYTES:
+            raise TooLarge(f"Expected at most {_MAX_BODY_BYTES} bytes.")
     try:
-        said = orjson.loads(body)
-        version, revision, move = said["version"], said["revision"], said["move"]
+        values = orjson.loads(body)
+        version, revision, move = values["version"], values["revision"], values["move"]
     except (orjson.JSONDecodeError, KeyError, TypeError):
         raise InvalidRequest('Expected JSON: {"version": …, "revision": …, "move": …}.') from None
-    is_right = isinstance(version, str) and type(revision) is int and isinstance(move, str) and move in MOVES
-    if not is_right:
+    is_valid = isinstance(version, str) and type(revision) is int and isinstance(move, str) and move in MOVES
+    if not is_valid:
         raise InvalidRequest(f"Expected a version, its revision, and a move: {', '.join(MOVES)}.")
     return version, revision, move
 
@@ -177,16 +179,16 @@ def _json(body: Any, status: int = 200) -> Response:
 
 
 def admitted(request: Request, keys: Keys) -> Client:
-    """Raises Unauthorized or Forbidden."""
+    """The client of a request, by its key or as this machine's user. Raises Unauthorized or Forbidden."""
     if keys.path is not None:
         return keys.client(request.headers.get("authorization", ""))
     if not _is_local(request):
-        raise Forbidden(_HERE)
+        raise Forbidden(_LOCAL_ONLY)
     return Client("", admin=True)
 
 
 def require_own_page(request: Request, client: Client) -> None:
-    """Before something is changed. Raises Forbidden."""
+    """Requires a client who may change modes and a request from the mirror's own page. Raises Forbidden."""
     if not client.admin:
         raise Forbidden(f"The key {client.name} may look, and not change modes. It takes one with 'admin'.")
     headers = request.headers
@@ -198,7 +200,7 @@ def require_own_page(request: Request, client: Client) -> None:
 
 
 def _is_local(request: Request) -> bool:
-    if request.client is None or any(name in request.headers for name in _FORWARDED):
+    if request.client is None or any(name in request.headers for name in _PROXY_HEADERS):
         return False
     if request.scope.get("http_version") == "1.0":  # as nginx's proxy_pass speaks, and no browser
         return False

@@ -1,5 +1,5 @@
-"""All there is to see of a mirror as one JSON object: for the page, and `bertsmith mirror status --json`.
-Values of answers are counted, and shown where they are no texts.
+"""The state of a mirror as one JSON object, for the page and for `bertsmith mirror status --json`. Values of
+answers are counted; they are shown only where they are not free text.
 """
 
 import json
@@ -24,58 +24,59 @@ from bertsmith.mirror.store import Store, VersionCount
 from bertsmith.mirror.tables import values_of
 from bertsmith.mirror.template import BETWEEN, PromptTemplate, find_template
 
-_LOOKED_AT = 400  # calls of a version, the latest
-_DETAILED = 24  # versions whose calls are looked at
-_CHANGES = 100  # the latest
-_BLOCKS = 12  # parts that comparisons are divided into
-_DELTA = 0.05  # of the intervals of blocks
-_GROWN = 1.05  # times as many calls, after which a version is looked at once more
-_SHOWN = 12  # values of a field
+_SAMPLED_CALLS = 400  # latest calls of a version that its details are computed from
+_DETAILED = 24  # versions that get details
+_CHANGES = 100  # changes of stages that are shown, the latest
+_BLOCKS = 12  # blocks that the comparisons with the LLM are divided into
+_DELTA = 0.05  # error probability of the blocks' intervals
+_GROWTH = 1.05  # details are computed again once a version has this many times as many calls
+_SHOWN = 12  # values of a field that are shown
 _RULES = (
     "auto", "epsilon", "delta", "train_after", "shadow_calls", "canary_calls", "canary_share", "audit_share",
 )  # fmt: skip
-_MOST, _AGAIN = 100, 10  # different ones of a field, and how often each came: then they are no free text
+# Texts count as values rather than free text if there are at most so many, each so often on average.
+_MAX_DIFFERENT, _MIN_REPEATS = 100, 10
 
 
 class StateReader:
-    """At one store. What a version's calls hold is kept until there are markedly more of them."""
+    """Reads the state of one store. A version's details are kept until it has markedly more calls."""
 
     def __init__(self, store: Store, settings: MirrorSettings) -> None:
         self.store, self.stages, self.settings = store, StageStore(store), settings
         self._known: dict[str, tuple[int, dict[str, Any], PromptTemplate | None]] = {}
 
     def state(self, *, has_texts: bool = False) -> dict[str, Any]:
-        """With `has_texts` texts of calls stand beside what a student takes them for."""
+        """The state as JSON; with `has_texts`, examples of a student's errors come with their text."""
         versions, stages, to_train = self.store.versions(), self.stages.stages(), self._to_train()
         accounted = read_accounts(self.stages, self.settings.prices)
         trained = read_findings(self.store)
-        wanted = {each.stage.version for each in accounted} | trained.keys()
-        # Those, then the versions with most calls.
-        ordered = sorted(versions, key=lambda each: (each.version not in wanted, -each.calls))
-        shown = [each for each in ordered if each.calls][:_DETAILED]
+        prioritised = {account.stage.version for account in accounted} | trained.keys()
+        # Versions with a student or a training first, then those with most calls.
+        ordered = sorted(versions, key=lambda version: (version.version not in prioritised, -version.calls))
+        shown = [version for version in ordered if version.calls][:_DETAILED]
         return {
             "at": time.time(),
-            "calls": sum(each.calls for each in versions),
+            "calls": sum(version.calls for version in versions),
             "rules": {name: getattr(self.settings, name) for name in _RULES},
             "versions": [
-                vars(each)
+                vars(version)
                 | {
-                    "to_train": to_train.get(each.version, 0),
-                    "fields": _fields(each),
-                    "stage": vars(stages[each.version]),
+                    "to_train": to_train.get(version.version, 0),
+                    "fields": _group_types(version),
+                    "stage": vars(stages[version.version]),
                 }
-                for each in versions
-                if each.version in stages
+                for version in versions
+                if version.version in stages
             ],
-            "details": {each.version: self._details(each) for each in shown},
-            "answering": [each.as_json() for each in accounted],
+            "details": {version.version: self._details(version) for version in shown},
+            "answering": [account.as_json() for account in accounted],
             "students": self._students(),
             "agreement": {
-                student: _agreement(of) for student, of in read_agreement_points(self.store).items()
+                student: _agreement(course) for student, course in read_agreement_points(self.store).items()
             },
-            "learned": {version: self._learned(each, has_texts) for version, each in trained.items()},
+            "learned": {version: self._learned(report, has_texts) for version, report in trained.items()},
             "trainings": self._trainings(),
-            "changes": [each._asdict() for each in self.stages.changes()[-_CHANGES:]],
+            "changes": [change._asdict() for change in self.stages.changes()[-_CHANGES:]],
             "not_mirrored": [
                 {"protocol": protocol, "reason": reason, "calls": count}
                 for (protocol, reason), count in sorted(self.store.passed().items())
@@ -83,8 +84,8 @@ class StateReader:
         }
 
     def _to_train(self) -> dict[str, int]:
-        """Of each version how many calls a training would have: of merged ones, those of all; none that were
-        asked again.
+        """The number of calls that a training of each version would have: merged versions share theirs; calls
+        that only asked a recorded input again don't count.
         """
         counts, into = self.stages.call_counts(1), self.stages.merged()
         of_group = Counter[str]()
@@ -94,25 +95,25 @@ class StateReader:
 
     def _details(self, version: VersionCount) -> dict[str, Any]:
         known = self._known.get(version.version)
-        if known is not None and known[0] <= version.calls <= _GROWN * known[0]:
+        if known is not None and known[0] <= version.calls <= _GROWTH * known[0]:
             return known[1]
-        calls = self.store.latest(version.version, _LOOKED_AT)
-        template = find_template([each.request.messages for each in calls])
-        # Of each message the parts, and of these the constant pieces, between which stands what varies.
+        calls = self.store.latest(version.version, _SAMPLED_CALLS)
+        template = find_template([call.request.messages for call in calls])
+        # The constant pieces of each part of each message; the varying text stands between them.
         pieces = [
-            {"role": each.role, "parts": [list(part.pieces) for part in each.parts]}
-            for each in (() if template is None else template.messages)
+            {"role": message.role, "parts": [list(part.pieces) for part in message.parts]}
+            for message in (() if template is None else template.messages)
         ]
-        found = {"values": seen_values(calls), "template": None if template is None else pieces}
-        self._known[version.version] = version.calls, found, template
-        return found
+        details = {"values": seen_values(calls), "template": None if template is None else pieces}
+        self._known[version.version] = version.calls, details, template
+        return details
 
     def _students(self) -> dict[str, Any]:
-        known, found = self.stages.evidence(), dict[str, Any]()
+        known, students = self.stages.evidence(), dict[str, Any]()
         for number, student in self.stages.students().items():
             evidence = known.get(number) or empty_evidence(student.epsilon, student.delta)
             low, high = evidence.audits.interval()
-            found[number] = {
+            students[number] = {
                 "added": student.added,
                 "epsilon": student.epsilon,
                 "delta": student.delta,
@@ -123,7 +124,7 @@ class StateReader:
                 "low": low,
                 "high": high,
             }
-        return found
+        return students
 
     def _trainings(self) -> dict[str, Any]:
         now = time.time()
@@ -137,36 +138,38 @@ class StateReader:
             for version, row in self.stages.trainings().items()
         }
 
-    def _learned(self, found: dict[str, Any], has_texts: bool) -> dict[str, Any]:
-        """With the text of each example, as it is stored; none where its call has been deleted."""
-        confusions = found.get("confusions", [])
-        calls = self.store.calls_named(each["call"] for each in confusions) if has_texts else {}
+    def _learned(self, report: dict[str, Any], has_texts: bool) -> dict[str, Any]:
+        """A training's report, its examples with their texts; None where the call has been deleted."""
+        confusions = report.get("confusions", [])
+        calls = self.store.calls_named(example["call"] for example in confusions) if has_texts else {}
         texts = dict[str, str]()
         for name, call in calls.items():
-            # What varies of its messages, where that is known.
+            # The varying part of its messages, if the version's template is known.
             known = self._known.get(call.version)
             template = known[2] if known is not None else None
             text = template.input_of(call.request) if template is not None else None
-            texts[name] = text or BETWEEN.join(part for each in call.request.inputs for part in each.parts)
+            texts[name] = text or BETWEEN.join(
+                part for message in call.request.inputs for part in message.parts
+            )
         shown = [
-            {name: value for name, value in each.items() if name != "call"}
-            | {"text": texts.get(each["call"])}
-            for each in confusions
+            {name: value for name, value in example.items() if name != "call"}
+            | {"text": texts.get(example["call"])}
+            for example in confusions
         ]
-        return found | {"confusions": shown}
+        return report | {"confusions": shown}
 
 
-def _fields(version: VersionCount) -> dict[str, list[str]]:
-    """Each path with its types."""
-    found: dict[str, list[str]] = {}
-    for path, kind in version.fields:
-        found.setdefault(path, []).append(kind)
-    return found
+def _group_types(version: VersionCount) -> dict[str, list[str]]:
+    """The JSON paths of a version's answers, each with the types of its values."""
+    types: dict[str, list[str]] = {}
+    for path, type_name in version.fields:
+        types.setdefault(path, []).append(type_name)
+    return types
 
 
 def _agreement(course: list[AgreementPoint]) -> dict[str, Any]:
-    """The confidence sequence, and beside it blocks of comparisons by themselves, each with its interval:
-    what came lately doesn't hide among what came before.
+    """How often a student agrees with the LLM: the confidence sequence over all comparisons, and blocks of
+    comparisons with an interval each, so that a recent change isn't hidden by all that came before.
     """
     blocks, last = list[dict[str, Any]](), AgreementPoint(0, course[0].at, 0.0, 0.0, 0.0, 1.0)
     for point in course:
@@ -180,13 +183,13 @@ def _agreement(course: list[AgreementPoint]) -> dict[str, Any]:
              "rate": differing / count, "low": low, "high": high}
         )  # fmt: skip
         last = point
-    return {"course": [each._asdict() for each in course], "blocks": blocks}
+    return {"course": [point._asdict() for point in course], "blocks": blocks}
 
 
 def seen_values(calls: Sequence[Call]) -> dict[str, dict[str, Any]]:
-    """By JSON path: `calls` looked at, how many `different` values there are, the most frequent `values` with
-    their counts or the `range` of numbers, and whether it `is_text`: a value might then be about somebody,
-    and none is given.
+    """The values of answers by JSON path: the number of `calls` sampled, how many `different` values they
+    have, the most frequent `values` with their counts or the `range` of numbers, and whether it `is_text`:
+    free text may be about a person, so no value of it is shown.
     """
     counts: dict[str, Counter[Any]] = {}
     for call in calls:
@@ -194,32 +197,32 @@ def seen_values(calls: Sequence[Call]) -> dict[str, dict[str, Any]]:
             # What can be counted: 1.0 is 1.
             shown = plain(value) if isinstance(value, str | bool | int | float | None) else "…"
             counts.setdefault(path, Counter())[type(shown), shown] += 1
-    named = set(_named(calls[0].request.schema)) if calls else set[str]()
-    return {path: _of_field(of, len(calls), named) for path, of in sorted(counts.items())}
+    named = set(_schema_values(calls[0].request.schema)) if calls else set[str]()
+    return {path: _summarise_field(values, len(calls), named) for path, values in sorted(counts.items())}
 
 
-def _of_field(counts: Counter[Any], calls: int, named: set[str]) -> dict[str, Any]:
+def _summarise_field(counts: Counter[Any], calls: int, named: set[str]) -> dict[str, Any]:
     texts = [key for kind, key in counts if kind is str and key not in named]
-    is_text = bool(texts) and (len(counts) > _MOST or counts.total() < _AGAIN * len(counts))
+    is_text = bool(texts) and (len(counts) > _MAX_DIFFERENT or counts.total() < _MIN_REPEATS * len(counts))
     numbers = [key for kind, key in counts if kind in (int, float)]
     is_number = len(numbers) == len(counts) and len(numbers) > _SHOWN
-    found: dict[str, Any] = {"calls": calls, "different": len(counts), "is_text": is_text, "values": []}
+    summary: dict[str, Any] = {"calls": calls, "different": len(counts), "is_text": is_text, "values": []}
     if is_number:
-        found["range"] = [min(numbers), max(numbers)]
+        summary["range"] = [min(numbers), max(numbers)]
     elif not is_text:
         for (_, key), count in counts.most_common(_SHOWN):
             shown = json.dumps(key) if key is None or isinstance(key, bool) else str(key)
-            found["values"].append([shown, count])
-    return found
+            summary["values"].append([shown, count])
+    return summary
 
 
-def _named(schema: Json) -> Iterator[str]:
-    """Texts that the schema itself names as values."""
+def _schema_values(schema: Json) -> Iterator[str]:
+    """Yields the texts that the schema itself names as values, by enum or const."""
     if isinstance(schema, Mapping):
-        for key, each in schema.items():
-            given = each if key == "enum" and isinstance(each, list) else [each] if key == "const" else []
-            yield from (value for value in given if isinstance(value, str))
-            yield from _named(each)
+        for key, part in schema.items():
+            values = part if key == "enum" and isinstance(part, list) else [part] if key == "const" else []
+            yield from (value for value in values if isinstance(value, str))
+            yield from _schema_values(part)
     elif isinstance(schema, list):
-        for each in schema:
-            yield from _named(each)
+        for part in schema:
+            yield from _schema_values(part)
