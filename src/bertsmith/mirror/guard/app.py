@@ -1,10 +1,11 @@
-"""The guard as an ASGI application, and `bertsmith mirror guard`: a relay that judges what goes through.
+"""`bertsmith mirror guard`: an ASGI application that relays requests and judges their texts with a
+classifier.
 
-GET /bertsmith/health   200 while it relays; 503 on its way out
-GET /bertsmith/status   decisions counted, and how long they take
+GET /bertsmith/health   200 while it relays; 503 while it stops
+GET /bertsmith/status   counts of decisions, and how long they take
 
-An answer that is judged is held back until it is whole, a stream too. x-bertsmith-guard says what was
-decided.
+An answer that is judged is held back until it is complete, also a stream. The header x-bertsmith-guard tells
+the decisions.
 """
 
 import asyncio
@@ -38,12 +39,12 @@ from bertsmith.serving.http_server import listening
 
 _CONNECT_SECONDS = 10.0
 _HEADER = b"x-bertsmith-guard"
-_NOT_IN_A_HEADER = re.compile(r"[^ -~\xa0-\xff]")  # a label may have line breaks
-_ASKS_NO_LLM = ("GET", "HEAD", "OPTIONS", "DELETE")
+_INVALID_IN_HEADER = re.compile(r"[^ -~\xa0-\xff]")  # a label may have line breaks
+_READ_METHODS = ("GET", "HEAD", "OPTIONS", "DELETE")
 
 
 class GuardApp(RelayApp):
-    """What goes through is judged by `judge`."""
+    """The guard. `judge` classifies the texts that go through; the settings' policy decides."""
 
     def __init__(self, settings: GuardServerSettings, judge: GuardJudge) -> None:
         self.settings, self.judge = settings, judge
@@ -54,57 +55,59 @@ class GuardApp(RelayApp):
         self.connections = Connections(_CONNECT_SECONDS, settings.upstream_timeout_seconds)
 
     async def relay_call(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Where the policy lets it through."""
+        """Judges and relays one request."""
         await _GuardedCall(self, scope, receive, send).run()
 
     async def start(self) -> None:
-        """The judge is warm already."""
+        """Does nothing: the judge has loaded its model already."""
 
     async def stop(self) -> None:
-        """The connections, the model's threads, the log."""
+        """Closes the connections, the judge and the audit log."""
         await self.connections.close()
         self.judge.close()
         LOG.info("stopped", extra={"facts": {"message": "stopped", **self.log.facts()}})
         self.log.close()
 
     def facts(self) -> dict[str, object]:
-        """Of the log."""
+        """The audit log's counts, for /bertsmith/status."""
         return self.log.facts()
 
 
 class _GuardedCall:
-    """One request on its way through. `said` is what was decided so far, by side."""
+    """One request on its way through the guard. `verdicts` holds them by side: request or response."""
 
     def __init__(self, app: GuardApp, scope: Scope, receive: Receive, send: Send) -> None:
         self.app, self.scope, self.send = app, scope, send
         self.form = format_of(scope["method"], scope["path"], app.formats)
-        # Answers that the provider keeps, as of requests in the background, are fetched by its path or below.
-        paths = [f"{each.PATH}/" for each in app.formats]
-        self.is_kept = scope["method"] == "GET" and any(path in f"{scope['path']}/" for path in paths)
+        # Answers that the provider stores, as for background requests, are fetched at its path or below.
+        paths = [f"{form.PATH}/" for form in app.formats]
+        self.is_stored = scope["method"] == "GET" and any(path in f"{scope['path']}/" for path in paths)
         self.body = RequestBody(receive, app.settings.max_judged_bytes)
         self.call = uuid.uuid4().hex
-        self.said: dict[str, GuardVerdict] = {}
+        self.verdicts: dict[str, GuardVerdict] = {}
 
     @property
     def is_other(self) -> bool:
-        """Whether it changes something by a path of which neither side can be judged."""
-        return self.form is None and self.scope["method"] not in _ASKS_NO_LLM
+        """Whether it may reach an LLM on a path of an unknown format, so that it can't be judged."""
+        return self.form is None and self.scope["method"] not in _READ_METHODS
 
     @property
     def header(self) -> tuple[bytes, bytes]:
-        """request=allow; response=review; label=toxic; probability=0.9312"""
-        parts = [f"{side}={each.action}" for side, each in self.said.items()]
-        worst = max(self.said.values(), key=lambda each: ACTIONS.index(each.action), default=None)
+        """x-bertsmith-guard with the decisions: request=allow; response=review; label=toxic;
+        probability=0.9312
+        """
+        parts = [f"{side}={verdict.action}" for side, verdict in self.verdicts.items()]
+        worst = max(self.verdicts.values(), key=lambda verdict: ACTIONS.index(verdict.action), default=None)
         if worst is not None and worst.action != ALLOW and worst.label:
             parts += [f"label={worst.label}", f"probability={worst.probability:.4f}"]
-        if reason := next((each.reason for each in self.said.values() if each.reason), ""):
+        if reason := next((verdict.reason for verdict in self.verdicts.values() if verdict.reason), ""):
             parts.append(f"reason={reason}")
-        said = "; ".join(parts or ["not-judged"])
-        return _HEADER, _NOT_IN_A_HEADER.sub("?", said).encode("latin-1")
+        value = "; ".join(parts or ["not-judged"])
+        return _HEADER, _INVALID_IN_HEADER.sub("?", value).encode("latin-1")
 
     async def run(self) -> None:
-        """From the request to the end of the answer, or until the client goes away."""
-        work = asyncio.ensure_future(self._run())
+        """Runs from the request to the end of the answer, or until the client goes away."""
+        work = asyncio.ensure_future(self._relay())
         watching = asyncio.ensure_future(self.body.client_gone())
         try:
             await asyncio.wait({work, watching}, return_when=asyncio.FIRST_COMPLETED)
@@ -115,7 +118,7 @@ class _GuardedCall:
         if not work.cancelled():
             work.result()
 
-    async def _run(self) -> None:
+    async def _relay(self) -> None:
         target = self.app.upstreams.target(
             self.scope["raw_path"], self.scope["query_string"], dict(self.scope["headers"])
         )
@@ -124,19 +127,18 @@ class _GuardedCall:
             return
         try:
             content = await self.body.begin(whole=True)
-            settings, read = self.app.settings, self._read_request(content)
+            settings, read = self.app.settings, self._request_reader(content)
             if await self._is_blocked("request", settings.request, read):
                 return
             if self.is_other and await self._is_blocked("response", settings.response, read):
                 return
-            await self._pass(target, content)
+            await self._ask_upstream(target, content)
         except ClientGone:
             return
         except FAILED as error:
-            status, said, code = meaning_of(error)
-            await self._refuse(status, said, code)
+            await self._refuse(*meaning_of(error))
 
-    def _read_request(self, content: bytes | None) -> Callable[[], GuardedTexts]:
+    def _request_reader(self, content: bytes | None) -> Callable[[], GuardedTexts]:
         def read() -> GuardedTexts:
             if self.is_other:
                 raise NotMirrored("other-path")
@@ -153,23 +155,27 @@ class _GuardedCall:
     async def _is_blocked(
         self, side: str, policy: SidePolicy | None, read: Callable[[], GuardedTexts]
     ) -> bool:
-        """Judges, writes it down, and answers where it is blocked."""
+        """Judges one side by `policy` and logs the decision. True if it was blocked, and the client has its
+        answer.
+
+        `read` gives the texts, in a thread, and raises NotMirrored where there are none to judge.
+        """
         if policy is None:
             return False
         is_open, guarded, verdict = self.app.settings.fail == "open", GuardedTexts([]), GuardVerdict("allow")
         try:
-            guarded = await asyncio.to_thread(read)  # which takes seconds for 300,000 strings of JSON
+            guarded = await asyncio.to_thread(read)  # it takes seconds for 300,000 strings of JSON
             if is_open or not guarded.reason:
                 verdict = await self.app.judge.judge(guarded.texts, policy)
             reason = guarded.reason
-        except NotMirrored as found:
-            reason = found.reason
-        except CantJudge as found:
-            reason, verdict = found.reason, GuardVerdict("allow", milliseconds=found.milliseconds)
-        # An image passes, and a text beside it is judged all the same.
+        except NotMirrored as error:
+            reason = error.reason
+        except CantJudge as error:
+            reason, verdict = error.reason, GuardVerdict("allow", milliseconds=error.milliseconds)
+        # Where `fail` is open, an image passes, and the texts beside it are judged all the same.
         if reason and verdict.action == "allow":
             verdict = replace(verdict, action="allow" if is_open else "block", reason=reason)
-        self.said[side] = verdict
+        self.verdicts[side] = verdict
         name = "other" if self.form is None else self.form.NAME
         self.app.log.write(side, name, self.call, verdict, guarded.texts)
         if verdict.action != "block":
@@ -178,9 +184,9 @@ class _GuardedCall:
         await self._refuse(403, f"The {side} {why}.", "blocked_by_policy")
         return True
 
-    async def _pass(self, target: Target, content: bytes | None) -> None:
+    async def _ask_upstream(self, target: Target, content: bytes | None) -> None:
         app, policy = self.app, self.app.settings.response
-        is_judged = policy is not None and (self.form is not None or self.is_kept)
+        is_judged = policy is not None and (self.form is not None or self.is_stored)
         answer = await app.connections.ask(
             self.scope["method"],
             target.url,
@@ -189,45 +195,49 @@ class _GuardedCall:
         )
         try:
             if is_judged:
-                await self._judged(answer, policy, content)
+                await self._judge_answer(answer, policy, content)
             else:
-                await self._on(answer, (), answer.pieces())
+                await self._send_answer(answer, (), answer.pieces())
         finally:
             await answer.close()
 
-    async def _judged(self, answer: UpstreamAnswer, policy: SidePolicy | None, content: bytes | None) -> None:
-        """Held back until it is whole, an error too: some quote the model. `content` is the request."""
-        pieces, size, most = list[bytes](), 0, self.app.settings.max_judged_bytes
-        coming = answer.pieces()
-        async for piece in coming:
+    async def _judge_answer(
+        self, answer: UpstreamAnswer, policy: SidePolicy | None, content: bytes | None
+    ) -> None:
+        """Reads the whole answer, judges it and sends it. Errors too: some quote the model. `content` is the
+        request's body.
+        """
+        pieces, size, max_bytes = list[bytes](), 0, self.app.settings.max_judged_bytes
+        remaining = answer.pieces()
+        async for piece in remaining:
             pieces.append(piece)
             size += len(piece)
-            if size > most:
+            if size > max_bytes:
                 break
 
         def read() -> GuardedTexts:
-            if size > most:
+            if size > max_bytes:
                 raise NotMirrored("too-large")
             if 300 <= answer.status < 400 and answer.header(b"location"):
                 raise NotMirrored("redirect")  # the client would go around this guard
             return answer_texts(
-                None if self.is_kept else content or b"",
+                None if self.is_stored else content or b"",
                 b"".join(pieces),
                 answer.header(b"content-encoding"),
                 is_stream="event-stream" in answer.header(b"content-type").lower(),
                 is_error=answer.status != 200,
-                largest=most,
+                largest=max_bytes,
                 form=self.form or USUAL,
             )
 
         if await self._is_blocked("response", policy, read):
             return
-        await self._on(answer, pieces, coming)
+        await self._send_answer(answer, pieces, remaining)
 
-    async def _on(
-        self, answer: UpstreamAnswer, pieces: Iterable[bytes], coming: AsyncIterator[bytes]
+    async def _send_answer(
+        self, answer: UpstreamAnswer, pieces: Iterable[bytes], remaining: AsyncIterator[bytes]
     ) -> None:
-        """What has come, and the rest as it comes."""
+        """Sends the pieces that were read already, then the rest of the answer as it comes."""
         dropped = of_this_connection(answer.headers) | {_HEADER}
         headers = [(name, value) for name, value in answer.headers if name not in dropped]
         start = {"type": "http.response.start", "status": answer.status, "headers": [*headers, self.header]}
@@ -235,17 +245,17 @@ class _GuardedCall:
         for piece in pieces:
             await self.send({"type": "http.response.body", "body": piece, "more_body": True})
         try:
-            async for piece in coming:
+            async for piece in remaining:
                 await self.send({"type": "http.response.body", "body": piece, "more_body": True})
         except FAILED as error:
             LOG.warning("the upstream's answer ended too early: %s", type(error).__name__)
             return
         await self.send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _refuse(self, status: int, said: str, code: str) -> None:
-        """In the protocol's envelope."""
+    async def _refuse(self, status: int, message: str, code: str) -> None:
+        """Sends an error in the protocol's own form."""
         form = self.form or USUAL
-        await send_json(self.send, status, form.error_body(said, code), self.header)
+        await send_json(self.send, status, form.error_body(message, code), self.header)
 
 
 def serve_guard(settings: GuardServerSettings) -> None:
@@ -255,5 +265,12 @@ def serve_guard(settings: GuardServerSettings) -> None:
     require_upstream(settings, "bertsmith mirror guard --policy policy.toml")
     with listening(settings.host, settings.port) as listener:
         app = GuardApp(settings, GuardJudge(settings.model, settings.judge_seconds))
-        told = settings.model_dump(mode="json")
-        run(settings, app, listener, doing="guarding", into=f"deciding into {settings.log}", told=told)
+        shown_settings = settings.model_dump(mode="json")
+        run(
+            settings,
+            app,
+            listener,
+            doing="guarding",
+            into=f"deciding into {settings.log}",
+            told=shown_settings,
+        )

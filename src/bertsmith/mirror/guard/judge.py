@@ -1,5 +1,5 @@
-"""A classifier that says of texts what is to become of them, beside the event loop; and the log of what it
-said, a line of JSON for each decision.
+"""The classifier that judges texts, in threads beside the event loop, and the audit log: one JSON line for
+each decision.
 
 {"at": 1767225600.0, "side": "request", "protocol": "openai-chat", "action": "block", "label": "injection", …}
 """
@@ -22,14 +22,16 @@ from bertsmith.mirror.guard.policy import ACTIONS, BLOCK, Action, SidePolicy
 from bertsmith.serving import LOG
 
 _THREADS = 2
-_MOST_WAITING = 64  # judgements; what comes then can't be judged in time
-_REMEMBERED = 10_000  # times
+_MAX_WAITING = 64  # judgements; one more could not be made in time
+_TIMES_KEPT = 10_000  # durations that the percentiles are computed from
 
 
 @dataclass(frozen=True)
 class GuardVerdict:
-    """`reason` says why nobody could judge; the action is then the policy's. `label` is the one that decided,
-    with its `probability`.
+    """What happens to a side of a call: allow, review or block.
+
+    `label` is the one that decided, with its `probability`. `reason` is set where the model could not judge:
+    the action then follows from the policy's `fail`.
     """
 
     action: Action
@@ -40,7 +42,7 @@ class GuardVerdict:
 
 
 class CantJudge(Exception):
-    """Its reason is a word or two with hyphens; `milliseconds` were spent on asking the model."""
+    """The texts could not be judged, for a `reason` such as guard-slow, after `milliseconds`."""
 
     def __init__(self, reason: str, milliseconds: float = 0.0) -> None:
         super().__init__(reason)
@@ -48,10 +50,13 @@ class CantJudge(Exception):
 
 
 class GuardJudge:
-    """A fine-tuned model, opened by name or folder. Raises ModelError for one that gives no labels."""
+    """A fine-tuned classifier, loaded by name or folder; it has `seconds` for each judgement.
+
+    Raises ModelError for a model that gives no labels with probabilities.
+    """
 
     def __init__(self, model: str, seconds: float) -> None:
-        # torch, which only a guard that runs needs
+        # imports torch, which only a running guard needs
         from bertsmith.inference.predictor import Predictor
         from bertsmith.model.cpu.process import start_one_core_threads
 
@@ -62,23 +67,26 @@ class GuardJudge:
                 f"The model {Path(model).name} is of the task {task.name}; a guard needs one of "
                 "classification or multi-label."
             )
-        self.labels = [str(each) for each in task.labels]
+        self.labels = [str(label) for label in task.labels]
         self._threads = start_one_core_threads(_THREADS, "guard")
         self._waiting = 0
         self._threads.submit(self.predictor.predict, ["warm up"]).result()
 
     async def judge(self, texts: Sequence[str], policy: SidePolicy) -> GuardVerdict:
-        """The first verdict that blocks, else the most severe. Raises CantJudge, after `seconds` at most."""
+        """The first verdict that blocks, or else the most severe one; allow if there are no texts.
+
+        Raises CantJudge, after `seconds` at most.
+        """
         if not texts:
             return GuardVerdict("allow")
-        if self._waiting >= _MOST_WAITING:
+        if self._waiting >= _MAX_WAITING:
             raise CantJudge("guard-busy")
         began = time.perf_counter()
         self._waiting += 1
         work = asyncio.get_running_loop().run_in_executor(
-            self._threads, self._worst, texts, policy, began + self.seconds
+            self._threads, self._find_worst, texts, policy, began + self.seconds
         )
-        work.add_done_callback(self._done)
+        work.add_done_callback(self._finish)
         try:
             worst = await asyncio.wait_for(asyncio.shield(work), self.seconds)
         except (TimeoutError, CantJudge) as error:
@@ -89,9 +97,11 @@ class GuardJudge:
             raise CantJudge("guard-failed", (time.perf_counter() - began) * 1000) from None
         return replace(worst, milliseconds=(time.perf_counter() - began) * 1000)
 
-    def _worst(self, texts: Sequence[str], policy: SidePolicy, until: float) -> GuardVerdict:
-        """In a thread. What nobody waits for any more isn't computed: the next ones would be late for it. The
-        longest come last: a file that counts as text, where `fail` is open, must not let the others pass.
+    def _find_worst(self, texts: Sequence[str], policy: SidePolicy, until: float) -> GuardVerdict:
+        """Judges texts, shortest first, in a thread, until the time `until` of `perf_counter`.
+
+        After that nobody waits for the result, and going on would delay the next judgements. The longest text
+        comes last: where `fail` is open, a file that counts as text must not let the others pass unjudged.
         """
         worst: GuardVerdict | None = None
         predictions = self.predictor.predict_windows(sorted(texts, key=len))
@@ -100,29 +110,29 @@ class GuardJudge:
                 raise CantJudge("guard-slow")
             if (prediction := next(predictions, None)) is None:
                 break
-            verdict = self._verdict(prediction, policy)
+            verdict = self._make_verdict(prediction, policy)
             if worst is None or _severity(verdict) > _severity(worst):
                 worst = verdict
         return worst or GuardVerdict("allow")
 
-    def _done(self, work: "asyncio.Future[Any]") -> None:
+    def _finish(self, work: "asyncio.Future[Any]") -> None:
         self._waiting -= 1
         if not work.cancelled():
-            work.exception()  # has been looked at, or comes too late
+            work.exception()  # marks it as retrieved; `judge` has raised it, or it came too late
 
-    def _verdict(self, prediction: Any, policy: SidePolicy) -> GuardVerdict:
+    def _make_verdict(self, prediction: Any, policy: SidePolicy) -> GuardVerdict:
         shares = {str(label): float(share) for label, share in prediction["probabilities"].items()}
-        if not all(map(math.isfinite, shares.values())):  # which no cost is below
+        if not all(map(math.isfinite, shares.values())):  # no cost would compare with NaN
             raise CantJudge("guard-failed")
         several = "labels" in prediction
-        given = tuple(prediction["labels"]) if several else (str(prediction["label"]),)
-        action = policy.decide(given, shares, several=several)
-        named = [label for label in shares if policy.action_of(label) == action]
-        label = max(named or shares, key=lambda each: shares[each])
+        predicted = tuple(prediction["labels"]) if several else (str(prediction["label"]),)
+        action = policy.decide(predicted, shares, several=several)
+        deciding = [label for label in shares if policy.action_of(label) == action]
+        label = max(deciding or shares, key=lambda each: shares[each])
         return GuardVerdict(action, label, shares[label])
 
     def close(self) -> None:
-        """Ends the threads."""
+        """Stops the threads without waiting for the judgements under way."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
@@ -131,14 +141,16 @@ def _severity(verdict: GuardVerdict) -> tuple[int, float]:
 
 
 class AuditLog:
-    """Appended to. Raises InputError for a file that can't be; a disk that is full later is said and counted
-    (`lost`), and no call waits for it.
+    """The file that decisions are appended to, and their counts.
+
+    Raises InputError for a file that can't be written. If the disk fills up later, that is logged once and
+    the lines are counted in `lost`; no call fails or waits because of it.
     """
 
     def __init__(self, path: Path, *, with_texts: bool) -> None:
         self.path, self.with_texts, self.lost = path, with_texts, 0
         self.actions: Counter[str] = Counter()
-        self._milliseconds: deque[float] = deque(maxlen=_REMEMBERED)
+        self._milliseconds: deque[float] = deque(maxlen=_TIMES_KEPT)
         try:
             self._file = path.open("ab+", buffering=0)
             self._is_cut = self._ends_within_a_line()
@@ -148,9 +160,9 @@ class AuditLog:
             ) from None
 
     def write(self, side: str, protocol: str, call: str, verdict: GuardVerdict, texts: list[str]) -> None:
-        """One decision; both sides of a call have its name."""
+        """Appends one decision. `call` is the id that both sides of a call share."""
         self.actions[f"{side}-{verdict.action}"] += 1
-        if verdict.milliseconds:  # the model was asked, whether it could say something or not
+        if verdict.milliseconds:  # the model was run, whether it could judge or not
             self._milliseconds.append(verdict.milliseconds)
         line: dict[str, Any] = {
             "at": round(time.time(), 3),
@@ -179,14 +191,16 @@ class AuditLog:
                 LOG.error("the audit log can't be written: %s", why)
 
     def _ends_within_a_line(self) -> bool:
-        """As after a kill, or on a full disk: the next line begins on one of its own."""
+        """Whether the last line is cut, as after a kill or on a full disk: then a line break goes first."""
         if not self._file.seekable() or not self._file.tell():
             return False
         self._file.seek(-1, os.SEEK_END)
         return self._file.read(1) != b"\n"
 
     def facts(self) -> dict[str, Any]:
-        """Decisions counted, and what half and 99 % of them took at most, in milliseconds."""
+        """Counts of decisions by side and action, the median and 99th percentile of their time in ms, lost
+        lines.
+        """
         times = np.array(self._milliseconds)
         p50, p99 = np.percentile(times, [50, 99]).tolist() if len(times) else (None, None)
         return {
@@ -197,5 +211,5 @@ class AuditLog:
         }
 
     def close(self) -> None:
-        """Ends the file."""
+        """Closes the file."""
         self._file.close()

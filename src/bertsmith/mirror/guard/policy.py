@@ -1,4 +1,4 @@
-"""policy.toml: which labels of which model block or call for a review, and what happens when nobody can say.
+"""policy.toml: which labels of a model block a text or ask for a review, and what happens if it can't judge.
 
 model = "runs/injection/model"
 fail = "closed"
@@ -27,8 +27,8 @@ ENVIRONMENT = "BERTSMITH_GUARD_"
 
 
 class Costs(Strict):
-    """In one currency: what should be blocked and is `missed`, what should be allowed and is `refused`, and a
-    `review`.
+    """The costs of errors, in any one currency: of a harmful text that is let through (`missed`), of a
+    harmless one that is blocked (`refused`), and of a `review`.
     """
 
     model_config = ConfigDict(allow_inf_nan=False)
@@ -39,8 +39,10 @@ class Costs(Strict):
 
 
 class SidePolicy(Strict):
-    """Labels that are blocked, and that are reviewed; all others are allowed. With `costs` the action is the
-    one that costs least by the probabilities of the labels in `block`, else that of the label given.
+    """The policy for requests or for answers: labels to `block` and to `review`; all others are allowed.
+
+    Without `costs` the predicted label decides. With them, the action of the lowest expected cost is taken,
+    by the probabilities of the labels in `block`.
     """
 
     block: tuple[str, ...] = ()
@@ -48,7 +50,7 @@ class SidePolicy(Strict):
     costs: Costs | None = None
 
     @model_validator(mode="after")
-    def _says_something(self) -> Self:
+    def _check_labels(self) -> Self:
         if both := set(self.block) & set(self.review):
             raise ValueError(f"the label {min(both)!r} stands in block and in review: expected one of them")
         if not self.block and not self.review:
@@ -61,30 +63,37 @@ class SidePolicy(Strict):
         return self
 
     def action_of(self, label: str) -> Action:
-        """Of one label."""
+        """The action for one predicted label, without regard to costs."""
         return "block" if label in self.block else "review" if label in self.review else "allow"
 
-    def decide(self, given: tuple[str, ...], probabilities: Mapping[str, float], *, several: bool) -> Action:
-        """For the labels `given` to a text. `several`: labels that hold independently of each other."""
+    def decide(
+        self, predicted: tuple[str, ...], probabilities: Mapping[str, float], *, several: bool
+    ) -> Action:
+        """The action for a text with these `predicted` labels and `probabilities` of all labels.
+
+        `several`: a multi-label model, whose labels are independent of each other.
+        """
         if self.costs is None:
-            actions = [self.action_of(label) for label in given]
+            actions = [self.action_of(label) for label in predicted]
             return max(actions, key=ACTIONS.index, default="allow")
         shares = [share for label, share in probabilities.items() if label in self.block]
-        # The probability that one of these labels holds.
-        bad = 1 - math.prod(1 - each for each in shares) if several else min(sum(shares), 1.0)
-        prices: dict[Action, float] = {
-            "allow": bad * self.costs.missed,
-            "block": (1 - bad) * self.costs.refused,
+        # The probability that at least one of the blocked labels is right.
+        harmful = 1 - math.prod(1 - share for share in shares) if several else min(sum(shares), 1.0)
+        expected_costs: dict[Action, float] = {
+            "allow": harmful * self.costs.missed,
+            "block": (1 - harmful) * self.costs.refused,
         }
         if self.costs.review is not None:
-            prices["review"] = self.costs.review
-        return min(prices, key=lambda action: (prices[action], ACTIONS.index(action)))
+            expected_costs["review"] = self.costs.review
+        return min(expected_costs, key=lambda action: (expected_costs[action], ACTIONS.index(action)))
 
 
 class GuardServerSettings(RelaySettings):
-    """`model` is a classifier's folder or name. `fail`: what can't be judged is let through (open) or refused
-    (closed). A model that says nothing for `judge_seconds` can't judge; nor can it a body of more than
-    `max_judged_bytes`. `log` has a line for each decision, with the text only where `log_texts` says so.
+    """The guard's settings. `model` is a classifier's folder or name.
+
+    `fail`: what can't be judged is let through (open) or blocked (closed). That includes texts that the model
+    doesn't judge within `judge_seconds`, and bodies of more than `max_judged_bytes`. `log` gets a line for
+    each decision, with the texts only if `log_texts` is set.
     """
 
     port: int = Field(8200, ge=0, le=65535)
@@ -98,13 +107,15 @@ class GuardServerSettings(RelaySettings):
     log_texts: bool = False
 
     @model_validator(mode="after")
-    def _has_a_side(self) -> Self:
+    def _check_sides(self) -> Self:
         if self.request is None and self.response is None:
             raise ValueError("expected a section [request], [response], or both")
         return self
 
     def require_labels(self, labels: list[str]) -> None:
-        """Raises RecipeError for a label that the model doesn't know: it would never be blocked."""
+        """Checks the policy's labels. Raises RecipeError for one that the model doesn't have: it would never
+        act.
+        """
         for side in ("request", "response"):
             policy: SidePolicy | None = getattr(self, side)
             for label in () if policy is None else (*policy.block, *policy.review):
@@ -118,8 +129,10 @@ class GuardServerSettings(RelaySettings):
 def read_policy(
     path: Path, given: Mapping[str, Any], environment: Mapping[str, str] = os.environ
 ) -> GuardServerSettings:
-    """What the command line gives goes before the environment, and that before the file. Raises RecipeError
-    naming the key, InputError for a file that can't be read.
+    """Reads the settings: the command line's (`given`) override the environment's, and those override the
+    file's.
+
+    Raises RecipeError naming a wrong key, InputError for a file that can't be read.
     """
     return check(
         GuardServerSettings, gather(GuardServerSettings, ENVIRONMENT, path, given, environment), str(path)
