@@ -1,4 +1,6 @@
-"""Where calls are kept: each whole or not at all, each once."""
+"""The store of recorded calls, in SQLite or PostgreSQL: adding, reading, and deleting them for good. A call
+is stored completely or not at all, and only once.
+"""
 
 import hashlib
 import hmac
@@ -46,8 +48,8 @@ from bertsmith.mirror.tables import (
 
 _IMPORTS = (IMPORTED, UNDATED)
 _PathType = tuple[str, str]  # a JSON path, and the type of a value there
-_AT_ONCE = 500  # rows that are looked up or read together
-_WHOLE = (  # calls with what their version knows of them
+_ROWS_AT_ONCE = 500  # that are looked up or read together
+_JOINED_CALLS = (  # rows of calls with the columns of their version
     select(CALLS, VERSIONS.c.site, VERSIONS.c.protocol, VERSIONS.c.model, VERSIONS.c.way,
            VERSIONS.c.schema_name, VERSIONS.c.schema, VERSIONS.c.system, VERSIONS.c.parameters)
     .join(VERSIONS, CALLS.c.version == VERSIONS.c.id)
@@ -56,7 +58,9 @@ _WHOLE = (  # calls with what their version knows of them
 
 @dataclass(frozen=True)
 class VersionCount:
-    """A version of a site with how many calls it has; `began` and `ended` in seconds since 1970."""
+    """A version of a site and the number of its calls. `began` and `ended` are the times of its first and
+    last call, in seconds since 1970; `fields` the (JSON path, type) pairs of its answers.
+    """
 
     site: str
     version: str
@@ -70,10 +74,10 @@ class VersionCount:
 
 
 class Store:
-    """One thread writes at a time."""
+    """A store of calls. Within a process, one thread at a time may write."""
 
     def __init__(self, address: str, *, create: bool = True, reads: bool = False) -> None:
-        """As `open_database`. Raises InputError for a store without its salt too."""
+        """Opens the store as `open_database` does. Raises InputError if it has lost its salt, too."""
         self.engine, self.reads = open_database(address, create=create, reads=reads), reads
         with self._reading() as connection:
             salt = connection.execute(select(META.c.value).where(META.c.name == "salt")).scalar()
@@ -89,17 +93,17 @@ class Store:
         self._is_left = False  # deleted calls may still be in SQLite's log
 
     def close(self) -> None:
-        """Ends the connections."""
+        """Closes the connections to the database."""
         self.engine.dispose()
 
     @property
     def problem(self) -> str:
-        """What is wrong with its files while it is open; empty for nothing."""
+        """What is wrong with the open store's files; empty if nothing is."""
         return log_problem(self.engine)
 
     def back_up(self, out: Path) -> None:
-        """A copy of a SQLite store as it is now, whoever writes meanwhile. Raises InputError for a store in
-        PostgreSQL, and where `out` is there.
+        """Writes a consistent copy of a SQLite store to `out`, while others may go on writing. Raises
+        InputError for a store in PostgreSQL, and if `out` exists.
         """
         if not is_sqlite(self.engine):
             raise InputError("The store is in PostgreSQL: pg_dump makes a copy of it.")
@@ -109,8 +113,8 @@ class Store:
             closing(sqlite3.connect(file.name)) as copy,
             self._reading() as connection,
         ):
-            opened: Any = connection.connection.dbapi_connection
-            opened.backup(copy)
+            source: Any = connection.connection.dbapi_connection
+            source.backup(copy)
         out.chmod(0o600)  # as private as the store
 
     def add(
@@ -119,80 +123,88 @@ class Store:
         passed: Mapping[tuple[str, str], int] | None = None,
         imports: Mapping[str, tuple[str, str]] | None = None,
     ) -> int:
-        """In one transaction; gives how many were new. `passed` counts (protocol, reason). `imports` has the
-        same of what is counted once, however often it is read, by its content. Raises SQLAlchemy's
-        OperationalError where the database is locked, full or away: then nothing is stored.
+        """Adds calls in one transaction; returns how many were new.
+
+        `passed` counts calls that can't be mirrored, by (protocol, reason). `imports` holds those of an
+        import, a hash of the content → (protocol, reason): each is counted once, however often it is
+        imported. Raises SQLAlchemy's OperationalError if the database is locked, full or unreachable: then
+        nothing is stored.
         """
         with self.engine.begin() as connection:
-            known = self._known(connection, calls)  # may be of another site, by a header that a log lacks
-            new = list({each.id: each for each in calls if each.id not in known}.values())
-            # What calls share is written once, as the first of them has it.
-            latest_first = sorted(new, key=lambda each: each.began, reverse=True)
-            sites = {each.site: each for each in latest_first}.values()
+            known = self._find_known(connection, calls)  # of any site: logs lack the header that names it
+            new = list({call.id: call for call in calls if call.id not in known}.values())
+            # Sites and versions are written once each, with the time of their first call.
+            latest_first = sorted(new, key=lambda call: call.began, reverse=True)
+            sites = {call.site: call for call in latest_first}.values()
             self._insert(connection, SITES, map(site_row, sites))
-            versions = {each.version: each for each in latest_first}.values()
+            versions = {call.version: call for call in latest_first}.values()
             self._insert(connection, VERSIONS, map(version_row, versions))
             fields = {
-                (each.version, path, kind) for each in new for path, kind in fields_of(each.completion.value)
+                (call.version, path, type_name)
+                for call in new
+                for path, type_name in fields_of(call.completion.value)
             }
             self._insert(
                 connection,
                 FIELDS,
-                ({"version": version, "path": path, "type": kind} for version, path, kind in fields),
+                (
+                    {"version": version, "path": path, "type": type_name}
+                    for version, path, type_name in fields
+                ),
             )
             rows = []
-            for each in new:
-                subjects: Iterable[str] = each.request.subjects
-                if each.source != AGAIN:  # such a one was read from here, and has the fingerprints already
+            for call in new:
+                subjects: Iterable[str] = call.request.subjects
+                if call.source != AGAIN:  # those were read from this store and have fingerprints already
                     subjects = dict.fromkeys(map(self.fingerprint, subjects))
-                rows.append(call_row(each, subjects))
+                rows.append(call_row(call, subjects))
             added = len(self._insert(connection, CALLS, rows))
             self._count(connection, passed or {})
             self._count(connection, Counter(self._new_imports(connection, imports or {})))
         return added
 
-    def _known(self, connection: Connection, calls: Sequence[Call]) -> set[str]:
-        """Ids of imported calls that were recorded, or imported before."""
-        imports = [each for each in calls if each.source in _IMPORTS]
-        contents = sorted({each.content for each in imports})
-        found: dict[str, list[tuple[str, float]]] = {}
-        for begin in range(0, len(contents), _AT_ONCE):
-            part = contents[begin : begin + _AT_ONCE]
-            asking = select(CALLS.c.content, CALLS.c.source, CALLS.c.began).where(CALLS.c.content.in_(part))
-            for content, source, began in connection.execute(asking):
-                found.setdefault(content, []).append((source, began))
+    def _find_known(self, connection: Connection, calls: Sequence[Call]) -> set[str]:
+        """The ids of those imported calls that were recorded or imported before."""
+        imports = [call for call in calls if call.source in _IMPORTS]
+        contents = sorted({call.content for call in imports})
+        stored: dict[str, list[tuple[str, float]]] = {}  # by content, the sources and times of its calls
+        for begin in range(0, len(contents), _ROWS_AT_ONCE):
+            part = contents[begin : begin + _ROWS_AT_ONCE]
+            query = select(CALLS.c.content, CALLS.c.source, CALLS.c.began).where(CALLS.c.content.in_(part))
+            for content, source, began in connection.execute(query):
+                stored.setdefault(content, []).append((source, began))
         known = set[str]()
-        for each in imports:
-            for source, began in found.get(each.content, ()):
-                # Where the provider names no answer, equal calls of two times are two.
-                has_time = each.source == source == IMPORTED and not each.completion.response_id
-                if not has_time or each.began == began:
-                    known.add(each.id)
+        for call in imports:
+            for source, began in stored.get(call.content, ()):
+                # If the provider gives answers no id, equal calls at two times are two calls.
+                has_time = call.source == source == IMPORTED and not call.completion.response_id
+                if not has_time or call.began == began:
+                    known.add(call.id)
         return known
 
     def _new_imports(
         self, connection: Connection, imports: Mapping[str, tuple[str, str]]
     ) -> Iterator[tuple[str, str]]:
-        """Those that no import has counted before."""
+        """Yields the (protocol, reason) of those that no import has counted before."""
         if not imports:
             return
         if not inspect(connection).has_table(PASSED_IMPORTS.name):
             self._lock(connection)
             PASSED_IMPORTS.create(connection, checkfirst=True)
-        named = {self.fingerprint(content): each for content, each in imports.items()}
-        for name in self._insert(connection, PASSED_IMPORTS, ({"id": name} for name in named)):
-            yield named[name]
+        reasons = {self.fingerprint(content): reason for content, reason in imports.items()}
+        for name in self._insert(connection, PASSED_IMPORTS, ({"id": name} for name in reasons)):
+            yield reasons[name]
 
     def _insert(self, connection: Connection, table: Table, rows: Iterable[dict[str, Any]]) -> list[Any]:
-        """Those that aren't there, in the order of their keys: two replicas then wait, and no more. Gives the
-        first column of their keys.
+        """Inserts the rows whose keys are new; returns the first column of their keys. Rows go in the order
+        of their keys, so that two replicas wait for each other and don't deadlock.
         """
         keys = [column.name for column in table.primary_key]
-        once = {tuple(row[key] for key in keys): row for row in rows}
-        if not once:
+        by_key = {tuple(row[key] for key in keys): row for row in rows}
+        if not by_key:
             return []
         inserting = self._insertion(table).on_conflict_do_nothing().returning(table.c[keys[0]])
-        return list(connection.execute(inserting, [once[key] for key in sorted(once)]).scalars())
+        return list(connection.execute(inserting, [by_key[key] for key in sorted(by_key)]).scalars())
 
     def _insertion(self, table: Table) -> Any:
         return sqlite.insert(table) if is_sqlite(self.engine) else postgresql.insert(table)
@@ -208,8 +220,8 @@ class Store:
             )
 
     def fingerprint(self, subject: str) -> str:
-        """What stands for a subject in this store, however its name is composed and padded. Without the salt,
-        trying names tells nothing.
+        """The keyed hash that stands for a subject in this store, the same for any Unicode composition and
+        padding of the name. Without the store's salt, guessed names can't be checked against it.
         """
         return self._hash(unicodedata.normalize("NFC", subject).strip())
 
@@ -217,36 +229,39 @@ class Store:
         return hmac.new(self._salt, subject.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()[:32]
 
     def forget(self, subject: str) -> int:
-        """Deletes the subject's calls, down to the bytes in the file; gives how many there were. Raises
-        InputError where another process's reading keeps them in SQLite's log, or the file is damaged.
+        """Deletes the subject's calls, down to the bytes in the file; returns how many there were. Raises
+        InputError if another process's reading keeps them in SQLite's log, or the file is damaged.
         """
-        # Earlier versions took a name as it was written.
+        # Earlier versions hashed a name as it was written.
         names = {self.fingerprint(subject), self._hash(subject)}
-        deleted = self._delete(or_(*(CALLS.c.subject.contains(each) for each in sorted(names))))
-        self._write_over(anew=True)
+        deleted = self._delete(or_(*(CALLS.c.subject.contains(name) for name in sorted(names))))
+        self._erase_remains(rewrite=True)
         return deleted
 
     def expire(self, before: float) -> int:
-        """Deletes calls that began earlier, in seconds since 1970; gives how many. Single rows may stay
-        readable in a SQLite file's unused bytes until the next `forget`. Raises as `forget`.
+        """Deletes the calls that began before a time in seconds since 1970; returns how many there were.
+        Single rows may stay readable in a SQLite file's unused bytes until the next `forget`. Raises as
+        `forget` does.
         """
         deleted = self._delete(CALLS.c.began < before)
         self._is_left = self._is_left or bool(deleted)
         if self._is_left:
-            self._write_over()
+            self._erase_remains()
         return deleted
 
     def _delete(self, which: ColumnElement[bool]) -> int:
-        """With the versions that no call is left of: a prompt may be about somebody."""
+        """Deletes calls, and the versions, sites and fields of which no call is left: a prompt may be about a
+        person.
+        """
         used = select(CALLS.c.version)
         left = select(VERSIONS.c.id).where(VERSIONS.c.id.in_(used))
         with self.engine.begin() as connection:
-            # Writers begin with their calls' sites, and wait: else one could add a call to a version that is
-            # going.
+            # Writers insert sites first and so wait for this lock: else one could add a call to a version
+            # that is being deleted.
             self._lock(connection)
-            fields: dict[str, set[_PathType]] = {}  # by version, what these calls have in their answers
-            asking = select(CALLS.c.version, CALLS.c.answer).where(which)
-            for version, answer in connection.execute(asking, execution_options={"yield_per": _AT_ONCE}):
+            fields: dict[str, set[_PathType]] = {}  # by version, the fields in the answers that are deleted
+            query = select(CALLS.c.version, CALLS.c.answer).where(which)
+            for version, answer in connection.execute(query, execution_options={"yield_per": _ROWS_AT_ONCE}):
                 fields.setdefault(version, set()).update(_fields_in(answer))
             deleted = connection.execute(delete(CALLS).where(which)).rowcount
             if deleted:
@@ -257,28 +272,29 @@ class Store:
         return int(deleted)
 
     def _lock(self, connection: Connection) -> None:
-        """Until the transaction ends; SQLite lets nobody else write anyway."""
+        """Keeps others from writing until the transaction ends, which SQLite does anyway."""
         if not is_sqlite(self.engine):
             connection.execute(text(f"LOCK TABLE {SITES.name} IN SHARE ROW EXCLUSIVE MODE"))
 
-    def _delete_fields(self, connection: Connection, gone: Mapping[str, set[_PathType]]) -> None:
-        """Those that no call that is left has: the key of an answer may be somebody's name."""
-        for version, unseen in gone.items():
-            asking = select(CALLS.c.answer).where(CALLS.c.version == version).order_by(CALLS.c.began.desc())
-            left = connection.execute(asking, execution_options={"yield_per": _AT_ONCE}).scalars()
-            for answer in left:
+    def _delete_fields(self, connection: Connection, fields: Mapping[str, set[_PathType]]) -> None:
+        """Deletes the fields that no remaining call has: a key in an answer may be a person's name."""
+        for version, unseen in fields.items():
+            query = select(CALLS.c.answer).where(CALLS.c.version == version).order_by(CALLS.c.began.desc())
+            answers = connection.execute(query, execution_options={"yield_per": _ROWS_AT_ONCE}).scalars()
+            for answer in answers:
                 unseen.difference_update(_fields_in(answer))
                 if not unseen:
                     break
-            left.close()
-            for path, kind in unseen:
-                here = and_(FIELDS.c.version == version, FIELDS.c.path == path, FIELDS.c.type == kind)
-                connection.execute(delete(FIELDS).where(here))
+            answers.close()
+            for path, type_name in unseen:
+                row = and_(FIELDS.c.version == version, FIELDS.c.path == path, FIELDS.c.type == type_name)
+                connection.execute(delete(FIELDS).where(row))
 
-    def _write_over(self, *, anew: bool = False) -> None:
-        """What a log or a dead row still has of it. SQLite zeroes deleted rows (secure_delete), but
-        not over the copy that stays behind where a page's rows were laid out again: it goes when the file is
-        written `anew`, which takes as long as copying it.
+    def _erase_remains(self, *, rewrite: bool = False) -> None:
+        """Erases what the log and dead rows still hold of deleted calls.
+
+        SQLite zeroes deleted rows (secure_delete), but not the copies that stay behind when a page's rows are
+        rearranged. They go when the file is written anew (`rewrite`), which takes as long as copying it.
         """
         if not is_sqlite(self.engine):
             with self.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
@@ -288,7 +304,7 @@ class Store:
         raw = self.engine.raw_connection()
         try:
             cursor = raw.cursor()
-            if anew:
+            if rewrite:
                 cursor.execute("VACUUM")
             cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             (is_busy, *_) = cursor.fetchone() or (1,)
@@ -308,11 +324,11 @@ class Store:
         self._is_left = False
 
     def _reading(self) -> Connection:
-        """For a transaction that keeps nobody from writing."""
+        """A connection for reading, which keeps nobody from writing."""
         return self.engine.connect().execution_options(**READING)
 
     def versions(self) -> list[VersionCount]:
-        """The oldest site first."""
+        """All versions with the counts of their calls, the oldest site first."""
         counted = (
             select(CALLS.c.version, func.count(), func.min(CALLS.c.began), func.max(CALLS.c.began))
             .group_by(CALLS.c.version)
@@ -320,58 +336,60 @@ class Store:
         with self._reading() as connection:
             counts = {row[0]: tuple(row) for row in connection.execute(counted)}
             fields: dict[str, list[tuple[str, str]]] = {}
-            for version, path, kind in connection.execute(
+            for version, path, type_name in connection.execute(
                 select(FIELDS).order_by(FIELDS.c.path, FIELDS.c.type)
             ):
-                fields.setdefault(version, []).append((path, kind))
+                fields.setdefault(version, []).append((path, type_name))
             rows = connection.execute(
                 select(VERSIONS, SITES.c.began.label("first"))
                 .join(SITES, VERSIONS.c.site == SITES.c.id)
                 .order_by(SITES.c.began, VERSIONS.c.began)
             ).all()
-        found: list[VersionCount] = []
+        versions: list[VersionCount] = []
         for row in rows:
             _, calls, began, ended = counts.get(row.id, (row.id, 0, row.began, row.began))
             own = tuple(fields.get(row.id, ()))
-            found.append(
+            versions.append(
                 VersionCount(
                     row.site, row.id, row.protocol, row.schema_name, row.model, calls, began, ended, own
                 )
             )
-        return found
+        return versions
 
     def passed(self) -> dict[tuple[str, str], int]:
-        """Calls that could not be mirrored, by (protocol, reason)."""
+        """Counts of the calls that could not be mirrored, by (protocol, reason)."""
         with self._reading() as connection:
             return {(row.protocol, row.reason): row.calls for row in connection.execute(select(PASSED))}
 
     def count(self) -> int:
-        """All calls."""
+        """The number of calls in the store."""
         with self._reading() as connection:
             return connection.execute(select(func.count()).select_from(CALLS)).scalar_one()
 
     def calls(self, version: str) -> Iterator[Call]:
-        """Of one version, the oldest first. Their subjects are fingerprints."""
-        asking = _WHOLE.where(CALLS.c.version == version).order_by(CALLS.c.began, CALLS.c.id)
+        """Yields the calls of a version, the oldest first. Their subjects are fingerprints."""
+        query = _JOINED_CALLS.where(CALLS.c.version == version).order_by(CALLS.c.began, CALLS.c.id)
         with self._reading() as connection:
-            for row in connection.execution_options(yield_per=_AT_ONCE).execute(asking):
+            for row in connection.execution_options(yield_per=_ROWS_AT_ONCE).execute(query):
                 yield call_of_row(row)
 
     def latest(self, version: str, count: int) -> list[Call]:
-        """The last `count` of them, the latest first."""
-        asking = _WHOLE.where(CALLS.c.version == version).order_by(CALLS.c.began.desc(), CALLS.c.id)
+        """The last `count` calls of a version, the latest first."""
+        query = _JOINED_CALLS.where(CALLS.c.version == version).order_by(CALLS.c.began.desc(), CALLS.c.id)
         with self._reading() as connection:
-            return [call_of_row(row) for row in connection.execute(asking.limit(count))]
+            return [call_of_row(row) for row in connection.execute(query.limit(count))]
 
     def calls_named(self, names: Iterable[str]) -> dict[str, Call]:
-        """By id, those that are there."""
-        asking = _WHOLE.where(CALLS.c.id.in_(sorted(names)))
+        """The calls with these ids, by id; those that aren't in the store are left out."""
+        query = _JOINED_CALLS.where(CALLS.c.id.in_(sorted(names)))
         with self._reading() as connection:
-            return {row.id: call_of_row(row) for row in connection.execute(asking)}
+            return {row.id: call_of_row(row) for row in connection.execute(query)}
 
 
 def _fields_in(answer: str) -> Iterator[_PathType]:
-    """None where somebody edited the answer so that it is no JSON: such a call can be deleted too."""
+    """The fields of a stored answer; none if it was edited and is no JSON, so that the call can still be
+    deleted.
+    """
     try:
         value = orjson.loads(answer)
     except (TypeError, ValueError):
