@@ -59,7 +59,7 @@ def test_calls_come_back_as_they_were(store: Store) -> None:
         assert after.request.subjects == tuple(map(store.fingerprint, before.request.subjects))
         assert after.completion == before.completion
         assert after.request.messages == before.request.messages
-        left = {"asked": after.request, "answered": after.completion}
+        left = {"request": after.request, "completion": after.completion}
         assert vars(after) == vars(before) | left
     assert (version.calls, version.began, version.ended) == (20, 0.0, 19.0)
     tags = [("$.tags[]", "null"), ("$.tags[]", "string")]

@@ -408,7 +408,7 @@ def test_headers_of_one_name_are_one_list() -> None:
 
 def test_a_label_with_a_line_break_breaks_no_header() -> None:
     guarded = _GuardedCall.__new__(_GuardedCall)
-    guarded.said = {"request": GuardVerdict("block", "bad\r\nx: 1 é ü 漢", 0.5)}
+    guarded.verdicts = {"request": GuardVerdict("block", "bad\r\nx: 1 é ü 漢", 0.5)}
     assert guarded.header[1].decode("latin-1") == "request=block; label=bad??x: 1 é ü ?; probability=0.5000"
 
 
@@ -417,7 +417,7 @@ def test_a_model_that_gives_no_number_cannot_judge(model: Path, words: Any) -> N
     judge = GuardJudge(str(model), 5)
     prediction = {"label": words[2], "probabilities": {words[0]: float("nan"), words[2]: float("nan")}}
     with pytest.raises(CantJudge, match="guard-failed"):
-        judge._verdict(prediction, policy)
+        judge._make_verdict(prediction, policy)
 
 
 def test_a_label_that_is_named_twice_counts_once() -> None:
