@@ -1,5 +1,5 @@
-"""A sentence with a tag for each word: from words and tags, or from a text with entities marked in it by
-character offsets; and which piece of a tokenizer is read for each word.
+"""A sentence with a tag for each word: from words and tags, or from a text with entities marked by character
+offsets; and which token is read for each word.
 
 W words, R rows that a head reads.
 """
@@ -46,7 +46,9 @@ _ONE_TAG = "A word has one tag: keep one of the two."
 
 
 def _patterns(characters: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """What divides a run, where each of `characters` is a word, and a word of such a run."""
+    """The pattern that finds a run to be divided, in which each of `characters` is a word, and that of a word
+    in such a run.
+    """
     others = f"[^{characters}{_PICTURES}{_FORMAT}]+"
     word = (
         f"[\U0001f1e6-\U0001f1ff]{{2}}|[{_PICTURES}]{_EXTENDING}(?:\u200d[{_PICTURES}]{_EXTENDING})*"
@@ -60,8 +62,8 @@ _BY_WORDS, _BY_SYLLABLES = _patterns(_CHARACTERS), _patterns(_CHARACTERS + _HANG
 
 @dataclass(frozen=True)
 class WordOffsets(Sequence[tuple[int, int]]):
-    """(start, end) of each word in characters, in 12 bytes a word where tuples take 120. `runs` are the
-    numbers of those words with which begins what stands between blanks: a tokenizer reads it as a whole.
+    """(start, end) of each word in characters, in 12 bytes a word where tuples take 120. `runs` has the index
+    of the first word of each run between blanks, which a tokenizer reads as a whole.
     """
 
     starts: "array[int]"
@@ -81,17 +83,17 @@ class WordOffsets(Sequence[tuple[int, int]]):
         return self.starts[index], self.ends[index]
 
     def words(self, text: str) -> Iterator[str]:
-        """Of the text that they are of."""
+        """The words of the text that the offsets belong to."""
         return (text[start:end] for start, end in zip(self.starts, self.ends, strict=True))
 
     def words_of_runs(self) -> Iterator[range]:
-        """The numbers of the words of each run."""
+        """The indices of the words of each run."""
         ends = chain(self.runs[1:], [len(self)])
         return (range(start, end) for start, end in zip(self.runs, ends, strict=bool(self.runs)))
 
 
 class TaggedText(NamedTuple):
-    """The words of a text, where each stands in it, their IOB2 tags, and the spans that had to be widened."""
+    """The words of a text, their offsets, their IOB2 tags, and the spans that had to be widened."""
 
     words: list[str]
     offsets: WordOffsets
@@ -100,8 +102,8 @@ class TaggedText(NamedTuple):
 
 
 def word_offsets(text: str, syllables: bool = False) -> WordOffsets:
-    """Where each word of a text starts, and one past where it ends, in characters. With `syllables` each
-    of Korean is a word.
+    """The start and end of each word of a text, in characters. With `syllables` each Korean syllable is a
+    word.
     """
     divided, word_of = _BY_SYLLABLES if syllables else _BY_WORDS
     starts, ends, runs = array("i"), array("i"), array("i")
@@ -121,10 +123,11 @@ def word_offsets(text: str, syllables: bool = False) -> WordOffsets:
 def tag_text(text: str, spans: Iterable[Span]) -> TaggedText:
     """Words and IOB2 tags of a text whose entities are given as character spans.
 
-    A span that begins or ends amid a word is widened to the whole word, and listed in `widened`: an entity of
-    a tagger is made of words, refusing would lose the row for a slip of the annotator's mouse, and doing it
-    in silence would hide that the gold has changed. Blanks at a span's ends don't count. Of Korean each
-    syllable is a word.
+    A span that begins or ends amid a word is widened to the whole word and listed in `widened`. A tagger's
+    entities consist of words: refusing the span would lose the row for a slip of the annotator's mouse, and
+    widening it silently would hide that the gold has changed. Blanks at a span's ends don't count. Each
+    Korean syllable is a word.
+
     Raises InputError for a span that leaves the text, holds no word, overlaps another, or would share a word
     with another.
     """
@@ -133,12 +136,14 @@ def tag_text(text: str, spans: Iterable[Span]) -> TaggedText:
     widened: list[Span] = []
     before: Span | None = None
     for span in sorted(spans, key=lambda span: (span.start, span.end)):
-        _refuse_outside(text, span)
+        _require_inside(text, span)
         if before is not None and span.start < before.end:
-            raise InputError(f"{_told(text, before)} and {_told(text, span)} overlap. {_ONE_TAG}")
-        covered = _words_of_span(text, offsets, span)
+            raise InputError(f"{_describe(text, before)} and {_describe(text, span)} overlap. {_ONE_TAG}")
+        covered = _find_words(text, offsets, span)
         if in_words and covered.start < in_words[-1].end and before is not None:
-            raise InputError(f"{_told(text, before)} and {_told(text, span)} lie in one word. {_ONE_TAG}")
+            raise InputError(
+                f"{_describe(text, before)} and {_describe(text, span)} lie in one word. {_ONE_TAG}"
+            )
         if offsets[covered.start][0] < span.start or offsets[covered.end - 1][1] > span.end:
             widened.append(span)
         in_words.append(covered)
@@ -147,16 +152,16 @@ def tag_text(text: str, spans: Iterable[Span]) -> TaggedText:
     return TaggedText(words, offsets, tags_of_spans(in_words, len(words)), widened)
 
 
-def _words_of_span(text: str, offsets: Sequence[tuple[int, int]], span: Span) -> Span:
+def _find_words(text: str, offsets: Sequence[tuple[int, int]], span: Span) -> Span:
     """The words that share a character with the span."""
     first = bisect_right(offsets, span.start, key=itemgetter(1))  # words end, as they start, in order
     end = bisect_left(offsets, span.end, key=itemgetter(0))
     if first >= end:
-        raise InputError(f"expected an entity of at least one word; {_told(text, span)} has none")
+        raise InputError(f"expected an entity of at least one word; {_describe(text, span)} has none")
     return Span(span.label, first, end)
 
 
-def _refuse_outside(text: str, span: Span) -> None:
+def _require_inside(text: str, span: Span) -> None:
     if not 0 <= span.start < span.end <= len(text):
         raise InputError(
             f"expected a span of at least one character within the text of {len(text)} characters, "
@@ -165,14 +170,14 @@ def _refuse_outside(text: str, span: Span) -> None:
         )
 
 
-def _told(text: str, span: Span) -> str:
+def _describe(text: str, span: Span) -> str:
     return f"the span {span.label} from {span.start} to {span.end} ({text[span.start : span.end]!r})"
 
 
 def character_spans(tags: Sequence[str], offsets: Sequence[tuple[int, int]]) -> list[Span]:
-    """Entities as character spans, from the tags of words and where these words stand in the text.
+    """Entities as character spans, from the tags of words and the words' offsets in the text.
 
-    Raises ValueError when there is not one tag for each word.
+    Raises ValueError if there isn't one tag for each word.
     """
     if len(tags) != len(offsets):
         raise ValueError(f"{len(tags)} tags for {len(offsets)} words")
@@ -181,22 +186,24 @@ def character_spans(tags: Sequence[str], offsets: Sequence[tuple[int, int]]) -> 
 
 @dataclass(frozen=True)
 class TaggedExample:
-    """Words, their tags (None where they are to be predicted), and where they stand in `text`, if given.
-    `id` is what the file calls them, `group` their document, where the file has many.
+    """Words, their tags (None if they are to be predicted), and their offsets in `text`, if there is one.
+    `id` is the sentence's id in the file, `group` its document, if the file has many.
     """
 
     words: tuple[str, ...]
     tags: tuple[str, ...] | None
     where: str
     text: str | None = None
-    offsets: WordOffsets | None = field(default=None, compare=False)  # follow from the text
-    widened: int = 0  # entities that were marked amid a word
+    offsets: WordOffsets | None = field(default=None, compare=False)  # determined by the text
+    widened: int = 0  # how many entities began or ended amid a word
     id: str | int | None = None
     group: str | None = None
 
     @property
     def runs(self) -> Sequence[str]:
-        """What a tokenizer reads as a whole: the words, or what stands between the blanks of a text."""
+        """The strings that a tokenizer reads as a whole: the words, or what is between the blanks of
+        a text.
+        """
         if self.text is None or self.offsets is None or len(self.offsets.runs) == len(self.offsets):
             return self.words
         starts, ends = self.offsets.starts, self.offsets.ends
@@ -206,21 +213,21 @@ class TaggedExample:
 def example_of_text(
     text: str, where: str, id: str | int | None = None, syllables: bool = False
 ) -> TaggedExample:
-    """The words of a text, to be tagged; of Korean its words or its `syllables`."""
+    """The untagged words of a text; Korean is divided into words or `syllables`."""
     offsets = word_offsets(text, syllables)
     return TaggedExample(tuple(offsets.words(text)), None, where, text, offsets, id=id)
 
 
 def read_texts(path: Path | str, *, syllables: bool, **layout: Any) -> list[TaggedExample]:
-    """What is to be tagged of a file; `layout` as `read_tagged` takes it."""
-    return [as_example(each, None, syllables) for each in read_tagged(path, tagged=False, **layout)]
+    """Reads the untagged examples of a file; `layout` as `read_tagged` takes it."""
+    return [as_example(sentence, None, syllables) for sentence in read_tagged(path, tagged=False, **layout)]
 
 
 def read_examples(
     path: Path | str, *, scheme_of: Callable[[Sequence[Sequence[str]]], Scheme], **layout: Any
 ) -> list[TaggedExample]:
-    """A tagged file's examples; `scheme_of` is asked for the scheme of its sentences' tags. In a file of ten
-    documents or more each is of its document's group.
+    """Reads a tagged file's examples. `scheme_of` is called for the scheme of its sentences' tags. In a file
+    of ten documents or more, each example has its document as group.
     """
     found = read_tagged(path, tagged=True, **layout)
     scheme = scheme_of([each.tags for each in found if isinstance(each, TaggedSentence)])
@@ -243,39 +250,41 @@ def read_examples(
 
 
 def as_example(
-    found: TaggedSentence | MarkedText, scheme: Scheme | None, syllables: bool = False
+    sentence: TaggedSentence | MarkedText, scheme: Scheme | None, syllables: bool = False
 ) -> TaggedExample:
-    """What a file holds as an example, its tags in IOB2 if they are of entities. Without a `scheme` they are
-    left out, and Korean is divided into words or `syllables`.
+    """An example from a sentence of a file, with entity tags in IOB2. Without a `scheme` tags are left out,
+    and Korean is divided into words or `syllables`.
 
-    Raises InputError for a tag of another scheme, and for spans that no tags of words could say.
+    Raises InputError for a tag of another scheme, and for spans that tags of words can't express.
     """
-    if isinstance(found, TaggedSentence):
-        tags = None if scheme is None else tuple(_in_iob2(found, scheme))
-        return TaggedExample(found.words, tags, found.where, id=found.id)
+    if isinstance(sentence, TaggedSentence):
+        tags = None if scheme is None else tuple(_convert_tags(sentence, scheme))
+        return TaggedExample(sentence.words, tags, sentence.where, id=sentence.id)
     if scheme is None:
-        return example_of_text(found.text, found.where, found.id, syllables)
+        return example_of_text(sentence.text, sentence.where, sentence.id, syllables)
     if scheme.name == NONE:
         raise InputError(
-            f"{found.where}: spans mark entities, but scheme = {NONE} says that the tags mark none. Leave "
+            f"{sentence.where}: spans mark entities, but scheme = {NONE} says that the tags mark none. Leave "
             "scheme out, or give words with their tags."
         )
     try:
-        tagged = tag_text(found.text, [Span(*span) for span in found.spans])
+        tagged = tag_text(sentence.text, [Span(*span) for span in sentence.spans])
     except InputError as error:
-        raise InputError(f"{found.where}: {error}") from error
+        raise InputError(f"{sentence.where}: {error}") from error
     return TaggedExample(
         tuple(tagged.words),
         tuple(tagged.tags),
-        found.where,
-        found.text,
+        sentence.where,
+        sentence.text,
         tagged.offsets,
         len(tagged.widened),
     )
 
 
 def entities_of(example: TaggedExample, tags: Sequence[str]) -> list[dict[str, Any]]:
-    """What such tags mark: by characters where the example has a text, else by words."""
+    """The entities that the tags mark, located by characters if the example has a text, otherwise by
+    words.
+    """
     if example.text is not None and example.offsets is not None:
         return [
             {"label": s.label, "start": s.start, "end": s.end, "text": example.text[s.start : s.end]}
@@ -292,20 +301,22 @@ def entities_of(example: TaggedExample, tags: Sequence[str]) -> list[dict[str, A
     ]
 
 
-def _in_iob2(found: TaggedSentence, scheme: Scheme) -> list[str]:
-    """A tag that is none of an entity among many that are would turn all of them into mere tags."""
-    strange = next((tag for tag in found.tags if scheme.standard(tag) is None), None)
-    if strange is not None:
+def _convert_tags(sentence: TaggedSentence, scheme: Scheme) -> list[str]:
+    """The tags in IOB2. Raises InputError for a tag that isn't of the scheme: one among many would turn all
+    of them into mere labels.
+    """
+    other = next((tag for tag in sentence.tags if scheme.standard(tag) is None), None)
+    if other is not None:
         raise InputError(
-            f"{found.where}: the tag {strange!r} is not that of an entity in {scheme}. Mend it, give the "
+            f"{sentence.where}: the tag {other!r} is not that of an entity in {scheme}. Mend it, give the "
             f"scheme that the tags are in, such as scheme=iobes, or scheme={NONE} if they mark no entities."
         )
-    return scheme.in_iob2(found.tags)
+    return scheme.in_iob2(sentence.tags)
 
 
 class TaggedTokens(NamedTuple):
-    """`ids` of the sentence, `firsts` (R,) the places of those that are read, ascending, and `rows` (W,)
-    which of these is each word's; None where each word has its own.
+    """`ids` of the sentence, `firsts` (R,) the positions of those that are read, ascending, and `rows` (W,)
+    the row of each word; None if each word has a row of its own.
     """
 
     ids: "array[int]"
@@ -314,77 +325,80 @@ class TaggedTokens(NamedTuple):
 
 
 def word_pieces(example: TaggedExample, pieces: Sequence[TextEncoding], tokenizer: Tokenizer) -> TaggedTokens:
-    """The first piece of each word or, in a script without blanks, that which holds the word's beginning:
-    offsets of pieces decide there. `pieces` are those of the example's runs.
+    """The tokens of a sentence and the one read for each word: its first token or, in a script without
+    blanks, the token that holds the word's beginning, by the tokens' offsets. `pieces` are the tokens of the
+    example's runs.
     """
     ids, firsts, rows = array("i"), array("i"), array("i")
-    divided = _MultiWordRuns(example, tokenizer) if pieces and len(pieces) < len(example.words) else None
-    for number, piece in enumerate(pieces):
-        found = None if divided is None else divided.pieces_of(number)
-        # a word of control characters alone has no pieces; its tag is read from an unknown one
-        of_run, places = found or (piece.ids or [tokenizer.unk_id], [0])
-        for place in places:
-            if not firsts or firsts[-1] != len(ids) + place:
-                firsts.append(len(ids) + place)
+    multi_word = _MultiWordRuns(example, tokenizer) if pieces and len(pieces) < len(example.words) else None
+    for run, run_pieces in enumerate(pieces):
+        divided = None if multi_word is None else multi_word.pieces_of(run)
+        # a word of control characters alone has no tokens; its tag is read from an unknown one
+        run_ids, positions = divided or (run_pieces.ids or [tokenizer.unk_id], [0])
+        for position in positions:
+            if not firsts or firsts[-1] != len(ids) + position:
+                firsts.append(len(ids) + position)
             rows.append(len(firsts) - 1)
-        ids.extend(of_run)
-    alone = len(firsts) == len(rows)
-    return TaggedTokens(ids, np.array(firsts, np.int64), None if alone else np.array(rows, np.int64))
+        ids.extend(run_ids)
+    has_own_rows = len(firsts) == len(rows)
+    return TaggedTokens(ids, np.array(firsts, np.int64), None if has_own_rows else np.array(rows, np.int64))
 
 
 class _MultiWordRuns:
-    """The runs of a text that have several words, with their offsets."""
+    """The runs of a text that hold several words, with their offsets."""
 
     def __init__(self, example: TaggedExample, tokenizer: Tokenizer) -> None:
         assert example.offsets is not None
         self._tokenizer = tokenizer
         self._blank = " " if tokenizer.family == "byte-level" else ""  # as `pieces_of` puts it before words
         self._words, self._offsets = example.words, example.offsets
-        self._numbers = dict[int, range]()
-        for number, words in enumerate(example.offsets.words_of_runs()):
+        self._words_of_run = dict[int, range]()
+        for run, words in enumerate(example.offsets.words_of_runs()):
             if len(words) > 1:
-                self._numbers[number] = words
+                self._words_of_run[run] = words
         runs = example.runs
-        found = tokenizer.encode_pieces([self._blank + runs[number] for number in self._numbers])
-        self._pieces = dict(zip(self._numbers, found, strict=True))
+        run_pieces = tokenizer.encode_pieces([self._blank + runs[run] for run in self._words_of_run])
+        self._pieces = dict(zip(self._words_of_run, run_pieces, strict=True))
 
     def pieces_of(self, number: int) -> tuple[Sequence[int], Sequence[int]] | None:
-        """The ids of a run, and (K,) the place among them of each word's; None for a run of one word."""
-        if number not in self._numbers:
+        """The token ids of a run, and the position among them of each word's token (K,); None for a run of
+        one word.
+        """
+        if number not in self._words_of_run:
             return None
-        words, pieces = self._numbers[number], self._pieces[number]
+        words, pieces = self._words_of_run[number], self._pieces[number]
         ids = list(pieces.ids)
         bounds = np.array([self._offsets[word] for word in words]) - self._offsets[words[0]][0]  # (K, 2)
         offsets = np.asarray(pieces.offsets, np.int64).reshape(-1, 2) - len(self._blank)  # (T, 2)
-        places = _places(bounds, offsets)
-        return self._without_unknown(ids, places, [self._words[word] for word in words])
+        tokens = _token_of_word(bounds, offsets)
+        return self._divide_unknown(ids, tokens, [self._words[word] for word in words])
 
-    def _without_unknown(
-        self, ids: list[int], places: Ints, words: Sequence[str]
+    def _divide_unknown(
+        self, ids: list[int], tokens: Ints, words: Sequence[str]
     ) -> tuple[list[int], list[int]]:
-        """An unknown piece of several words, as a run of over a hundred characters is, says nothing of any of
-        them: each is read by itself then.
+        """Tokenises the words of an unknown token one by one, because it says nothing about any of them. A
+        run of over a hundred characters is one unknown token.
         """
-        found, of_words = list[int](), list[int]()
-        for place, id in enumerate(ids or [self._tokenizer.unk_id]):
-            here = [words[each] for each in np.flatnonzero(places == place).tolist()]
-            if id != self._tokenizer.unk_id or len(here) < 2:
-                of_words += [len(found)] * len(here)
-                found.append(id)
+        divided_ids, token_of_word = list[int](), list[int]()
+        for position, token_id in enumerate(ids or [self._tokenizer.unk_id]):
+            token_words = [words[index] for index in np.flatnonzero(tokens == position).tolist()]
+            if token_id != self._tokenizer.unk_id or len(token_words) < 2:
+                token_of_word += [len(divided_ids)] * len(token_words)
+                divided_ids.append(token_id)
                 continue
-            for of_word in self._tokenizer.encode_batch([self._blank + word for word in here]):
-                of_words.append(len(found))
-                found += of_word or [self._tokenizer.unk_id]
-        return found, of_words
+            for word_ids in self._tokenizer.encode_batch([self._blank + word for word in token_words]):
+                token_of_word.append(len(divided_ids))
+                divided_ids += word_ids or [self._tokenizer.unk_id]
+        return divided_ids, token_of_word
 
 
-def _places(words: Ints, offsets: Ints) -> Ints:
-    """(K, 2) characters of words and (T, 2) of pieces -> (K,) the piece of each word: the first that reaches
-    into it, else that of the word before, for characters that the tokenizer leaves out.
+def _token_of_word(words: Ints, offsets: Ints) -> Ints:
+    """Characters of words (K, 2) and of tokens (T, 2) -> the token of each word (K,): the first that reaches
+    into it. A word that the tokenizer leaves out has the token of the word before.
     """
     if not len(offsets):
         return np.zeros(len(words), np.int64)
-    found = np.searchsorted(np.maximum.accumulate(offsets[:, 1]), words[:, 0], side="right")
-    within = np.minimum(found, len(offsets) - 1)
-    has_own = (found < len(offsets)) & (offsets[within, 0] < words[:, 1])
-    return np.maximum.accumulate(np.where(has_own, within, 0))
+    first_reaching = np.searchsorted(np.maximum.accumulate(offsets[:, 1]), words[:, 0], side="right")
+    bounded = np.minimum(first_reaching, len(offsets) - 1)
+    has_own = (first_reaching < len(offsets)) & (offsets[bounded, 0] < words[:, 1])
+    return np.maximum.accumulate(np.where(has_own, bounded, 0))
