@@ -234,15 +234,15 @@ def test_the_vocabulary_is_decided_once_though_another_share_be_asked_for(
     parts: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A candidate that was interrupted began with the other teacher, and could not go on."""
-    out, real = tmp_path / "out", trying.CandidateJudge.judge
+    out, real = tmp_path / "out", trying.Judge.judge
 
     def pruned_is_poor(
-        self: trying.CandidateJudge, folder: Path, name: str, slug: str, *more: float, **named: bool
+        self: trying.Judge, folder: Path, name: str, slug: str, *more: float, **named: bool
     ) -> CandidateResult:
         found = real(self, folder, name, slug, *more, **named)
         return replace(found, score=0.9 * found.score) if slug == "pruned" else found
 
-    monkeypatch.setattr(trying.CandidateJudge, "judge", pruned_is_poor)
+    monkeypatch.setattr(trying.Judge, "judge", pruned_is_poor)
     trains, real_training = list[list[str]](), trying.distil_task
 
     def interrupted(teacher: list[str], *given: str, **named: object) -> object:

@@ -6,11 +6,11 @@ from scipy import sparse
 from static_samples import PIECES
 
 from bertsmith.compression.static_learning import (
-    cosine,
     learn_table,
-    piece_counts,
+    mean_cosine,
     principal_directions,
-    weights,
+    sif_weights,
+    token_counts,
 )
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
@@ -30,7 +30,7 @@ def test_the_directions_of_a_hidden_table_are_found_again() -> None:
     learned = learn_table(start, counts, vectors, heldout=300)
     assert learned.before < 0.75
     assert learned.after > 0.99
-    assert cosine(counts[:300] @ learned.table, vectors[:300]) == pytest.approx(learned.after, abs=1e-6)
+    assert mean_cosine(counts[:300] @ learned.table, vectors[:300]) == pytest.approx(learned.after, abs=1e-6)
 
 
 def test_a_piece_that_no_text_has_keeps_its_row() -> None:
@@ -59,7 +59,7 @@ def test_a_table_that_learning_makes_worse_is_kept_as_it_was() -> None:
 
 def test_counts_are_of_the_texts_pieces_without_special_ones() -> None:
     tokenizer = Tokenizer.from_pieces(PIECES, lowercase=True)
-    counts = piece_counts(["cats cat ☃", "", "[CLS] dog"], tokenizer).toarray()
+    counts = token_counts(["cats cat ☃", "", "[CLS] dog"], tokenizer).toarray()
     cat, s, dog = (tokenizer.token_to_id(piece) for piece in ("cat", "##s", "dog"))
     assert counts[0, cat] == 2 and counts[0, s] == 1 and counts[0].sum() == 3
     assert counts[1].sum() == 0
@@ -76,4 +76,6 @@ def test_principal_directions_keep_most_of_the_squares() -> None:
 
 
 def test_frequent_pieces_weigh_less() -> None:
-    np.testing.assert_allclose(weights(np.array([0.0, 1e-3, 0.1]), 1e-3), [1, 0.5, 1e-3 / 0.101], rtol=1e-6)
+    np.testing.assert_allclose(
+        sif_weights(np.array([0.0, 1e-3, 0.1]), 1e-3), [1, 0.5, 1e-3 / 0.101], rtol=1e-6
+    )

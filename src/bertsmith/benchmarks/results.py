@@ -158,13 +158,13 @@ def write_benchmark_report(out: Path, result: BenchmarkResult, command: str) -> 
 def beside_published(result: BenchmarkResult) -> tuple[list[str], list[list[str]]]:
     """A row for the model's mean, its best seed and its test with labels, then one a published model."""
     columns = _columns(result)
-    rows = [[f"{result.model}, mean", "dev", *(points(_ours(result, each)) for each in columns)]]
+    rows = [[f"{result.model}, mean", "dev", *(points(_ours(result, column)) for column in columns)]]
     if any(len(task.seeds) > 1 for task in result.tasks):
-        best = (_ours(result, each, best=True) for each in columns)
+        best = (_ours(result, column, best=True) for column in columns)
         rows.append([f"{result.model}, best seed", "dev", *map(points, best)])
     if any("test" in task.best.figures for task in result.tasks):
         rows.append(
-            [f"{result.model}, mean", "test", *(points(_ours(result, each, "test")) for each in columns)]
+            [f"{result.model}, mean", "test", *(points(_ours(result, column, "test")) for column in columns)]
         )
     for other in result.published:
         found = [other.scores.get(name) for name in columns]
@@ -263,7 +263,7 @@ def _seeds_picture(result: BenchmarkResult) -> str:
             if interval is not None:
                 axes.plot([place, place], [100 * interval.low, 100 * interval.high], color=MUTED, linewidth=2)
             axes.scatter(
-                [place] * len(task.seeds), [100 * each for each in task.scores()], color=FIRST, s=_LARGE
+                [place] * len(task.seeds), [100 * score for score in task.scores()], color=FIRST, s=_LARGE
             )
             name = task.name if len(result.tasks) > 1 else _columns(result)[0]
             others: list[Any] = [

@@ -78,15 +78,15 @@ class RetrievalResult:
     @property
     def forums(self) -> list[DatasetResult]:
         """CQADupStack's."""
-        return [each for each in self.datasets if _is_of(each.name, FORUMS)]
+        return [dataset for dataset in self.datasets if _is_of(dataset.name, FORUMS)]
 
     def means(self) -> dict[str, float]:
         """Of the data sets, each system's; a data set counts once, CQADupStack as the mean of its forums."""
         means = {}
         for system in self.systems:
-            scores = [each.scores[system] for each in self.datasets if not _is_of(each.name, FORUMS)]
+            scores = [dataset.scores[system] for dataset in self.datasets if not _is_of(dataset.name, FORUMS)]
             if self.forums:
-                scores.append(statistics.mean(each.scores[system] for each in self.forums))
+                scores.append(statistics.mean(forum.scores[system] for forum in self.forums))
             means[system] = statistics.mean(scores)
         return means
 
@@ -97,7 +97,8 @@ class RetrievalResult:
             "model": self.model,
             "metric": f"nDCG@{COUNTED}",
             "datasets": {
-                each.name: vars(each) | {"published_bm25": each.published} for each in self.datasets
+                dataset.name: vars(dataset) | {"published_bm25": dataset.published}
+                for dataset in self.datasets
             },
             "means": self.means(),
             "notes": list(self.notes),
@@ -256,17 +257,17 @@ def dataset_table(result: RetrievalResult) -> tuple[list[str], list[list[str]]]:
     """A row a data set, nDCG@10 in points with intervals, then their means."""
     columns = ["data set", "documents", "queries", *result.systems, "BM25, published"]
     rows = []
-    for each in result.datasets:
+    for dataset in result.datasets:
         cells = []
-        for name, score in each.scores.items():
-            low, high = each.intervals[name]
+        for name, score in dataset.scores.items():
+            low, high = dataset.intervals[name]
             cells.append(f"{points(score)} ({points(low)} to {points(high)})")
-        published = formatting.UNKNOWN if each.published is None else f"{each.published:.1f}"
-        counts = formatting.count(each.documents), formatting.count(each.queries)
-        rows.append([each.name, *counts, *cells, published])
+        published = formatting.UNKNOWN if dataset.published is None else f"{dataset.published:.1f}"
+        counts = formatting.count(dataset.documents), formatting.count(dataset.queries)
+        rows.append([dataset.name, *counts, *cells, published])
     if forums := result.forums:  # CQADupStack as it is published: the mean of its forums
-        documents, queries = sum(each.documents for each in forums), sum(each.queries for each in forums)
-        scores = [points(statistics.mean(each.scores[name] for each in forums)) for name in result.systems]
+        documents, queries = sum(forum.documents for forum in forums), sum(forum.queries for forum in forums)
+        scores = [points(statistics.mean(forum.scores[name] for forum in forums)) for name in result.systems]
         counts = formatting.count(documents), formatting.count(queries)
         rows.append([f"{FORUMS}, mean of {len(forums)} forums", *counts, *scores, f"{BM25[FORUMS]:.1f}"])
     means = ["mean", "", "", *(points(value) for value in result.means().values()), ""]
@@ -298,10 +299,10 @@ def _beside_bm25(result: RetrievalResult) -> str:
     def paint(axes: "Axes") -> None:
         lexical, dense = result.systems[:2]
         axes.plot([0, 100], [0, 100], color=MUTED, linewidth=0.8)
-        for each in result.datasets:
-            place = 100 * each.scores[lexical], 100 * each.scores[dense]
+        for dataset in result.datasets:
+            place = 100 * dataset.scores[lexical], 100 * dataset.scores[dense]
             axes.scatter(*place, color=FIRST, s=34)
-            axes.annotate(each.name, place, fontsize=7, xytext=(4, 3), textcoords="offset points")
+            axes.annotate(dataset.name, place, fontsize=7, xytext=(4, 3), textcoords="offset points")
         axes.set_xlabel(f"nDCG@{COUNTED} of {lexical}")
         axes.set_ylabel(f"of {dense}")
 

@@ -1,8 +1,8 @@
-"""A model → a smaller one that answers nearly as well.
+"""Makes a model smaller while it keeps most of its quality.
 
-In: a fine-tuned model, an encoder or an embedding model, and texts. Out: a folder with the smaller model, and
-what it costs and keeps. `distilling`: fewer or narrower layers learn what the whole model says.
-distil_static.py: a table of an embedding model, by the steps in static_learning.py. vocabulary_pruning.py:
-the same model without the pieces that its texts don't have. `shrinking`: a search among all of these.
+In: a fine-tuned model, an encoder or an embedding model, and texts. Out: a folder with the smaller model, its
+score and its cost. `distilling` trains a student of fewer or narrower layers on the model's outputs;
+distil_static.py turns an embedding model into a static table, by the steps in static_learning.py;
+vocabulary_pruning.py removes tokens that the texts don't use; `shrinking` searches among all of these.
 Read first: distilling/distil.py.
 """

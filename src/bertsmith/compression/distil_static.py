@@ -1,12 +1,13 @@
-"""An embedding model becomes a static table.
+"""Distils an embedding model into a static table: one vector a token, no layers (model2vec's form).
 
-out/settings.json    what was asked for
-out/texts.jsonl      sentences drawn from the texts
-out/teacher.parquet  the teacher's vectors of them, in finished shards until then
-out/result.json      figures
+out/settings.json    the settings of the run
+out/texts.jsonl      the sentences sampled from the texts
+out/teacher.parquet  the teacher's vectors of these sentences; a folder of finished shards until all are done
+out/result.json      the figures
 out/model/           the table, for model2vec, sentence-transformers and Bertsmith
 
-V pieces, E sentences, H the teacher's width, D that of the table.
+V tokens in the vocabulary, E sentences, H the teacher's vector width, D the table's. The steps themselves are
+in static_learning.py.
 """
 
 import json
@@ -26,12 +27,12 @@ from bertsmith.compression.static_learning import (
     centred,
     guessed_frequencies,
     learn_table,
-    piece_counts,
     principal_directions,
     sample_sentences,
+    sif_weights,
+    token_counts,
     token_vectors,
     unknown_share,
-    weights,
 )
 from bertsmith.door import door, flag, function, optional, place, several, text, whole
 from bertsmith.errors import InputError
@@ -51,16 +52,18 @@ from bertsmith.text.tokens.tokenizer import Tokenizer
 
 DIMENSIONS = 256
 SENTENCES = 100_000
-_HELDOUT = 0.05  # of the sentences
-_FEWEST = 200  # sentences that say anything about thousands of pieces
+_HELDOUT = 0.05  # share of the sentences
+_FEWEST = 200  # sentences; fewer say next to nothing about thousands of tokens
 
 
 @dataclass(frozen=True)
 class StaticResult:
-    """Cosines are between the table's vector of a sentence and the teacher's, the mean over `heldout`
-    sentences that were not learned from: `before` of the token vectors alone, `after` of the learned table.
-    Without texts all of it is None, `unknown` too: the share of the sentences' pieces that are [UNK], words
-    which the vocabulary can't spell. `seconds` are those of this call.
+    """Where the table is, and how close it is to its teacher.
+
+    `before` and `after` are mean cosines between the table's and the teacher's vector of a sentence, over the
+    `heldout` sentences that were not learned from: `before` for the token vectors alone, `after` for the
+    learned table. `unknown` is the share of the sentences' tokens that are [UNK], words which the vocabulary
+    can't spell. All three are None without texts. `seconds` is the duration of this call.
     """
 
     model: Path
@@ -101,18 +104,21 @@ def distil_static(
     resume: bool = False,
     progress: Progress | None = None,
 ) -> StaticResult:
-    """`texts` are files and folders as `corpus build` reads them, of which `sentences` are learned from;
-    without any the table is that of the token vectors alone, which is far behind. `text_column`, `encoding`
-    and `language` are those of `CorpusSettings`. `dimensions` are 256 by default, or as many as the teacher
-    has.
+    """Distils the embedding model `teacher` into a static table in `out`/model.
 
-    With `resume` a killed run goes on: drawn sentences and finished shards of the teacher's vectors are kept,
-    and a finished run is left as it is. Raises InputError for a teacher that is a table itself, dimensions
-    that it doesn't have, texts without sentences, a folder that exists, and other settings than those it was
-    begun with; RecipeError for what is no language's code; ModelError for a teacher that can't be opened.
+    `texts` are files and folders as `corpus build` reads them; at most `sentences` sentences of them are
+    learned from. Without texts the table holds the token vectors alone, which is far worse. `text_column`,
+    `encoding` and `language` are those of `CorpusSettings`. `dimensions` is 256 by default, or the teacher's
+    width where that is smaller.
+
+    With `resume`, a killed run continues with its sampled sentences and the finished shards of the teacher's
+    vectors; a finished run is left as it is. Raises InputError for a teacher that is a table itself, more
+    dimensions than it has, texts without sentences, a folder that exists, and settings other than those the
+    run was begun with; RecipeError for an unknown language code; ModelError for a teacher that can't be
+    opened.
     """
     started, out, sources = time.monotonic(), Path(out), list(map(str, texts))
-    reading = CorpusSettings(text_column=text_column, encoding=encoding, language=language)
+    corpus_settings = CorpusSettings(text_column=text_column, encoding=encoding, language=language)
     if not resume:
         require_free(out)
     embedder = Embedder(teacher)
@@ -125,7 +131,7 @@ def distil_static(
     require_free_space(out, 4 * embedder.tokenizer.vocab_size * dimensions, "Saving the model")
     if sources and sentences < _FEWEST:
         raise InputError(f"A table is learned from {_FEWEST} sentences or more, found {sentences}.")
-    asked = {
+    settings = {
         "teacher": embedder.model_sha256,
         "texts": sources,
         "text_column": text_column,
@@ -135,34 +141,34 @@ def distil_static(
         "sentences": sentences,
         "seed": seed,
     }
-    drawn = _begun_before(out, asked)
-    if drawn is None:
-        drawn = _draw(asked, reading, teacher, embedder.tokenizer, progress)
-        make_folder(out)  # when its sentences are there
-        if drawn:
-            write_jsonl(({"text": text} for text in drawn), out / "texts.jsonl")
-        write_json(out / "settings.json", asked)
+    samples = _read_samples(out, settings)
+    if samples is None:
+        samples = _sample(settings, corpus_settings, teacher, embedder.tokenizer, progress)
+        make_folder(out)  # only now: a refused run leaves no folder
+        if samples:
+            write_jsonl(({"text": text} for text in samples), out / "texts.jsonl")
+        write_json(out / "settings.json", settings)
     with sole_writer(out):
         if (out / "model").exists():
             path = out / "result.json"
             if not path.exists():
                 raise InputError(f"{out}/model is there, but not {path}: remove the folder and begin again.")
             return StaticResult(**read_json(path) | {"model": out / "model", "seconds": 0.0})
-        table, learned, heldout = _table(embedder, out, drawn, dimensions, progress)
+        table, learned, heldout = _make_table(embedder, out, samples, dimensions, progress)
         result = StaticResult(
             model=out / "model",
             pieces=len(table),
             dimensions=dimensions,
-            sentences=len(drawn),
+            sentences=len(samples),
             heldout=heldout,
             before=None if learned is None else learned.before,
             after=None if learned is None else learned.after,
             rounds=0 if learned is None else learned.rounds,
             seconds=time.monotonic() - started,
-            unknown=unknown_share(drawn, embedder.tokenizer) if drawn else None,
+            unknown=unknown_share(samples, embedder.tokenizer) if samples else None,
         )
         write_json(out / "result.json", asdict(result) | {"model": "model"})
-        provenance = {"made_by": "distil_static", "teacher": str(teacher), **asked}
+        provenance = {"made_by": "distil_static", "teacher": str(teacher), **settings}
         save_static(
             out / "model",
             torch.from_numpy(table),
@@ -174,77 +180,79 @@ def distil_static(
     return result
 
 
-def _begun_before(out: Path, asked: dict[str, Any]) -> list[str] | None:
-    """The sentences of a run that goes on, empty where it has no texts; None where none was begun.
+def _read_samples(out: Path, settings: dict[str, Any]) -> list[str] | None:
+    """The sampled sentences of an interrupted run; an empty list for a run without texts, None for a new run.
 
     Raises InputError where the folder was begun with other settings, or holds something else.
     """
     if (out / "settings.json").exists():
-        begun = read_json(out / "settings.json")
-        differ = [name for name, value in asked.items() if begun.get(name) != value]
+        stored = read_json(out / "settings.json")
+        differ = [name for name, value in settings.items() if stored.get(name) != value]
         if differ:
             raise InputError(
                 f"{out} was begun with another {', '.join(differ)}. Resume with the same settings, or choose "
                 "another folder."
             )
-        if not asked["texts"]:
+        if not settings["texts"]:
             return []
         with (out / "texts.jsonl").open(encoding="utf-8") as lines:
             return [json.loads(line)["text"] for line in lines]
-    # what one that was killed while it began may have left: the latter two half-written
+    # files that a run killed at its start may have left; the last two are half-written ones
     own = (".lock", "texts.jsonl", ".texts.jsonl", ".settings.json")
     if out.exists() and not all(entry.name.startswith(own) for entry in out.iterdir()):
         raise InputError(f"{out} holds something else than a run of this. Choose another folder.")
     return None
 
 
-def _draw(
-    asked: dict[str, Any],
-    reading: CorpusSettings,
+def _sample(
+    settings: dict[str, Any],
+    corpus_settings: CorpusSettings,
     teacher: str | Path,
     tokenizer: Tokenizer,
     progress: Progress | None,
 ) -> list[str]:
-    """The sentences to learn from; none without texts. Raises InputError for texts that say too little."""
-    sources: list[str] = asked["texts"]
+    """The sentences to learn from; none without texts. Raises InputError for texts with too few of them."""
+    sources: list[str] = settings["texts"]
     if not sources:
         return []
-    drawn = sample_sentences(sources, asked["sentences"], asked["seed"], reading, progress)
-    if unknown_share(drawn, tokenizer) == 1:
+    samples = sample_sentences(sources, settings["sentences"], settings["seed"], corpus_settings, progress)
+    if unknown_share(samples, tokenizer) == 1:
         raise InputError(
             f"{', '.join(sources)}: the vocabulary of {teacher} has none of the words, which were read in "
-            f"the language {asked['language']!r}. Take texts in a language that it has, or another model."
+            f"the language {settings['language']!r}. Take texts in a language that it has, or another model."
         )
-    if len(drawn) < _FEWEST:
+    if len(samples) < _FEWEST:
         raise InputError(
-            f"{', '.join(sources)}: found {len(drawn)} sentences, one a paragraph; a table is learned from "
+            f"{', '.join(sources)}: found {len(samples)} sentences, one a paragraph; a table is learned from "
             f"{_FEWEST} or more. Name more texts."
         )
-    return drawn
+    return samples
 
 
-def _table(
-    embedder: Embedder, out: Path, drawn: list[str], dimensions: int, progress: Progress | None
+def _make_table(
+    embedder: Embedder, out: Path, samples: list[str], dimensions: int, progress: Progress | None
 ) -> tuple[Vectors, LearnedTable | None, int]:
-    """(V, D), how well it was learned, and from how many sentences it was not."""
+    """The table (V, D), its learning's figures (None without sentences), and the number of held-out
+    sentences.
+    """
     tokens = centred(token_vectors(embedder, progress))
-    if not drawn:
-        weight = weights(guessed_frequencies(len(tokens)), GUESSED_COEFFICIENT)
+    if not samples:
+        weight = sif_weights(guessed_frequencies(len(tokens)), GUESSED_COEFFICIENT)
         tokens *= weight[:, None]
         return tokens @ principal_directions(tokens, dimensions), None, 0
 
     def watch(count: Count) -> None:
         if progress is not None:
-            progress(count.texts, len(drawn), "sentences")
+            progress(count.texts, len(samples), "sentences")
 
     path = out / "teacher.parquet"  # (E, H), shard by shard
     embed_file(embedder, out / "texts.jsonl", path, text="text", resume=True, watch=watch)
     vectors = read_vectors(path).vectors
-    counts = piece_counts(drawn, embedder.tokenizer)
+    counts = token_counts(samples, embedder.tokenizer)
     frequencies = np.asarray(counts.sum(0), np.float64).reshape(-1)
-    weight = weights(frequencies / frequencies.sum(), COUNTED_COEFFICIENT)
-    onto = principal_directions(vectors, dimensions)
-    heldout = int(_HELDOUT * len(drawn))
-    start = np.asarray((tokens * weight[:, None]) @ onto, np.float32)
-    learned = learn_table(start, counts, vectors @ onto, heldout, progress)
+    weight = sif_weights(frequencies / frequencies.sum(), COUNTED_COEFFICIENT)
+    directions = principal_directions(vectors, dimensions)
+    heldout = int(_HELDOUT * len(samples))
+    start = np.asarray((tokens * weight[:, None]) @ directions, np.float32)
+    learned = learn_table(start, counts, vectors @ directions, heldout, progress)
     return learned.table, learned, heldout

@@ -1,10 +1,10 @@
-"""A model without the pieces of its vocabulary that texts of its kind don't have.
+"""Removes from a model's vocabulary the tokens that the given texts don't use.
 
-Of a small model the vocabulary is the larger part: of MiniLM's 23 million parameters 12 million are rows of
-30,522 pieces, of a multilingual BERT's 178 million 92 million. Nothing is trained: texts of the pieces that
-were counted have the same ids but for their numbering, and the same hidden states to the bit.
+The token table is the larger part of a small model: 12 of MiniLM's 23 million parameters, 92 of multilingual
+BERT's 178 million. Nothing is trained: a text of kept tokens gets the same tokens under other ids, and the
+same hidden states to the bit.
 
-V pieces, K of them kept, H hidden size.
+V tokens, K of them kept, H hidden size.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -42,16 +42,18 @@ from bertsmith.tasks.task import Task
 from bertsmith.tasks.task_model import TaskModel
 from bertsmith.text.tokens.pruning import count_pieces, prune
 
-_OF_VOCABULARY = ("encoder.embeddings.token.weight", "masked_language.bias")
+_VOCABULARY_TENSORS = ("encoder.embeddings.token.weight", "masked_language.bias")
 _PREFIXES = ("query_prefix", "document_prefix")  # settings of a task
-_OF_MANIFEST = {"embedding": "encoder", "masked-language": "pretraining"}
-# What sentence-transformers needs beside the weights: nothing of it counts pieces.
+_MANIFEST_TASKS = {"embedding": "encoder", "masked-language": "pretraining"}
+# What sentence-transformers needs beside the weights; it doesn't depend on the vocabulary.
 _PROMPTS = "config_sentence_transformers.json"
 
 
 @dataclass(frozen=True)
 class PrunedModel:
-    """`parameters` of the token table and all else, before and after; `texts` that were counted."""
+    """The pruned model's folder; the vocabulary's size and the number of all parameters, before and after
+    pruning; the number of texts whose tokens were counted.
+    """
 
     folder: Path
     pieces_before: int
@@ -65,34 +67,35 @@ class PrunedModel:
 def prune_vocabulary(
     model: str | Path, texts: Iterable[str], out: Path | str, task: type[Task[Any]] | None = None
 ) -> PrunedModel:
-    """Writes the model with the pieces that the texts have (see bertsmith.text.tokens.pruning), whole or not
-    at all. What the model was made for stays: a task, masked words, vectors, a static table.
+    """Writes the model with only the tokens that the texts use (see bertsmith.text.tokens.pruning) to `out`,
+    atomically. It does what it did before: a task, masked words, vectors, or a static table.
 
-    Texts are counted as they stand, behind each of the model's prefixes, and word by word for a tagger and
-    for an encoder, which may become one. A word that they don't have is spelled by the pieces that are left,
-    and understood less well: give many texts. `task` is for a model of a task of your own. Raises InputError
-    where there are no texts, for one text in place of a list, and for an `out` that exists, ModelError for a
-    model that can't be opened.
+    Tokens are counted in each text as it is, behind each of the model's prefixes, and word by word for a
+    tagger and for an encoder, which may become one. A word that the texts don't have is spelled with the
+    tokens that are left, and understood less well: give many texts. `task` is the class of a task of your
+    own. Raises InputError where there are no texts, for one text in place of a list, and for an `out` that
+    exists, ModelError for a model that can't be opened.
     """
     require_texts(texts)
     folder = locate_model(model).folder
     require_free(Path(out))
     tokenizer = read_own_tokenizer(table_folder(folder) if is_static(folder) else folder)
-    reading: Task[Any] | None = None
+    reader: Task[Any] | None = None
     if model_kind(folder) == "task":
-        reading = load_task_model(folder, task)[1]
-    elif not is_static(folder):  # an encoder may become a tagger, or be asked by Features
-        reading = Tagging(Tagging.Settings())
-    counted = _CountedTexts(texts, _prefixes(folder), reading)
-    counts = count_pieces(tokenizer, counted)
-    if not counted.number:
+        reader = load_task_model(folder, task)[1]
+    elif not is_static(folder):  # an encoder may become a tagger, or extract `Features` of words
+        reader = Tagging(Tagging.Settings())
+    spellings = _TextSpellings(texts, _read_prefixes(folder), reader)
+    counts = count_pieces(tokenizer, spellings)
+    if not spellings.number:
         raise InputError("There are no texts to count pieces in: every piece would go. Give texts.")
-    return prune_counted(folder, counts, Path(out), counted.number, task)
+    return prune_counted(folder, counts, Path(out), spellings.number, task)
 
 
-class _CountedTexts:
-    """The texts, counted as they pass; each goes on by itself, behind each prefix, with which its first word
-    may be spelled by other pieces, and as the `task` reads it too.
+class _TextSpellings:
+    """Iterates over all forms in which the model may read the texts, and counts the texts in `number`: each
+    text by itself, behind each prefix, which may change the tokens of its first word, and as the `task` reads
+    it.
     """
 
     def __init__(self, texts: Iterable[str], prefixes: Sequence[str], task: Task[Any] | None) -> None:
@@ -109,84 +112,93 @@ class _CountedTexts:
                 yield from self._task.spellings(text)
 
 
-def _prefixes(folder: Path) -> list[str]:
-    """What the model puts before a text: prompts of sentence-transformers, and a task's settings."""
+def _read_prefixes(folder: Path) -> list[str]:
+    """What the model puts before a text: sentence-transformers' prompts, and prefixes in a task's
+    settings.
+    """
     manifest = stated_manifest(folder)
     state = {} if manifest is None else manifest.settings
     settings = state.get("settings", {})
-    found = [*read_prompts(folder).values(), state.get("prompt"), *(settings.get(name) for name in _PREFIXES)]
-    return list(dict.fromkeys(prefix for prefix in found if isinstance(prefix, str) and prefix))
+    values = [
+        *read_prompts(folder).values(),
+        state.get("prompt"),
+        *(settings.get(name) for name in _PREFIXES),
+    ]
+    return list(dict.fromkeys(prefix for prefix in values if isinstance(prefix, str) and prefix))
 
 
 def prune_counted(
     folder: Path, counts: Ints, out: Path, texts: int, task: type[Task[Any]] | None = None
 ) -> PrunedModel:
-    """The same, of pieces (V,) that were counted in so many texts; `task` for a task of one's own. Raises
-    ModelError where positions count from the padding piece's id and that one would move.
+    """Prunes by the `counts` (V,) of each token in `texts` texts; `task` is the class of a task of one's own.
+
+    Raises ModelError where positions are counted from the padding token's id (RoBERTa), and it would change.
     """
     if is_static(folder):
         return _prune_table(folder, counts, out, texts, task)
     checkpoint = read_checkpoint(folder)
-    before = checkpoint.config
-    pruned = prune(load_own_tokenizer(folder, before), counts)
-    pad = pruned.tokenizer.pad_id
-    if before.family.positions_after_padding and pad != before.pad_token_id:
+    old_config = checkpoint.config
+    pruned = prune(load_own_tokenizer(folder, old_config), counts)
+    pad_id = pruned.tokenizer.pad_id
+    if old_config.family.positions_after_padding and pad_id != old_config.pad_token_id:
         raise ModelError(
-            f"The positions of a {before.model_type} model begin behind the id of its padding piece, which "
-            f"is {before.pad_token_id} and would be {pad}: its vocabulary can't be pruned."
+            f"The positions of a {old_config.model_type} model begin behind the id of its padding piece, "
+            f"which is {old_config.pad_token_id} and would be {pad_id}: its vocabulary can't be pruned."
         )
-    config = before.model_copy(update={"vocab_size": len(pruned.kept), "pad_token_id": pad})
+    config = old_config.model_copy(update={"vocab_size": len(pruned.kept), "pad_token_id": pad_id})
     rows, tensors = torch.from_numpy(pruned.kept), dict(checkpoint.tensors)
-    for name in _OF_VOCABULARY:  # (V, …) -> (K, …); spare rows behind the last piece go too
-        if name in tensors and tensors[name].shape[0] == before.vocab_size:
+    for name in _VOCABULARY_TENSORS:  # (V, …) -> (K, …); spare rows behind the last piece go too
+        if name in tensors and tensors[name].shape[0] == old_config.vocab_size:
             tensors[name] = tensors[name][rows].clone()
-    note = {"pruned_from": str(folder), "pieces_before": before.vocab_size, "texts": texts}
+    note = {"pruned_from": str(folder), "pieces_before": old_config.vocab_size, "texts": texts}
     kind = model_kind(folder)
-    if kind == "task":  # with its head, labels and thresholds, as it was
-        model, own = load_task_model(folder, task)
+    if kind == "task":  # keeps its head, labels and thresholds
+        model, own_task = load_task_model(folder, task)
         model.encoder.config = config
         model.encoder.embeddings.token = torch.nn.Embedding.from_pretrained(
             tensors["encoder.embeddings.token.weight"], freeze=False
         )
-        smaller = TaskModel(model.encoder, model.head)
-        save_task_model(out, smaller, own, pruned.tokenizer, _noted(read_manifest(folder), note))
-    else:  # with its head for masked words, or with what sentence-transformers needs
+        pruned_model = TaskModel(model.encoder, model.head)
+        provenance = _extend_provenance(read_manifest(folder), note)
+        save_task_model(out, pruned_model, own_task, pruned.tokenizer, provenance)
+    else:  # keeps its head for masked words, or its sentence-transformers files
         manifest = checkpoint.manifest
         save_checkpoint(
             out,
             tensors,
             config,
             checkpoint.architecture,
-            task=_OF_MANIFEST[kind] if manifest is None else manifest.task,
+            task=_MANIFEST_TASKS[kind] if manifest is None else manifest.task,
             tokenizer=pruned.tokenizer,
-            provenance=_noted(manifest, note),
+            provenance=_extend_provenance(manifest, note),
             settings={} if manifest is None else manifest.settings,
             carried=checkpoint.carried,
             labels=checkpoint.labels,
             write_extra_files=lambda partial: copy_sentence_files(folder, partial, read_legacy_tensors),
         )
     write_golden(out, task)
-    size, left = (
-        sum(tensor.numel() for tensor in (*some.values(), *checkpoint.carried.values()))
-        for some in (checkpoint.tensors, tensors)
+    size_before, size = (
+        sum(tensor.numel() for tensor in (*state.values(), *checkpoint.carried.values()))
+        for state in (checkpoint.tensors, tensors)
     )
-    return PrunedModel(out, before.vocab_size, len(pruned.kept), size, left, texts)
+    return PrunedModel(out, old_config.vocab_size, len(pruned.kept), size_before, size, texts)
 
 
 def _prune_table(
-    folder: Path, counts: Ints, out: Path, texts: int, given: type[Task[Any]] | None
+    folder: Path, counts: Ints, out: Path, texts: int, task_class: type[Task[Any]] | None
 ) -> PrunedModel:
-    """A table with a task's head keeps it, with its labels."""
+    """Prunes a static table; a task's head above it stays as it is, with its labels."""
     table = load_static(folder)
     pruned = prune(load_own_tokenizer(table_folder(folder), table.config), counts)
     note = {"pruned_from": str(folder), "pieces_before": len(table.table), "texts": texts}
     rows = table.table[torch.from_numpy(pruned.kept)]
-    rest = 0
+    head_size = 0
     if model_kind(folder) == "task":
-        model, task = load_task_model(folder, given)
-        smaller = TaskModel(cast(Any, StaticTable(rows)), model.head)
-        save_task_model(out, smaller, task, pruned.tokenizer, _noted(read_manifest(folder), note))
-        rest = sum(parameter.numel() for parameter in model.head.parameters())
+        model, task = load_task_model(folder, task_class)
+        pruned_model = TaskModel(cast(Any, StaticTable(rows)), model.head)
+        provenance = _extend_provenance(read_manifest(folder), note)
+        save_task_model(out, pruned_model, task, pruned.tokenizer, provenance)
+        head_size = sum(parameter.numel() for parameter in model.head.parameters())
     else:
 
         def write_extra_files(partial: Path) -> None:
@@ -201,11 +213,11 @@ def _prune_table(
             max_length=read_longest(folder),
             write_extra_files=write_extra_files,
         )
-    write_golden(out, given)
-    sizes = table.table.numel() + rest, rows.numel() + rest
+    write_golden(out, task_class)
+    sizes = table.table.numel() + head_size, rows.numel() + head_size
     return PrunedModel(out, len(table.table), len(rows), *sizes, texts)
 
 
-def _noted(manifest: Manifest | None, note: dict[str, Any]) -> dict[str, Any]:
-    """Where a model comes from, and that it was pruned."""
+def _extend_provenance(manifest: Manifest | None, note: dict[str, Any]) -> dict[str, Any]:
+    """A model's provenance, if it has one, with the pruning added to it."""
     return ({} if manifest is None else manifest.provenance) | {"pruning": note}

@@ -275,7 +275,7 @@ class BertClassifier(ClassifierMixin, _FinetunedEstimator):  # type: ignore[misc
         self._spelled = {each: str(each) for each in classes.tolist()}
         self._train(texts, [str(each) for each in gold])
         self.classes_ = classes  # of this model: a training that fails leaves the last one whole
-        self._columns = [self.predictor_.task.label_ids[str(each)] for each in self.classes_]
+        self._columns = [self.predictor_.task.label_ids[str(label)] for label in self.classes_]
         return self
 
     def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:

@@ -61,7 +61,7 @@ class Bert(nn.Module):
         for layer in self.layers:
             states.append(layer(states[-1], batch))
         states[-1] = self._finished(states[-1])
-        return [_without_spare(each, batch) for each in states]
+        return [_without_spare(state, batch) for state in states]
 
     def _finished(self, states: Tensor) -> Tensor:
         return states if self.final_norm is None else self.final_norm(states)

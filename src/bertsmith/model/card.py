@@ -113,7 +113,7 @@ def _parts(folder: Path, manifest: Manifest, shape: str) -> Iterator[str]:
     yield f"## How to use it\n\n```python\n{example}\n```\n\n{_others(folder, manifest)}"
     labels = manifest.settings.get("labels")
     if isinstance(labels, list | tuple) and labels:
-        shown = ", ".join(_code(each) for each in labels[:_MOST_LABELS])
+        shown = ", ".join(_code(label) for label in labels[:_MOST_LABELS])
         more = (
             f" and {len(labels) - _MOST_LABELS} more, in bertsmith.json" if len(labels) > _MOST_LABELS else ""
         )
@@ -146,7 +146,7 @@ def _input(folder: Path, manifest: Manifest) -> str:
     pair = _section(manifest.settings, "settings").get("text_pair") or manifest.settings.get("pairs") is True
     if columns := _columns(manifest):
         texts = {"text": "A text."} | ({"text_pair": "Another."} if pair else {})
-        return json.dumps(texts | {str(each.get("name")): _cell(each) for each in columns})
+        return json.dumps(texts | {str(column.get("name")): _cell(column) for column in columns})
     return '("A text.", "Another.")' if pair else '"A text."'
 
 
@@ -161,7 +161,7 @@ def _cell(column: Mapping[str, Any]) -> object:
     mean, values = column.get("mean"), column.get("values")
     if isinstance(mean, int | float):
         return round(mean, 1)
-    return next((str(each) for each in values if each), "") if isinstance(values, list | tuple) else ""
+    return next((str(value) for value in values if value), "") if isinstance(values, list | tuple) else ""
 
 
 def _front_matter(folder: Path, manifest: Manifest, kind: _ModelKind, base: object) -> str:
@@ -204,10 +204,10 @@ def _figures(origin: Mapping[str, Any]) -> str:
     parts = {name: each for name, each in metrics.items() if isinstance(each, Mapping)}
     if not parts:
         parts = {"held-out text": {name: each for name, each in metrics.items() if _is_number(each)}}
-    names = list(dict.fromkeys(name for each in parts.values() for name in each))
+    names = list(dict.fromkeys(name for part in parts.values() for name in part))
     if not names:
         return ""
-    numbers = {name: " | ".join(_number(each.get(name)) for each in parts.values()) for name in names}
+    numbers = {name: " | ".join(_number(part.get(name)) for part in parts.values()) for name in names}
     rows = [f"| {_METRICS.get(name, _plain(name))} | {shown} |" for name, shown in numbers.items()]
     head = f"| | {' | '.join(map(_plain, parts))} |\n| --- |{' --- |' * len(parts)}"
     said = {
@@ -243,7 +243,7 @@ def _history(origin: Mapping[str, Any], recipe: Mapping[str, Any], base: object)
             files = [given] if isinstance(given, str) else list(given)
             rows = origin.get("rows") if role == "train" else None
             counted = f", {rows:,} rows" if isinstance(rows, int) else ""
-            yield f"{said}: {', '.join(_code(Path(str(each)).name) for each in files)}{counted}."
+            yield f"{said}: {', '.join(_code(Path(str(file)).name) for file in files)}{counted}."
     facts = {
         "objective": recipe.get("objective"),
         "method": origin.get("method"),

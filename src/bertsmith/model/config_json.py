@@ -136,7 +136,12 @@ def architectures(family: str) -> list[Architecture]:
 
 def find_architecture(name: str) -> Architecture:
     """Raises ValueError for a class that no family has."""
-    found = [each for family in FAMILIES for each in architectures(family) if each.name == name]
+    found = [
+        architecture
+        for family in FAMILIES
+        for architecture in architectures(family)
+        if architecture.name == name
+    ]
     if not found:
         raise ValueError(f"{name!r} is a class of no family")
     return found[0]

@@ -37,7 +37,7 @@ def encoder_folder(folder: Path) -> Path:
 
     Raises ModelError for a modules.json that isn't one.
     """
-    inside = [each["path"] for each in _modules(folder) if _is_encoder(each)]
+    inside = [module["path"] for module in _modules(folder) if _is_encoder(module)]
     return folder / inside[0] if inside else folder
 
 
@@ -84,14 +84,14 @@ def _copy_part(source: Path, name: str, out: Path, read_weights: Callable[[Path]
     (out / name).mkdir()
     files = sorted((source / name).iterdir()) if (source / name).is_dir() else []
     is_safe = (source / name / WEIGHTS).exists()
-    for each in files:
-        path = plain_file(source / name, each.name)
-        if each.name == _OLD_WEIGHTS and not is_safe:
+    for file in files:
+        path = plain_file(source / name, file.name)
+        if file.name == _OLD_WEIGHTS and not is_safe:
             tensors = {key: tensor.contiguous() for key, tensor in read_weights(path).items()}
             save_file(tensors, out / name / WEIGHTS, metadata={"format": "pt"})
-        elif each.suffix in (".json", ".safetensors"):
-            shutil.copyfile(path, out / name / each.name)
-        elif each.name != _OLD_WEIGHTS:
+        elif file.suffix in (".json", ".safetensors"):
+            shutil.copyfile(path, out / name / file.name)
+        elif file.name != _OLD_WEIGHTS:
             raise ModelError(
                 f"{path} belongs to a part of an embedding model that can't be carried over: expected .json, "
                 f"{WEIGHTS} or {_OLD_WEIGHTS}. If its vectors don't need the file, remove it and try again."
@@ -163,7 +163,9 @@ def read_prompts(folder: Path) -> dict[str, str]:
     """
     config, path = read_sentence_config(folder), folder / SENTENCE_TRANSFORMERS.file
     prompts, default = config.get("prompts") or {}, config.get("default_prompt_name")
-    if not isinstance(prompts, dict) or not all(isinstance(each, str | None) for each in prompts.values()):
+    if not isinstance(prompts, dict) or not all(
+        isinstance(prompt, str | None) for prompt in prompts.values()
+    ):
         raise ModelError(
             f"{path}: prompts must be texts by their names, found {reprlib.repr(prompts)}. It may have been "
             "altered."

@@ -200,7 +200,7 @@ def _modules(folder: Path) -> list[tuple[str, str]]:
     """Kind and subfolder of each part, in their order; none where modules.json holds no list."""
     found = read_small_json(plain_file(folder, _MODULES))
     parts = [each if isinstance(each, dict) else {} for each in found] if isinstance(found, list) else []
-    kinds = [str(each.get("type")) for each in parts]
+    kinds = [str(part.get("type")) for part in parts]
     ours = [kind.rpartition(".")[2] if kind.startswith(PACKAGE) else kind for kind in kinds]
     return [(kind, str(each.get("path"))) for kind, each in zip(ours, parts, strict=True)]
 

@@ -18,13 +18,13 @@ def file_rows(found: Contamination) -> list[tuple[str | int, ...]]:
     """A row for each test file, under FILE_COLUMNS."""
     return [
         (
-            each.file.name,
-            each.file.rows,
-            each.too_short,
-            *each.kinds.values(),
-            f"{each.found:,} ({formatting.percent(each.found / each.file.rows)})",
+            file.file.name,
+            file.file.rows,
+            file.too_short,
+            *file.kinds.values(),
+            f"{file.found:,} ({formatting.percent(file.found / file.file.rows)})",
         )
-        for each in found.files
+        for file in found.files
     ]
 
 
@@ -38,7 +38,7 @@ def example_row(example: Example, longest: int) -> list[str]:
 def render_contamination(found: Contamination, removed: Counts | None, command: str) -> str:
     """The page as text; what files hold is escaped. `removed` None: nothing was written."""
     headline = [
-        ("test rows found", f"{sum(each.found for each in found.files):,}"),
+        ("test rows found", f"{sum(file.found for file in found.files):,}"),
         ("documents that hold them", f"{found.documents:,} of {found.corpus.manifest.kept.documents:,}"),
     ]
     if removed is not None:
@@ -47,10 +47,10 @@ def render_contamination(found: Contamination, removed: Counts | None, command: 
         [str(cell) if isinstance(cell, str) else f"{cell:,}" for cell in row] for row in file_rows(found)
     ]
     columns = [
-        [each.file.name, column, f"{count:,}"]
-        for each in found.files
-        if len(each.columns) > 1
-        for column, count in each.columns.items()
+        [file.file.name, column, f"{count:,}"]
+        for file in found.files
+        if len(file.columns) > 1
+        for column, count in file.columns.items()
     ]
     return render_page(
         "decontamination.html.jinja",
@@ -62,13 +62,13 @@ def render_contamination(found: Contamination, removed: Counts | None, command: 
         columns=Table("", ["Test file", "Column", "Rows found"], columns, text_columns=frozenset({0, 1})),
         examples=[
             Table(
-                f"Of {each.file.name}",
+                f"Of {file.file.name}",
                 [name.capitalize() for name in EXAMPLE_COLUMNS],
-                [example_row(example, _LONGEST) for example in each.examples],
+                [example_row(example, _LONGEST) for example in file.examples],
                 text_columns=frozenset(range(4)),
             )
-            for each in found.files
-            if each.examples
+            for file in found.files
+            if file.examples
         ],
         untitled=lambda table: replace(table, title=""),
         command=command,

@@ -1,7 +1,7 @@
-"""A smaller model learns what a larger one says.
+"""Knowledge distillation: a small student is trained on the outputs of a larger teacher.
 
-In: a recipe that names a teacher and texts. Out: a run's folder with the student and what it keeps. distil.py
-tells the story of any distillation, recipes.py has its settings. What differs between kinds of teachers is
-answered by the kind: `tasks` is for fine-tuned models and files of answers, `encoders` for encoders and
-embedding models, on raw text. Read first: distil.py, then the lesson.py of a kind.
+In: a recipe that names a teacher and texts. Out: a run folder with the student and its figures. distil.py has
+the steps of every distillation, recipes.py the settings. `tasks` is for teachers that are fine-tuned models
+or files of answers, `encoders` for encoders and embedding models, which teach on raw text. Read first:
+distil.py, then the lesson.py of one of the two.
 """

@@ -1,9 +1,8 @@
-"""A model that knows becomes a smaller one that has learned it: recipe → teacher and its texts → student →
-the loop → figures → the folder of the run.
+"""Distils a model into a smaller one: recipe → teacher and texts → student → training → figures → run folder.
 
-The story is told once, in `_distil`. What differs is answered by the kind of lesson: a fine-tuned model, or a
-file of answers, teaches a task (tasks/lesson.py); an encoder teaches what it makes of raw text
-(encoders/lesson.py). Each says what lies in its folder.
+`_distil` has the steps that all distillations share. What differs is in the two kinds of `Lesson`: fine-tuned
+models, or a file of answers, teach a task (tasks/lesson.py); an encoder teaches its hidden states and vectors
+on raw text (encoders/lesson.py). Both files list the contents of their run folders.
 """
 
 from collections.abc import Sequence
@@ -39,35 +38,33 @@ Figures = TypeVar("Figures", covariant=True)
 
 
 class Lesson(Protocol[Student, Figures]):
-    """What a distillation asks of its kind: a lesson that is open has read teacher and texts, and refused
-    what can't be learned.
-    """
+    """One kind of distillation. An open lesson has read and checked its teacher and its texts."""
 
     @property
     def recipe(self) -> RunSettings:
-        """With what was chosen where nobody gave it."""
+        """The recipe, with values chosen for the settings that weren't given."""
 
     @property
     def hashes(self) -> dict[str, str]:
-        """The SHA-256 of all that the student is made from."""
+        """The SHA-256 of every input that the student is made from, by name."""
 
     @property
     def own_task(self) -> type[Task[Any]] | None:
-        """How the student is opened, where it does a task of the user's own."""
+        """The class of a task of the user's own, by which the student is opened; None for ours."""
 
     def learn(self) -> Student:
-        """The student, trained until its end and measured."""
+        """Trains the student to the end and measures it."""
 
     def save(self, student: Student, folder: Path) -> None:
-        """The student with where it comes from."""
+        """Writes the student with its provenance to `folder`."""
 
     def report(self, student: Student) -> Figures:
-        """What the teacher brought, of which the first process writes the page."""
+        """Compares the student with its teacher; the first process writes the report."""
 
 
 @dataclass(frozen=True)
 class DistilResult:
-    """Where the student is, and every figure about it."""
+    """The student's folder, the report's file, and every figure of the distillation."""
 
     model: Path
     report: Path
@@ -101,16 +98,16 @@ def distil_task(
     show: Show | None = None,
     **values: Any,
 ) -> DistilResult:
-    """Teaches a smaller model what fine-tuned models, several together, say of `texts` and of the rows of
-    `train`, a file, a folder of them, or several, whose labels it learns too.
+    """Trains a smaller model on the outputs of one or several fine-tuned models for `texts` and for the rows
+    of `train` (a file, a folder of files, or several), whose labels it learns too.
 
-    Settings are `dotted.key=value` overrides, or keyword arguments for those of the top level. Answers are
-    kept in `cache`, by default `out`/answers, and found again there by any distillation of the same teachers
-    and texts. With `resume`, goes on where a run was interrupted. `show` makes a progress bar of a title.
-    Raises InputError, RecipeError and ModelError before anything is trained.
+    Settings are `dotted.key=value` overrides, or keyword arguments for those of the top level. The teachers'
+    outputs are cached in `cache`, by default `out`/answers, where any distillation of the same teachers and
+    texts finds them. `resume` continues an interrupted run. `show` opens a progress bar with a title. Raises
+    InputError, RecipeError and ModelError before anything is trained.
     """
-    given = distil_values(teacher, texts, train, values, dev=dev, test=test, out=out)
-    recipe = make_distil_recipe(given, list(overrides))
+    recipe_values = distil_values(teacher, texts, train, values, dev=dev, test=test, out=out)
+    recipe = make_distil_recipe(recipe_values, list(overrides))
     with Run.open(lambda: open_distilling(recipe, resume), resume, console) as run:
         keep_memory()
         answers = Path(cache) if cache else run.out / "answers"
@@ -119,7 +116,10 @@ def distil_task(
 
 
 def open_distilling(recipe: DistilRecipe, resume: bool) -> DistilRecipe:
-    """Raises RecipeError when the folder holds another run. One that goes on keeps what was chosen for it."""
+    """Opens the run's folder and returns the recipe; a resumed run keeps the values that were chosen for it.
+
+    Raises RecipeError where the folder holds another run.
+    """
 
     def stored(path: Path) -> DistilRecipe:
         return check(DistilRecipe, read_toml(path, str(path)), str(path))
@@ -133,7 +133,7 @@ def open_distilling(recipe: DistilRecipe, resume: bool) -> DistilRecipe:
 
 @dataclass(frozen=True)
 class EncoderDistilResult:
-    """Where the student is, and how far it is from its teacher on held-out text: before the first step, and
+    """The student's folder, the report's file, and the mean losses on held-out text before the first step and
     at the end.
     """
 
@@ -147,30 +147,30 @@ class EncoderDistilResult:
 def distil_encoder(
     recipe: EncoderDistilRecipe, *, resume: bool = False, console: Console | None = None
 ) -> EncoderDistilResult:
-    """Teaches a smaller encoder what `recipe.teacher` makes of the text of `recipe.corpus`.
+    """Trains a smaller encoder on what `recipe.teacher` computes for the text of `recipe.corpus`.
 
-    What is taught follows from the teacher: masked words and hidden states (Sanh et al. 2019), the vectors of
-    texts, or hidden states alone; relations of self-attention beside them where the student has another shape
-    (Wang et al. 2021). With `resume`, goes on from the last whole checkpoint of `out`. Under torchrun, every
-    process calls this. Raises RecipeError, ModelError, CorpusError, StoreError and ResourceError before
-    anything is trained, and TrainingStopped when the guard ends the run.
+    The losses follow from the teacher: masked words and hidden states (DistilBERT, Sanh et al. 2019), the
+    vectors of texts, or hidden states alone; where the student has another width or build, relations of
+    self-attention besides (MiniLMv2, Wang et al. 2021). `resume` continues from the last complete checkpoint
+    in `out`. Under torchrun, every process calls this function. Raises RecipeError, ModelError, CorpusError,
+    StoreError and ResourceError before anything is trained, and TrainingStopped when the guard ends the run.
     """
 
-    def look() -> EncoderDistilRecipe:
+    def open_recipe() -> EncoderDistilRecipe:
         def stored(path: Path) -> EncoderDistilRecipe:
             return make_encoder_recipe(read_toml(path, str(path)), [])
 
         open_folder(Path(recipe.out), recipe, stored, resume, "the same command with --resume")
         return recipe
 
-    with Run.open(look, resume, console) as run:
+    with Run.open(open_recipe, resume, console) as run:
         keep_memory()
         before, metrics = _distil(run, EncoderLesson.open(run))
         return EncoderDistilResult(run.out / "model", run.out / "report.html", before, metrics)
 
 
 def _distil(run: Run[Any], lesson: Lesson[Student, Figures]) -> Figures:
-    """The story of any distillation, from an open lesson to its figures."""
+    """The steps of every distillation, from an open lesson to its figures."""
     run.begin(lesson.recipe, lesson.hashes)
     student = lesson.learn()
     if run.is_first:

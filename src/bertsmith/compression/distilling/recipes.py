@@ -1,5 +1,5 @@
-"""The settings of a distillation: of a fine-tuned task, whose length is given in epochs, and of an encoder on
-raw text, whose length is given in steps or hours.
+"""The recipes of distillation: `DistilRecipe` for a fine-tuned task, whose length is given in epochs, and
+`EncoderDistilRecipe` for an encoder on raw text, whose length is given in steps or hours.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,8 +30,8 @@ from bertsmith.training.settings import (
 )
 from bertsmith.validation import Listed, UserSettings, check, did_you_mean_setting, setting_names
 
-# What a task's recipe shares with fine-tuning's, and that one makes of it.
-_SHARED = (
+# The settings that a distillation of a task hands on to the fine-tuning loop.
+_FINETUNE_SETTINGS = (
     "dev",
     "test",
     "out",
@@ -49,24 +49,24 @@ _SHARED = (
     "hardware",
 )
 _MOST_EPOCHS_ALONE = 10
-# Half of a model's layers, or fewer, have to find together again, and soft answers are hardly overfitted: one
-# of MiniLM's layers on 600 rows of 20 intents had 92.8 % after 190 steps, and 94.8 % after 570.
-_FEW_STEPS, _MOST_EPOCHS = 2000, 30
+# A student with some of a model's layers needs many steps, and soft targets are hardly overfitted: one of
+# MiniLM's layers on 600 rows of 20 intents had 92.8 % after 190 steps, and 94.8 % after 570.
+_LEAST_STEPS, _MOST_EPOCHS = 2000, 30
 _COLUMNS = ("text", "text_pair", "label", "missing", "header", "format", "encoding", "max_length")
 
 
 class DistilRecipe(RunSettings):
-    """One distillation. `teacher`: folders of fine-tuned models, which answer together, or one file of
-    answers.
+    """A distillation of a task. `teacher` names folders of fine-tuned models, whose outputs are averaged, or
+    one file of answers.
 
-    `student` is the model whose layers the student begins with: the first teacher by default. `layers` are
-    how many of them, or which, counted from 1; by default half of a teacher's, and all of a `student`'s.
-    `width` is the student's hidden size, and `feed_forward` the neurons of each of its feed-forward parts,
-    where they are to be narrower.
+    `student` is the model whose layers the student starts from, by default the first teacher. `layers` is the
+    number of these layers, or their list counted from 1; by default half of a teacher's, and all of a
+    `student`'s. `width` is the student's hidden size, `feed_forward` the neurons of its feed-forward parts,
+    where they are to be smaller.
 
-    `temperature` softens the answers of classes, tags and spans (Hinton et al. 2015, section 2).
-    `soft_weight` is the share of the teacher in the loss of rows that have a label: 1 leaves the labels out.
-    `compare`: the same student is trained on the labels alone too, to show what the teacher brings.
+    `temperature` softens the teacher's outputs for classes, tags and spans (Hinton et al. 2015, section 2).
+    `soft_weight` is the teacher's share in the loss of labelled rows: 1 ignores the labels. With `compare`,
+    the same student is also trained on the labels alone, to show what the teacher adds.
     """
 
     teacher: tuple[PathText, ...] = Field(min_length=1)
@@ -102,43 +102,43 @@ class DistilRecipe(RunSettings):
 
     @property
     def train_files(self) -> list[str]:
-        """Folders by the files in them. Raises InputError for one that can't be learned from."""
+        """The training files, with the files of folders. Raises InputError for a folder without any."""
         besides = (self.dev, self.test, *self.texts)
         return list_labelled_files(self.train, besides=besides, format=self.settings.get("format"))
 
     @property
     def own_task(self) -> type[Task[Any]] | None:
-        """The task of this name, as its models are opened; None where they say it themselves."""
+        """The class of the task of this name; None without a name, since our models name their task."""
         return None if self.task is None else find_task(self.task)
 
     def as_finetuning(self) -> FinetuneRecipe:
-        """The settings that the loop is to have, those that nobody gave still to be chosen."""
+        """The fine-tuning recipe for the training loop, with only those settings that were given."""
         given = self.model_fields_set | {"guard"}
-        shared = {name: getattr(self, name) for name in _SHARED if name in given}
+        shared = {name: getattr(self, name) for name in _FINETUNE_SETTINGS if name in given}
         known = {name: value for name, value in shared.items() if value is not None}
         return FinetuneRecipe(task="", model="", train=("",), **known)
 
     def completed(self, width: int, layers: int, steps_per_epoch: int) -> "DistilRecipe":
-        """What nobody gave is chosen as for a fine-tuning of the student, but that few steps get more epochs:
-        so many that there are some 2,000 steps, 30 at most.
+        """The recipe with a value for each setting that wasn't given, chosen as for a fine-tuning of the
+        student; but a short training gets more epochs, enough for some 2,000 steps, at most 30.
         """
-        found = self.as_finetuning().completed(width, layers, steps_per_epoch)
+        finetuning = self.as_finetuning().completed(width, layers, steps_per_epoch)
         epochs = self.epochs
         if "epochs" not in self.model_fields_set:
-            epochs = max(epochs, min(-(-_FEW_STEPS // steps_per_epoch), _MOST_EPOCHS))
-        return self.model_copy(update={"epochs": epochs, "optimizer": found.optimizer})
+            epochs = max(epochs, min(-(-_LEAST_STEPS // steps_per_epoch), _MOST_EPOCHS))
+        return self.model_copy(update={"epochs": epochs, "optimizer": finetuning.optimizer})
 
     def alone(self, steps: float, steps_per_epoch: int) -> "DistilRecipe":
-        """For the same student on its labelled rows: as many steps as with its teacher, but no more than ten
-        epochs of them, or as many as it has with its teacher.
+        """The recipe for the same student on the labelled rows alone: as many steps as with the teacher, but
+        at most ten epochs of these rows, or the epochs of this recipe where it has more.
         """
         most = max(self.epochs, _MOST_EPOCHS_ALONE)
         return self.model_copy(update={"epochs": min(max(steps / steps_per_epoch, self.epochs), most)})
 
     def chosen_as(self, other: "DistilRecipe") -> "DistilRecipe":
-        """What `completed` would choose is as in the other recipe."""
-        found = self.as_finetuning().chosen_as(other.as_finetuning())
-        return self.model_copy(update={"epochs": found.epochs, "optimizer": found.optimizer})
+        """The recipe with the other recipe's values for those settings that `completed` would choose."""
+        finetuning = self.as_finetuning().chosen_as(other.as_finetuning())
+        return self.model_copy(update={"epochs": finetuning.epochs, "optimizer": finetuning.optimizer})
 
 
 def distil_values(
@@ -148,20 +148,21 @@ def distil_values(
     values: Mapping[str, Any],
     **files: str | Path | None,
 ) -> dict[str, Any]:
-    """What a recipe is made of, from the arguments of a call: paths as text, what wasn't given left out."""
-    learned = [str(train)] if isinstance(train, str | Path) else list(map(str, train or ()))
-    found: dict[str, Any] = {"teacher": list(map(str, teacher)), "texts": list(map(str, texts))}
-    found["train"] = learned
+    """The arguments of a call as values of a recipe: paths become strings, None is left out."""
+    train_files = [str(train)] if isinstance(train, str | Path) else list(map(str, train or ()))
+    recipe_values: dict[str, Any] = {"teacher": list(map(str, teacher)), "texts": list(map(str, texts))}
+    recipe_values["train"] = train_files
     for name, value in (*files.items(), *values.items()):
         if value is not None:
-            found[name] = str(value) if isinstance(value, Path) else value
-    return found
+            recipe_values[name] = str(value) if isinstance(value, Path) else value
+    return recipe_values
 
 
 def make_distil_recipe(values: dict[str, Any], overrides: list[str]) -> DistilRecipe:
-    """A checked recipe from values and `dotted.key=value` changes; columns of files are settings.
+    """A checked recipe from values and `dotted.key=value` overrides. The names of columns go into its
+    `settings`, which the student's task is made with.
 
-    Raises RecipeError naming the key that is wrong.
+    Raises RecipeError that names the wrong key.
     """
     values = dict(values)
     for change in overrides:
@@ -185,19 +186,19 @@ def make_distil_recipe(values: dict[str, Any], overrides: list[str]) -> DistilRe
 
 
 class DataSettings(UserSettings):
-    """Texts of at most `sequence_length` tokens; a step has `batch_size` times as many tokens together."""
+    """Texts are cut to `sequence_length` tokens; a batch has `batch_size` times `sequence_length` tokens."""
 
     sequence_length: int = Field(128, ge=8)
     batch_size: int = Field(64, ge=1)
 
 
 class DistilLossSettings(UserSettings):
-    """How much each loss counts; 0 leaves it out, None takes what suits the teacher.
+    """The weight of each loss; 0 leaves it out, None takes the default for the teacher.
 
-    `soft`: the teacher's probabilities of masked words, at a `temperature`; `mlm`: the words themselves;
-    `states`: cosines of the last hidden states; `relations`: those of self-attention, of `teacher_layer`
-    (counted from 1, the last by default) to the student's last layer, divided into at most `relation_heads`;
-    `vectors`: cosines of the vectors of texts.
+    `soft`: the teacher's probabilities of masked words at `temperature`. `mlm`: the masked words themselves.
+    `states`: cosines of the last hidden states. `relations`: self-attention relations between the teacher's
+    layer `teacher_layer` (counted from 1, by default the last) and the student's last layer, in at most
+    `relation_heads` heads. `vectors`: cosines of the vectors of texts.
     """
 
     soft: float | None = Field(None, ge=0)
@@ -211,19 +212,19 @@ class DistilLossSettings(UserSettings):
 
 
 class StudentOptimizer(OptimizerSettings):
-    """As everywhere, but for a run of minutes that begins with trained layers."""
+    """The optimizer's settings, with defaults for a run of minutes that starts from trained layers."""
 
     learning_rate: float = Field(5e-4, gt=0, le=1)
     warmup: float = Field(0.05, ge=0)
 
 
 class EncoderDistilRecipe(RunSettings):
-    """One distillation of an encoder, or of an embedding model. Exactly one of `steps` and `hours` is given.
+    """A distillation of an encoder or an embedding model. Exactly one of `steps` and `hours` is given.
 
-    `layers` of the student are so many, evenly spread over the teacher's, or those named, counted from 1; by
-    default every second. `width` is its hidden size, `feed_forward` the neurons of each feed-forward part,
-    `family` its model_type where it is another than the teacher's, `dropout` its dropout while it learns.
-    `dimensions` are those of an embedding model's vectors.
+    `layers` is the number of the student's layers, taken evenly from the teacher's, or the list of the
+    teacher's layers to take, counted from 1; by default every second one. `width` is the student's hidden
+    size, `feed_forward` the neurons of its feed-forward parts, `family` its model_type where it isn't the
+    teacher's, `dropout` its dropout in training. `dimensions` is the length of an embedding model's vectors.
     """
 
     teacher: PathText
@@ -252,21 +253,21 @@ class EncoderDistilRecipe(RunSettings):
 
     @model_validator(mode="after")
     def _layers_from_1(self) -> Self:
-        named = (
+        numbers = (
             self.layers if isinstance(self.layers, tuple) else (1 if self.layers is None else self.layers,)
         )
-        if not named or min(named) < 1:
+        if not numbers or min(numbers) < 1:
             raise ValueError("layers are a number from 1 on, or those of the teacher's, counted from 1")
         return self
 
     @property
     def numbers(self) -> tuple[int, ...] | None:
-        """Of the named layers, counted from 0."""
-        return tuple(each - 1 for each in self.layers) if isinstance(self.layers, tuple) else None
+        """The indices of the listed layers, from 0; None where `layers` is a number or isn't given."""
+        return tuple(layer - 1 for layer in self.layers) if isinstance(self.layers, tuple) else None
 
 
 def make_encoder_recipe(values: dict[str, Any], overrides: list[str]) -> EncoderDistilRecipe:
-    """A checked recipe from values and `dotted.key=value` changes. Raises RecipeError."""
+    """A checked recipe from values and `dotted.key=value` overrides. Raises RecipeError."""
     values = dict(values)
     for change in overrides:
         override(values, change, EncoderDistilRecipe)

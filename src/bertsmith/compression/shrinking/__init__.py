@@ -1,6 +1,6 @@
-"""How small a fine-tuned model can be, and still answer well enough.
+"""Searches for the smallest model that still answers as well as is asked for.
 
-In: a model, and rows and texts of its task. Out: a folder with each candidate (a pruned vocabulary, fewer
-layers, a static table), the figures of all, and the one that keeps the score and computes least. Read first:
-shrink.py, then candidates.py.
+In: a fine-tuned model, and rows and texts of its task. Out: a folder with every candidate (a pruned
+vocabulary, fewer layers, a static table), their figures, and the chosen one: the least work among those that
+keep the score. Read first: shrink.py, then candidates.py.
 """

@@ -1,5 +1,5 @@
-"""A finished candidate measured: its score on dev, its size, its work, and its time in turn with the whole
-model's.
+"""Measures a finished candidate: its score on dev, its size, its work, and its time beside the
+whole model's.
 """
 
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from bertsmith.compression.distilling.tasks.results import measure_saving
+from bertsmith.compression.distilling.tasks.results import compare_costs
 from bertsmith.compression.distilling.tasks.teacher import TaskTeacher
 from bertsmith.compression.shrinking.candidates import CandidateResult
 from bertsmith.model.static_table import is_static
@@ -24,7 +24,7 @@ _FOLDS = 5
 
 @dataclass(frozen=True)
 class CandidateJudge:
-    """`whole` is the model that is to be shrunk; `dev` are labelled examples."""
+    """Measures candidates of the task of `whole`, the model to be shrunk, on the labelled examples `dev`."""
 
     whole: TaskTeacher
     dev: Sequence[Any]
@@ -44,17 +44,19 @@ class CandidateJudge:
         *,
         fitted: bool = False,
     ) -> CandidateResult:
-        """`fitted`: its thresholds were chosen on dev. Those of each row are then chosen on other rows of it,
-        or it would be better than the whole model, whose thresholds have never seen them.
+        """The result of the candidate in `folder`; `seconds` and `predicted` are only passed on.
 
-        Raises ModelError where the folder is no model of this task.
+        `fitted`: the candidate's thresholds were chosen on dev. They are then chosen anew by
+        cross-validation, each row's on the other folds; otherwise the candidate would have an advantage over
+        the whole model, whose thresholds have never seen dev. Raises ModelError where the folder holds no
+        model of this task.
         """
-        found = self._opened(folder)
-        split = _encoded(found, self.dev)
-        score, error = _score(found, split, fitted=fitted)
-        asked = _encoded(self.whole, self.dev).encoded
-        saving = measure_saving([self.whole], found, [asked], split.encoded)
-        cost = saving.student
+        candidate = self._open_model(folder)
+        split = _encode(candidate, self.dev)
+        score, error = _measure_score(candidate, split, fitted=fitted)
+        whole_split = _encode(self.whole, self.dev)
+        costs = compare_costs([self.whole], candidate, [whole_split.encoded], split.encoded)
+        cost = costs.student
         return CandidateResult(
             name=name,
             slug=slug,
@@ -62,30 +64,32 @@ class CandidateJudge:
             error=error,
             parameters=cost.parameters,
             bytes=cost.bytes,
-            work=0.0 if is_static(folder) else pass_work(found.model.config, split.encoded),
+            work=0.0 if is_static(folder) else pass_work(candidate.model.config, split.encoded),
             milliseconds=1e3 * cost.seconds,
             milliseconds_alone=1e3 * cost.alone,
-            share=saving.share,
-            share_alone=saving.share_alone,
+            share=costs.share,
+            share_alone=costs.share_alone,
             seconds=seconds,
             predicted=predicted,
         )
 
     def score(self, folder: Path, examples: Sequence[Any]) -> tuple[float, float | None]:
-        """The main metric of a folder's model on other labelled examples, and its standard error."""
-        found = self._opened(folder)
-        return _score(found, _encoded(found, examples))
+        """The main metric and its standard error of the model in `folder` on labelled examples."""
+        model = self._open_model(folder)
+        return _measure_score(model, _encode(model, examples))
 
-    def _opened(self, folder: Path) -> TaskTeacher:
+    def _open_model(self, folder: Path) -> TaskTeacher:
         return TaskTeacher.open(str(folder), type(self.whole.task), self.device)
 
 
-def _encoded(model: TaskTeacher, examples: Sequence[Any]) -> EncodedExamples:
+def _encode(model: TaskTeacher, examples: Sequence[Any]) -> EncodedExamples:
     return encode_examples(model.task, examples, model.tokenizer)
 
 
-def _score(model: TaskTeacher, split: EncodedExamples, *, fitted: bool = False) -> tuple[float, float | None]:
-    """The main metric, and its standard error."""
+def _measure_score(
+    model: TaskTeacher, split: EncodedExamples, *, fitted: bool = False
+) -> tuple[float, float | None]:
+    """The main metric and its standard error; with `fitted`, thresholds are chosen by cross-validation."""
     task, outputs = model.task, outputs_of(model.model, split.encoded)
     if fitted:
         folds = folds_of(task, split.examples, _FOLDS)

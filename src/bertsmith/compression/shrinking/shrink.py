@@ -1,11 +1,12 @@
-"""A ladder of smaller models, each taught by the one given: how small can it be, and keep what is asked?
+"""Distils a model into a ladder of smaller candidates and chooses the one of least work that keeps the score.
 
-out/settings.json           what was asked for, and out/vocabulary.json which pieces candidates have
-out/answers/                what the model says, asked once for all candidates
+out/settings.json           the settings of the search
+out/vocabulary.json         whether the candidates have the pruned vocabulary
+out/answers/                the model's outputs, computed once for all candidates
 out/candidates/SLUG/        one candidate: its distillation, model/ and tried.json
 out/results.json            every figure, and the choice
-out/report.html             the picture: size and time against the score, with intervals
-out/model/                  the chosen one
+out/report.html             charts of size and time against the score, with intervals
+out/model/                  the chosen model
 """
 
 import shutil
@@ -25,12 +26,12 @@ from bertsmith.compression.shrinking.candidates import (
     ReportedScores,
     ShrinkResults,
     SkippedCandidate,
-    asked_for,
     begin_search,
     choose,
-    decided_once,
     doubts,
+    keep_decision,
     ladder,
+    search_settings,
 )
 from bertsmith.compression.shrinking.judging import CandidateJudge
 from bertsmith.compression.shrinking.shrink_report import write_shrink_report
@@ -38,7 +39,7 @@ from bertsmith.compression.shrinking.table import table_source
 from bertsmith.compression.shrinking.training import (
     PRUNED,
     ShrinkSearch,
-    seconds_beside,
+    median_overhead,
     try_candidate,
     try_pruned,
     try_table,
@@ -54,13 +55,13 @@ from bertsmith.training.resources import require_room_to_save
 from bertsmith.training.run import Run
 
 KEEP = 0.98  # as --keep has it too
-_OWN = ("layers", "width", "feed_forward", "student", "teacher", "out", "compare")
-_MOST_LOST = 0.5  # of what may be lost, that a pruned vocabulary may cost
+_CANDIDATE_SETTINGS = ("layers", "width", "feed_forward", "student", "teacher", "out", "compare")
+_MOST_LOST = 0.5  # the share of the tolerated loss of score that pruning the vocabulary may use up
 
 
 @dataclass(frozen=True)
 class ShrinkResult:
-    """Where the chosen model is, the report, and what became of every candidate."""
+    """The folder of the chosen model, the report's file, and the figures of every candidate."""
 
     model: Path
     report: Path
@@ -96,115 +97,125 @@ def shrink(
     show: Show | None = None,
     **values: Any,
 ) -> ShrinkResult:
-    """Writes the fastest of smaller models that keep the share `keep` of the model's score on `dev`.
+    """Writes to `out` the smaller model of least work that keeps the share `keep` of the model's score on
+    `dev`.
 
-    Each candidate learns the model's answers to `train` and `texts` as `distil_task` has it, with the same
-    settings. On the labelled rows of `test` the chosen model is reported on beside the whole one; nothing is
-    learned or chosen by them. Without `prune` the vocabulary stays. Candidates that are not expected to be
-    finished within `hours`, counted over all parts of an interrupted search, are left out. With `resume`,
-    goes on; `hours` and `keep` may then be others. Raises InputError, RecipeError and ModelError before
-    anything is trained.
+    Each candidate learns the model's answers to `train` and `texts` as with `distil_task`, all with the same
+    settings. The report compares the chosen model and the whole one on the labelled rows of `test`; nothing
+    is learned or chosen by these. Without `prune` the vocabulary stays. Candidates that are not expected to
+    finish within `hours`, counted over all parts of an interrupted search, are left out. `resume` continues a
+    search; `hours` and `keep` may then differ. Raises InputError, RecipeError and ModelError before anything
+    is trained.
     """
-    _refuse(keep, hours, overrides, values)
+    _check_arguments(keep, hours, overrides, values)
     refuse_static(locate_model(model).folder)
-    given = distil_values([model], texts, train, values, dev=dev, test=test, out=out)
-    recipe = make_distil_recipe(given | {"compare": False}, list(overrides))
+    arguments = distil_values([model], texts, train, values, dev=dev, test=test, out=out)
+    recipe = make_distil_recipe(arguments | {"compare": False}, list(overrides))
 
-    def look() -> DistilRecipe:
+    def open_recipe() -> DistilRecipe:
         if not resume:
             require_free(Path(recipe.out))
         return recipe
 
-    with Run.open(look, resume, console) as run:
+    with Run.open(open_recipe, resume, console) as run:
         whole = TaskTeacher.open(str(model), recipe.own_task, run.machine.device)
         data = read_distil_data(whole.task, recipe, [whole])
         encode_examples(whole.task, data.test or (), whole.tokenizer)  # refuses a cell that can't be read
-        require_room_to_save(whole.model, run.out)  # which is the one chosen where no smaller one will do
-        begin_search(run.out, asked_for(whole, recipe, overrides, values, prune))
+        require_room_to_save(
+            whole.model, run.out
+        )  # the whole model is saved where no smaller one is good enough
+        begin_search(run.out, search_settings(whole, recipe, overrides, values, prune))
         judge = CandidateJudge(whole, data.dev, run.machine.device)
         search = ShrinkSearch(run, judge, overrides, values, show or silent)
-        return _search(search, data, hours, keep, prune)
+        return _run_search(search, data, hours, keep, prune)
 
 
-def _refuse(keep: float, hours: float | None, overrides: Sequence[str], values: Mapping[str, Any]) -> None:
-    """What makes no search; and settings of a distillation that each candidate has of its own, which would
-    make all of them alike.
+def _check_arguments(
+    keep: float, hours: float | None, overrides: Sequence[str], values: Mapping[str, Any]
+) -> None:
+    """Raises InputError for a `keep` or `hours` out of range, and RecipeError for settings of a distillation
+    that differ by candidate, such as layers.
     """
     if not 0 < keep <= 1:
         raise InputError(f"keep is a share of the model's score, above 0 and at most 1: found {keep}.")
     if hours is not None and not hours > 0:
         raise InputError(f"hours must be above 0, found {hours}.")
-    given = [*(change.partition("=")[0].strip() for change in overrides), *values]
-    if own := next((name for name in given if name in _OWN), None):
+    names = [*(change.partition("=")[0].strip() for change in overrides), *values]
+    if name := next((key for key in names if key in _CANDIDATE_SETTINGS), None):
         raise RecipeError(
-            f"shrink: {own} is not to be given, since each candidate of a search has its own. Leave it out, "
+            f"shrink: {name} is not to be given, since each candidate of a search has its own. Leave it out, "
             "or make that one model with bertsmith distil."
         )
 
 
-def _search(
+def _run_search(
     search: ShrinkSearch, data: DistilData, hours: float | None, keep: float, prune: bool
 ) -> ShrinkResult:
-    whole_folder = search.judge.whole.folder
+    """Makes and judges the candidates one after the other, and writes the choice among them."""
+    judge, whole_folder = search.judge, search.judge.whole.folder
     search.say(f"Measuring the model on {len(data.dev):,} rows of dev.")
-    measured = search.judge.judge(whole_folder, "the model itself", "whole")
-    whole = replace(measured, share=1.0, share_alone=1.0)
+    whole = replace(judge.judge(whole_folder, "the model itself", "whole"), share=1.0, share_alone=1.0)
     tried, base = list[CandidateResult](), whole_folder
     if prune and (pruned := try_pruned(search, data)) is not None:
         tried.append(pruned)
-        if decided_once(search.run.out, pruned.score >= whole.score * (1 - (1 - keep) * _MOST_LOST)):
+        if keep_decision(search.run.out, pruned.score >= whole.score * (1 - (1 - keep) * _MOST_LOST)):
             base = search.folder(PRUNED) / "model"
         else:
             search.say(
-                f"Without them {search.judge.metric} falls from {whole.score:.4f} to {pruned.score:.4f}: the "
+                f"Without them {judge.metric} falls from {whole.score:.4f} to {pruned.score:.4f}: the "
                 "others keep the whole vocabulary. More --texts would say which pieces are needed."
             )
-    left_out = list[SkippedCandidate]()
+    skipped = list[SkippedCandidate]()
     seconds_left = float("inf") if hours is None else 3600 * hours
-    before = table_source(search.judge.whole)
-    for candidate in ladder(search.judge.whole.model.config, static=before is not None):
-        found: CandidateResult | SkippedCandidate | None = CandidateResult.read(search.folder(candidate.slug))
-        if found is None:
-            spent = sum(each.seconds for each in tried)
-            if candidate.slug == STATIC and before is not None:
-                found = try_table(search, before, base)
+    table_encoder = table_source(judge.whole)
+    for candidate in ladder(judge.whole.model.config, static=table_encoder is not None):
+        result: CandidateResult | SkippedCandidate | None = CandidateResult.read(
+            search.folder(candidate.slug)
+        )
+        if result is None:
+            spent = sum(earlier.seconds for earlier in tried)
+            if candidate.slug == STATIC and table_encoder is not None:
+                result = try_table(search, table_encoder, base)
             else:
-                found = try_candidate(search, candidate, base, seconds_left - spent, seconds_beside(tried))
-        if isinstance(found, SkippedCandidate):
-            left_out.append(found)
-            search.say(found.sentence())
+                result = try_candidate(search, candidate, base, seconds_left - spent, median_overhead(tried))
+        if isinstance(result, SkippedCandidate):
+            skipped.append(result)
+            search.say(result.sentence())
         else:
-            tried.append(found)
-            search.say(found.sentence(whole, search.judge.metric))
-    return _written(search, data, whole, tried, left_out, keep)
+            tried.append(result)
+            search.say(result.sentence(whole, judge.metric))
+    return _write_results(search, data, whole, tried, skipped, keep)
 
 
-def _written(
+def _write_results(
     search: ShrinkSearch,
     data: DistilData,
     whole: CandidateResult,
     tried: Sequence[CandidateResult],
-    left_out: Sequence[SkippedCandidate],
+    skipped: Sequence[SkippedCandidate],
     keep: float,
 ) -> ShrinkResult:
+    """Chooses a candidate, measures it on test, and writes model, results.json and report.html."""
+    judge = search.judge
     chosen = choose(whole, tried, keep)
-    metric = search.judge.metric
-    source = search.judge.whole.folder if chosen is whole else search.folder(chosen.slug) / "model"
+    source = judge.whole.folder if chosen is whole else search.folder(chosen.slug) / "model"
     on_test = None
     if data.test is not None:
-        own, chosens = (search.judge.score(each, data.test) for each in (search.judge.whole.folder, source))
-        on_test = ReportedScores(len(data.test), *own, *chosens)
+        whole_score, chosen_score = (
+            judge.score(folder, data.test) for folder in (judge.whole.folder, source)
+        )
+        on_test = ReportedScores(len(data.test), *whole_score, *chosen_score)
     shrunk = ShrinkResults(
-        metric=metric,
+        metric=judge.metric,
         keep=keep,
         whole=whole,
         tried=tuple(tried),
         chosen=chosen,
-        left_out=tuple(left_out),
+        left_out=tuple(skipped),
         warnings=(
             *data.warnings,
-            *doubts(whole, tried, chosen, keep, metric),
-            *(each.sentence() for each in left_out),
+            *doubts(whole, tried, chosen, keep, judge.metric),
+            *(candidate.sentence() for candidate in skipped),
         ),
         on_test=on_test,
     )

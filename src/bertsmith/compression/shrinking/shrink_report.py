@@ -1,4 +1,4 @@
-"""`report.html` of a search for a smaller model: the picture, and the table behind it."""
+"""`report.html` of a search for a smaller model: charts of score against time and size, and the table."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -35,16 +35,16 @@ def write_shrink_report(out: Path, shrunk: ShrinkResults, model: str) -> Path:
 
 
 def render_shrink(shrunk: ShrinkResults, model: str) -> str:
-    """The page as text."""
+    """The page of a search's results as HTML; `model` is the name of the whole model."""
     chosen, whole = shrunk.chosen, shrunk.whole
-    kept = formatting.percent(chosen.score / whole.score) if whole.score else "–"
+    share_kept = formatting.percent(chosen.score / whole.score) if whole.score else "–"
     return render_page(
         "shrink.html.jinja",
         title="How small can it be?",
         status=f"{model} · {shrunk.metric} on dev · to keep {shrunk.keep:.0%}",
         headline=[
             ("the least work that keeps it", chosen.name),
-            ("of its score", kept),
+            ("of its score", share_kept),
             ("of its time for a text", formatting.percent(chosen.share_alone)),
             ("of its parameters", formatting.percent(chosen.parameters / whole.parameters)),
         ],
@@ -53,56 +53,65 @@ def render_shrink(shrunk: ShrinkResults, model: str) -> str:
         pictures=[
             (
                 "Time of a text that comes alone",
-                as_markup(_scatter(shrunk, lambda one: one.share_alone, "share of the model's time")),
+                as_markup(
+                    _draw_scatter(shrunk, lambda result: result.share_alone, "share of the model's time")
+                ),
             ),
-            ("Size", as_markup(_scatter(shrunk, lambda one: one.parameters / 1e6, "million parameters"))),
+            (
+                "Size",
+                as_markup(
+                    _draw_scatter(shrunk, lambda result: result.parameters / 1e6, "million parameters")
+                ),
+            ),
         ],
         table=Table("", list(COLUMNS), rows(shrunk), 0, frozenset({0})),
     )
 
 
 def rows(shrunk: ShrinkResults) -> list[list[str]]:
-    """A row a candidate, the model itself last; the chosen one is marked."""
+    """The table's rows, one a candidate by its work, the whole model last; the chosen one is marked."""
     whole = shrunk.whole
-    found = []
-    for each in (*sorted(shrunk.tried, key=lambda one: one.work), whole):
-        low, high = each.interval
-        found.append(
+    table_rows = []
+    for result in (*sorted(shrunk.tried, key=lambda result: result.work), whole):
+        low, high = result.interval
+        table_rows.append(
             [
-                f"{each.name} ←" if each.slug == shrunk.chosen.slug else each.name,
-                f"{each.score:.4f}",
-                "–" if each.error is None else f"{low:.4f} to {high:.4f}",
-                formatting.percent(each.score / whole.score) if whole.score else "–",
-                f"{each.parameters / 1e6:.1f} M",
-                formatting.percent(each.work / whole.work),
-                f"{each.milliseconds_alone:.2f} ms",
-                formatting.percent(each.share_alone),
-                formatting.percent(each.share),
+                f"{result.name} ←" if result.slug == shrunk.chosen.slug else result.name,
+                f"{result.score:.4f}",
+                "–" if result.error is None else f"{low:.4f} to {high:.4f}",
+                formatting.percent(result.score / whole.score) if whole.score else "–",
+                f"{result.parameters / 1e6:.1f} M",
+                formatting.percent(result.work / whole.work),
+                f"{result.milliseconds_alone:.2f} ms",
+                formatting.percent(result.share_alone),
+                formatting.percent(result.share),
             ]
         )
-    return found
+    return table_rows
 
 
-def _scatter(shrunk: ShrinkResults, place: Callable[[CandidateResult], float], label: str) -> str:
-    """A dot a candidate with its interval; what is asked for as a line."""
+def _draw_scatter(shrunk: ShrinkResults, x_of: Callable[[CandidateResult], float], label: str) -> str:
+    """A chart of the score over `x_of`: a dot with its interval for each candidate, the wanted score as a
+    line.
+    """
 
     def paint(axes: "Axes") -> None:
-        for number, each in enumerate(sorted((*shrunk.tried, shrunk.whole), key=place)):
-            colour = SECOND if each.slug == shrunk.chosen.slug else FIRST
-            low, high = each.interval
-            spread = [[each.score - low], [high - each.score]]
+        for number, result in enumerate(sorted((*shrunk.tried, shrunk.whole), key=x_of)):
+            colour = SECOND if result.slug == shrunk.chosen.slug else FIRST
+            low, high = result.interval
+            spread = [[result.score - low], [high - result.score]]
             axes.errorbar(
-                place(each), each.score, yerr=spread, color=colour, marker="o", markersize=5, capsize=3
+                x_of(result), result.score, yerr=spread, color=colour, marker="o", markersize=5, capsize=3
             )
-            side = -1 if number % 2 else 1  # below and above in turn, for neighbours are often close
+            side = -1 if number % 2 else 1  # below and above by turns, since neighbours are often close
             axes.annotate(
-                each.name,
-                (place(each), high if side > 0 else low),
+                result.name,
+                (x_of(result), high if side > 0 else low),
                 (0, 4 * side),
                 textcoords="offset points",
                 ha="center",
                 va="bottom" if side > 0 else "top",
-                color=INK if each.slug == shrunk.chosen.slug else MUTED,
+                color=INK if result.slug == shrunk.chosen.slug else MUTED,
                 fontsize=8.5,
             )
         axes.axhline(shrunk.wanted, color=MUTED, linewidth=1, linestyle="dashed")

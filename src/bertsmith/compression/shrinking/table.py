@@ -1,4 +1,4 @@
-"""The smallest candidate of a search: a static table under a linear head that learns the fine-tuned model's
+"""The smallest candidate of a search: a static table and a linear head, trained on the fine-tuned model's
 answers.
 """
 
@@ -26,8 +26,8 @@ from bertsmith.text.tokens.value_tokenizers import ValueTokenizer
 
 
 def table_source(whole: TaskTeacher) -> Path | None:
-    """The encoder that a table can be made of; None for a task that isn't about classes of single texts, for
-    a model of numbers, and where the encoder before the fine-tuning isn't known or isn't here.
+    """The folder of the encoder that a table can be made of: the one before the fine-tuning. None where it
+    isn't known or isn't here, for a task that a static table can't do, and for a model of numeric patches.
     """
     if not whole.task.fits_static_table or isinstance(whole.tokenizer, ValueTokenizer):
         return None
@@ -43,33 +43,37 @@ def teach_table(
     *,
     prune: bool,
 ) -> None:
-    """Writes folder/model. With `prune` the table has the pieces that occur, and no others."""
+    """Makes a table of the encoder `before`, trains its head on the teacher's answers, and writes it to
+    `folder`/model. With `prune` the table has only the tokens that occur in the training texts.
+    """
     examples, encoder = session.train.examples, before
     task = session.teachers[0].task.as_student({"pooling": "mean"})
-    if prune:  # a tenth of the pieces, each of which goes through the encoder
-        whole, encoder = read_own_tokenizer(before), folder / "encoder"
-        counts = encode_examples(task, examples, whole).piece_counts(whole.vocab_size)
+    if prune:  # first, since each token of the vocabulary goes through the encoder
+        full_tokenizer, encoder = read_own_tokenizer(before), folder / "encoder"
+        counts = encode_examples(task, examples, full_tokenizer).piece_counts(full_tokenizer.vocab_size)
         shutil.rmtree(encoder, ignore_errors=True)
         prune_counted(before, counts, encoder, len(examples))
     texts = [text for example in examples for text in task.texts(example)]
-    path = _learned_table(folder, encoder, texts, progress)
+    path = _distil_table(folder, encoder, texts, progress)
     table = load_static(path)
     tokenizer = load_own_tokenizer(path, table.config)
     train = encode_examples(task, examples, tokenizer)
     session = replace(session, task=task, tokenizer=tokenizer, train=train)
     model = on_table(table, task)
-    taught, answered = session.taught(session.ask(examples).answers, recipe.soft_weight)
-    start_head(taught, model, answered)
+    taught_task, taught_examples = session.taught(session.ask(examples).answers, recipe.soft_weight)
+    start_head(taught_task, model, taught_examples)
     model.head.finish()
     dev = encode_examples(task, session.data.dev, tokenizer)
     task.calibrate(outputs_of(model.eval(), dev.encoded), dev.examples, dev.encoded)
-    provenance = {"method": "static", "teachers": [each.sha256 for each in session.teachers]}
+    provenance = {"method": "static", "teachers": [teacher.sha256 for teacher in session.teachers]}
     save_task_model(folder / "model", model, task, tokenizer, provenance, overwrite=True)
     write_golden(folder / "model", type(task))
 
 
-def _learned_table(folder: Path, encoder: Path, texts: list[str], progress: Progress) -> Path:
-    """Its folder. Of few texts there is nothing to learn beside the vectors of single pieces."""
+def _distil_table(folder: Path, encoder: Path, texts: list[str], progress: Progress) -> Path:
+    """Distils the encoder into a table and returns its folder. With too few texts, from token
+    vectors alone.
+    """
     source, out = folder / "texts.jsonl", folder / "table"
     write_jsonl(({"text": " ".join(text.split())} for text in texts), source)
     shutil.rmtree(out, ignore_errors=True)

@@ -1,3 +1,3 @@
-"""An encoder, or an embedding model, teaches what it makes of raw text, asked anew in each step: masked
-words, hidden states, relations of self-attention, vectors of texts. Read first: lesson.py.
+"""Distils an encoder or an embedding model on raw text. In each step the student learns the teacher's masked
+words, hidden states, self-attention relations or text vectors of the batch. Read first: lesson.py.
 """

@@ -1,11 +1,10 @@
-"""A smaller encoder learns what a larger one makes of raw text: teacher and corpus → student → the one loop →
-figures.
+"""Distils an encoder on raw text: teacher and corpus → student → training loop → figures.
 
-out/recipe.toml              the resolved recipe        out/log.jsonl     the truth
+out/recipe.toml              the resolved recipe        out/log.jsonl     the log; reports are made from it
 out/data.json                hashes of teacher and text
 out/tokens/                  the token store            out/checkpoints/  training state
-out/projection.safetensors   fewer dimensions           out/teacher/      the teacher's vectors
-out/model/                   the student                out/report.html   the same to look at
+out/projection.safetensors   (D, H) to fewer dimensions out/teacher/      cached vectors of the teacher
+out/model/                   the student                out/report.html   the report
 """
 
 import json
@@ -16,9 +15,9 @@ from typing import Any
 import torch
 
 from bertsmith.compression.distilling.encoders.objective import EncoderDistillation
-from bertsmith.compression.distilling.encoders.student import make_trained, save_student
-from bertsmith.compression.distilling.encoders.subject import TeachingPlan
+from bertsmith.compression.distilling.encoders.student import make_student_model, save_student
 from bertsmith.compression.distilling.encoders.teacher import EncoderTeacher, VectorCache, learn_projection
+from bertsmith.compression.distilling.encoders.teaching_plan import TeachingPlan
 from bertsmith.compression.distilling.recipes import EncoderDistilRecipe
 from bertsmith.data.masking import Masker, MaskingRates
 from bertsmith.data.store import TokenStore
@@ -35,12 +34,12 @@ from bertsmith.training.run_report import RunReport, environment, first_evaluati
 from bertsmith.training.sharding import whole_tensors
 from bertsmith.training.streams import require_masks
 
-_CHECKPOINT_BYTES = 12  # a weight's, and of its two moments
+_CHECKPOINT_BYTES = 12  # a parameter: its float32 weight and its two moments
 
 
 @dataclass(frozen=True)
-class EncoderStudent:
-    """Its weights, how far it is from its teacher before the first step and at the end, after `steps`."""
+class TrainedStudent:
+    """A trained student: its weights, its losses on held-out text before the first step and after `steps`."""
 
     weights: dict[str, torch.Tensor]
     before: dict[str, float]
@@ -50,12 +49,12 @@ class EncoderStudent:
 
 @dataclass(frozen=True)
 class EncoderLesson:
-    """Fulfils `Lesson` for an encoder or an embedding model, which is asked anew in each step. `pooler` are
-    tensors that go into the saved model as they are.
+    """The `Lesson` of an encoder or an embedding model, whose outputs are computed in each step. The tensors
+    of `pooler` aren't trained and go into the saved model as they are.
     """
 
     run: Run[EncoderDistilRecipe]
-    subject: TeachingPlan
+    plan: TeachingPlan
     task: EncoderDistillation
     pooler: dict[str, torch.Tensor]
     hashes: dict[str, str]
@@ -64,21 +63,23 @@ class EncoderLesson:
 
     @property
     def recipe(self) -> EncoderDistilRecipe:
-        """As it was given: nothing of it is chosen."""
+        """The recipe as it was given; no settings are chosen for an encoder."""
         return self.run.recipe
 
     @classmethod
     def open(cls, run: Run[EncoderDistilRecipe]) -> "EncoderLesson":
-        """Tokenises the corpus where need be, and makes the student. Raises RecipeError where the folder has
-        what another teacher, or another store, said.
+        """Reads the teacher, tokenises the corpus unless that was done, and makes the student.
+
+        Raises RecipeError where the run folder belongs to another teacher or corpus, and CorpusError where
+        the corpus has no document to train on.
         """
         recipe, out, machine = run.recipe, run.out, run.machine
-        subject = TeachingPlan.open(recipe)
-        tokenizer = subject.tokenizer
-        teacher = subject.encoder()
-        numbers = sum(parameter.numel() for parameter in teacher.parameters())
-        need = ((recipe.checkpoint.keep + 1) * _CHECKPOINT_BYTES + 4) * numbers
-        require_free_space(out, need, "The run's checkpoints and model")
+        plan = TeachingPlan.open(recipe)
+        tokenizer = plan.tokenizer
+        teacher = plan.encoder()
+        parameters = sum(parameter.numel() for parameter in teacher.parameters())
+        required_bytes = ((recipe.checkpoint.keep + 1) * _CHECKPOINT_BYTES + 4) * parameters
+        require_free_space(out, required_bytes, "The run's checkpoints and model")
         train, heldout = open_stores(recipe.corpus, tokenizer, out / "tokens", machine.ranks, run.console)
         if len(train) == 0:
             raise CorpusError(
@@ -87,48 +88,50 @@ class EncoderLesson:
         notes = list(note_on_unknown(train, tokenizer))
         if not len(heldout):
             notes.append("nothing is measured: the held-out part of the corpus is empty")
-        hashes = {"teacher": subject.sha256, "corpus": train.corpus_sha256}
+        hashes = {"teacher": plan.sha256, "corpus": train.corpus_sha256}
         run.note_data(hashes)
-        task, pooler, more = _begin(run, subject, teacher, train, heldout)
-        return cls(run, subject, task, pooler, hashes, (*notes, *more))
+        task, pooler, student_notes = _make_objective(run, plan, teacher, train, heldout)
+        return cls(run, plan, task, pooler, hashes, (*notes, *student_notes))
 
-    def learn(self) -> EncoderStudent:
-        """Trained to the last step, from where it stood on resuming."""
+    def learn(self) -> TrainedStudent:
+        """Trains the student to the last step, from the last checkpoint where the run is resumed."""
         run, task = self.run, self.task
-        facts = run_facts(task.model, self.subject.config, Path(run.recipe.corpus).name, run.machine)
+        facts = run_facts(task.model, self.plan.config, Path(run.recipe.corpus).name, run.machine)
         facts["teacher"] = f"teacher {Path(run.recipe.teacher).name}"
         observer = run.observer("Distillation", facts, run.recipe)
         loop = Loop(task, run.recipe, run.machine, run.out, observer)
-        notes = [*self.subject.checkpoint.notes, *self.notes, *(loop.resume() if run.resume else [])]
+        notes = [*self.plan.checkpoint.notes, *self.notes, *(loop.resume() if run.resume else [])]
         with observer.open(loop.progress.step, notes):
             if loop.is_new:
                 before = loop.evaluate()
-            else:  # what the run that goes on had measured before its first step
+            else:  # a resumed run measured this before its first step
                 logged = first_evaluation(RunLog.read(run.out)) or {}
                 before = {name: logged[name] for name in logged if name == "loss" or name.endswith("_loss")}
             loop.run()
             metrics = loop.evaluate()
             observer.record("end", loop.progress.step, elapsed=loop.progress.elapsed, reason="finished")
         weights = whole_tensors(task.model.state_dict(), keep=run.is_first)
-        return EncoderStudent(weights, before, metrics, loop.progress.step)
+        return TrainedStudent(weights, before, metrics, loop.progress.step)
 
-    def save(self, student: EncoderStudent, folder: Path) -> None:
-        """With where it comes from: teacher, losses, recipe, metrics and the text's hash."""
-        subject = self.subject
+    def save(self, student: TrainedStudent, folder: Path) -> None:
+        """Writes the student with its provenance: teacher, losses, recipe, metrics and the corpus' hash."""
+        plan = self.plan
         provenance = {
             "steps": student.steps,
             "metrics": student.metrics,
-            "teacher": {"name": self.recipe.teacher, "sha256": subject.sha256},
-            "losses": subject.weights,
+            "teacher": {"name": self.recipe.teacher, "sha256": plan.sha256},
+            "losses": plan.weights,
             "recipe": json.loads(self.recipe.model_dump_json()),
-            "tokenizer_sha256": subject.tokenizer.sha256,
+            "tokenizer_sha256": plan.tokenizer.sha256,
             "corpus_sha256": self.hashes["corpus"],
         }
-        parts = subject.config, student.weights | self.pooler, subject.sentences, subject.tokenizer
-        save_student(folder, *parts, provenance, subject.inside)
+        parts = plan.config, student.weights | self.pooler, plan.sentences, plan.tokenizer
+        save_student(folder, *parts, provenance, plan.inside)
 
-    def report(self, student: EncoderStudent) -> tuple[dict[str, float], dict[str, float]]:
-        """Its losses on held-out text before the first step and at the end."""
+    def report(self, student: TrainedStudent) -> tuple[dict[str, float], dict[str, float]]:
+        """Writes the report (first process only) and returns the losses on held-out text before the first
+        step and at the end.
+        """
         if self.run.is_first:
             out, recipe = self.run.out, self.recipe
             defaults = EncoderDistilRecipe(teacher="", corpus="", out="", steps=1).model_dump(mode="json")
@@ -155,8 +158,8 @@ class EncoderLesson:
         return student.before, student.metrics
 
     def _model_facts(self) -> dict[str, Any]:
-        """Of the student, with the numbers of its teacher."""
-        config, teacher = self.subject.config, self.subject.checkpoint.config
+        """The report's facts about the student, with the teacher's numbers beside them."""
+        config, teacher = self.plan.config, self.plan.checkpoint.config
         student = self.task.model
         parts = {
             "token embeddings": student.encoder.embeddings.token,
@@ -178,53 +181,53 @@ class EncoderLesson:
         }
 
 
-def _begin(
+def _make_objective(
     run: Run[EncoderDistilRecipe],
-    subject: TeachingPlan,
+    plan: TeachingPlan,
     teacher: Bert,
     train: TokenStore,
     heldout: TokenStore,
 ) -> tuple[EncoderDistillation, dict[str, torch.Tensor], list[str]]:
-    """The student beside its frozen teacher, what goes into the saved model as it is, and sentences for the
-    user.
+    """The objective of student and frozen teacher, the student's pooler, which is saved as it is, and notes
+    for the user.
     """
-    recipe, out, machine, weights = run.recipe, run.out, run.machine, subject.weights
-    stream, head = subject.stream(recipe, train, recipe.seed), subject.head()
+    recipe, out, machine, weights = run.recipe, run.out, run.machine, plan.weights
+    stream, head = plan.stream(recipe, train, recipe.seed), plan.head()
     layer = None
     if "relations" in weights:
         layer = (recipe.loss.teacher_layer or teacher.config.num_hidden_layers) - 1
-    asked = head if "soft" in weights else None
-    frozen = EncoderTeacher(subject.encoder(), machine.device, layer, asked)
-    whole, width, projection = teacher.config.hidden_size, subject.config.hidden_size, None
-    dimensions = recipe.dimensions or min(subject.width, width)
-    if "vectors" in weights and dimensions != whole:
-        how = machine, subject.pooling, subject.width, dimensions
-        projection = learn_projection(out / "projection.safetensors", frozen, stream, *how)
+    teacher_head = head if "soft" in weights else None
+    frozen = EncoderTeacher(plan.encoder(), machine.device, layer, teacher_head)
+    teacher_width, width, projection = teacher.config.hidden_size, plan.config.hidden_size, None
+    dimensions = recipe.dimensions or min(plan.width, width)
+    if "vectors" in weights and dimensions != teacher_width:
+        settings = machine, plan.pooling, plan.width, dimensions
+        projection = learn_projection(out / "projection.safetensors", frozen, stream, *settings)
     torch.manual_seed(recipe.seed)
-    student, pooler = make_trained(recipe, teacher, subject.config, weights, head, projection)
+    student, pooler = make_student_model(recipe, teacher, plan.config, weights, head, projection)
     if student.masked_language is not None:
-        start_at_frequencies(student.masked_language, train, subject.tokenizer)
+        start_at_frequencies(student.masked_language, train, plan.tokenizer)
     student.to(machine.device)
     cache, notes = None, list[str]()
-    if set(weights) == {"vectors"}:  # nothing else is needed of the teacher, and the disk may have room
-        kept = width if student.dense is None else student.dense.out_features
+    if set(weights) == {"vectors"}:  # the only output of the teacher, so that it can be cached on disk
+        vector_width = width if student.dense is None else student.dense.out_features
         try:
             rows = len(train.sentence_starts) - 1
-            cache = VectorCache(out / "teacher", machine.ranks.rank, rows, kept)
+            cache = VectorCache(out / "teacher", machine.ranks.rank, rows, vector_width)
         except ResourceError as error:
             notes.append(f"the teacher's vectors are computed anew in each epoch: {error}")
-    comparison = subject.comparison(recipe, None if projection is None else projection.to(machine.device))
+    losses = plan.losses(recipe, None if projection is None else projection.to(machine.device))
     rates = MaskingRates(**recipe.masking.model_dump())
-    if comparison.masks:
-        require_masks(stream, Masker(subject.tokenizer, rates))
+    if losses.masks:
+        require_masks(stream, Masker(plan.tokenizer, rates))
     task = EncoderDistillation(
         student,
         frozen,
-        comparison,
+        losses,
         stream,
-        subject.stream(recipe, heldout, 0) if len(heldout) else None,
+        plan.stream(recipe, heldout, 0) if len(heldout) else None,
         recipe.evaluation.tokens,
-        Masker(subject.tokenizer, rates, machine.device),
+        Masker(plan.tokenizer, rates, machine.device),
         machine.device,
         cache,
     )

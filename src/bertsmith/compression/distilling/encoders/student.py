@@ -1,4 +1,4 @@
-"""The module that is trained, made from its teacher: a smaller encoder, and what it needs to be compared.
+"""The student model, made from the teacher's weights: a smaller encoder and the layers that its losses need.
 
 N tokens in the packed batch, K masked positions, B texts, h and H hidden size of student and teacher,
 D dimensions of a vector, V vocabulary.
@@ -27,11 +27,11 @@ from bertsmith.text.tokens.tokenizer import Tokenizer
 
 
 class StudentModel(nn.Module):
-    """An encoder with what is trained beside it.
+    """An encoder and the layers that are trained with it.
 
-    `masked_language` predicts words; `dense` makes vectors of other dimensions than the hidden states;
-    `bridge` makes a narrow student's hidden states as wide as the teacher's while it learns (Jiao et al.
-    2020, TinyBERT, section 3.1, equation 8), and is saved with no model.
+    `masked_language` predicts words; `dense` projects pooled vectors to another number of dimensions;
+    `bridge` widens a narrow student's hidden states to the teacher's hidden size in training (TinyBERT, Jiao
+    et al. 2020, section 3.1, equation 8), and isn't saved.
     """
 
     def __init__(self, encoder: Bert) -> None:
@@ -42,24 +42,24 @@ class StudentModel(nn.Module):
         self.dense: nn.Linear | None = None
         self.bridge: nn.Linear | None = None
 
-    def compared(self, states: Tensor) -> Tensor:
-        """(N, h) -> (N, H)."""
+    def widen(self, states: Tensor) -> Tensor:
+        """Hidden states (N, h) as wide as the teacher's (N, H)."""
         return states if self.bridge is None else self.bridge(states)
 
     def vectors(self, pooled: Tensor) -> Tensor:
-        """(B, h) -> (B, D), in float32 as when they are used."""
+        """The vectors (B, D) of pooled hidden states (B, h), in float32 as at inference."""
         with torch.autocast(pooled.device.type, enabled=False):
             return pooled if self.dense is None else self.dense(pooled.float())
 
     def vocabulary_logits(self, states: Tensor) -> Tensor:
-        """(K, h) rows of hidden states -> (K, V)."""
+        """The logits (K, V) over the vocabulary of hidden states (K, h)."""
         assert self.masked_language is not None
         weight = self.encoder.embeddings.token.weight
         return F.linear(self.masked_language(states), weight, self.masked_language.bias)
 
 
-def shape_of(recipe: EncoderDistilRecipe, teacher: BertConfig) -> BertConfig:
-    """The student's shape. Raises RecipeError and ModelError for an impossible one."""
+def student_shape(recipe: EncoderDistilRecipe, teacher: BertConfig) -> BertConfig:
+    """The student's config. Raises RecipeError and ModelError for one that can't be made from the teacher."""
     highest = 0 if recipe.numbers is None else max(recipe.numbers) + 1
     if highest > teacher.num_hidden_layers:
         raise RecipeError(
@@ -70,7 +70,7 @@ def shape_of(recipe: EncoderDistilRecipe, teacher: BertConfig) -> BertConfig:
     return student_config(teacher, count, recipe.width, recipe.family, recipe.numbers, recipe.feed_forward)
 
 
-def make_trained(
+def make_student_model(
     recipe: EncoderDistilRecipe,
     teacher: Bert,
     config: BertConfig,
@@ -78,74 +78,83 @@ def make_trained(
     head: MaskedLanguageHead | None,
     projection: Tensor | None,
 ) -> tuple[StudentModel, dict[str, Tensor]]:
-    """The student for these losses, and its pooler's tensors apart: nothing of them would train it.
+    """The student with the layers that the losses in `weights` need, and its pooler's tensors apart, since no
+    loss would train them.
 
-    `head` is the teacher's masked-language head; `projection` (D, H) what its vectors become.
+    `head` is the teacher's masked-language head; `projection` (D, H) is applied to the teacher's vectors.
     """
     encoder = make_student(teacher, config, recipe.numbers)
-    own = {} if encoder.pooler is None else encoder.pooler.state_dict()
-    pooler = {f"encoder.pooler.{name}": tensor.clone() for name, tensor in own.items()}
+    pooler_state = {} if encoder.pooler is None else encoder.pooler.state_dict()
+    pooler = {f"encoder.pooler.{name}": tensor.clone() for name, tensor in pooler_state.items()}
     encoder.pooler = None
     for module in encoder.modules():
         if isinstance(module, Dropout):
             module.probability = recipe.dropout
     student = StudentModel(encoder)
     if "soft" in weights or "mlm" in weights:
-        student.masked_language = _words(encoder, teacher, head)
-    width, whole = config.hidden_size, torch.eye(teacher.config.hidden_size)
+        student.masked_language = _start_head(encoder, teacher, head)
+    width, identity = config.hidden_size, torch.eye(teacher.config.hidden_size)
     if "vectors" in weights:
         dimensions = recipe.dimensions if projection is None else len(projection)
         if dimensions is not None and dimensions != width:
-            onto = whole if projection is None else projection.cpu()
-            student.dense = _from_kept_channels(teacher, width, onto)
+            matrix = identity if projection is None else projection.cpu()
+            student.dense = _narrow_linear(teacher, width, matrix)
     if "states" in weights and width != teacher.config.hidden_size:
-        student.bridge = _from_kept_channels(teacher, width, whole)
+        student.bridge = _narrow_linear(teacher, width, identity)
     if set(weights) == {"relations"}:
         _freeze_behind_attention(encoder)
     return student, pooler
 
 
 @torch.no_grad()
-def _words(encoder: Bert, teacher: Bert, head: MaskedLanguageHead | None) -> MaskedLanguageHead:
-    """Begins as the teacher's, where it has one; that of another width with what belongs to the channels that
-    were kept, of another build with the bias alone.
+def _start_head(encoder: Bert, teacher: Bert, teacher_head: MaskedLanguageHead | None) -> MaskedLanguageHead:
+    """The student's masked-language head. It starts from the teacher's, if there is one: a narrower student's
+    from the rows and columns of the kept channels, a student of another build from the bias alone.
     """
-    config, words = encoder.config, MaskedLanguageHead(encoder.config)
-    if head is None:
-        return words
-    words.is_new = False
-    theirs, own = head.state_dict(), words.state_dict()
-    same = config.pre_norm == teacher.config.pre_norm
-    if not same or config.embedding_size != teacher.config.embedding_size or own.keys() != theirs.keys():
-        words.load_state_dict(own | {"bias": theirs["bias"]})
-        return words
+    config, head = encoder.config, MaskedLanguageHead(encoder.config)
+    if teacher_head is None:
+        return head
+    head.is_new = False
+    teacher_state, state = teacher_head.state_dict(), head.state_dict()
+    has_same_build = (
+        config.pre_norm == teacher.config.pre_norm
+        and config.embedding_size == teacher.config.embedding_size
+        and state.keys() == teacher_state.keys()
+    )
+    if not has_same_build:
+        head.load_state_dict(state | {"bias": teacher_state["bias"]})
+        return head
     channels = kept_channels(teacher, config.hidden_size)
     scale = (teacher.config.hidden_size / len(channels)) ** 0.5
-    # what is compared with embeddings of another width than the hidden states stays whole, as they do
+    # embeddings of another width than the hidden states aren't narrowed, and neither is what meets them
     rows = channels if config.embedding_size is None else torch.arange(config.embedding_size)
-    kept = {name: tensor if name == "bias" else tensor[rows] for name, tensor in theirs.items()}
-    kept["dense.weight"] = kept["dense.weight"][:, channels] * scale
-    words.load_state_dict(kept)
-    return words
+    narrow_state = {
+        name: tensor if name == "bias" else tensor[rows] for name, tensor in teacher_state.items()
+    }
+    narrow_state["dense.weight"] = narrow_state["dense.weight"][:, channels] * scale
+    head.load_state_dict(narrow_state)
+    return head
 
 
 @torch.no_grad()
-def _from_kept_channels(teacher: Bert, width: int, onto: Tensor) -> nn.Linear:
-    """Makes of the channels that were kept (h,) what a matrix (D, H) makes of all of the teacher's."""
-    linear = nn.Linear(width, len(onto))
-    linear.weight.copy_(onto[:, kept_channels(teacher, width)])
+def _narrow_linear(teacher: Bert, width: int, matrix: Tensor) -> nn.Linear:
+    """A linear layer (D, h) with the columns of a matrix (D, H) that belong to the student's channels."""
+    linear = nn.Linear(width, len(matrix))
+    linear.weight.copy_(matrix[:, kept_channels(teacher, width)])
     nn.init.zeros_(linear.bias)
     return linear
 
 
 def _freeze_behind_attention(encoder: Bert) -> None:
-    """Relations of the last layer say nothing of what comes behind its queries, keys and values."""
+    """Freezes all behind the last layer's queries, keys and values: the relations don't train these
+    weights.
+    """
     last = encoder.layers[-1]
     assert isinstance(last, Layer)
-    behind = [last.attention.output, last.feed_forward, last.feed_forward_norm, encoder.final_norm]
-    for part in behind if last.pre_norm else [*behind, last.attention_norm]:
-        if part is not None:
-            part.requires_grad_(False)
+    modules = [last.attention.output, last.feed_forward, last.feed_forward_norm, encoder.final_norm]
+    for module in modules if last.pre_norm else [*modules, last.attention_norm]:
+        if module is not None:
+            module.requires_grad_(False)
 
 
 def save_student(
@@ -157,19 +166,19 @@ def save_student(
     provenance: Mapping[str, Any],
     teacher: Path,
 ) -> None:
-    """Of the `weights` of a `StudentModel` what belongs into a model, with how the teacher makes vectors of
-    sentences, if it does; replaces what a killed run left. `teacher` is the folder of the teacher's encoder,
-    by which longer texts are cut.
+    """Writes the model folder of a `StudentModel` with these `weights`; replaces what a killed run left.
 
+    `sentences` are the settings by which the teacher makes sentence vectors, if it does: the student gets the
+    same. `teacher` is the folder of the teacher's encoder, whose maximum length the student takes over.
     Raises as `save_checkpoint` does.
     """
     parts = ("encoder.", "masked_language.")
     tensors = {name: tensor for name, tensor in weights.items() if name.startswith(parts)}
-    words = any(name.startswith(parts[1]) for name in tensors)
+    has_head = any(name.startswith(parts[1]) for name in tensors)
 
     def write_modules(partial: Path) -> None:
         keep_longest(teacher, partial)
-        if sentences is None or words:
+        if sentences is None or has_head:
             return
         dense = None
         if "dense.weight" in weights:
@@ -192,8 +201,8 @@ def save_student(
         folder,
         tensors,
         config,
-        config.family.class_prefix + ("ForMaskedLM" if words else "Model"),
-        task="pretraining" if words else "encoder",
+        config.family.class_prefix + ("ForMaskedLM" if has_head else "Model"),
+        task="pretraining" if has_head else "encoder",
         tokenizer=tokenizer,
         provenance=provenance,
         write_extra_files=write_modules,

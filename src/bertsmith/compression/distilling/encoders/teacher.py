@@ -1,6 +1,5 @@
-"""The frozen teacher beside its student: what it makes of a batch, as far as somebody learns from it; its
-vectors in fewer dimensions, the directions in which they are longest; and its vectors on disk, each computed
-when it is first needed.
+"""The frozen teacher of an encoder distillation: its outputs for a batch, the projection of its vectors to
+fewer dimensions (principal directions), and the cache of its vectors on disk.
 
 N tokens in the packed batch, K masked positions, H hidden size, V vocabulary, B texts, D dimensions.
 """
@@ -30,14 +29,16 @@ from bertsmith.tasks.heads.pooling import Pooling, pool_sequences
 from bertsmith.tasks.pretraining.pretraining import MaskedLanguageHead
 from bertsmith.training.machine import Machine, wait
 
-_VECTORS_A_DIMENSION = 16  # of a sample, so that no direction is chance
-_SMALLEST = 4096
+_VECTORS_A_DIMENSION = 16  # sampled vectors for each dimension, so that no direction is due to chance
+_SMALLEST_SAMPLE = 4096  # vectors
 _SAMPLE_MICRO_BATCH = 4096  # tokens
-_TOLERANCE = 0.01  # of a length; rounding D values to float16 changes it by 0.0005
+_TOLERANCE = 0.01  # of a vector's length; rounding to float16 changes it by 0.0005
 
 
 class TeacherStates(NamedTuple):
-    """Hidden states (N, H) of the last layer, and queries, keys and values (N, 3 H) of the chosen one."""
+    """The last hidden states (N, H), and the queries, keys and values (N, 3 H) of the layer whose relations
+    are taught, None without one.
+    """
 
     states: Tensor
     products: Tensor | None
@@ -45,34 +46,36 @@ class TeacherStates(NamedTuple):
 
 @dataclass
 class RelationProbe:
-    """The first part of a layer, as it was trained: what makes queries, keys and values of its input."""
+    """A copy of the modules of layer number `layer` that compute queries, keys and values from its input."""
 
     layer: int
     norm: nn.Module
     attention: SelfAttention
 
     def products(self, states: Tensor, batch: PackedBatch) -> Tensor:
-        """(N, H) -> (N, 3 H), with the positions in them where they are rotations."""
+        """The queries, keys and values (N, 3 H) of the layer's input (N, H), with rotary positions
+        applied.
+        """
         return with_positions(self.attention, self.attention.qkv(self.norm(states)), batch)
 
 
 class EncoderTeacher:
-    """Computes as inference does: by the kernels on a processor, in int16, which keeps cosines to 1e-5 and
-    gives a sequence the same values in any company; with autocast's precision on a GPU.
+    """The teacher, prepared for inference. On a CPU the kernels compute in int16, which keeps cosines to 1e-5
+    and gives a sequence the same values in any batch; a GPU computes in autocast's precision.
 
-    Its weights are no part of the trained model: they have no gradient, and no checkpoint holds them.
+    Its weights have no gradient and are in no checkpoint of the run.
     """
 
     def __init__(
         self, encoder: Bert, device: torch.device, layer: int | None = None, head: nn.Module | None = None
     ) -> None:
-        """`layer` is the one whose relations are taught, counted from 0, None for none; `head` predicts
-        masked words. Takes the encoder over.
+        """`layer` is the index of the layer whose relations are taught, None for none; `head` predicts masked
+        words. The encoder is changed in place: don't use it elsewhere.
         """
         self.config = encoder.config
         encoder = encoder.to(device).eval().requires_grad_(False)
         self.probe = None
-        if layer is not None:  # preparing takes the layer's own weights apart
+        if layer is not None:  # copied first, since preparing for inference takes the layer's weights apart
             chosen = encoder.layers[layer]
             assert isinstance(chosen, Layer)
             norm = deepcopy(chosen.attention_norm) if chosen.pre_norm else nn.Identity()
@@ -83,11 +86,11 @@ class EncoderTeacher:
 
     @torch.no_grad()
     def __call__(self, batch: PackedBatch) -> TeacherStates:
-        """Of every token of the batch."""
+        """The teacher's states for every token of the batch."""
         states: Tensor = self.encoder.embeddings(batch)
         products = None
-        for number, layer in enumerate(self.encoder.layers):
-            if self.probe is not None and number == self.probe.layer:
+        for index, layer in enumerate(self.encoder.layers):
+            if self.probe is not None and index == self.probe.layer:
                 products = self.probe.products(states, batch)
             states = layer(states, batch)
         if self.encoder.final_norm is not None:
@@ -96,23 +99,26 @@ class EncoderTeacher:
 
     @torch.no_grad()
     def logits(self, states: Tensor) -> Tensor:
-        """(K, H) hidden states of masked positions -> (K, V)."""
+        """The logits (K, V) over the vocabulary of the hidden states (K, H) of masked positions."""
         assert isinstance(self.head, MaskedLanguageHead)
         weight = self.encoder.embeddings.token.weight
         return nn.functional.linear(self.head(states), weight, self.head.bias)
 
 
 def with_positions(attention: SelfAttention, products: Tensor, batch: PackedBatch) -> Tensor:
-    """(N, 3 H) of queries, keys and values: the former two turned where a layer has rotary positions."""
+    """Queries, keys and values (N, 3 H), the queries and keys rotated where the layer has rotary
+    positions.
+    """
     if attention.rotary is None:
         return products
-    turned: Tensor = attention.rotary(products.view(-1, 3, attention.heads, attention.head_size), batch)
-    return turned.flatten(1)
+    rotated: Tensor = attention.rotary(products.view(-1, 3, attention.heads, attention.head_size), batch)
+    return rotated.flatten(1)
 
 
 def principal_directions(vectors: Vectors, dimensions: int) -> Tensor:
-    """(B, H) -> (D, H), orthonormal rows: among all projections to D dimensions the one whose products of
-    two vectors are nearest to those of the whole ones (Eckart and Young 1936), so nothing is centred.
+    """The D principal directions of vectors (B, H) as orthonormal rows (D, H): of all projections to D
+    dimensions the one that best keeps the vectors' dot products (Eckart and Young 1936), so nothing is
+    centred.
     """
     products = torch.from_numpy(vectors.T @ vectors).double()
     directions = torch.linalg.eigh(products).eigenvectors  # columns, the weakest first
@@ -129,14 +135,15 @@ def learn_projection(
     width: int,
     dimensions: int,
 ) -> Tensor:
-    """(D, H) as kept in the run's folder, or learned by the first rank of the first texts of a stream, whose
-    vectors by the teacher have `width` dimensions that are no zeros.
+    """The projection (D, H) stored in `path`; where there is none, the first rank learns it from the
+    teacher's vectors of the stream's first texts. Only the first `width` dimensions of the teacher's vectors
+    are used.
 
-    Raises ModelError when there are fewer texts than dimensions, or the file is another run's.
+    Raises ModelError where there are fewer texts than dimensions, or the file is another run's.
     """
     if machine.ranks.is_first and not path.exists():
-        vectors = _some_vectors(teacher, stream, machine, pooling)
-        vectors[:, width:] = 0  # what the teacher cuts off is in no direction
+        vectors = _sample_vectors(teacher, stream, machine, pooling)
+        vectors[:, width:] = 0  # dimensions that the teacher truncates take no part
         if len(vectors) < dimensions:
             raise ModelError(
                 f"{dimensions} dimensions need as many texts to be learned from, and the corpus has "
@@ -150,34 +157,35 @@ def learn_projection(
     return projection
 
 
-def _some_vectors(
+def _sample_vectors(
     teacher: EncoderTeacher, stream: PretrainingStream, machine: Machine, pooling: Pooling
 ) -> Vectors:
-    """(B, H) of so many texts as directions are learned from, or all there are."""
+    """The teacher's vectors (B, H) of length 1 of the stream's first texts, as many as directions need, or of
+    all there are.
+    """
     width = teacher.config.hidden_size
-    left = max(_SMALLEST, _VECTORS_A_DIMENSION * width)
-    found = [np.zeros((0, width), np.float32)]
+    left = max(_SMALLEST_SAMPLE, _VECTORS_A_DIMENSION * width)
+    vectors = [np.zeros((0, width), np.float32)]
     for batch in stream.batches(Cursor(), last_epoch=0):
         for part in split(batch.sequences, 1, _SAMPLE_MICRO_BATCH)[0]:
             packed = PackedBatch.of(part, machine.device)
             with machine.autocast():
                 states = teacher(packed).states
             pooled = pool_sequences(states.float(), packed, pooling)
-            found.append(normalised(pooled.cpu().numpy()))
+            vectors.append(normalised(pooled.cpu().numpy()))
         left -= len(batch.sequences)
         if left <= 0:
             break
-    return np.concatenate(found)
+    return np.concatenate(vectors)
 
 
 class VectorCache:
-    """Vectors by the number of their text, below `rows`, in the file rank-0.f16: a row of float16 for each,
-    of length 1, or zeros while nobody needed it.
+    """The teacher's vectors of texts, by the text's number, in the file rank-N.f16: a float16 row of length 1
+    for each of `rows` texts, or zeros until it is first needed.
 
-    The file is mapped into memory, so that what a killed run has computed is there for the one that goes on.
-    A row whose length isn't 1 was never written, or not to its end: it is computed again. What is handed out
-    was rounded to float16, whether it is read or has just been computed, so that this run gets what it would
-    have got.
+    The file is mapped into memory, so that a resumed run finds what a killed one computed. A row whose length
+    isn't 1 was never or only partly written, and is computed again. Vectors are rounded to float16 before
+    they are returned, whether read or just computed, so that a resumed run gets the same values.
     """
 
     def __init__(self, folder: Path, rank: int, rows: int, dimensions: int) -> None:
@@ -193,13 +201,15 @@ class VectorCache:
         self.computed = 0
 
     def get(self, numbers: Ints, compute: Callable[[Ints], Vectors]) -> Vectors:
-        """(B,) -> (B, D) of length 1; `compute` gets places in `numbers`, and returns their vectors."""
-        found = self._rows[numbers].astype(np.float32)
-        whole = np.abs(np.einsum("bd,bd->b", found, found) - 1) <= _TOLERANCE  # what is no number isn't
-        missing = np.flatnonzero(~whole)
+        """The vectors (B, D) of length 1 of the texts with these numbers (B,). `compute` gets the indices of
+        missing ones in `numbers`, and returns their vectors.
+        """
+        vectors = self._rows[numbers].astype(np.float32)
+        is_written = np.abs(np.einsum("bd,bd->b", vectors, vectors) - 1) <= _TOLERANCE  # false for NaN too
+        missing = np.flatnonzero(~is_written)
         if len(missing):
             rounded = normalised(compute(missing)).astype(np.float16)
             self._rows[numbers[missing]] = rounded
-            found[missing] = rounded
+            vectors[missing] = rounded
             self.computed += len(missing)
-        return normalised(found)
+        return normalised(vectors)

@@ -1,3 +1,3 @@
-"""Fine-tuned models, or a file of answers, teach a task: their answers to labelled rows and texts are
-computed once and kept, and the student learns them. Read first: lesson.py.
+"""Distils fine-tuned models, or a file of answers, into a smaller model of the same task. The teachers'
+outputs for labelled rows and texts are computed once and cached. Read first: lesson.py.
 """

@@ -1,5 +1,5 @@
-"""What a distillation of a task reads: labelled rows, texts without labels, and what it is measured on; or a
-file of answers in place of a teacher, an LLM's or any model's (labels, or the probabilities of all labels, as
+"""Reads the data of a task's distillation: labelled rows, texts without labels, dev and test; and a file of
+answers in place of a teacher, from an LLM or any model (labels, or the probabilities of all labels as
 `bertsmith predict` writes them).
 """
 
@@ -26,17 +26,18 @@ from bertsmith.training.finetuning.labelled_data import FEW_ROWS
 from bertsmith.training.finetuning.results import file_hashes
 from bertsmith.validation import check
 
-_MOST_HELD_OUT = 2000  # texts whose answers are the teacher's: more would only be taken from learning
+_MOST_HELD_OUT = 2000  # unlabelled texts for dev: more would only be missing from training
 _PROBABILITIES = "probabilities"
-_LEAST = 1e-6  # of a probability that was rounded to nothing
+_LEAST = 1e-6  # in place of a probability that was rounded to 0
 
 
 @dataclass(frozen=True)
 class DistilData:
-    """`labelled` rows and other `texts` to learn from; `dev` to choose by, and `test` to report on. Where
-    `dev_is_unlabelled`, the teacher's answers are its labels. `written` are those of the texts that stand in
-    a file, None where models are asked. `columns` are those that the labelled rows were read from, and
-    `dev_share` of them was held out, if any was. `warnings` are sentences for the user.
+    """The examples of a distillation: `labelled` rows and unlabelled `texts` to learn from, `dev` to choose
+    by, `test` to report on. Where `dev_is_unlabelled`, the teacher's answers serve as its labels. `written`
+    are the answers to `texts` from a file of answers, None where models are the teachers. `columns` are the
+    columns of the labelled rows, `dev_share` the share of these that is held out where no dev file is given.
+    `warnings` are sentences for the user.
     """
 
     labelled: list[Any]
@@ -53,37 +54,41 @@ class DistilData:
 def read_distil_data(
     task: Task[Any], recipe: DistilRecipe, teachers: Sequence[TaskTeacher], file: "AnswerFile | None" = None
 ) -> DistilData:
-    """All files of a recipe. Texts that stand in dev or test are not learned from; those of a `file` of
-    answers are its rows.
+    """Reads all files of a recipe. Texts that are also in dev or test are left out of training; with a `file`
+    of answers, its rows are the texts.
 
-    Raises InputError naming file and line, and for labels that the teacher doesn't know; RecipeError where
-    nothing is given to learn from.
+    Raises InputError that names file and line, also for labels that the teacher doesn't know; RecipeError
+    where there is nothing to learn from.
     """
     if file is not None and recipe.texts:
         raise RecipeError(f"{file.path} has the answers to its own texts alone: leave --texts out.")
-    labelled, columns = _labelled(task, recipe, recipe.train_files)
+    labelled, columns = _read_labelled(task, recipe, recipe.train_files)
     task.check_taught(labelled)
-    dev, test = (_labelled(task, recipe, [path] if path else [])[0] for path in (recipe.dev, recipe.test))
-    texts, blank = _texts(task, recipe) if file is None else (file.examples, [])
+    dev, test = (
+        _read_labelled(task, recipe, [path] if path else [])[0] for path in (recipe.dev, recipe.test)
+    )
+    texts, blank = _read_texts(task, recipe) if file is None else (file.examples, [])
     warnings = [*task.left_out]
     if blank:
         warnings.append(
             f"{len(blank):,} of the texts are blank, the first in {blank[0].where}, and were not learned from"
         )
-    known = []  # what teachers learned from, where that is known and still there
+    training_data = []  # of the teachers, where it is known and its files haven't changed
     for teacher in teachers:
         source = TrainedOn.of_folder(teacher.folder)
         if source is not None and source.are_at(source.paths):
-            known.append((teacher, source))
-    # of a teacher's own training file those rows as dev that the teacher held out too
-    own = sorted(sha256(Path(file)) for file in recipe.train_files)  # in any order they are divided alike
+            training_data.append((teacher, source))
+    # where a teacher was trained on the same files, hold out only rows that the teacher held out too
+    hashes = sorted(sha256(Path(file)) for file in recipe.train_files)  # sorted: their order changes nothing
     shares = [
-        each.dev_share for _, each in known if sorted(each.sha256) == own and each.dev_share is not None
+        source.dev_share
+        for _, source in training_data
+        if sorted(source.sha256) == hashes and source.dev_share is not None
     ]
     dev_share = min([recipe.dev_share, *shares])
     if not dev and labelled:
         labelled, dev = hold_out(task, labelled, dev_share)
-    texts, left_out = _fresh(task, texts, labelled, [*dev, *test], answered=file is not None)
+    texts, left_out = _remove_known(task, texts, labelled, [*dev, *test], answered=file is not None)
     if left_out:
         warnings.append(f"{left_out:,} of the texts stand in dev or test too, and were not learned from")
     unlabelled = not dev
@@ -91,9 +96,9 @@ def read_distil_data(
         share = min(recipe.dev_share, _MOST_HELD_OUT / max(len(texts), 1))
         texts, dev = hold_out(task, texts, share)
     if not (labelled or texts) or not dev:
-        learned = describe_files(recipe.train or recipe.texts or recipe.teacher)
+        files = describe_files(recipe.train or recipe.texts or recipe.teacher)
         raise InputError(
-            f"{learned} has too few rows to learn from and to hold some out as dev. Give more, or a file of "
+            f"{files} has too few rows to learn from and to hold some out as dev. Give more, or a file of "
             "its own with --dev."
         )
     if len(dev) < FEW_ROWS:
@@ -101,41 +106,43 @@ def read_distil_data(
     for name, path, examples in (("dev", recipe.dev, dev), ("test", recipe.test, test)):
         if path is not None and recipe.train:
             warnings += shared_with_train(task, labelled, examples, name, describe_files(recipe.train))
-    warnings += _known_to_teachers(task, known, {"dev": [] if unlabelled else dev, "test": test})
+    warnings += _seen_by_teachers(task, training_data, {"dev": [] if unlabelled else dev, "test": test})
     written = None if file is None else file.answers_to(texts)
     parts = labelled, texts, written, dev, unlabelled, test or None
     return DistilData(*parts, columns, dev_share, tuple(warnings))
 
 
-def _texts(task: Task[Any], recipe: DistilRecipe) -> tuple[list[Any], list[Any]]:
-    """Those with a text, and those without, which have no answer."""
+def _read_texts(task: Task[Any], recipe: DistilRecipe) -> tuple[list[Any], list[Any]]:
+    """The examples of the recipe's texts: those with a text, and those whose text is blank."""
     if not recipe.texts and not recipe.train:
         raise RecipeError("There is nothing to learn from: give --texts, labelled rows as --train, or both.")
-    found = [
+    examples = [
         example
         for path in recipe.texts
         for example in task.for_file(Path(path), recipe.settings).read(path, labelled=False)
     ]
-    keeps = getattr(task.settings, "missing", "refuse") == "keep"
-    filled = [example for example in found if keeps or task.has_text(example)]
-    if found and not any(text.strip() for example in filled for text in task.texts(example)):
+    keeps_blank = getattr(task.settings, "missing", "refuse") == "keep"
+    filled = [example for example in examples if keeps_blank or task.has_text(example)]
+    if examples and not any(text.strip() for example in filled for text in task.texts(example)):
         raise InputError(f"{', '.join(recipe.texts)}: every text is empty. Is --text the right column?")
-    kept = {id(example) for example in filled}
-    return filled, [example for example in found if id(example) not in kept]
+    filled_ids = {id(example) for example in filled}
+    return filled, [example for example in examples if id(example) not in filled_ids]
 
 
-def _known_to_teachers(
-    task: Task[Any], known: Sequence[tuple[TaskTeacher, TrainedOn]], judged: Mapping[str, Sequence[Any]]
+def _seen_by_teachers(
+    task: Task[Any],
+    training_data: Sequence[tuple[TaskTeacher, TrainedOn]],
+    evaluated: Mapping[str, Sequence[Any]],
 ) -> list[str]:
-    """Rows that a teacher has learned by heart say little about others."""
+    """Warnings about dev and test rows that a teacher was trained on, where its score is too good."""
     warnings = list[str]()
-    for teacher, source in known:
+    for teacher, source in training_data:
         try:
             rows = source.rows(reading_columns(teacher.task, {}), source.paths)
         except InputError as error:
             warnings.append(f"what {teacher.folder} learned from can't be read as it was: {error}")
             continue
-        for name, examples in judged.items():
+        for name, examples in evaluated.items():
             shared = shared_texts(map(task.texts, rows), map(task.texts, examples))
             if shared:
                 warnings.append(
@@ -143,11 +150,11 @@ def _known_to_teachers(
                     f"learned from, in {source.name}: there it is better, and surer, than elsewhere, and so "
                     f"is a student chosen by them. Give other rows with --{name}"
                 )
-    return list(dict.fromkeys(warnings))  # teachers often learn from one file
+    return list(dict.fromkeys(warnings))  # several teachers are often trained on the same file
 
 
 def data_hashes(recipe: DistilRecipe) -> dict[str, str]:
-    """The SHA-256 of each file that a distillation was made from."""
+    """The SHA-256 of each file that a distillation reads, by its role."""
     others = {"dev": recipe.dev, "test": recipe.test}
     others |= {f"texts {number}": path for number, path in enumerate(recipe.texts, 1)}
     if is_answer_file(recipe.teacher):
@@ -155,47 +162,50 @@ def data_hashes(recipe: DistilRecipe) -> dict[str, str]:
     return file_hashes(recipe.train_files, others)
 
 
-def _labelled(
+def _read_labelled(
     task: Task[Any], recipe: DistilRecipe, paths: Sequence[str]
 ) -> tuple[list[Any], dict[str, Any]]:
-    """The rows of files, and the columns that they were read from. The task gets the names of the student's
-    own columns, where they are given by number.
+    """The labelled rows of files, and the columns that they were read from. Where columns are given by
+    number, the task gets their names.
     """
     if not paths:
         return [], {}
     reader = task.for_file(Path(paths[0]), recipe.settings)
     examples = reader.read_files(paths)
     reader.check(examples)
-    own = task.settings.model_dump()
-    named = {
-        role: name for role, name in reader.named_columns.items() if own[role] == recipe.settings.get(role)
+    settings = task.settings.model_dump()
+    names = {
+        role: name
+        for role, name in reader.named_columns.items()
+        if settings[role] == recipe.settings.get(role)
     }
-    task.named_columns = named | dict(task.named_columns)  # those of train come first
+    task.named_columns = names | dict(task.named_columns)  # train is read first, and its names stay
     columns = {*TaskSettings.model_fields, "missing"} - {"max_length", "stride"}
     return examples, reader.settings.model_dump(include=columns)
 
 
-def _fresh(
+def _remove_known(
     task: Task[Any], texts: Sequence[Any], labelled: Sequence[Any], held: Sequence[Any], *, answered: bool
 ) -> tuple[list[Any], int]:
-    """Each once, without those that have a label; and how many are left out because they are `held` back.
-    Where the texts are `answered`, each is a row with an answer of its own, and all of them count.
+    """The distinct texts that are neither among the `labelled` rows nor among those `held` out, and the
+    number left out for the latter reason. Where the texts are `answered`, each row has an answer of its own,
+    and repeated texts stay.
 
-    The same text beside other columns is another example, but is held back as the text is.
+    The same text with other columns is another example, but is held out with the text.
     """
 
-    def read(example: Any) -> tuple[str, ...]:
+    def text_key(example: Any) -> tuple[str, ...]:
         return tuple(task.identity(example))
 
-    def identity(example: Any) -> tuple[Any, ...]:
-        return (*read(example), getattr(example, "columns", ()))
+    def example_key(example: Any) -> tuple[Any, ...]:
+        return (*text_key(example), getattr(example, "columns", ()))
 
-    known = set(map(identity, labelled))
-    measured = set(map(read, held))
-    once = texts if answered else {identity(example): example for example in texts}.values()
-    fresh = [example for example in once if identity(example) not in known]
-    kept = [example for example in fresh if read(example) not in measured]
-    return kept, len(fresh) - len(kept)
+    labelled_keys = set(map(example_key, labelled))
+    held_keys = set(map(text_key, held))
+    distinct = texts if answered else {example_key(example): example for example in texts}.values()
+    unlabelled = [example for example in distinct if example_key(example) not in labelled_keys]
+    remaining = [example for example in unlabelled if text_key(example) not in held_keys]
+    return remaining, len(unlabelled) - len(remaining)
 
 
 # -- a file of answers --------------------------------------------------------------------------------
@@ -203,8 +213,8 @@ def _fresh(
 
 @dataclass(frozen=True)
 class AnswerFile:
-    """`examples` have the answers for labels; `answers` are what is learned of them, None of a row where the
-    label is all there is.
+    """A file of answers as a teacher. `examples` are its rows with the answers as labels; `answers` are the
+    outputs to learn, None for a row that has only a label.
     """
 
     path: Path
@@ -213,13 +223,13 @@ class AnswerFile:
     answers: list[Outputs | None]
 
     def answers_to(self, examples: Sequence[Any]) -> list[Outputs | None]:
-        """Of some of them, in their order."""
-        place = {id(example): number for number, example in enumerate(self.examples)}
-        return [self.answers[place[id(example)]] for example in examples]
+        """The answers to some of the file's examples, in the order of these."""
+        index_of = {id(example): index for index, example in enumerate(self.examples)}
+        return [self.answers[index_of[id(example)]] for example in examples]
 
 
 def is_answer_file(teachers: Sequence[str]) -> bool:
-    """Whether what teaches is a file. Raises RecipeError for one among several teachers."""
+    """Whether the teacher is a file of answers. Raises RecipeError for a file among several teachers."""
     files = [name for name in teachers if Path(name).is_file()]
     if files and len(teachers) > 1:
         raise RecipeError(
@@ -230,56 +240,60 @@ def is_answer_file(teachers: Sequence[str]) -> bool:
 
 
 def read_answer_file(path: Path, name: str | None, settings: Mapping[str, Any]) -> AnswerFile:
-    """The rows of a file, read as the task of this `name` reads labelled ones.
+    """Reads a file of answers as labelled rows of the task `name`.
 
-    Raises RecipeError without a name, InputError naming file and line for what is no answer.
+    Raises RecipeError without a name, InputError that names file and line for what isn't an answer.
     """
     if name is None:
         raise RecipeError(
             f"{path} is a file of answers: say with --task what they answer, as classification."
         )
-    kind = find_task(name)
-    task = kind(check(kind.Settings, dict(settings), name))
+    task_class = find_task(name)
+    task = task_class(check(task_class.Settings, dict(settings), name))
     examples = task.read_files([path])
     task.fit(examples)
     answers: list[Outputs | None] = [None] * len(examples)
     if task.has_probabilities:
-        answers = _soft_answers(task, path, examples)
+        answers = _read_probabilities(task, path, examples)
     return AnswerFile(path, task, examples, answers)
 
 
-def _soft_answers(task: Task[Any], path: Path, examples: Sequence[Any]) -> list[Outputs | None]:
-    """The head's outputs that would have a file's probabilities; none in a file without any."""
+def _read_probabilities(task: Task[Any], path: Path, examples: Sequence[Any]) -> list[Outputs | None]:
+    """The outputs of a head that would give the file's probabilities; None for each row without them."""
     layout = task.settings.model_dump(include={"format", "header", "encoding"})
-    of_rows = {"format": layout["format"], "encoding": layout["encoding"]}
-    if are_lines(path, **of_rows):
+    file_format = {"format": layout["format"], "encoding": layout["encoding"]}
+    if are_lines(path, **file_format):
         return [None] * len(examples)
-    objects = are_objects(path, **of_rows)
-    names = read_keys(path, **of_rows) if objects else read_column_names(path, **layout)
+    has_keys = are_objects(path, **file_format)
+    names = read_keys(path, **file_format) if has_keys else read_column_names(path, **layout)
     if _PROBABILITIES not in names:
         return [None] * len(examples)
     rows = read_rows(path, [], optional=[_PROBABILITIES], **layout)
     first = next((row for row in rows if row.values[0] is not None), None)
-    if first is not None and isinstance(named := first.values[0], Mapping):
-        if missing := sorted(set(task.labels) - set(named)):
+    if first is not None and isinstance(probabilities := first.values[0], Mapping):
+        if missing := sorted(set(task.labels) - set(probabilities)):
             raise InputError(
                 f"{first.where}: the probabilities lack the label {missing[0]!r}, which occurs in the file."
             )
-        task.labels = tuple(named)  # labels that are nowhere the likeliest too
-    by_place = {row.where: row.values[0] for row in rows}  # of rows that were left out nobody asks
-    return [_as_answer(task, by_place[example.where], example.where) for example in examples]
+        task.labels = tuple(probabilities)  # also labels that are the likeliest of no row
+    by_location = {row.where: row.values[0] for row in rows}
+    return [_output_of(task, by_location[example.where], example.where) for example in examples]
 
 
-def _as_answer(task: Task[Any], found: Any, where: str) -> Outputs | None:
-    """The head's output that would have these probabilities."""
-    if found is None:
+def _output_of(task: Task[Any], probabilities: Any, where: str) -> Outputs | None:
+    """The output of a head that would give these probabilities; None for None. Raises InputError for a value
+    that isn't a probability of each label.
+    """
+    if probabilities is None:
         return None
-    values = found.values() if isinstance(found, Mapping) and set(found) == set(task.labels) else ()
-    numbers = [each for each in values if isinstance(each, int | float) and not isinstance(each, bool)]
-    shares = [each for each in numbers if math.isfinite(each) and 0 <= each <= 1]
+    has_labels = isinstance(probabilities, Mapping) and set(probabilities) == set(task.labels)
+    values = probabilities.values() if has_labels else ()
+    numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
+    shares = [number for number in numbers if math.isfinite(number) and 0 <= number <= 1]
     if len(shares) < len(task.labels):
         raise InputError(
             f"{where}: expected the probability of each of the {len(task.labels)} labels, from 0 to 1; found "
-            f"{shown(found)}."
+            f"{shown(probabilities)}."
         )
-    return task.answer_of(np.clip([found[label] for label in task.labels], _LEAST, 1 - _LEAST).tolist())
+    shares = [probabilities[label] for label in task.labels]
+    return task.answer_of(np.clip(shares, _LEAST, 1 - _LEAST).tolist())

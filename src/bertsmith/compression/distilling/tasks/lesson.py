@@ -1,9 +1,9 @@
-"""A fine-tuned model's answers become a smaller model: labelled rows and texts → answers → student → figures.
+"""Distils fine-tuned models: labelled rows and texts → the teachers' answers → student → figures.
 
 out/recipe.toml    the resolved recipe      out/student/      the student's run: log, checkpoints, best
-out/answers/       what the teacher says    out/alone/        the run of the same student on the labels alone
+out/answers/       the teachers' outputs    out/alone/        the run of the same student on the labels alone
 out/results.json   every figure             out/model/        the student, which transformers opens too
-out/report.html    the same to look at
+out/report.html    the report
 """
 
 import json
@@ -44,7 +44,7 @@ from bertsmith.training.run_folder import require_same_data
 
 @dataclass(frozen=True)
 class TaskStudent:
-    """A student by its best weights, and what it was measured on."""
+    """The student with its best weights, its results, and the splits it was measured on."""
 
     model: TaskModel
     results: Results
@@ -53,8 +53,8 @@ class TaskStudent:
 
 @dataclass(frozen=True)
 class TaskLesson:
-    """Fulfils `Lesson` for teachers of a task: their answers are what is learned. `recipe` has what was
-    chosen for this student; `show` makes a progress bar of a title.
+    """The `Lesson` of teachers of a task, whose answers are learned. `recipe` has values for all settings;
+    `show` opens a progress bar with a title.
     """
 
     run: Run[DistilRecipe]
@@ -65,11 +65,14 @@ class TaskLesson:
 
     @classmethod
     def open(cls, run: Run[DistilRecipe], answers: Path, show: Show) -> "TaskLesson":
-        """`answers` is the folder where they are kept. Raises InputError, RecipeError and ModelError."""
+        """Opens the session, with `answers` as the folder of cached answers, and completes the recipe.
+
+        Raises InputError, RecipeError and ModelError.
+        """
         session = DistilSession.open(run.recipe, run.machine, answers)
-        steps, shape = session.steps_per_epoch(run.recipe), session.config
-        recipe = run.recipe.completed(shape.hidden_size, shape.num_hidden_layers, steps)
-        recipe.as_finetuning().resolved(steps, recipe.seed)  # refuses
+        steps, config = session.steps_per_epoch(run.recipe), session.config
+        recipe = run.recipe.completed(config.hidden_size, config.num_hidden_layers, steps)
+        recipe.as_finetuning().resolved(steps, recipe.seed)  # raises for settings that don't fit together
         require_room_to_save(session.empty(recipe), run.out)
         hashes = session.hashes(recipe)
         require_same_data(run.out, hashes)
@@ -77,31 +80,33 @@ class TaskLesson:
 
     @property
     def own_task(self) -> type[Task[Any]] | None:
-        """As the student is opened: not as it was taught."""
+        """The class by which the finished student is opened: the task itself, not `TaughtTask`."""
         return self.recipe.own_task
 
     def learn(self) -> TaskStudent:
-        """The teachers are asked, the student begun, trained and measured."""
+        """Collects the teachers' answers, then starts, trains and measures the student."""
         session = self.session
         answers = session.written
         if answers is None:
             answers = list(self._ask(session.train.examples, "texts to learn from").answers)
-        exams = self._exams()
-        taught, examples = session.taught(answers, self.recipe.soft_weight)
-        model = session.begin(self.recipe, taught, examples)
-        restart = self._train(self.recipe, taught, model, examples, exams["dev"].split, STUDENT)
-        model = self._best(session.task, session.empty(self.recipe), STUDENT)
+        exams = self._make_exams()
+        taught_task, examples = session.taught(answers, self.recipe.soft_weight)
+        model = session.begin(self.recipe, taught_task, examples)
+        restart = self._train(self.recipe, taught_task, model, examples, exams["dev"].split, STUDENT)
+        model = self._restore_best(session.task, session.empty(self.recipe), STUDENT)
         return TaskStudent(model, measure(session, model, restart, exams), exams)
 
     def save(self, student: TaskStudent, folder: Path) -> None:
-        """The student with where it comes from: recipe, teachers, metrics, the data, by their hashes."""
+        """Writes the student with its provenance: recipe, metrics, and the hashes of teachers and data."""
         session, results = self.session, student.results
         recipe = json.loads(self.recipe.model_dump_json(exclude_none=True))
         provenance = {
             "recipe": recipe | {"dev_share": session.data.dev_share},
-            "teachers": [{"model": str(each.folder), "sha256": each.sha256} for each in session.teachers],
+            "teachers": [
+                {"model": str(teacher.folder), "sha256": teacher.sha256} for teacher in session.teachers
+            ],
             "layers": [layer + 1 for layer in session.source.layers],
-            "metrics": json_value({name: each.model for name, each in results.evaluations.items()}),
+            "metrics": json_value({name: split.model for name, split in results.evaluations.items()}),
             "sha256": dict(self.hashes),
             "columns": dict(session.data.columns),
             "method": "distil",
@@ -110,7 +115,9 @@ class TaskLesson:
         save_task_model(folder, student.model, session.task, session.tokenizer, provenance, overwrite=True)
 
     def report(self, student: TaskStudent) -> DistilResults:
-        """What the teacher brought, and what the student saves; the first process writes it."""
+        """Trains the student alone for comparison, compares scores and costs, and writes the report (first
+        process only).
+        """
         session, out = self.session, self.run.out
         alone = self._learn_alone(student.exams) if self.recipe.compare and session.data.labelled else {}
         results = compare(session, out / "model", student.results, student.exams, alone)
@@ -120,29 +127,30 @@ class TaskLesson:
         return results
 
     def _ask(self, examples: Sequence[Any], what: str) -> TeacherAnswers:
-        """The teachers' answers, by the first rank alone: the others then find them."""
-        said = None
+        """The teachers' answers. The first rank computes them; the others then read them from the cache."""
+        answers = None
         if self.run.is_first:
             with self.show(f"Teacher: {what}") as progress:
-                said = self.session.ask(examples, progress)
+                answers = self.session.ask(examples, progress)
         wait()
-        return said or self.session.ask(examples)
+        return answers or self.session.ask(examples)
 
-    def _exams(self) -> dict[str, Exam]:
-        """dev, and test where there is one."""
+    def _make_exams(self) -> dict[str, Exam]:
+        """The evaluations by name: dev, and test where there is one."""
         session, exams = self.session, dict[str, Exam]()
         task, data = session.task, session.data
         for name, examples in (("dev", data.dev), ("test", data.test)):
             if examples is None:
                 continue
-            said, figures = None, Metrics()
+            answers, teacher_metrics = None, Metrics()
             if session.teachers:
-                said = self._ask(examples, name)
-                if name == "dev" and data.dev_is_unlabelled:  # its labels are the teacher's
-                    examples = [task.as_label(*each) for each in zip(examples, said.predictions, strict=True)]
+                answers = self._ask(examples, name)
+                pairs = zip(examples, answers.predictions, strict=True)
+                if name == "dev" and data.dev_is_unlabelled:  # the teacher's predictions become its labels
+                    examples = [task.as_label(example, prediction) for example, prediction in pairs]
                 else:
-                    figures = task.metrics(said.predictions, examples)
-            exams[name] = Exam(encode_examples(task, examples, session.tokenizer), said, figures)
+                    teacher_metrics = task.metrics(answers.predictions, examples)
+            exams[name] = Exam(encode_examples(task, examples, session.tokenizer), answers, teacher_metrics)
         return exams
 
     def _train(
@@ -154,8 +162,8 @@ class TaskLesson:
         dev: EncodedExamples,
         name: str,
     ) -> Restart:
-        """To the last step, or until dev gets no better; a finished run is not repeated. The best weights lie
-        in the folder `name` of the run.
+        """Trains to the last step, or until dev no longer improves; a finished training isn't repeated. Its
+        log and its best weights are in the folder `name` of the run.
         """
         run, folder = self.run, self.run.out / name
         if run.resume and (folder / "restart.json").exists():
@@ -163,8 +171,8 @@ class TaskLesson:
         steps = steps_of_epoch(task, examples, recipe.batch_size)
         settings = recipe.as_finetuning().resolved(steps, recipe.seed)
         facts = run_facts(model, model.config, f"{len(examples):,} examples", run.machine)
-        taught = "from its teacher" if name == STUDENT else "without a teacher"
-        observer = run.observer(f"{task.name.capitalize()} {taught}", facts, settings, folder)
+        teaching = "from its teacher" if name == STUDENT else "without a teacher"
+        observer = run.observer(f"{task.name.capitalize()} {teaching}", facts, settings, folder)
         parts = task, model, examples, dev, settings, run.machine, folder, observer
         training = TaskRun(*parts, resumable=True, measure_first=True, progress=observer.evaluating)
         elapsed = training.run_watched(observer, run.resume)
@@ -176,15 +184,15 @@ class TaskLesson:
         wait()
         return restart
 
-    def _best(self, task: Task[Any], model: TaskModel, name: str) -> TaskModel:
-        """The model with the best weights of a run, ready to be used."""
+    def _restore_best(self, task: Task[Any], model: TaskModel, name: str) -> TaskModel:
+        """The model with the best weights of the training `name`, ready for use."""
         Best(self.run.out / name / "best", task.main_metric).restore(model)
         model.head.finish()
         task.bind(model.head)
         return model.to(self.run.machine.device)
 
     def _learn_alone(self, exams: dict[str, Exam]) -> dict[str, Metrics]:
-        """What the same student learns of the labels without a teacher, as a fine-tuning would have it."""
+        """Fine-tunes the same student on the labels without a teacher; its metrics by evaluation."""
         session, recipe = self.session, self.recipe
         labelled, source = session.data.labelled, session.before
         assert source is not None
@@ -194,9 +202,9 @@ class TaskLesson:
         start_head(task, model, examples)
         dev = exams["dev"].split
         steps = recipe.epochs * session.steps_per_epoch(recipe)
-        own = recipe.alone(steps, steps_of_epoch(task, examples, recipe.batch_size))
-        self._train(own, task, model, examples, dev, ALONE)
-        model = self._best(task, begin_student(source, task, recipe.seed, recipe.dropout), ALONE)
+        alone = recipe.alone(steps, steps_of_epoch(task, examples, recipe.batch_size))
+        self._train(alone, task, model, examples, dev, ALONE)
+        model = self._restore_best(task, begin_student(source, task, recipe.seed, recipe.dropout), ALONE)
         task.calibrate(outputs_of(model, dev.encoded), dev.examples, dev.encoded)
         figures = dict[str, Metrics]()
         for name, exam in exams.items():

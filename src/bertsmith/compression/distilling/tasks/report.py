@@ -1,4 +1,4 @@
-"""`report.html` of a distillation: the student beside its teacher, what it saves, where it errs."""
+"""`report.html` of a distillation: the student's scores and costs beside its teacher's, and its errors."""
 
 import shlex
 from collections.abc import Callable, Mapping
@@ -31,10 +31,10 @@ def write_distil_report(
 
 
 def render_distil(out: Path, recipe: DistilRecipe, results: DistilResults, hashes: Mapping[str, str]) -> str:
-    """The page as text. What comes from data, such as texts and labels, is escaped."""
+    """The page as HTML, with texts, labels and all other data escaped."""
     student, task = results.student, results.student.task
     logs = [read_log(out / name) for name in (STUDENT, ALONE)[: 2 if results.alone else 1]]
-    teachers = " and ".join(each.removesuffix("/model") for each in recipe.teacher)
+    teachers = " and ".join(name.removesuffix("/model") for name in recipe.teacher)
     agreement = ", ".join(f"{value:.4f} on {name}" for name, value in results.agreement.items())
     if agreement:
         metric = figures.metric_name(results.metric)
@@ -48,12 +48,12 @@ def render_distil(out: Path, recipe: DistilRecipe, results: DistilResults, hashe
         f"{results.texts:,} texts",
         headline=_headline(results),
         warnings=results.warnings,
-        compared=[_compared(results, name) for name in student.evaluations],
+        compared=[_compare_scores(results, name) for name in student.evaluations],
         agreement=agreement,
         labels_of_teacher=results.labels_of_teacher,
-        saving=_saving(results),
+        saving=_compare_costs(results),
         alone=bool(results.alone),
-        settings=tables.settings(_plain(recipe), _plain(_usual(recipe))),
+        settings=tables.settings(_as_values(recipe), _as_values(_default_recipe(recipe))),
         command=command(recipe),
         environment=run_environment(recipe.seed, logs, hashes),
         **shown_results(student, logs),
@@ -61,7 +61,7 @@ def render_distil(out: Path, recipe: DistilRecipe, results: DistilResults, hashe
 
 
 def command(recipe: DistilRecipe) -> str:
-    """What to type to get this run again."""
+    """The shell command that repeats this run."""
     words = ["bertsmith", "distil", *recipe.teacher]
     for name, paths in (("texts", recipe.texts), ("train", recipe.train)):
         for path in paths:
@@ -73,32 +73,32 @@ def command(recipe: DistilRecipe) -> str:
         layers = (recipe.layers,) if isinstance(recipe.layers, int) else recipe.layers
         words += ["--layers", ",".join(map(str, layers))]
     words += ["--out", "runs/again"]
-    usual = dict(tables.flatten(_plain(_usual(recipe))))
-    for name, value in (*tables.flatten(_plain(recipe)), *recipe.settings.items()):
+    defaults = dict(tables.flatten(_as_values(_default_recipe(recipe))))
+    for name, value in (*tables.flatten(_as_values(recipe)), *recipe.settings.items()):
         if value is None or name in _FILES:
             continue
-        if usual.get(name) != value or name in CHOSEN:
+        if defaults.get(name) != value or name in CHOSEN:
             words.append(f"{name}={as_override(value)}")
     return shlex.join(words)
 
 
-def _usual(recipe: DistilRecipe) -> DistilRecipe:
+def _default_recipe(recipe: DistilRecipe) -> DistilRecipe:
     return DistilRecipe(teacher=recipe.teacher, texts=recipe.texts, train=recipe.train, out=recipe.out)
 
 
-def _plain(recipe: DistilRecipe) -> dict[str, Any]:
+def _as_values(recipe: DistilRecipe) -> dict[str, Any]:
     return recipe.model_dump(mode="json", exclude={*MADE_FROM_EPOCHS, "settings"})
 
 
 def _headline(results: DistilResults) -> list[tuple[str, str]]:
-    """The figures to remember, the most telling first."""
+    """The tiles at the top of the page, (what it is, figure), the most important first."""
     metric, student, saving = results.metric, results.student, results.saving
     tiles = []
     for name, evaluation in student.evaluations.items():
-        said = f"{figures.metric_name(metric)} on {name}, ± standard error"
-        tiles.append((said, figures.figure(metric, evaluation.model[metric], student.standard_errors[name])))
-        if (kept := results.share_kept(name)) is not None:
-            tiles.append((f"of the teacher's on {name}", formatting.percent(kept)))
+        title = f"{figures.metric_name(metric)} on {name}, ± standard error"
+        tiles.append((title, figures.figure(metric, evaluation.model[metric], student.standard_errors[name])))
+        if (share := results.share_kept(name)) is not None:
+            tiles.append((f"of the teacher's on {name}", formatting.percent(share)))
     if results.alone:
         alone = results.alone[student.judge][metric]
         tiles.append((f"without the teacher, on {student.judge}", figures.figure(metric, alone)))
@@ -109,21 +109,22 @@ def _headline(results: DistilResults) -> list[tuple[str, str]]:
     return [*tiles, ("of training", formatting.duration(student.restarts[0].seconds))]
 
 
-def _compared(results: DistilResults, name: str) -> tables.Table:
-    """A file's figures: the student, its teacher, the student alone, and the baselines."""
+def _compare_scores(results: DistilResults, name: str) -> tables.Table:
+    """The table of an evaluation's metrics: the student, its teacher, the student alone, and the
+    baselines.
+    """
     evaluation, error = results.student.evaluations[name], results.student.standard_errors[name]
     names = list(evaluation.model)
     rows = []
-    for who, found in results.beside(name).items():
-        cells = [formatting.score(found.get(each)) for each in names]
-        if who == "the student" and error is not None:
-            place = names.index(results.metric)
-            cells[place] += f" ± {error:.4f}"
-        rows.append([who, *cells])
+    for system, metrics in results.beside(name).items():
+        cells = [formatting.score(metrics.get(metric)) for metric in names]
+        if system == "the student" and error is not None:
+            cells[names.index(results.metric)] += f" ± {error:.4f}"
+        rows.append([system, *cells])
     return tables.Table(f"{name}: {evaluation.rows:,} rows", ["", *map(figures.metric_name, names)], rows)
 
 
-def _saving(results: DistilResults) -> tables.Table:
+def _compare_costs(results: DistilResults) -> tables.Table:
     saving = results.saving
     student, teacher = saving.student, saving.teacher
     shown: dict[str, Callable[[Cost], str]] = {

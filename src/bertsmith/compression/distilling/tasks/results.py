@@ -1,8 +1,8 @@
-"""A student measured, and what its distillation brought: it stands beside its teacher, and beside itself
-without one; and what it saves, in parameters, bytes and the time of a text, taken in turn with the teacher.
+"""Measures a student: its scores beside its teacher's and beside those of the same student without a teacher,
+and its costs beside the teacher's: parameters, bytes, and the time of a text, timed by turns.
 
 out/results.json            every figure
-out/predictions/dev.jsonl   what the student says of each row, with the right answer
+out/predictions/dev.jsonl   the student's prediction of each row, with the right answer
 """
 
 import math
@@ -32,14 +32,14 @@ from bertsmith.training.log import json_value
 
 STUDENT, ALONE = "student", "alone"  # folders of the two runs
 _ROUNDS = 5
-_FEW = 8  # texts, to see how long one takes
+_FEW = 8  # texts that are timed first, to choose how many a round has
 _MOST_TEXTS, _MOST_ALONE = 256, 16
-_MOST_SECONDS = 2.0  # of a teacher's round: fewer texts, where it would take longer
+_MOST_SECONDS = 2.0  # of a teacher's round; a slow teacher gets fewer texts
 
 
 class Cost(NamedTuple):
-    """Of one model, or of an ensemble together. Seconds of a text among many, and of one that comes alone:
-    medians of rounds.
+    """The cost of one model, or of all models of an ensemble together: parameters, bytes of weights, and the
+    median seconds of a text among many and of one alone.
     """
 
     parameters: int
@@ -50,8 +50,9 @@ class Cost(NamedTuple):
 
 @dataclass(frozen=True)
 class CostComparison:
-    """Shares are the student's of the teacher's: of times the median over rounds that alternate. Without a
-    teacher, whose answers came in a file, there are none.
+    """The costs of student and teacher. `share` and `share_alone` are the student's time as a share of the
+    teacher's, for a text among many and for one alone: medians over alternating rounds. With a file of
+    answers there is no teacher, and the shares are NaN.
     """
 
     student: Cost
@@ -60,53 +61,61 @@ class CostComparison:
     share_alone: float = math.nan
 
 
-def measure_saving(
+def compare_costs(
     teachers: Sequence[TaskTeacher],
     student: TaskTeacher,
-    asked: Sequence[Sequence[EncodedExample]],
-    heard: Sequence[EncodedExample],
+    teacher_inputs: Sequence[Sequence[EncodedExample]],
+    student_inputs: Sequence[EncodedExample],
 ) -> CostComparison:
-    """On the same examples: `asked` as each of the teachers reads them, `heard` as the student does."""
-    few = min(len(heard), _FEW)
-    slower = _together(teachers, asked, few) or _together([student], [heard], few)
-    count = max(min(len(heard), _MOST_TEXTS, int(few * _MOST_SECONDS / slower)), 1)
-    lone = min(count, _MOST_ALONE)
-    together, alone = list[tuple[float, float]](), list[tuple[float, float]]()
+    """Times teachers and student by turns on the same examples, encoded for each teacher and for
+    the student.
+    """
+    few = min(len(student_inputs), _FEW)
+    seconds = _time_together(teachers, teacher_inputs, few) or _time_together(
+        [student], [student_inputs], few
+    )
+    count = max(min(len(student_inputs), _MOST_TEXTS, int(few * _MOST_SECONDS / seconds)), 1)
+    count_alone = min(count, _MOST_ALONE)
+    together, alone = list[tuple[float, float]](), list[tuple[float, float]]()  # (teacher, student) by round
     for _ in range(_ROUNDS):
-        pair = _together(teachers, asked, count), _together([student], [heard], count)
-        together.append((pair[0] / count, pair[1] / count))
-        alone.append((_alone(teachers, asked, lone), _alone([student], [heard], lone)))
-    ours = _cost([student], [each[1] for each in together], [each[1] for each in alone])
+        teacher_seconds = _time_together(teachers, teacher_inputs, count)
+        student_seconds = _time_together([student], [student_inputs], count)
+        together.append((teacher_seconds / count, student_seconds / count))
+        teacher_alone = _time_alone(teachers, teacher_inputs, count_alone)
+        alone.append((teacher_alone, _time_alone([student], [student_inputs], count_alone)))
+    student_cost = _sum_cost([student], [times[1] for times in together], [times[1] for times in alone])
     if not teachers:
-        return CostComparison(ours)
+        return CostComparison(student_cost)
     return CostComparison(
-        ours,
-        _cost(teachers, [each[0] for each in together], [each[0] for each in alone]),
-        statistics.median(student / teacher for teacher, student in together),
-        statistics.median(student / teacher for teacher, student in alone),
+        student_cost,
+        _sum_cost(teachers, [times[0] for times in together], [times[0] for times in alone]),
+        statistics.median(student_time / teacher_time for teacher_time, student_time in together),
+        statistics.median(student_time / teacher_time for teacher_time, student_time in alone),
     )
 
 
-def _together(
+def _time_together(
     models: Sequence[TaskTeacher], encoded: Sequence[Sequence[EncodedExample]], count: int
 ) -> float:
-    """Seconds of so many texts, one model after the other."""
-    begun = time.perf_counter()
+    """Seconds of the first `count` texts in batches, one model after the other; 0 without models."""
+    start = time.perf_counter()
     for model, texts in zip(models, encoded, strict=True):
         outputs_of(model.model, texts[:count])
-    return time.perf_counter() - begun if models else 0.0
+    return time.perf_counter() - start if models else 0.0
 
 
-def _alone(models: Sequence[TaskTeacher], encoded: Sequence[Sequence[EncodedExample]], count: int) -> float:
-    """Seconds of a text."""
-    begun = time.perf_counter()
-    for number in range(count):
+def _time_alone(
+    models: Sequence[TaskTeacher], encoded: Sequence[Sequence[EncodedExample]], count: int
+) -> float:
+    """Mean seconds of one text, over the first `count` texts, each in a batch of its own."""
+    start = time.perf_counter()
+    for index in range(count):
         for model, texts in zip(models, encoded, strict=True):
-            outputs_of(model.model, [texts[number]])
-    return (time.perf_counter() - begun) / count
+            outputs_of(model.model, [texts[index]])
+    return (time.perf_counter() - start) / count
 
 
-def _cost(models: Sequence[TaskTeacher], seconds: Sequence[float], alone: Sequence[float]) -> Cost:
+def _sum_cost(models: Sequence[TaskTeacher], seconds: Sequence[float], alone: Sequence[float]) -> Cost:
     from safetensors import safe_open
 
     parameters = size = 0
@@ -122,22 +131,23 @@ def _cost(models: Sequence[TaskTeacher], seconds: Sequence[float], alone: Sequen
 
 @dataclass(frozen=True)
 class Exam:
-    """What a student is measured on: its examples, what the teachers say of them, and the teachers' figures.
-    There are none of the last where their answers are the labels, and neither where answers stand in a file.
+    """The examples that a student is measured on, the teachers' answers to them, and the teachers' metrics.
+    With a file of answers there are no teachers' answers; the metrics are empty then, and where the teachers'
+    answers serve as labels.
     """
 
     split: EncodedExamples
-    said: TeacherAnswers | None
-    teacher: Metrics
+    answers: TeacherAnswers | None
+    teacher_metrics: Metrics
 
 
 def measure(session: DistilSession, model: TaskModel, restart: Restart, exams: Mapping[str, Exam]) -> Results:
-    """Calibrates the student on dev, and measures it there and, once, on test."""
+    """Calibrates the student on dev and evaluates it there and, if there is one, on test."""
     task, data, dev = session.task, session.data, exams["dev"].split
     figures = task.calibrate(outputs_of(model, dev.encoded), dev.examples, dev.encoded)
     evaluations = {
-        name: evaluate(task, outputs_of(model, each.split.encoded), data.labelled or None, each.split)
-        for name, each in exams.items()
+        name: evaluate(task, outputs_of(model, exam.split.encoded), data.labelled or None, exam.split)
+        for name, exam in exams.items()
     }
     return Results(task, (restart,), 0, evaluations, figures, data.warnings, len(data.labelled))
 
@@ -149,21 +159,25 @@ def compare(
     exams: Mapping[str, Exam],
     alone: dict[str, Metrics],
 ) -> "DistilResults":
-    """The finished student in `folder` beside its teachers, and beside itself trained `alone`."""
+    """Compares the finished student in `folder` with its teachers, and with the same student
+    trained `alone`.
+    """
     task, dev, agreement = session.task, exams["dev"].split, dict[str, float]()
-    for name, each in exams.items():
-        if each.said is not None and task.answers_are_labels:
-            pairs = zip(each.split.examples, each.said.predictions, strict=True)
+    for name, exam in exams.items():
+        if exam.answers is not None and task.answers_are_labels:
+            pairs = zip(exam.split.examples, exam.answers.predictions, strict=True)
             labelled = [task.as_label(example, prediction) for example, prediction in pairs]
             agreement[name] = task.metrics(student.evaluations[name].predictions, labelled)[task.main_metric]
-    opened = TaskTeacher.open(str(folder), type(task), session.machine.device)
-    asked = [encode_examples(each.task, dev.examples, each.tokenizer).encoded for each in session.teachers]
+    finished = TaskTeacher.open(str(folder), type(task), session.machine.device)
+    teacher_inputs = [
+        encode_examples(teacher.task, dev.examples, teacher.tokenizer).encoded for teacher in session.teachers
+    ]
     return DistilResults(
         student=student,
-        teacher={name: each.teacher for name, each in exams.items() if each.teacher},
+        teacher={name: exam.teacher_metrics for name, exam in exams.items() if exam.teacher_metrics},
         alone=alone,
         agreement=agreement,
-        saving=measure_saving(session.teachers, opened, asked, dev.encoded),
+        saving=compare_costs(session.teachers, finished, teacher_inputs, dev.encoded),
         texts=len(session.data.texts),
         labels_of_teacher=session.data.dev_is_unlabelled,
     )
@@ -171,9 +185,10 @@ def compare(
 
 @dataclass(frozen=True)
 class DistilResults:
-    """`student`: its figures beside baselines. By evaluation (dev, test): the `teacher`'s figures, those of
-    the student trained `alone` on the labels, and the `agreement`, the student's main metric with the
-    teacher's answers for labels. Where nobody labelled anything, dev's labels are the teacher's.
+    """Every figure of a distillation. `student` has the student's results and baselines. By evaluation (dev,
+    test): the `teacher`'s metrics, those of the student trained `alone` on the labels, and the `agreement`,
+    the student's main metric with the teacher's predictions as labels. `labels_of_teacher`: dev has no labels
+    but the teacher's.
     """
 
     student: Results
@@ -189,33 +204,38 @@ class DistilResults:
         return self.student.task.main_metric
 
     def share_kept(self, name: str) -> float | None:
-        """The student's score as a share of the teacher's, in the evaluation of this name."""
-        theirs = self.teacher.get(name, {}).get(self.metric)
-        return self.student.evaluations[name].model[self.metric] / theirs if theirs else None
+        """The student's score as a share of the teacher's on dev or test; None without the
+        teacher's score.
+        """
+        teacher_score = self.teacher.get(name, {}).get(self.metric)
+        return self.student.evaluations[name].model[self.metric] / teacher_score if teacher_score else None
 
     def beside(self, name: str) -> dict[str, Metrics]:
-        """By what tables call them, the figures of an evaluation: the student's, the teacher's, those without
-        a teacher, and the baselines'.
+        """The metrics of an evaluation under the names that tables show: student, teacher, student without a
+        teacher, and baselines.
         """
         evaluation = self.student.evaluations[name]
-        found = {"the student": evaluation.model, "its teacher": self.teacher.get(name)}
-        found["without the teacher"] = self.alone.get(name)
-        return {who: figures for who, figures in found.items() if figures} | evaluation.baselines
+        metrics = {
+            "the student": evaluation.model,
+            "its teacher": self.teacher.get(name),
+            "without the teacher": self.alone.get(name),
+        }
+        return {system: values for system, values in metrics.items() if values} | evaluation.baselines
 
     def sentences(self) -> list[str]:
-        """What was kept, and what is saved, in words."""
-        found, saving = [], self.saving
+        """Lines for the screen: the share of the score that was kept, and the costs."""
+        lines, saving = [], self.saving
         for name in self.student.evaluations:
-            kept, agreement = self.share_kept(name), self.agreement.get(name)
-            parts = [] if kept is None else [f"{kept:.1%} of the teacher's {self.metric}"]
+            share, agreement = self.share_kept(name), self.agreement.get(name)
+            parts = [] if share is None else [f"{share:.1%} of the teacher's {self.metric}"]
             parts += [] if agreement is None else [f"agreement with it {agreement:.4f} ({self.metric})"]
-            found += [f"{name}: {', '.join(parts)}"] if parts else []
+            lines += [f"{name}: {', '.join(parts)}"] if parts else []
         student, teacher = saving.student, saving.teacher
         if teacher is None:
             millis = f"{1e3 * student.seconds:.2f} ms, alone {1e3 * student.alone:.2f} ms"
-            return [*found, f"parameters {student.parameters / 1e6:.1f} M, time of a text {millis}"]
+            return [*lines, f"parameters {student.parameters / 1e6:.1f} M, time of a text {millis}"]
         return [
-            *found,
+            *lines,
             f"parameters {student.parameters / 1e6:.1f} M of {teacher.parameters / 1e6:.1f} M, "
             f"{formatting.bytes(student.bytes)} of {formatting.bytes(teacher.bytes)}",
             f"time of a text {1e3 * student.seconds:.2f} ms of {1e3 * teacher.seconds:.2f} ms "
@@ -225,19 +245,19 @@ class DistilResults:
 
     @property
     def warnings(self) -> list[str]:
-        """Sentences on what to mistrust."""
-        found = list(self.student.warnings)
-        for name, alone in self.alone.items():
-            ours, theirs = self.student.evaluations[name].model[self.metric], alone[self.metric]
-            if theirs >= ours:
-                found.append(
-                    f"on {name} the same student without a teacher has {self.metric} {theirs:.4f}, with one "
-                    f"{ours:.4f}: the teacher brings nothing here. More texts would help it most"
+        """The student's warnings, and a sentence for each evaluation in which the teacher doesn't help."""
+        sentences = list(self.student.warnings)
+        for name, metrics in self.alone.items():
+            score, alone = self.student.evaluations[name].model[self.metric], metrics[self.metric]
+            if alone >= score:
+                sentences.append(
+                    f"on {name} the same student without a teacher has {self.metric} {alone:.4f}, with one "
+                    f"{score:.4f}: the teacher brings nothing here. More texts would help it most"
                 )
-        return found
+        return sentences
 
     def record(self) -> dict[str, Any]:
-        """results.json."""
+        """The content of results.json: plain values, scores as shares of 1, times in seconds."""
         own = {
             "teacher": self.teacher,
             "without_teacher": self.alone,
@@ -257,7 +277,7 @@ class DistilResults:
 
 
 def write_distil_results(out: Path, results: DistilResults) -> None:
-    """results.json and the predictions of each evaluation."""
+    """Writes results.json, and the predictions of each evaluation as JSON lines."""
     write_json(out / "results.json", results.record())
     (out / "predictions").mkdir(exist_ok=True)
     task = results.student.task

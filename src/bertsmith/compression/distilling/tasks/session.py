@@ -1,5 +1,5 @@
-"""What a distillation of a task works with: teachers and their answers to everything, the student's task and
-its data.
+"""The session of a task's distillation: the teachers and their answers, the student's task, model
+and data.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ from bertsmith.tasks.task_model import TaskModel
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.machine import Machine
 
-_LOOKED_AT = 100  # examples
+_CHECKED_EXAMPLES = 100
 _OTHER_PIECES = (
     "The student must read the same pieces of a text as its teacher, which answers for each: choose a "
     "--student of the same vocabulary, and leave max_length as it is."
@@ -44,7 +44,7 @@ _FROM_TEACHER = (
 
 @dataclass(frozen=True)
 class TeacherAnswers:
-    """What the teachers say of some examples: `answers` to be learned, and their `predictions`."""
+    """The teachers' answers to some examples: soft `answers` to be learned, and decoded `predictions`."""
 
     answers: list[Outputs]
     predictions: list[Prediction]
@@ -52,9 +52,10 @@ class TeacherAnswers:
 
 @dataclass(frozen=True)
 class DistilSession:
-    """`task` and `config` are the student's; `data` has `train`'s examples, labelled rows first. Nothing was
-    answered yet. There are no `teachers` where the answers stand in a file. `before` is where the same
-    student without a teacher begins, None where it isn't asked for.
+    """All that a distillation works with. `task`, `config` and `tokenizer` are the student's; `train` has the
+    encoded examples to learn from, labelled rows first. With a file of answers there are no `teachers`.
+    `cache` is the folder of the teachers' outputs. `before` is the source of the same student without a
+    teacher, None where none is trained.
     """
 
     teachers: list[TaskTeacher]
@@ -71,7 +72,9 @@ class DistilSession:
 
     @classmethod
     def open(cls, recipe: DistilRecipe, machine: Machine, cache: Path) -> "DistilSession":
-        """Reads, checks and encodes: refuses what can't be learned before anything is computed."""
+        """Opens the teachers, reads and encodes the data, and checks that all fit together, before anything
+        is computed. Raises InputError, RecipeError and ModelError.
+        """
         teachers, file = list[TaskTeacher](), None
         if is_answer_file(recipe.teacher):
             file = read_answer_file(Path(recipe.teacher[0]), recipe.task, recipe.settings)
@@ -83,8 +86,8 @@ class DistilSession:
         source = StudentSource.of(recipe, teachers)
         if file is not None:
             choose_pooling(task, source.folder)
-        begun = begin_student(source, task, recipe.seed)  # refuses what can't be begun
-        tokenizer = load_own_tokenizer(source.folder, begun.config)
+        student = begin_student(source, task, recipe.seed)  # raises where the student can't be made
+        tokenizer = load_own_tokenizer(source.folder, student.config)
         data = read_distil_data(task, recipe, teachers, file)
         if teachers and data.dev_is_unlabelled and not task.answers_are_labels:
             raise RecipeError(f"{task.name} can't be judged by a teacher: give labelled rows with --dev.")
@@ -97,36 +100,39 @@ class DistilSession:
         encode_examples(task, [*data.dev, *(data.test or ())], tokenizer)  # refuses a cell that can't be read
         for teacher in teachers:
             _require_same_pieces(teacher, train)
-        soft_loss = task.distillation_loss(recipe.temperature, begun.head)
-        found = teachers, task, soft_loss, source, begun.config, tokenizer, data, train, machine, cache
-        return cls(*found, before)
+        soft_loss = task.distillation_loss(recipe.temperature, student.head)
+        config = student.config
+        return cls(teachers, task, soft_loss, source, config, tokenizer, data, train, machine, cache, before)
 
     def hashes(self, recipe: DistilRecipe) -> dict[str, str]:
-        """The SHA-256 of all that the student is made from: files, teachers and a model to begin with."""
-        found = data_hashes(recipe) | {f"teacher {n}": each.sha256 for n, each in enumerate(self.teachers, 1)}
-        return found if recipe.student is None else found | {"student": hash_of(self.source.folder)}
+        """The SHA-256 of every input of the student: data files, teachers, and the model of
+        `recipe.student`.
+        """
+        hashes = data_hashes(recipe)
+        hashes |= {f"teacher {number}": teacher.sha256 for number, teacher in enumerate(self.teachers, 1)}
+        return hashes if recipe.student is None else hashes | {"student": hash_of(self.source.folder)}
 
     @property
     def written(self) -> list[Outputs | None] | None:
-        """The answers to all of `train` that stand in a file: none to rows that have a label."""
+        """The answers of a file of answers to all of `train`, None for labelled rows; None without a file."""
         data = self.data
         return None if data.written is None else [*[None] * len(data.labelled), *data.written]
 
     def ask(self, examples: Sequence[Any], progress: Progress | None = None) -> TeacherAnswers:
-        """The teachers' answers, from the cache where it has them; the predictions of several teachers are
-        those of one, by the mean of their thresholds.
+        """The teachers' answers, from the cache where it has them. Several teachers' outputs are averaged,
+        and decoded with the mean of their thresholds.
         """
         outputs, encoded, teachers = [], [], [teacher.task for teacher in self.teachers]
         for teacher in self.teachers:
             encoded.append(encode_examples(teacher.task, examples, teacher.tokenizer).encoded)
             outputs.append(cached_outputs(teacher, encoded[-1], self.cache, progress))
-        each = [
-            [self.soft_loss.answer(answer) for answer in task.teach(own)]
-            for task, own in zip(teachers, outputs, strict=True)
+        answers_by_teacher = [
+            [self.soft_loss.answer(answer) for answer in task.teach(teacher_outputs)]
+            for task, teacher_outputs in zip(teachers, outputs, strict=True)
         ]
         if self.teachers[0].model.head.per_row:
-            _require_alike(each)
-        answers = [self.soft_loss.together(several) for several in zip(*each, strict=True)]
+            _require_same_lengths(answers_by_teacher)
+        answers = [self.soft_loss.together(several) for several in zip(*answers_by_teacher, strict=True)]
         if len(teachers) == 1:
             return TeacherAnswers(answers, list(teachers[0].decode(outputs[0], examples, encoded[0])))
         task, scaled = teachers[0].as_student({}), answers
@@ -135,39 +141,40 @@ class DistilSession:
         return TeacherAnswers(answers, list(task.decode(scaled, examples, encoded[0])))
 
     def steps_per_epoch(self, recipe: DistilRecipe) -> int:
-        """How many batches of the recipe's size an epoch is divided into."""
+        """The number of batches of the recipe's size in an epoch."""
         unanswered = taught_examples(self.train, [None] * len(self.train))
         return steps_of_epoch(TaughtTask(self.task, self.soft_loss, 1.0), unanswered, recipe.batch_size)
 
     def taught(
         self, answers: Sequence[Outputs | None], soft_weight: float
     ) -> tuple[TaughtTask, EncodedExamples]:
-        """The task with a teacher, and what is learned from. Raises RecipeError where teacher and student
-        don't read the same rows.
+        """The task with its teacher's loss, and the examples with the teacher's answers.
+
+        Raises RecipeError where teacher and student divide a text into different tokens and answer for each.
         """
         if known := [answer for answer in answers if answer is not None]:
             self.soft_loss.begin(known)
             self.task.begin_student(known)
         examples = taught_examples(self.train, answers)
         if self.teachers and self.teachers[0].model.head.per_row:
-            targets = [each.target for each in examples.encoded]
+            targets = [example.target for example in examples.encoded]
             if any(len(target.answer) != sum(target.rows) for target in targets):
                 raise RecipeError(_OTHER_PIECES)
         return TaughtTask(self.task, self.soft_loss, soft_weight), examples
 
     def begin(self, recipe: DistilRecipe, taught: TaughtTask, examples: EncodedExamples) -> TaskModel:
-        """The student before its first step, its head the best for what it has of layers."""
+        """The student before its first step, with its head fitted to the features of its untrained layers."""
         model = self.empty(recipe).to(self.machine.device)
         start_head(taught, model, examples)
         return model
 
     def empty(self, recipe: DistilRecipe) -> TaskModel:
-        """A student to put weights into."""
+        """The student as `begin_student` makes it, on the CPU."""
         return begin_student(self.source, self.task, recipe.seed, recipe.dropout)
 
 
-def _require_alike(answers: Sequence[Sequence[Outputs]]) -> None:
-    """Of several teachers that answer for each word or piece."""
+def _require_same_lengths(answers: Sequence[Sequence[Outputs]]) -> None:
+    """Raises RecipeError where teachers that answer for each word or token read different ones."""
     for several in zip(*answers, strict=True):
         if len({len(answer) for answer in several}) > 1:
             raise RecipeError(
@@ -177,10 +184,14 @@ def _require_alike(answers: Sequence[Sequence[Outputs]]) -> None:
 
 
 def _require_same_pieces(teacher: TaskTeacher, train: EncodedExamples) -> None:
-    """By some examples, before the teacher is asked for all."""
+    """Raises RecipeError where a teacher that answers for each word or token reads others than the student.
+    Checked on some examples, before the teacher answers all.
+    """
     if not teacher.model.head.per_row:
         return
-    theirs = encode_examples(teacher.task, train.examples[:_LOOKED_AT], teacher.tokenizer).encoded
-    for one, other in zip(theirs, train.encoded, strict=False):
-        if sum(len(each.rows) for each in one.windows) != sum(len(each.rows) for each in other.windows):
+    encoded = encode_examples(teacher.task, train.examples[:_CHECKED_EXAMPLES], teacher.tokenizer).encoded
+    for one, other in zip(encoded, train.encoded, strict=False):
+        if sum(len(window.rows) for window in one.windows) != sum(
+            len(window.rows) for window in other.windows
+        ):
             raise RecipeError(_OTHER_PIECES)

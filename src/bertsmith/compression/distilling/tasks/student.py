@@ -1,4 +1,4 @@
-"""What a distillation begins with: some of a model's layers under the task's head."""
+"""The student before its training: some of a model's layers and the task's head."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -27,9 +27,9 @@ from bertsmith.text.tokens.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class StudentSource:
-    """Where a student's layers come from: the `folder` of the teacher, or of another model. `layers`, counted
-    from 0, `width` and the neurons of `feed_forward` parts (None: in proportion to the width) are what is
-    kept of it; `takes_head`: it has the task's head, which is kept too.
+    """Where a student's first weights come from: the `folder` of the teacher or of another model, the indices
+    of the `layers` to take, from 0, the student's `width` and `feed_forward` neurons (None: in proportion to
+    the width). `takes_head`: the model's head is of the same task, and is taken too.
     """
 
     folder: Path
@@ -40,8 +40,10 @@ class StudentSource:
 
     @classmethod
     def of(cls, recipe: DistilRecipe, teachers: Sequence[TaskTeacher]) -> "StudentSource":
-        """As the recipe says. Raises RecipeError where it names no model beside a file of answers, and for
-        layers that aren't there, ModelError for a static table, which has none.
+        """The source that the recipe names, by default the first teacher.
+
+        Raises RecipeError for layers that don't exist, and where there is neither a teacher nor a `student`;
+        ModelError for a static table, which has no layers.
         """
         if recipe.student is not None:
             folder = locate_model(recipe.student).folder
@@ -54,10 +56,10 @@ class StudentSource:
         is_teacher, count, layers = recipe.student is None, config.num_hidden_layers, recipe.layers
         if layers is None:
             layers = max(count // 2, 1) if is_teacher else count
-        named = (layers,) if isinstance(layers, int) else layers
-        if not named or min(named) < 1 or max(named) > count:
+        numbers = (layers,) if isinstance(layers, int) else layers
+        if not numbers or min(numbers) < 1 or max(numbers) > count:
             raise RecipeError(
-                f"layers = {', '.join(map(str, named))}, but the model to begin with has {count}: choose "
+                f"layers = {', '.join(map(str, numbers))}, but the model to begin with has {count}: choose "
                 f"from 1 to {count}."
             )
         if isinstance(layers, int):
@@ -67,49 +69,52 @@ class StudentSource:
         return cls(folder, chosen, recipe.width or config.hidden_size, recipe.feed_forward, is_teacher)
 
     def before(self, task: Task[Any], recipe: DistilRecipe, tokenizer: Tokenizer) -> "StudentSource":
-        """With the layers of the encoder that the teacher was fine-tuned from, where that is here and reads
-        the same pieces: of a teacher with a pruned vocabulary, rows of the table would be those of other
-        pieces. Else with the teacher's own.
+        """The source of the same student without a teacher: the layers of the encoder that the teacher was
+        fine-tuned from, where that is at hand and has the student's vocabulary (a teacher with a pruned
+        vocabulary has another); otherwise the teacher's own layers, without its head.
         """
-        own = replace(self, takes_head=False)
+        without_head = replace(self, takes_head=False)
         folder = encoder_before(self.folder) if self.takes_head else None
         if folder is None:
-            return own
-        found = replace(own, folder=folder)
+            return without_head
+        before = replace(without_head, folder=folder)
         try:
             if read_own_tokenizer(folder).sha256 != tokenizer.sha256:
-                return own
-            begin_student(found, task, recipe.seed)
-        except BertsmithError:  # older models don't say which weights it had: another one may lie there now
-            return own
-        return found
+                return without_head
+            begin_student(before, task, recipe.seed)
+        except BertsmithError:  # old models don't record their encoder's hash: another one may be there now
+            return without_head
+        return before
 
 
 def begin_student(
     source: StudentSource, task: Task[Any], seed: int, dropout: float | None = None
 ) -> TaskModel:
-    """The same weights for the same seed. Raises ModelError, and RecipeError where it can't read as much as
-    the teacher.
+    """Makes the student from its source; the same seed gives the same weights.
+
+    Raises ModelError, and RecipeError where the student has fewer positions than the task's texts need.
     """
     torch.manual_seed(seed)
-    taught = load_task_model(source.folder, type(task))[0] if source.takes_head else None
-    whole = load_encoder(source.folder) if taught is None else taught.encoder
+    teacher = load_task_model(source.folder, type(task))[0] if source.takes_head else None
+    full_encoder = load_encoder(source.folder) if teacher is None else teacher.encoder
     config = student_config(
-        whole.config, width=source.width, kept=source.layers, feed_forward=source.feed_forward
+        full_encoder.config, width=source.width, kept=source.layers, feed_forward=source.feed_forward
     )
-    encoder = make_student(whole, config, source.layers)
+    encoder = make_student(full_encoder, config, source.layers)
     if task.settings.max_length > config.max_length:
         raise RecipeError(
             f"Texts are read to {task.settings.max_length} tokens, but the student has positions for "
             f"{config.max_length}: choose another --student, or max_length={config.max_length}."
         )
     model = TaskModel(encoder, task.head(config))
-    if taught is not None and config.hidden_size == taught.config.hidden_size:  # what both heads have
-        theirs, own = taught.head.state_dict(), model.head.state_dict()
-        fitting = {
-            name: theirs[name] for name in own if name in theirs and theirs[name].shape == own[name].shape
+    if teacher is not None and config.hidden_size == teacher.config.hidden_size:
+        teacher_state, state = teacher.head.state_dict(), model.head.state_dict()
+        shared = {
+            name: teacher_state[name]
+            for name in state
+            if name in teacher_state and teacher_state[name].shape == state[name].shape
         }
-        model.head.load_state_dict(own | dict(model.head.taken_over(fitting)))
+        model.head.load_state_dict(state | dict(model.head.taken_over(shared)))
     if dropout is not None:
         for module in model.modules():
             if isinstance(module, Dropout):
@@ -118,8 +123,8 @@ def begin_student(
 
 
 def start_head(task: Task[Any], model: TaskModel, examples: EncodedExamples) -> None:
-    """The head's last layer begins with the best by the task's own loss on frozen layers, where it is linear
-    in features.
+    """Fits the head's last layer to the task's loss on the features of the frozen encoder, where the head is
+    linear in features; other heads stay as they are.
     """
     probe = LinearProbe.of(task, model, examples)
     if probe is not None:

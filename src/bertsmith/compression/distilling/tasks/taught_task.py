@@ -1,4 +1,4 @@
-"""A task whose examples have a teacher: the loss is how far the student is from it, and from the labels.
+"""A task with a teacher: its loss is the student's distance from the teacher's answers and from the labels.
 
 E examples, R rows.
 """
@@ -21,11 +21,11 @@ from bertsmith.tasks.teaching import AuxiliaryTask
 
 
 class TaughtTask(AuxiliaryTask):
-    """Fulfils the contract with the task's own head. `soft_weight` is the teacher's share in the loss of an
-    example that has a label; of one without, the teacher has all of it.
+    """Wraps a task, with the task's own head, for training with a teacher. `soft_weight` is the teacher's
+    share in the loss of a labelled example; the loss of an unlabelled one is the teacher's alone.
 
-    A task whose own loss compares examples with each other, while the distillation's doesn't (re-ranking by
-    lists), is taught by the teacher alone.
+    The labels are ignored where the task's own loss compares examples with each other and the distillation's
+    loss doesn't (re-ranking by lists).
     """
 
     def __init__(self, task: Task[Any], soft_loss: DistillationLoss, soft_weight: float) -> None:
@@ -50,10 +50,10 @@ class TaughtTask(AuxiliaryTask):
         self._per_row = head.per_row
 
     def make_batches(self, targets: Sequence[DistillationTarget], order: Ints, batch_size: int) -> list[Ints]:
-        """As the task does where the soft loss compares the examples of a batch."""
+        """The task's own batches where the soft loss compares the examples of a batch."""
         if not self.needs_global_batch:
             return super().make_batches(targets, order, batch_size)
-        return self._task.make_batches([each.gold for each in targets], order, batch_size)
+        return self._task.make_batches([target.gold for target in targets], order, batch_size)
 
     def count(self, targets: Sequence[DistillationTarget]) -> float:
         return self._soft_loss.count(targets)
@@ -62,13 +62,13 @@ class TaughtTask(AuxiliaryTask):
         return self.losses(outputs, targets).sum()
 
     def losses(self, outputs: Tensor, targets: Sequence[DistillationTarget]) -> Tensor:
-        """(E,) each example's part; where the task's own loss is a sum alone, the first of those it sums has
-        all of it.
+        """The loss of each example (E,). A task's own loss is only known as a sum over several examples: it
+        is added to the first of them.
         """
-        answered = np.array([each.answer is not None for each in targets])
-        labelled = np.array([each.labelled for each in targets])
+        answered = np.array([target.answer is not None for target in targets])
+        labelled = np.array([target.labelled for target in targets])
         weight = self._soft_weight
-        found = torch.zeros(len(targets), device=outputs.device)
+        total = torch.zeros(len(targets), device=outputs.device)
         for part, chosen, share in (
             (self._soft_loss.losses, answered & ~labelled, 1.0),
             (self._soft_loss.losses, answered & labelled, weight),
@@ -76,36 +76,37 @@ class TaughtTask(AuxiliaryTask):
             (self._hard, labelled & ~answered, 1.0),
         ):
             if share and chosen.any():
-                losses = share * part(*self._some(outputs, targets, chosen)).float()
-                found = found.index_add(0, to_device(np.flatnonzero(chosen), outputs.device), losses)
-        return found
+                losses = share * part(*self._select(outputs, targets, chosen)).float()
+                total = total.index_add(0, to_device(np.flatnonzero(chosen), outputs.device), losses)
+        return total
 
     def _hard(self, outputs: Tensor, targets: Sequence[DistillationTarget]) -> Tensor:
-        gold = [each.gold for each in targets]
+        gold = [target.gold for target in targets]
         if self.needs_global_batch:
             return self._task.losses(outputs, gold)
         first = torch.zeros(len(gold), device=outputs.device)
         first[0] = 1.0
         return first * self._task.loss(outputs, gold)
 
-    def _some(
+    def _select(
         self, outputs: Tensor, targets: Sequence[DistillationTarget], chosen: Bools
     ) -> tuple[Tensor, list[DistillationTarget]]:
-        """What belongs to these examples (E,)."""
+        """The outputs and targets of the chosen examples (E,)."""
         if chosen.all():
             return outputs, list(targets)
-        kept = np.repeat(chosen, [sum(each.rows) for each in targets]) if self._per_row else chosen
-        rows = to_device(np.flatnonzero(kept), outputs.device)
+        mask = np.repeat(chosen, [sum(target.rows) for target in targets]) if self._per_row else chosen
+        rows = to_device(np.flatnonzero(mask), outputs.device)
         return outputs.index_select(0, rows), [targets[number] for number in np.flatnonzero(chosen).tolist()]
 
 
 def taught_examples(split: EncodedExamples, answers: Sequence[Outputs | None]) -> EncodedExamples:
-    """The examples with what the teacher says of each as a part of their targets. A pair of retrieval has a
-    target of its own, by which batches are made, though nobody has said that it is right.
+    """The examples with the teacher's answers added to their targets; None for an example without
+    an answer.
     """
-    encoded = []
-    for example, each, answer in zip(split.examples, split.encoded, answers, strict=True):
-        rows = tuple(len(window.rows) for window in each.windows)
-        labelled = each.target is not None and getattr(example, "labelled", True)
-        encoded.append(replace(each, target=DistillationTarget(each.target, answer, rows, labelled)))
-    return EncodedExamples(split.examples, encoded)
+    taught = []
+    for example, encoded, answer in zip(split.examples, split.encoded, answers, strict=True):
+        rows = tuple(len(window.rows) for window in encoded.windows)
+        # an unlabelled pair of retrieval has a target all the same, by which batches are made
+        labelled = encoded.target is not None and getattr(example, "labelled", True)
+        taught.append(replace(encoded, target=DistillationTarget(encoded.target, answer, rows, labelled)))
+    return EncodedExamples(split.examples, taught)

@@ -1,4 +1,4 @@
-"""A fine-tuned model that teaches: its outputs are computed once, and kept."""
+"""A fine-tuned model as a teacher, and the cache of its outputs on disk."""
 
 import hashlib
 from collections.abc import Sequence
@@ -28,13 +28,13 @@ from bertsmith.text.files.columns import listed
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 _FILES = ("*.safetensors", "bertsmith.json", "config.json", "tokenizer.json", "vocab.txt")
-_SHARD_TOKENS = 1 << 17  # some seconds of a small teacher on two cores
-_LONGEST_KEY = 16
+_SHARD_TOKENS = 1 << 17  # a small teacher computes a shard in some seconds on two cores
+_KEY_LENGTH = 16
 
 
 @dataclass(frozen=True)
 class TaskTeacher:
-    """`model` is packed for inference. `sha256` is that of all files which decide what it answers."""
+    """A fine-tuned model prepared for inference. `sha256` covers all files that its outputs depend on."""
 
     folder: Path
     model: TaskModel
@@ -44,35 +44,39 @@ class TaskTeacher:
 
     @classmethod
     def open(cls, name: str, task: type[Task[Any]] | None, device: torch.device) -> "TaskTeacher":
-        """By path, alias or hub name; `task` for a task of one's own. Raises as `Predictor.load` does."""
+        """Opens a model by path, alias or hub name; `task` is the class of a task of one's own. Raises as
+        `Predictor.load` does.
+        """
         folder = locate_model(name).folder
-        model, saved = load_task_model(folder, task)
-        opened = saved.as_teacher()
-        if opened is not saved:  # neither head has weights
-            model = TaskModel(model.encoder, opened.head(model.config))
+        model, saved_task = load_task_model(folder, task)
+        teacher_task = saved_task.as_teacher()
+        if teacher_task is not saved_task:  # its head is another one; neither of the two has weights
+            model = TaskModel(model.encoder, teacher_task.head(model.config))
         engine = start_engine(model, folder, device)
-        return cls(folder, model, opened, engine.tokenizer, hash_of(folder))
+        return cls(folder, model, teacher_task, engine.tokenizer, hash_of(folder))
 
     def outputs(self, encoded: Sequence[EncodedExample], progress: Progress | None = None) -> list[Outputs]:
-        """The head's, of each example (C,), (R, C), or (T, H) without what fills it up."""
+        """The head's outputs of each example: (C,), (R, C) for a head of rows, or (T, H) for one of texts,
+        without padding.
+        """
         outputs = outputs_of(self.model, encoded, progress=progress)
         if not self.model.head.per_text:
             return outputs
-        texts = (1 + max(window.text for window in each.windows) for each in encoded)
+        texts = (1 + max(window.text for window in example.windows) for example in encoded)
         return [output[:count] for output, count in zip(outputs, texts, strict=True)]
 
 
 def open_teachers(names: Sequence[str], task: str | None, device: torch.device) -> list[TaskTeacher]:
-    """Raises RecipeError where they don't answer the same question."""
-    kind = None if task is None else find_task(task)
-    teachers = [TaskTeacher.open(name, kind, device) for name in names]
+    """Opens the teachers. Raises RecipeError where their tasks, labels, scales or columns differ."""
+    task_class = None if task is None else find_task(task)
+    teachers = [TaskTeacher.open(name, task_class, device) for name in names]
     first = teachers[0].task
     for name, teacher in zip(names[1:], teachers[1:], strict=True):
         other = teacher.task
         if other.name != first.name or other.labels != first.labels:
             raise RecipeError(
-                f"The teachers must answer the same question: {names[0]} does {_described(first)}, {name} "
-                f"{_described(other)}. Leave one out."
+                f"The teachers must answer the same question: {names[0]} does {_describe(first)}, {name} "
+                f"{_describe(other)}. Leave one out."
             )
         if other.activation != first.activation:  # outputs are averaged before it
             raise RecipeError(
@@ -90,13 +94,13 @@ def open_teachers(names: Sequence[str], task: str | None, device: torch.device) 
 
 
 def hash_of(folder: Path) -> str:
-    """SHA-256 of a model's files, by name."""
+    """The SHA-256 of a model folder's files and their names."""
     paths = sorted({path for pattern in _FILES for path in folder.glob(pattern)})
     lines = "".join(f"{path.name} {sha256(path)}\n" for path in paths)
     return hashlib.sha256(lines.encode()).hexdigest()
 
 
-def _described(task: Task[Any]) -> str:
+def _describe(task: Task[Any]) -> str:
     shown = ", ".join(task.labels[:4]) + (", …" if len(task.labels) > 4 else "")
     return f"{task.name} ({shown})" if shown else task.name
 
@@ -104,40 +108,41 @@ def _described(task: Task[Any]) -> str:
 def cached_outputs(
     teacher: TaskTeacher, encoded: Sequence[EncodedExample], folder: Path, progress: Progress | None = None
 ) -> list[Outputs]:
-    """The teacher's outputs of each example, from `folder` where it has them. A damaged shard is computed
-    again.
+    """The teacher's outputs of each example, from `folder` where it has them. A missing or damaged shard is
+    computed.
     """
-    own = folder / key_of(teacher, encoded)
-    make_folder(own)
-    found: list[Outputs] = []
-    shard_of = [before // _SHARD_TOKENS for before in accumulate((e.tokens for e in encoded), initial=0)][:-1]
+    cache = folder / key_of(teacher, encoded)
+    make_folder(cache)
+    all_outputs: list[Outputs] = []
+    tokens_before = [*accumulate((example.tokens for example in encoded), initial=0)][:-1]
+    shard_of = [tokens // _SHARD_TOKENS for tokens in tokens_before]
     starts = [n for n in range(len(encoded)) if n == 0 or shard_of[n] != shard_of[n - 1]]
     for number, (start, end) in enumerate(zip(starts, [*starts[1:], len(encoded)], strict=True)):
-        path = own / f"{number:05d}.safetensors"
-        outputs = _read(path, end - start)
+        path = cache / f"{number:05d}.safetensors"
+        outputs = _read_shard(path, end - start)
         if outputs is None:
             outputs = teacher.outputs(encoded[start:end])
-            atomic_write(path, _as_bytes(outputs))
-        found += outputs
+            atomic_write(path, _shard_bytes(outputs))
+        all_outputs += outputs
         if progress is not None:
             progress(end, len(encoded), "texts")
-    return found
+    return all_outputs
 
 
 def key_of(teacher: TaskTeacher, encoded: Sequence[EncodedExample]) -> str:
-    """Names what was read by whom: all of it that decides an answer."""
+    """The cache's key: a hash of the teacher and of all of the examples' inputs."""
     digest = hashlib.sha256(teacher.sha256.encode())
-    for each in encoded:
-        digest.update(len(each.windows).to_bytes(4, "little"))
-        for window in each.windows:
+    for example in encoded:
+        digest.update(len(example.windows).to_bytes(4, "little"))
+        for window in example.windows:
             for array in (window.token_ids, window.segment_ids, window.rows):
                 _add(digest, array, np.int32)
             digest.update(window.text.to_bytes(4, "little"))
             if window.values is not None:  # patches, whose ids are all alike
                 _add(digest, window.values, np.float32)
-        if each.columns is not None:
-            _add(digest, each.columns, np.float32)
-    return digest.hexdigest()[:_LONGEST_KEY]
+        if example.columns is not None:
+            _add(digest, example.columns, np.float32)
+    return digest.hexdigest()[:_KEY_LENGTH]
 
 
 def _add(digest: "hashlib._Hash", array: npt.NDArray[Any], kind: type[np.generic]) -> None:
@@ -145,18 +150,18 @@ def _add(digest: "hashlib._Hash", array: npt.NDArray[Any], kind: type[np.generic
     digest.update(np.ascontiguousarray(array, kind).tobytes())
 
 
-def _as_bytes(outputs: Sequence[Outputs]) -> bytes:
-    """One array, and the rows of each where these differ."""
-    flat = outputs[0].ndim == 1
-    values = np.stack(outputs) if flat else np.concatenate(outputs)
+def _shard_bytes(outputs: Sequence[Outputs]) -> bytes:
+    """The outputs as safetensors: all in one array, with the number of rows of each where they have rows."""
+    has_rows = outputs[0].ndim > 1
+    values = np.concatenate(outputs) if has_rows else np.stack(outputs)
     tensors = {"values": np.ascontiguousarray(values)}
-    if not flat:
-        tensors["rows"] = np.array([len(each) for each in outputs], np.int64)
+    if has_rows:
+        tensors["rows"] = np.array([len(output) for output in outputs], np.int64)
     return save(tensors)
 
 
-def _read(path: Path, count: int) -> list[Outputs] | None:
-    """None where it isn't there, or isn't whole."""
+def _read_shard(path: Path, count: int) -> list[Outputs] | None:
+    """The `count` outputs of a shard; None where the file is missing or damaged."""
     try:
         tensors = load(path.read_bytes())
     except (OSError, SafetensorError):

@@ -1,5 +1,5 @@
-"""What an encoder has to teach, what of it counts in the loss unless somebody says otherwise, and the shape
-of its student: read from the teacher's folder, before anything is computed.
+"""What a teacher encoder can teach: the losses and their default weights, how it makes vectors, and the shape
+of its student. All of it is read from the teacher's folder before anything is computed.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from bertsmith.compression.distilling.encoders.losses import relation_heads
 from bertsmith.compression.distilling.encoders.objective import SHORTEST, EncoderLosses, TextStream
-from bertsmith.compression.distilling.encoders.student import shape_of
+from bertsmith.compression.distilling.encoders.student import student_shape
 from bertsmith.compression.distilling.recipes import EncoderDistilRecipe
 from bertsmith.data.store import TokenStore
 from bertsmith.data.stream import PretrainingStream
@@ -34,17 +34,17 @@ from bertsmith.tasks.pretraining.pretraining import MaskedLanguageHead
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.inputs import require_room_for_rows
 
-# Soft targets, words and states as 5 : 2 : 1, DistilBERT's published weights, with the words at 1.
+# DistilBERT's published weights of soft targets, words and states, 5 : 2 : 1, scaled to 1 for the words.
 _MASKED_WORDS = {"soft": 2.5, "mlm": 1.0, "states": 0.5}
 _VECTORS = {"vectors": 1.0, "states": 1.0}
 _STATES = {"states": 1.0}
-_OTHER_SHAPE = {"relations": 1.0}  # beside them, where the student is of another width or build
+_OTHER_SHAPE = {"relations": 1.0}  # in addition, where the student has another width or build
 
 
 @dataclass(frozen=True)
 class TeachingPlan:
-    """The teacher as it was read, and what it teaches: the weight of each loss, how it makes a vector of a
-    text, if it does, and the student's shape, `config`.
+    """The teacher's checkpoint and tokenizer, the weight of each loss, its settings for sentence vectors
+    (None where it makes none), and the student's `config`.
     """
 
     folder: Path
@@ -56,17 +56,17 @@ class TeachingPlan:
 
     @classmethod
     def open(cls, recipe: EncoderDistilRecipe) -> "TeachingPlan":
-        """Reads and checks; writes nothing. Raises ModelError and RecipeError."""
+        """Reads the teacher and checks the recipe against it. Raises ModelError and RecipeError."""
         length = recipe.data.sequence_length
         require_room_for_rows(recipe.corpus, length, "data.sequence_length")
         folder = locate_model(recipe.teacher).folder
         checkpoint = read_checkpoint(encoder_folder(folder))
-        teacher, config = checkpoint.config, shape_of(recipe, checkpoint.config)
+        teacher, config = checkpoint.config, student_shape(recipe, checkpoint.config)
         embeds = recipe.dimensions is not None or bool(recipe.loss.vectors) or makes_vectors(folder)
         sentences = read_sentence_settings(folder) if embeds else None
         if sentences is not None:
             refuse_projection(folder, sentences.projection, "a teacher")
-        weights = _weights(recipe, folder, checkpoint, sentences, config)
+        weights = _choose_weights(recipe, folder, checkpoint, sentences, config)
         tokenizer = load_own_tokenizer(encoder_folder(folder), teacher)
         if length > (longest := min(teacher.max_length, config.max_length)):
             raise RecipeError(
@@ -78,49 +78,51 @@ class TeachingPlan:
                 f"loss.teacher_layer is {recipe.loss.teacher_layer}, but the teacher has only "
                 f"{teacher.num_hidden_layers} layers. Choose one of them."
             )
-        found = cls(folder, checkpoint, tokenizer, weights, sentences, config)
-        if recipe.dimensions is not None and recipe.dimensions > found.width:
+        plan = cls(folder, checkpoint, tokenizer, weights, sentences, config)
+        if recipe.dimensions is not None and recipe.dimensions > plan.width:
             raise RecipeError(
-                f"dimensions is {recipe.dimensions}, but the teacher's vectors have {found.width}: choose at "
+                f"dimensions is {recipe.dimensions}, but the teacher's vectors have {plan.width}: choose at "
                 "most as many."
             )
-        taken = 2 + max(map(len, found.prefixes), default=0)
-        if length < taken + SHORTEST:
+        reserved = 2 + max(map(len, plan.prefixes), default=0)
+        if length < reserved + SHORTEST:
             raise RecipeError(
                 f"data.sequence_length is {length}, of which the teacher's prompt and two special tokens "
-                f"take {taken}: hardly any text is left. Make it {taken + SHORTEST} or more."
+                f"take {reserved}: hardly any text is left. Make it {reserved + SHORTEST} or more."
             )
-        return found
+        return plan
 
     @cached_property
     def sha256(self) -> str:
-        """Of the teacher's weights."""
+        """The SHA-256 of the teacher's weights file."""
         return sha256(self.inside / WEIGHTS)
 
     @property
     def inside(self) -> Path:
-        """The folder of the encoder itself."""
+        """The encoder's folder, which may lie inside the teacher's."""
         return encoder_folder(self.folder)
 
     @property
     def masks(self) -> bool:
-        """Whether words are masked."""
+        """Whether a loss needs masked words."""
         return "soft" in self.weights or "mlm" in self.weights
 
     @property
     def pooling(self) -> Pooling:
-        """How vectors of tokens become one of their text."""
+        """How hidden states are pooled to a vector of a text."""
         return "mean" if self.sentences is None else self.sentences.pooling
 
     @property
     def width(self) -> int:
-        """Dimensions of the teacher's vectors."""
-        kept = None if self.sentences is None else self.sentences.truncate_dim
-        return min(self.checkpoint.config.hidden_size, kept or self.checkpoint.config.hidden_size)
+        """The number of dimensions of the teacher's vectors."""
+        truncate_dim = None if self.sentences is None else self.sentences.truncate_dim
+        return min(self.checkpoint.config.hidden_size, truncate_dim or self.checkpoint.config.hidden_size)
 
     @property
     def prefixes(self) -> list[list[int]]:
-        """Token ids of what stands before the texts whose vectors are compared; none where none are."""
+        """The token ids of the prefixes for queries, for documents and for other texts, where vectors of
+        texts are learned; an empty list otherwise.
+        """
         if "vectors" not in self.weights or self.sentences is None:
             return []
         query, document = self.sentences.query_prefix, self.sentences.document_prefix
@@ -128,7 +130,9 @@ class TeachingPlan:
         return [list(self.tokenizer.encode(text).ids) for text in texts]
 
     def stream(self, recipe: EncoderDistilRecipe, store: TokenStore, seed: int) -> PretrainingStream:
-        """Texts where their vectors are compared, else full sequences."""
+        """The stream of training batches: texts where vectors of texts are learned, otherwise full
+        sequences.
+        """
         length = recipe.data.sequence_length
         budget = recipe.data.batch_size * length
         if not (prefixes := self.prefixes):
@@ -136,51 +140,57 @@ class TeachingPlan:
         return TextStream(store, self.tokenizer, seed, False, length, budget, prefixes=prefixes)
 
     def head(self) -> MaskedLanguageHead | None:
-        """The teacher's, as which the student's begins; None where no words are masked, and where the teacher
-        has none.
+        """The teacher's masked-language head. None where it has none, and where no loss needs
+        masked words.
         """
         if not self.masks or "masked_language" not in self.checkpoint.parts:
             return None
         head, prefix = MaskedLanguageHead(self.checkpoint.config), "masked_language."
-        tensors = {name: each for name, each in self.checkpoint.tensors.items() if name.startswith(prefix)}
+        tensors = {
+            name: tensor for name, tensor in self.checkpoint.tensors.items() if name.startswith(prefix)
+        }
         where = f"{self.folder}/{WEIGHTS}"
         load_into(nn.ModuleDict({"masked_language": head}), tensors, self.checkpoint.config, where)
         return head
 
     def encoder(self) -> Bert:
-        """The teacher's own."""
+        """The teacher's encoder, loaded anew with each call."""
         return encoder_of(self.checkpoint, f"{self.folder}/{WEIGHTS}")
 
-    def comparison(self, recipe: EncoderDistilRecipe, projection: Tensor | None) -> EncoderLosses:
-        """Of student and teacher, whose vectors the projection (D, H) brings to fewer dimensions."""
+    def losses(self, recipe: EncoderDistilRecipe, projection: Tensor | None) -> EncoderLosses:
+        """The losses with their settings; `projection` (D, H) brings the teacher's vectors to fewer
+        dimensions.
+        """
         widths = self.checkpoint.config.hidden_size, self.config.hidden_size
         heads = relation_heads(*widths, recipe.loss.relation_heads)
         return EncoderLosses(self.weights, recipe.loss.temperature, heads, self.pooling, projection)
 
 
-def _weights(
+def _choose_weights(
     recipe: EncoderDistilRecipe,
     folder: Path,
     checkpoint: Checkpoint,
     sentences: SentenceSettings | None,
     config: BertConfig,
 ) -> dict[str, float]:
-    """Of each loss that counts. Raises RecipeError where one is asked for that this teacher, or this student,
-    doesn't have.
+    """The weight of each loss that is used: the recipe's, or the default for this teacher and student.
+
+    Raises RecipeError where there is none, and for a loss that the teacher can't give.
     """
     has_words = "masked_language" in checkpoint.parts
     if sentences is not None:
-        usual = dict(_VECTORS)
+        defaults = dict(_VECTORS)
     elif has_words:
-        usual = dict(_MASKED_WORDS)
+        defaults = dict(_MASKED_WORDS)
     else:
-        usual = dict(_STATES)
+        defaults = dict(_STATES)
     if config.hidden_size != checkpoint.config.hidden_size or not is_alike(config, checkpoint.config):
-        usual |= _OTHER_SHAPE
+        defaults |= _OTHER_SHAPE
     weights = {}
     for name in ("soft", "mlm", "states", "relations", "vectors"):
-        given = getattr(recipe.loss, name)
-        weight = usual.get(name, 0.0) if given is None else given
+        weight = getattr(recipe.loss, name)
+        if weight is None:
+            weight = defaults.get(name, 0.0)
         if weight:
             weights[name] = weight
     if not weights:
