@@ -1,4 +1,6 @@
-"""What of a finished encoder is trained on, and what starts anew."""
+"""Prepares a pre-trained encoder for fine-tuning: freezing its lowest layers, re-initialising its top ones,
+and setting its dropout.
+"""
 
 from torch import nn
 
@@ -11,15 +13,13 @@ from bertsmith.model.meta_init import meta_init
 
 
 def freeze(model: Bert, embeddings: bool, lowest: int) -> None:
-    """Leaves the embeddings and the lowest layers as they are, at no cost in the backward pass.
+    """Freezes the embeddings and the `lowest` layers, which then cost nothing in the backward pass.
 
-    Layers are frozen together with all that lies below them, so `lowest` above 0 includes the embeddings: a
-    gradient that had to travel through frozen layers to trained embeddings would cost most of what freezing
-    saves. Since nothing frozen then needs a gradient, autograd records nothing there.
+    A frozen layer implies frozen embeddings: gradients through frozen layers to trained embeddings would cost
+    most of what freezing saves. No frozen part needs a gradient, so that autograd records nothing there.
 
-    Dropout is off in frozen parts for good, whatever `train()` says later: they are fixed functions, and
-    noise on them would only be paid for. (transformers leaves it on.) Raises ModelError for a number of
-    layers which the model doesn't have.
+    Dropout is turned off in frozen parts for good, also after `train()`: they are fixed functions, and noise
+    would only cost time. (transformers leaves it on.) Raises ModelError where the model has fewer layers.
     """
     _check_layers(model, lowest, "freeze the lowest")
     frozen: list[nn.Module] = [model.embeddings] if embeddings or lowest else []
@@ -31,11 +31,11 @@ def freeze(model: Bert, embeddings: bool, lowest: int) -> None:
 
 
 def reinitialise(model: Bert, top: int) -> None:
-    """Draws the top layers and the pooler anew, from torch's generator, as at the start of pre-training.
+    """Re-initialises the `top` layers and the pooler from torch's generator, as at the start of pre-training.
 
-    They are the most specialised for the pre-training task and, with little data, often worse than a random
+    They are the most specialised in the pre-training task and, with little data, often worse than a random
     start (Zhang et al. 2021, "Revisiting few-sample BERT fine-tuning", section 5). 0 changes nothing. Raises
-    ModelError for a number of layers which the model doesn't have.
+    ModelError where the model has fewer layers.
     """
     _check_layers(model, top, "draw anew the top")
     if not top:
@@ -47,21 +47,21 @@ def reinitialise(model: Bert, top: int) -> None:
 
 
 def trained_share(model: nn.Module) -> float:
-    """Weights that are trained / all weights, heads included where `model` has them."""
+    """The number of trained weights over the number of all weights of a model, heads included."""
     sizes = [(parameter.numel(), parameter.requires_grad) for parameter in model.parameters()]
     return sum(size for size, trained in sizes if trained) / sum(size for size, _ in sizes)
 
 
-def _check_layers(model: Bert, asked: int, purpose: str) -> None:
-    if not 0 <= asked <= len(model.layers):
+def _check_layers(model: Bert, count: int, purpose: str) -> None:
+    if not 0 <= count <= len(model.layers):
         raise ModelError(
-            f"Can't {purpose} {asked} layers: the model has {len(model.layers)}. "
+            f"Can't {purpose} {count} layers: the model has {len(model.layers)}. "
             f"Give a number from 0 to {len(model.layers)}."
         )
 
 
 def apply_dropout(encoder: nn.Module, config: BertConfig) -> None:
-    """Sets the dropout rates of a loaded encoder to those of a shape."""
+    """Sets the dropout rates of a loaded encoder to those of a config."""
     rates = {
         name: module.probability
         for name, module in meta_init(lambda: Bert(config)).named_modules()

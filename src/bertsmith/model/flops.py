@@ -1,4 +1,5 @@
-"""Floating-point operations of matrix products, which no implementation can avoid: what speed is measured by.
+"""Counts the floating-point operations of matrix products, which no implementation can avoid, as the measure
+of work and speed.
 
 N tokens in the packed batch, R rows that a head reads, L length of a sequence.
 """
@@ -12,16 +13,15 @@ Lengths = npt.NDArray[np.int64] | npt.NDArray[np.float64]
 
 
 def encoder_flops(config: BertConfig, lengths: Lengths, rows: float) -> float:
-    """Of one forward pass over sequences of these lengths: of the last layer after its attention `rows` only.
-
-    This is what the packed layout computes, which is less than a padded one does.
+    """The FLOPs of one forward pass over packed sequences of these lengths, without padding. After the last
+    layer's attention only `rows` tokens are computed.
     """
     return linear_flops(config, float(lengths.sum()), rows) + attention_flops(config, lengths)
 
 
 def linear_flops(config: BertConfig, tokens: float, rows: float) -> float:
-    """Of the layers' weights, and of the product behind the embeddings where there is one: queries, keys and
-    values of all tokens; what follows attention, in the last layer, of `rows` only.
+    """The FLOPs of the products with weights: of the layers, and of a projection behind the embeddings. After
+    the last layer's attention only `rows` tokens are computed.
     """
     hidden, wide, layers = config.hidden_size, config.intermediate_size, config.num_hidden_layers
     products = 3 if config.feed_forward == "gated" else 2
@@ -32,14 +32,16 @@ def linear_flops(config: BertConfig, tokens: float, rows: float) -> float:
 
 
 def attention_flops(config: BertConfig, lengths: Lengths) -> float:
-    """Queries with the keys they see, and weights with values: local layers see a window."""
+    """The FLOPs of queries with the keys they see, and of attention weights with values; local layers see a
+    window.
+    """
     windows = (config.window(layer) for layer in range(config.num_hidden_layers))
     return 4 * config.hidden_size * sum(seen_pairs(lengths, window) for window in windows)
 
 
 def seen_pairs(lengths: Lengths, window: int | None) -> float:
-    """How many keys all queries of sequences of these lengths see together: L squared of each sequence, or
-    within a window.
+    """The number of pairs of a query and a key that it sees: L squared for each sequence, fewer with a
+    window.
     """
     length = lengths.astype(float)
     if window is None:
@@ -49,13 +51,15 @@ def seen_pairs(lengths: Lengths, window: int | None) -> float:
 
 
 def vocabulary_flops(config: BertConfig, positions: float, sampled: int = 0) -> float:
-    """Of the masked-language head at so many positions: against all pieces, or so many sampled ones."""
+    """The FLOPs of the masked-language head at this many positions, against the whole vocabulary or `sampled`
+    tokens of it.
+    """
     pieces = min(sampled or config.vocab_size, config.vocab_size)
     return 2 * positions * config.embedding_width * (pieces + config.hidden_size)
 
 
 def muon_flops(config: BertConfig, iterations: int = 5) -> float:
-    """Of making the step of every layer's matrices orthogonal by Newton-Schulz, whatever the batch."""
+    """The FLOPs a step, whatever the batch, of Muon's Newton-Schulz iterations on every layer's matrices."""
     hidden, wide = config.hidden_size, config.intermediate_size
     gated = config.feed_forward == "gated"
     matrices = [(hidden, hidden)] * 4 + [(wide, hidden)] * (1 + gated) + [(hidden, wide)]

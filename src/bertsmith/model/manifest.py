@@ -1,4 +1,6 @@
-"""bertsmith.json: what a model folder is for, where it came from, and the hash of each of its files."""
+"""bertsmith.json, the manifest of a model folder: its task, its provenance, and the hash of each of its
+files.
+"""
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,15 +17,17 @@ from bertsmith.model.untrusted import plain_file, read_settings
 from bertsmith.validation import first_problem
 
 MANIFEST = "bertsmith.json"
-IMPORTED = "imported"  # a task's name that says: what another tool made, as its config.json says
-_WAY_ON = (
+IMPORTED = (
+    "imported"  # in place of a task's name: another tool made the model, and its config.json tells the task
+)
+_ADVICE = (
     f"take it from a copy, or remove {MANIFEST} if you changed the file yourself: the max_length, "
     "temperature and thresholds of a fine-tuned model go with it."
 )
 
 
-def _inside(name: str) -> str:
-    """A name that can't lead out of the folder."""
+def _require_inside(name: str) -> str:
+    """Checks that a file's name stays inside the model folder. Raises ValueError."""
     path = PurePosixPath(name)
     if not name or path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name:
         raise ValueError(f"{name!r} leads out of the model folder")
@@ -31,7 +35,7 @@ def _inside(name: str) -> str:
 
 
 class FileEntry(BaseModel):
-    """Size in bytes and SHA-256 of one file."""
+    """The size in bytes and the SHA-256 of a file."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -40,7 +44,9 @@ class FileEntry(BaseModel):
 
 
 class Manifest(BaseModel):
-    """`settings` is for decoding (labels, thresholds), `provenance` how the model came about."""
+    """The content of bertsmith.json. `settings` are the task's (labels, thresholds, …), `provenance` tells
+    how the model was made, `files` has every other file of the folder by its relative path.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -50,11 +56,11 @@ class Manifest(BaseModel):
     task: str
     settings: dict[str, Any] = {}
     provenance: dict[str, Any] = {}
-    files: dict[Annotated[str, AfterValidator(_inside)], FileEntry] = {}
+    files: dict[Annotated[str, AfterValidator(_require_inside)], FileEntry] = {}
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Writes `manifest` with the sizes and hashes of the files that are in the folder now."""
+    """Writes `manifest` with the sizes and hashes of the folder's present files."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST)
     entries = {
         path.relative_to(folder).as_posix(): FileEntry(bytes=path.stat().st_size, sha256=sha256(path))
@@ -64,7 +70,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def write_hash_of(folder: Path, name: str) -> None:
-    """Into the manifest that is there, of a file that was added or replaced; what it says of others stays."""
+    """Updates a folder's manifest for one file that was added or replaced; the other entries stay."""
     manifest = _parse(plain_file(folder, MANIFEST))
     path = plain_file(folder, name)
     files = {**manifest.files, name: FileEntry(bytes=path.stat().st_size, sha256=sha256(path))}
@@ -72,37 +78,37 @@ def write_hash_of(folder: Path, name: str) -> None:
 
 
 def read_manifest(folder: Path) -> Manifest | None:
-    """The manifest, once every file in it has its size and hash; None for a folder that another tool wrote.
+    """The manifest, after a check of every file's size and hash; None for a folder that another tool wrote.
 
-    Raises ModelError naming the file that is missing or was altered. Hashing reads each file once, at
-    1 to 2 GB/s.
+    Raises ModelError that names a missing or altered file. Hashing reads each file once, at 1 to 2 GB/s.
     """
     with hashed_meanwhile(folder) as manifest:
         return manifest
 
 
 def stated_manifest(folder: Path) -> Manifest | None:
-    """The manifest as it stands, no file hashed: enough to choose who opens the folder, and hashes it."""
+    """The manifest without a check of the files' hashes; None where there is none."""
     return _parse(plain_file(folder, MANIFEST)) if (folder / MANIFEST).exists() else None
 
 
 @contextmanager
 def hashed_meanwhile(folder: Path) -> Iterator[Manifest | None]:
-    """As `read_manifest`, with the hashes taken beside what is done inside, which ends when they are right.
+    """As `read_manifest`, with the files hashed in a thread while the block runs; the block's end waits for
+    it.
 
-    Whatever an altered file led to inside, the ModelError that names the file is raised in its place.
+    For an altered file, the ModelError that names it replaces any exception of the block.
     """
     manifest = stated_manifest(folder)
     entries = [] if manifest is None else [(plain_file(folder, n), e) for n, e in manifest.files.items()]
-    for path, entry in entries:  # a cut file is found without reading the others
+    for path, entry in entries:  # sizes first: a truncated file is found without hashing
         size = path.stat().st_size
         if size != entry.bytes:
             raise ModelError(
                 f"{path} has {size:,} bytes; {MANIFEST} says {entry.bytes:,}. It was cut or altered: "
-                f"{_WAY_ON}"
+                f"{_ADVICE}"
             )
-    with ThreadPoolExecutor(1) as beside:
-        hashes = beside.submit(_check_hashes, entries)
+    with ThreadPoolExecutor(1) as executor:
+        hashes = executor.submit(_check_hashes, entries)
         try:
             yield manifest
         finally:
@@ -121,9 +127,9 @@ def _parse(path: Path) -> Manifest:
 
 def _check_hashes(entries: Sequence[tuple[Path, FileEntry]]) -> None:
     for path, entry in entries:
-        found = sha256(path)
-        if found != entry.sha256:
+        actual = sha256(path)
+        if actual != entry.sha256:
             raise ModelError(
-                f"{path} has the SHA-256 {found[:16]}…; {MANIFEST} says {entry.sha256[:16]}…. "
-                f"It was altered: {_WAY_ON}"
+                f"{path} has the SHA-256 {actual[:16]}…; {MANIFEST} says {entry.sha256[:16]}…. "
+                f"It was altered: {_ADVICE}"
             )

@@ -1,9 +1,9 @@
-"""What sentence-transformers says of a model, in its files: what makes an embedding model of an encoder, from
-one folder to another; what becomes of a cross-encoder's outputs, and what stands before a pair.
+"""sentence-transformers' files in a model folder: copying those of an embedding model, and reading prompts
+and the settings of a cross-encoder.
 
-modules.json and the folders of its parts (1_Pooling, 2_Dense, …), the longest text, small letters, prompts.
-What they mean is read by `tasks/checkpoints/sentence_folder.py`; here they are only kept, weights as
-safetensors.
+These are modules.json with the folders of its modules (1_Pooling, 2_Dense, …), the maximum length,
+lower-casing, and prompts. `tasks/checkpoints/sentence_folder.py` interprets modules; here they are only
+copied, with weights converted to safetensors.
 """
 
 import re
@@ -26,61 +26,71 @@ from bertsmith.model.untrusted import plain_file, read_settings, read_small_json
 
 MODULES = "modules.json"
 _PROMPTS = "config_sentence_transformers.json"
-_OLD_ENCODERS = ("BERT", "RoBERTa", "DistilBERT")  # sentence-transformers before 0.4: a module a family
+_OLD_ENCODERS = (
+    "BERT",
+    "RoBERTa",
+    "DistilBERT",
+)  # sentence-transformers before 0.4 had a module for each family
 _OLD_WEIGHTS = "pytorch_model.bin"
 _MODULES = "modules.json"
-_OF_TORCH = re.compile(r"torch\.nn\.(?:modules\.\w+\.)?(\w+)")
+_TORCH_MODULE = re.compile(r"torch\.nn\.(?:modules\.\w+\.)?(\w+)")
 
 
 def encoder_folder(folder: Path) -> Path:
-    """Where an embedding model has its encoder: `folder` itself or, as first versions left it, one deeper.
+    """The encoder's folder in an embedding model: `folder` itself or, from first versions, a folder in it.
 
-    Raises ModelError for a modules.json that isn't one.
+    Raises ModelError for a damaged modules.json.
     """
-    inside = [module["path"] for module in _modules(folder) if _is_encoder(module)]
-    return folder / inside[0] if inside else folder
+    paths = [module["path"] for module in _read_modules(folder) if _is_encoder(module)]
+    return folder / paths[0] if paths else folder
 
 
 def copy_sentence_files(source: Path, out: Path, read_weights: Callable[[Path], dict[str, Tensor]]) -> None:
-    """All of them into `out`, whose encoder lies in `out` itself; of a plain encoder its longest text alone.
+    """Copies sentence-transformers' files from `source` to `out`, where the encoder is in `out` itself. For a
+    plain encoder only the maximum length is taken over.
 
-    `read_weights` reads a part's weights of old, which become safetensors. Raises ModelError for a part's
-    file that can't be carried: without it the vectors would be others.
+    `read_weights` reads a module's weights in old formats, which are written as safetensors. Raises
+    ModelError for a module's file that can't be copied, since without it the vectors would differ.
     """
     encoder = encoder_folder(source)
     for folder, names in ((source, (MODULES, _PROMPTS)), (encoder, SENTENCE_SETTINGS)):
         for name in names:
             if (folder / name).exists():
                 shutil.copyfile(plain_file(folder, name), out / name)
-    modules, todays = _modules(source), []
+    modules, new_modules = _read_modules(source), []
     for module in modules:
-        if _is_encoder(module):  # in the folder itself, by the one name that those of all families have now
+        if _is_encoder(module):  # moves to the folder itself, under today's class for all families
             is_old = str(module["type"]).rpartition(".")[2] in _OLD_ENCODERS
-            named = {"type": "sentence_transformers.models.Transformer"} if is_old else {}
-            todays.append(module | named | {"path": ""})
+            new_type = {"type": "sentence_transformers.models.Transformer"} if is_old else {}
+            new_modules.append(module | new_type | {"path": ""})
             continue
         if module["path"]:
-            _copy_part(source, module["path"], out, read_weights)
-        todays.append(module)
-    if todays != modules:
-        write_json(out / MODULES, todays)
+            _copy_module(source, module["path"], out, read_weights)
+        new_modules.append(module)
+    if new_modules != modules:
+        write_json(out / MODULES, new_modules)
     keep_longest(encoder, out)
 
 
 def keep_longest(encoder: Path, out: Path) -> None:
-    """Where its tokenizer cuts, if the model has positions for more: as many are what was saved."""
+    """Takes over the length to which the encoder's tokenizer cuts texts, where it is below the one
+    in `out`.
+    """
     before, after = (folder / TOKENIZER_CONFIG.file for folder in (encoder, out))
     if not (before.exists() and after.exists()):
         return
-    said, settings = read_settings(plain_file(encoder, before.name)), read_json(after)
-    limits = (said.get(key) for key in ("model_max_length", "max_len"))  # the latter before transformers 3
+    old_settings, settings = read_settings(plain_file(encoder, before.name)), read_json(after)
+    # max_len is the key before transformers 3
+    limits = (old_settings.get(key) for key in ("model_max_length", "max_len"))
     longest = next((limit for limit in limits if limit is not None), None)
     if type(longest) is int and 0 < longest < settings["model_max_length"]:
         write_json(after, settings | {"model_max_length": longest})
 
 
-def _copy_part(source: Path, name: str, out: Path, read_weights: Callable[[Path], dict[str, Tensor]]) -> None:
-    """Git and the hub keep no empty folders: where a part has none, it has no files."""
+def _copy_module(
+    source: Path, name: str, out: Path, read_weights: Callable[[Path], dict[str, Tensor]]
+) -> None:
+    """Copies the folder of a module. It may be missing, since Git and the hub don't keep empty folders."""
     (out / name).mkdir()
     files = sorted((source / name).iterdir()) if (source / name).is_dir() else []
     is_safe = (source / name / WEIGHTS).exists()
@@ -98,26 +108,26 @@ def _copy_part(source: Path, name: str, out: Path, read_weights: Callable[[Path]
             )
 
 
-def _modules(folder: Path) -> list[dict[str, Any]]:
-    """The parts in their order; none of a plain encoder."""
+def _read_modules(folder: Path) -> list[dict[str, Any]]:
+    """The entries of modules.json; empty for a plain encoder. Raises ModelError for a damaged file."""
     if not (folder / MODULES).exists():
         return []
     path = plain_file(folder, MODULES)
-    found = read_small_json(path)
-    if not isinstance(found, list) or not all(map(_is_module, found)):
+    modules = read_small_json(path)
+    if not isinstance(modules, list) or not all(map(_is_module, modules)):
         raise ModelError(
             f"{path} is not a list of parts, each with its type and a folder beside it. It may have been "
             "altered."
         )
-    return found
+    return modules
 
 
-def _is_module(found: object) -> bool:
+def _is_module(entry: object) -> bool:
     return (
-        isinstance(found, dict)
-        and isinstance(found.get("type"), str)
-        and isinstance(found.get("path"), str)
-        and re.fullmatch(r"[\w-]*", found["path"]) is not None
+        isinstance(entry, dict)
+        and isinstance(entry.get("type"), str)
+        and isinstance(entry.get("path"), str)
+        and re.fullmatch(r"[\w-]*", entry["path"]) is not None
     )
 
 
@@ -127,19 +137,21 @@ def _is_encoder(module: dict[str, Any]) -> bool:
 
 @dataclass(frozen=True)
 class CrossEncoder:
-    """`has_sigmoid`: its one output is put through a sigmoid. `prompt` stands before a pair's first text."""
+    """A cross-encoder's settings. `has_sigmoid`: its one output goes through a sigmoid. `prompt` is put
+    before the first text of a pair.
+    """
 
     has_sigmoid: bool
     prompt: str
 
 
 def makes_vectors(folder: Path) -> bool:
-    """Whether modules.json says how texts become vectors: a cross-encoder has one too, and gives none."""
+    """Whether the folder is an embedding model: it has a modules.json, and isn't a cross-encoder."""
     return (folder / _MODULES).exists() and read_sentence_config(folder).get("model_type") != "CrossEncoder"
 
 
 def is_cross_encoder(folder: Path) -> bool:
-    """Whether sentence-transformers wrote the folder, and not for vectors."""
+    """Whether sentence-transformers wrote the folder as a cross-encoder."""
     if (folder / _MODULES).exists():
         return not makes_vectors(folder)
     config = folder / CONFIG.file
@@ -148,7 +160,9 @@ def is_cross_encoder(folder: Path) -> bool:
 
 
 def read_sentence_config(folder: Path) -> dict[str, Any]:
-    """What config_sentence_transformers.json says; nothing where there is none. Raises ModelError."""
+    """The content of config_sentence_transformers.json; empty without one. Raises ModelError for a damaged
+    one.
+    """
     if not (folder / SENTENCE_TRANSFORMERS.file).exists():
         return {}
     path = plain_file(folder, SENTENCE_TRANSFORMERS.file)
@@ -158,8 +172,8 @@ def read_sentence_config(folder: Path) -> dict[str, Any]:
 
 
 def read_prompts(folder: Path) -> dict[str, str]:
-    """By name: what stands before a text of some kind. Raises ModelError for what are no prompts, and for a
-    `default_prompt_name` that is none, as sentence-transformers refuses it.
+    """The prompts by name, the prefixes of queries, documents and other texts. Raises ModelError for prompts
+    that aren't texts, and for an unknown `default_prompt_name`, as sentence-transformers does.
     """
     config, path = read_sentence_config(folder), folder / SENTENCE_TRANSFORMERS.file
     prompts, default = config.get("prompts") or {}, config.get("default_prompt_name")
@@ -179,31 +193,32 @@ def read_prompts(folder: Path) -> dict[str, str]:
 
 
 def read_default_prompt(folder: Path) -> str:
-    """What stands before a text of no kind. Raises ModelError as `read_prompts` does."""
+    """The prefix of a text that is neither query nor document. Raises ModelError as `read_prompts` does."""
     return read_prompts(folder).get(read_sentence_config(folder).get("default_prompt_name") or "", "")
 
 
 def read_cross_encoder(folder: Path, config: Mapping[str, Any], outputs: int) -> CrossEncoder | None:
-    """Of a model's `config`.json with so many outputs; None where nothing says that it is a cross-encoder.
+    """The settings of a cross-encoder with this many outputs, from the folder's files and the content
+    `config` of its config.json; None where it isn't a cross-encoder.
 
-    Without a function for its outputs sentence-transformers takes a sigmoid of one, and changes several not.
-    Raises ModelError for another function.
+    Without an activation in the files, sentence-transformers applies a sigmoid to a single output and nothing
+    to several. Raises ModelError for an activation that we don't have.
     """
     if not is_cross_encoder(folder):
         return None
-    said = read_sentence_config(folder) if (folder / _MODULES).exists() else {}
+    settings = read_sentence_config(folder) if (folder / _MODULES).exists() else {}
     newer, older = (config.get(key) for key in ACTIVATIONS)
     newer = newer.get("activation_fn") if isinstance(newer, Mapping) else newer
-    named = next(filter(None, (said.get("activation_fn"), newer, older)), None)
-    in_torch = _OF_TORCH.fullmatch(named) if isinstance(named, str) else None
-    name = in_torch[1] if in_torch else ""
+    activation = next(filter(None, (settings.get("activation_fn"), newer, older)), None)
+    torch_class = _TORCH_MODULE.fullmatch(activation) if isinstance(activation, str) else None
+    name = torch_class[1] if torch_class else ""
     if name not in ("Identity", "Sigmoid") or (name == "Sigmoid" and outputs > 1):
-        if named is not None:
+        if activation is not None:
             what = "1 output" if outputs == 1 else f"{outputs} outputs"
             raise ModelError(
                 f"{folder}: this cross-encoder puts its {what} through "
-                f"{reprlib.repr(named)}, which Bertsmith doesn't have. Expected torch's Identity, or its "
-                "Sigmoid of one output. Use another model."
+                f"{reprlib.repr(activation)}, which Bertsmith doesn't have. Expected torch's Identity, or "
+                "its Sigmoid of one output. Use another model."
             )
         name = "Sigmoid" if outputs == 1 else "Identity"
-    return CrossEncoder(name == "Sigmoid", read_default_prompt(folder) if said else "")
+    return CrossEncoder(name == "Sigmoid", read_default_prompt(folder) if settings else "")

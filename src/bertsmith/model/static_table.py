@@ -1,17 +1,16 @@
-"""A static table: one vector a piece of the vocabulary, whatever stands beside it. A text is their mean.
+"""A static table: one vector for each token of the vocabulary, whatever its context. A text's vector is the
+mean of its tokens' vectors.
 
-config.json        model2vec's: normalize, max_length, hidden_dim, seq_length, embedding_dtype
-model.safetensors  `embeddings` (V, D), in float32
-tokenizer.json     which piece has which row
-modules.json       the same as sentence-transformers' StaticEmbedding
-bertsmith.json     provenance, and the hash of each file
+config.json model2vec's: normalize, max_length, hidden_dim, seq_length, embedding_dtype model.safetensors
+`embeddings` (V, D), in float32 tokenizer.json the tokens by row modules.json the same as
+sentence-transformers' StaticEmbedding bertsmith.json provenance, and the hash of each file
 
-model2vec and sentence-transformers open the folder, and we open theirs, where nothing but
-normalisation comes after the table. The rows of special pieces are zeros: model2vec leaves [UNK] out,
-sentence-transformers doesn't, and so the direction of a vector is the same. In a folder of model2vec's own
-the row of [UNK] becomes zeros as it is read.
+model2vec and sentence-transformers open the folder. We open theirs, if only a normalisation follows the
+table. The rows of special tokens are zeros: model2vec leaves [UNK] out of the mean and sentence-transformers
+doesn't, and with a row of zeros both give a vector of the same direction. In model2vec's own folders the row
+of [UNK] is set to zeros on loading.
 
-V pieces, N tokens in the packed batch, R rows that are read, D width of a vector.
+V tokens in the vocabulary, N tokens in the packed batch, R rows that a head reads, D width of a vector.
 """
 
 import re
@@ -33,21 +32,21 @@ from bertsmith.model.untrusted import plain_file, read_settings, read_small_json
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 ARCHITECTURE = "StaticModel"
-LONGEST = 512  # tokens of a text where the folder says nothing, as model2vec has it
-NO_LIMIT = 1_000_000  # tokens that can be asked for: a table has no positions
+LONGEST = 512  # tokens of a text where the folder gives no maximum, as in model2vec
+NO_LIMIT = 1_000_000  # tokens; a table has no positions that would limit a text
 WEIGHTS = "model.safetensors"
 _CONFIG = "config.json"
 _MODULES = "modules.json"
 _MODEL2VEC = "model2vec"
 _MODULE = "StaticEmbedding"
-PACKAGE = "sentence_transformers."  # of modules that aren't code of a folder's own
+PACKAGE = "sentence_transformers."  # the prefix of modules that aren't custom code in the folder
 _NORMALIZE = "Normalize"
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int8)
 
 
 @dataclass(frozen=True)
 class StaticConfig:
-    """What a table has of an encoder's shape."""
+    """The part of an encoder's config that a table has too."""
 
     vocab_size: int
     hidden_size: int
@@ -55,48 +54,48 @@ class StaticConfig:
 
 
 class StaticTable(nn.Module):
-    """Stands where an encoder stands: a token's hidden state is its row."""
+    """A static table in the place of an encoder: a token's hidden state is its row."""
 
     def __init__(self, table: Tensor) -> None:
-        """`table` is (V, D) float32."""
+        """`table` (V, D) is float32; it isn't copied."""
         super().__init__()
         self.config = StaticConfig(*table.shape)
         self.layers = nn.ModuleList()
         self.table = nn.Parameter(table, requires_grad=False)
 
     def forward(self, batch: PackedBatch, rows: Tensor | None = None) -> Tensor:
-        """(N, D), or (R, D) where only the given rows are read."""
+        """The hidden states (N, D) of a batch, or (R, D) where only the given rows are read."""
         ids = batch.token_ids[: len(batch.token_ids) - batch.padding]
         return self.table[ids if rows is None else ids[rows]]
 
 
 def is_static(folder: Path) -> bool:
-    """Whether a folder holds a static table, of ours, of model2vec or of sentence-transformers."""
+    """Whether a folder holds a static table by us, model2vec or sentence-transformers."""
     if (folder / _MODULES).is_file():
-        return [kind for kind, _ in _modules(folder)[:1]] == [_MODULE]
-    return _settings(folder).get("model_type") == _MODEL2VEC
+        return [kind for kind, _ in _read_modules(folder)[:1]] == [_MODULE]
+    return _read_settings(folder).get("model_type") == _MODEL2VEC
 
 
 def table_folder(folder: Path) -> Path:
-    """Where a static table and its tokenizer lie: in the folder itself or, as older versions of
-    sentence-transformers left them, one deeper.
+    """The folder of the table and its tokenizer: `folder` itself or, from older versions of
+    sentence-transformers, a folder in it.
 
-    Raises ModelError where the table is missing, or something other than normalisation comes after it.
+    Raises ModelError where the table is missing, or where anything but a normalisation follows it.
     """
     if not (folder / _MODULES).is_file():
         return folder
-    (_, inside), *after = _modules(folder)
-    if (other := next((kind for kind, _ in after if kind != _NORMALIZE), None)) is not None:
+    (_, subfolder), *following = _read_modules(folder)
+    if (other := next((kind for kind, _ in following if kind != _NORMALIZE), None)) is not None:
         raise ModelError(
             f"{folder} has a module {other} after its table of vectors, which Bertsmith doesn't support: "
             "without it the vectors would differ. Use a table with nothing after it but normalisation."
         )
-    if not re.fullmatch(r"[\w-]*|\.", inside):
+    if not re.fullmatch(r"[\w-]*|\.", subfolder):
         raise ModelError(
             f"{folder / _MODULES} names no folder beside it for the module {_MODULE}. It may have been "
             "altered."
         )
-    return plain_file(folder, f"{inside}/{WEIGHTS}".lstrip("/")).parent
+    return plain_file(folder, f"{subfolder}/{WEIGHTS}".lstrip("/")).parent
 
 
 def refuse_static(folder: Path) -> None:
@@ -110,36 +109,40 @@ def refuse_static(folder: Path) -> None:
 
 
 def read_longest(folder: Path) -> int:
-    """Tokens of a text that are read, as config.json says."""
+    """The maximum number of tokens of a text, from config.json. Raises ModelError for one that isn't a
+    number.
+    """
     path = folder / _CONFIG
-    found = _settings(folder).get("max_length", LONGEST) if path.exists() else None
-    if found is None:
+    max_length = _read_settings(folder).get("max_length", LONGEST) if path.exists() else None
+    if max_length is None:
         return NO_LIMIT
-    if not isinstance(found, int) or found < 1:
-        raise ModelError(f"{path}: max_length must be a whole number from 1 on, found {found!r}.")
-    return min(found, NO_LIMIT)
+    if not isinstance(max_length, int) or max_length < 1:
+        raise ModelError(f"{path}: max_length must be a whole number from 1 on, found {max_length!r}.")
+    return min(max_length, NO_LIMIT)
 
 
 def load_static(folder: Path) -> StaticTable:
-    """The table of a folder. Raises ModelError for a file that is missing, cut, altered or holds no table."""
+    """Loads the table of a folder. Raises ModelError for a file that is missing, damaged or holds
+    no table.
+    """
     with hashed_meanwhile(folder) as manifest:
         path = plain_file(table_folder(folder), WEIGHTS)
-        table = _one_row_a_piece(read_tensors(path), path)
+        table = _make_table(read_tensors(path), path)
     if not bool(table.isfinite().all()):
         raise ModelError(f"{path} holds values that are not finite. Take another copy of the model.")
-    if manifest is not None:  # what we save is as it is meant
+    if manifest is not None:  # in our own tables these rows are zeros already
         return StaticTable(table)
-    # The special tokens around a text, which neither sentence-transformers nor model2vec reads: their rows
-    # are as they were drawn. model2vec leaves out unknown pieces too.
+    # Neither sentence-transformers nor model2vec reads the special tokens around a text, so that their rows
+    # were never trained. model2vec leaves out unknown tokens too.
     tokenizer = Tokenizer.load(plain_file(table_folder(folder), "tokenizer.json").parent)
-    template, settings = tokenizer.template, _settings(folder)
+    template, settings = tokenizer.template, _read_settings(folder)
     unread = [*template.before, *template.between, *template.behind]
-    # a table which wasn't distilled has no model_type, but embedding_dtype
+    # a model2vec table that wasn't distilled has no model_type, but an embedding_dtype
     if settings.get("model_type") == _MODEL2VEC or "embedding_dtype" in settings:
         unread.append(tokenizer.unk_id)
-    for piece in unread:
-        if piece < len(table):
-            table[piece] = 0
+    for token_id in unread:
+        if token_id < len(table):
+            table[token_id] = 0
     return StaticTable(table)
 
 
@@ -155,10 +158,10 @@ def save_static(
     write_extra_files: Callable[[Path], None] | None = None,
     overwrite: bool = False,
 ) -> None:
-    """Writes the folder, whole or not at all. `table` (V, D) has a row for each piece. `task` and `settings`
-    are those of a head on it, which `write_extra_files` writes.
+    """Writes a table's folder atomically. `table` (V, D) has a row for each token of the tokenizer. `task`
+    and `settings` are those of a head on the table, which `write_extra_files` writes.
 
-    Raises ModelError for another number of rows and for values that are not finite, InputError when the
+    Raises ModelError for another number of rows and for values that aren't finite, InputError where the
     folder exists and `overwrite` is False, ResourceError for lack of space.
     """
     pieces, width = table.shape
@@ -180,7 +183,9 @@ def save_static(
         with tensors_written_to(partial / WEIGHTS):
             save_file({"embeddings": table.float().contiguous()}, partial / WEIGHTS)
         write_json(partial / _CONFIG, config)
-        write_json(partial / _MODULES, [_module(0, ".", _MODULE), _module(1, "1_Normalize", _NORMALIZE)])
+        write_json(
+            partial / _MODULES, [_make_module(0, ".", _MODULE), _make_module(1, "1_Normalize", _NORMALIZE)]
+        )
         (partial / "1_Normalize").mkdir()
         tokenizer.save(partial, segments=False, max_length=max_length)
         if write_extra_files is not None:
@@ -191,23 +196,25 @@ def save_static(
         write_card(partial, manifest, f"A static table of {pieces:,} vectors, {width} wide")
 
 
-def _settings(folder: Path) -> dict[str, Any]:
-    """What config.json says; sentence-transformers writes none."""
+def _read_settings(folder: Path) -> dict[str, Any]:
+    """The content of config.json; empty without one, as in folders by sentence-transformers."""
     return read_settings(plain_file(folder, _CONFIG)) if (folder / _CONFIG).is_file() else {}
 
 
-def _modules(folder: Path) -> list[tuple[str, str]]:
-    """Kind and subfolder of each part, in their order; none where modules.json holds no list."""
-    found = read_small_json(plain_file(folder, _MODULES))
-    parts = [each if isinstance(each, dict) else {} for each in found] if isinstance(found, list) else []
-    kinds = [str(part.get("type")) for part in parts]
-    ours = [kind.rpartition(".")[2] if kind.startswith(PACKAGE) else kind for kind in kinds]
-    return [(kind, str(each.get("path"))) for kind, each in zip(ours, parts, strict=True)]
+def _read_modules(folder: Path) -> list[tuple[str, str]]:
+    """The class and the subfolder of each module in modules.json, in order; empty where it holds no list."""
+    entries = read_small_json(plain_file(folder, _MODULES))
+    if not isinstance(entries, list):
+        return []
+    modules = [entry if isinstance(entry, dict) else {} for entry in entries]
+    kinds = [str(module.get("type")) for module in modules]
+    names = [kind.rpartition(".")[2] if kind.startswith(PACKAGE) else kind for kind in kinds]
+    return [(name, str(module.get("path"))) for name, module in zip(names, modules, strict=True)]
 
 
-def _one_row_a_piece(tensors: Mapping[str, Tensor], path: Path) -> Tensor:
-    """(V, D) float32. model2vec may keep fewer rows than pieces, which piece has which, and a weight a piece;
-    sentence-transformers calls the table by another name.
+def _make_table(tensors: Mapping[str, Tensor], path: Path) -> Tensor:
+    """The table (V, D) in float32 from a file's tensors. model2vec may store fewer rows than tokens, with the
+    row and the weight of each token; in sentence-transformers the table has another name.
     """
     table = tensors.get("embeddings", tensors.get("embedding.weight"))
     if table is None or table.dim() != 2 or table.dtype not in _FLOATS:
@@ -229,7 +236,7 @@ def _one_row_a_piece(tensors: Mapping[str, Tensor], path: Path) -> Tensor:
     return table
 
 
-def _module(number: int, path: str, kind: str) -> dict[str, Any]:
+def _make_module(number: int, path: str, kind: str) -> dict[str, Any]:
     return {
         "idx": number,
         "name": str(number),

@@ -1,5 +1,5 @@
-"""A smaller encoder made from a larger one, where distillation begins: fewer layers, less width, or another
-family.
+"""Makes a smaller encoder from the weights of a larger one, as the start of a distillation: fewer layers, a
+smaller width, or another family.
 
 H hidden size, A heads, D head size, I feed-forward width: the teacher's.
 """
@@ -16,7 +16,7 @@ from bertsmith.model.bert import Bert
 from bertsmith.model.config import BertConfig, make_config
 from bertsmith.model.families import find_family
 
-# Axes on which two encoders must agree for a layer of one to mean something in the other.
+# Settings in which two encoders must agree for a layer of one to work in the other.
 _SAME_LAYERS = (
     "pre_norm",
     "final_norm",
@@ -30,7 +30,9 @@ _GATED_FACTOR = 1.5  # feed-forward width of a gated layer by hidden size, as Mo
 
 
 class KeptParts(NamedTuple):
-    """What of the teacher a student keeps, as ascending indices; `heads` and `neurons` by its layer."""
+    """The parts of the teacher that a narrower student keeps, as ascending indices. `heads` and `neurons` are
+    functions of the teacher's layer.
+    """
 
     channels: Tensor
     heads: Callable[[int], Tensor]
@@ -38,18 +40,18 @@ class KeptParts(NamedTuple):
 
 
 def spread_layers(teacher: int, student: int) -> tuple[int, ...]:
-    """Which of the teacher's layers a student of fewer begins with, counted from 0: evenly spread, the first
-    and the last among them.
+    """The indices of the teacher's layers that a student of fewer layers starts from: evenly spread, with the
+    first and the last. One layer is the first.
 
-    Of twelve, six are 0, 2, 4, 7, 9, 11: DistilBERT's (Sanh et al. 2019, section 3, and its published
-    script). Raises ModelError unless 1 <= student <= teacher.
+    Six of twelve are 0, 2, 4, 7, 9, 11, as DistilBERT has them (Sanh et al. 2019, section 3, and its
+    published script). Raises ModelError unless 1 <= student <= teacher.
     """
     if not 1 <= student <= teacher:
         raise ModelError(f"A student of {student} layers can't be cut from {teacher}: choose 1 to {teacher}.")
     if student == 1:
         return (0,)
     step = (teacher - 1) / (student - 1)
-    return tuple(math.floor(number * step + 0.5) for number in range(student))  # the upper one of a half
+    return tuple(math.floor(number * step + 0.5) for number in range(student))  # halves are rounded up
 
 
 @door(
@@ -68,20 +70,20 @@ def student_config(
     kept: Sequence[int] | None = None,
     feed_forward: int | None = None,
 ) -> BertConfig:
-    """The shape of a student: the teacher's but for what is given; the vocabulary is always the teacher's.
+    """The config of a student: the teacher's, with the given sizes. The vocabulary is always the teacher's.
 
-    `layers` is by default every second one's number, half of the teacher's; `kept` names them instead. A
-    narrower student keeps the size of a head and, unless `feed_forward` says how many neurons it has, the
-    proportion of the feed-forward part. Another family comes with its own layers. Raises ModelError for a
-    shape that can't be.
+    `layers` is the number of layers, by default half of the teacher's; `kept` lists the teacher's layers
+    instead, by index. A narrower student keeps the teacher's head size and, unless `feed_forward` gives the
+    number of neurons, the proportion of the feed-forward part. A student of another family has that family's
+    layers. Raises ModelError for an impossible shape.
     """
     count = len(kept) if kept is not None else layers or max(teacher.num_hidden_layers // 2, 1)
     width = width or teacher.hidden_size
     if width % teacher.head_size:
-        below = max(width // teacher.head_size, 1) * teacher.head_size
+        possible = max(width // teacher.head_size, 1) * teacher.head_size
         raise ModelError(
             f"A student of width {width} can't keep the teacher's heads of {teacher.head_size}: choose a "
-            f"multiple of {teacher.head_size}, such as {below}."
+            f"multiple of {teacher.head_size}, such as {possible}."
         )
     if width > teacher.hidden_size:
         raise ModelError(f"A student of width {width} is wider than its teacher of {teacher.hidden_size}.")
@@ -98,78 +100,81 @@ def student_config(
     }
     where = "the student"
     if model_type is not None and find_family(model_type).model_type != teacher.model_type:
-        return _of_family(teacher, find_family(model_type).model_type, sizes, where, own=feed_forward is None)
-    chosen = kept if kept is not None else spread_layers(teacher.num_hidden_layers, count)
-    _check_layers(chosen, count, teacher)
-    if teacher.local_attention is not None:  # each layer keeps whether it sees everything
-        kinds = ("sliding_attention" if teacher.is_local(i) else "full_attention" for i in chosen)
-        sizes["layer_types"] = tuple(kinds)
+        family = find_family(model_type).model_type
+        return _other_family_config(teacher, family, sizes, where, own_width=feed_forward is None)
+    layer_indices = kept if kept is not None else spread_layers(teacher.num_hidden_layers, count)
+    _check_layers(layer_indices, count, teacher)
+    if teacher.local_attention is not None:  # each layer keeps its local or global attention
+        types = ("sliding_attention" if teacher.is_local(i) else "full_attention" for i in layer_indices)
+        sizes["layer_types"] = tuple(types)
     return make_config(teacher.model_dump() | sizes, where)
 
 
-def _of_family(
-    teacher: BertConfig, model_type: str, sizes: dict[str, Any], where: str, *, own: bool
+def _other_family_config(
+    teacher: BertConfig, model_type: str, sizes: dict[str, Any], where: str, *, own_width: bool
 ) -> BertConfig:
-    """The family's own axes, with the teacher's sizes and vocabulary; `own`: a feed-forward part as wide as
-    the family's are.
+    """A config of another family with the given sizes and the teacher's vocabulary. `own_width`: gated
+    feed-forward parts get the family's usual width.
     """
     published = BertConfig(model_type=model_type)
-    if own and published.feed_forward == "gated" and teacher.feed_forward != "gated":
+    if own_width and published.feed_forward == "gated" and teacher.feed_forward != "gated":
         sizes["intermediate_size"] = int(_GATED_FACTOR * sizes["hidden_size"])
     values: dict[str, Any] = {"vocab_size": teacher.vocab_size, "pad_token_id": teacher.pad_token_id}
     values["initializer_range"] = teacher.initializer_range
     if published.position_embedding == "learned":
         offset = teacher.pad_token_id + 1 if published.family.positions_after_padding else 0
         values["max_position_embeddings"] = teacher.max_length + offset
-    free = {name: value for name, value in values.items() if published.family.is_free(name)}
-    return make_config({"model_type": model_type, **free, **sizes}, where)
+    allowed = {name: value for name, value in values.items() if published.family.is_free(name)}
+    return make_config({"model_type": model_type, **allowed, **sizes}, where)
 
 
 @door(teacher=kind(Bert), config=kind(BertConfig), layers=optional(several(whole(0))))
 def make_student(teacher: Bert, config: BertConfig, layers: Sequence[int] | None = None) -> Bert:
-    """An encoder of the shape `config` with what it can take over of the teacher; the rest is random, by
-    torch's generator.
+    """Makes an encoder of the shape `config` from the teacher's weights; what it can't take over is random,
+    from torch's generator.
 
-    `layers` are the teacher's for each of the student's, by default `spread_layers`. Layers are taken where
-    both are built alike; the channels, heads and feed-forward neurons of a narrower student are those whose
-    weights are the largest, and products of fewer inputs are scaled up (weight subcloning: Samragh et al.
-    2023, arXiv 2312.09299, section 3; there importance is of activations). A student of another build takes
-    the embeddings of the vocabulary. Without segment embeddings, those of the first segment go into the
-    positions'. The pooler is taken where both have one. Raises ModelError for another vocabulary, embeddings
-    of another width that a product follows, a layer that isn't there, or one too many.
+    `layers` lists the teacher's layer for each of the student's, by default `spread_layers`. Layers are taken
+    over where both encoders are built alike (`is_alike`); a student of another build takes only the token
+    embeddings. A narrower student keeps the channels, heads and feed-forward neurons with the largest
+    weights, and products of fewer inputs are scaled up (weight subcloning: Samragh et al. 2023, arXiv
+    2312.09299, section 3, with importance by weights in place of activations). For a student without segment
+    embeddings, the first segment's are added to the positions'. The pooler is taken over where both have one.
+
+    Raises ModelError for another vocabulary, for projected embeddings of another width, and for layers that
+    don't exist or are too many.
     """
-    theirs = teacher.config
-    if config.vocab_size != theirs.vocab_size:
+    teacher_config = teacher.config
+    if config.vocab_size != teacher_config.vocab_size:
         raise ModelError(
-            f"A student has its teacher's vocabulary of {theirs.vocab_size:,} pieces, not "
+            f"A student has its teacher's vocabulary of {teacher_config.vocab_size:,} pieces, not "
             f"{config.vocab_size:,}."
         )
-    if config.embedding_size is not None and config.embedding_size != theirs.embedding_size:
+    if config.embedding_size is not None and config.embedding_size != teacher_config.embedding_size:
         raise ModelError(
-            f"A student's embeddings are as wide as its teacher's of {theirs.embedding_width}, not "
+            f"A student's embeddings are as wide as its teacher's of {teacher_config.embedding_width}, not "
             f"{config.embedding_size}: leave embedding_size as it is."
         )
-    alike = is_alike(config, theirs)
+    alike = is_alike(config, teacher_config)
     student = Bert(config)
     if teacher.pooler is None or not alike:
         student.pooler = None
     if alike:
-        layers = layers or spread_layers(theirs.num_hidden_layers, config.num_hidden_layers)
-        _check_layers(layers, config.num_hidden_layers, theirs)
-    kept = _kept(teacher, config)
-    found = _embeddings(teacher, student, kept.channels)
+        layers = layers or spread_layers(teacher_config.num_hidden_layers, config.num_hidden_layers)
+        _check_layers(layers, config.num_hidden_layers, teacher_config)
+    parts = _choose_parts(teacher, config)
+    tensors = _narrow_embeddings(teacher, student, parts.channels)
     if alike:
-        for number, layer in enumerate(layers or ()):
-            part = _narrowed(_layer(teacher, layer), teacher.config, kept, layer)
-            found |= {f"layers.{number}.{name}": tensor for name, tensor in part.items()}
-        found |= _last(teacher, kept.channels)
-    own = student.state_dict()
-    student.load_state_dict({name: found.get(name, tensor) for name, tensor in own.items()})
+        for index, teacher_layer in enumerate(layers or ()):
+            state = _narrow_layer(_layer_state(teacher, teacher_layer), teacher.config, parts, teacher_layer)
+            tensors |= {f"layers.{index}.{name}": tensor for name, tensor in state.items()}
+        tensors |= _narrow_last_modules(teacher, parts.channels)
+    random_state = student.state_dict()
+    student.load_state_dict({name: tensors.get(name, tensor) for name, tensor in random_state.items()})
     return student.train(teacher.training)
 
 
 def is_alike(one: BertConfig, other: BertConfig) -> bool:
-    """Whether the layers of two encoders are built alike, whatever their sizes."""
+    """Whether the layers of two encoders have the same structure; their sizes may differ."""
     return all(getattr(one, name) == getattr(other, name) for name in _SAME_LAYERS)
 
 
@@ -182,8 +187,9 @@ def _check_layers(layers: Sequence[int], count: int, teacher: BertConfig) -> Non
 
 
 def kept_channels(teacher: Bert, width: int) -> Tensor:
-    """(width,) which channels of the hidden states a student has: those with the largest token embeddings, or
-    that the product behind embeddings of another width makes the largest.
+    """The indices (width,) of the channels of the hidden states that a student keeps: those with the largest
+    token embeddings or, where embeddings are projected to the hidden size, with the largest projection
+    weights.
     """
     project = teacher.embeddings.project
     if project is not None:
@@ -191,17 +197,19 @@ def kept_channels(teacher: Bert, width: int) -> Tensor:
     return _largest(teacher.embeddings.token.weight.detach().pow(2).mean(0), width)
 
 
-def _kept(teacher: Bert, config: BertConfig) -> KeptParts:
-    """All of everything for a student as wide as its teacher."""
+def _choose_parts(teacher: Bert, config: BertConfig) -> KeptParts:
+    """The teacher's channels, heads and neurons that a student of this shape keeps, by the size of
+    weights.
+    """
 
-    def heads(number: int) -> Tensor:
-        product = _layer(teacher, number)["attention.output.weight"]
-        by_head = product.unflatten(1, (teacher.config.num_attention_heads, -1))  # (H, A, D)
+    def heads(layer: int) -> Tensor:
+        weight = _layer_state(teacher, layer)["attention.output.weight"]
+        by_head = weight.unflatten(1, (teacher.config.num_attention_heads, -1))  # (H, A, D)
         return _largest(by_head.pow(2).sum((0, 2)), config.num_attention_heads)
 
-    def neurons(number: int) -> Tensor:
-        layer = _layer(teacher, number)
-        up, down = layer["feed_forward.up.weight"], layer["feed_forward.down.weight"]
+    def neurons(layer: int) -> Tensor:
+        state = _layer_state(teacher, layer)
+        up, down = state["feed_forward.up.weight"], state["feed_forward.down.weight"]
         sizes = up.pow(2).sum(1).unflatten(0, (-1, down.shape[1])).sum(0)  # (I,), gate and value together
         return _largest(sizes * down.pow(2).sum(0), config.intermediate_size)
 
@@ -209,74 +217,78 @@ def _kept(teacher: Bert, config: BertConfig) -> KeptParts:
 
 
 def _largest(importance: Tensor, count: int) -> Tensor:
-    """Ascending indices of the `count` largest."""
+    """The indices of the `count` largest values, in ascending order."""
     return importance.argsort(descending=True, stable=True)[:count].sort().values
 
 
-def _embeddings(teacher: Bert, student: Bert, channels: Tensor) -> dict[str, Tensor]:
-    """Under the student's names; positions as far as both count them alike."""
-    table, (narrowed, found) = teacher.embeddings, _width(teacher, student, channels)
-    token = {"embeddings.token.weight": narrowed(table.token.weight)}
+def _narrow_embeddings(teacher: Bert, student: Bert, channels: Tensor) -> dict[str, Tensor]:
+    """The teacher's embeddings with the kept channels, under the student's names. Where the student has more
+    positions than the teacher, the further ones stay random.
+    """
+    embeddings, (narrow, tensors) = teacher.embeddings, _narrow_tables(teacher, student, channels)
+    token = {"embeddings.token.weight": narrow(embeddings.token.weight)}
     if student.config.pre_norm != teacher.config.pre_norm:
         return {name: tensor.detach() for name, tensor in token.items()}
-    found |= token
-    if table.position is not None and student.embeddings.position is not None:
-        own = student.embeddings.position.weight.detach().clone()  # rows before the first are padding's
-        used = narrowed(table.position.weight[table.position_offset :]).detach().clone()
-        if table.segment is not None and student.embeddings.segment is None:
-            used += narrowed(table.segment.weight)[0].detach()
-        length = min(len(own) - student.embeddings.position_offset, len(used))
-        own[student.embeddings.position_offset :][:length] = used[:length]
-        found["embeddings.position.weight"] = own
-    if table.segment is not None and student.embeddings.segment is not None:
+    tensors |= token
+    if embeddings.position is not None and student.embeddings.position is not None:
+        positions = student.embeddings.position.weight.detach().clone()  # the first rows are padding's
+        taken_over = narrow(embeddings.position.weight[embeddings.position_offset :]).detach().clone()
+        if embeddings.segment is not None and student.embeddings.segment is None:
+            taken_over += narrow(embeddings.segment.weight)[0].detach()
+        length = min(len(positions) - student.embeddings.position_offset, len(taken_over))
+        positions[student.embeddings.position_offset :][:length] = taken_over[:length]
+        tensors["embeddings.position.weight"] = positions
+    if embeddings.segment is not None and student.embeddings.segment is not None:
         rows = student.embeddings.segment.num_embeddings
-        if rows <= table.segment.num_embeddings:
-            found["embeddings.segment.weight"] = narrowed(table.segment.weight[:rows])
-    return {name: tensor.detach() for name, tensor in found.items()}
+        if rows <= embeddings.segment.num_embeddings:
+            tensors["embeddings.segment.weight"] = narrow(embeddings.segment.weight[:rows])
+    return {name: tensor.detach() for name, tensor in tensors.items()}
 
 
-def _width(
+def _narrow_tables(
     teacher: Bert, student: Bert, channels: Tensor
 ) -> tuple[Callable[[Tensor], Tensor], dict[str, Tensor]]:
-    """What becomes of a table's columns, and what comes behind the tables.
+    """The function that narrows a table of embeddings, and the student's tensors behind the tables.
 
-    Where a product to the hidden states follows, tables stay whole, before the product to the kept channels.
-    A student without one, as wide as they are or of another family, has their products: all but the norm
-    between.
+    Where the teacher projects its embeddings and the student does too, the tables stay as they are, and the
+    projection is narrowed. A student without a projection gets tables multiplied with it and with the norm's
+    weight; the normalisation between the two is lost.
     """
     norm, project = teacher.embeddings.norm.state_dict(), teacher.embeddings.project
     if project is None:
-        kept = {f"embeddings.norm.{name}": tensor[channels] for name, tensor in norm.items()}
-        return lambda table: table[:, channels], kept
+        narrow_norm = {f"embeddings.norm.{name}": tensor[channels] for name, tensor in norm.items()}
+        return lambda table: table[:, channels], narrow_norm
     weight = project.weight[channels]  # (h, E)
     if student.embeddings.project is None:
         return lambda table: table @ (weight * norm["weight"]).T, {}
-    behind = {"embeddings.project.weight": weight, "embeddings.project.bias": project.bias[channels]}
-    return lambda table: table, behind | {f"embeddings.norm.{name}": each for name, each in norm.items()}
+    projection = {"embeddings.project.weight": weight, "embeddings.project.bias": project.bias[channels]}
+    return lambda table: table, projection | {
+        f"embeddings.norm.{name}": tensor for name, tensor in norm.items()
+    }
 
 
-def _layer(teacher: Bert, number: int) -> dict[str, Tensor]:
-    return {name: tensor.detach() for name, tensor in teacher.layers[number].state_dict().items()}
+def _layer_state(teacher: Bert, layer: int) -> dict[str, Tensor]:
+    return {name: tensor.detach() for name, tensor in teacher.layers[layer].state_dict().items()}
 
 
-def _last(teacher: Bert, channels: Tensor) -> dict[str, Tensor]:
-    """The final norm and the pooler, where there are."""
-    found: dict[str, Tensor] = {}
+def _narrow_last_modules(teacher: Bert, channels: Tensor) -> dict[str, Tensor]:
+    """The tensors of the final norm and of the pooler, if there are any, with the kept channels."""
+    tensors: dict[str, Tensor] = {}
     if teacher.final_norm is not None:
         norm = teacher.final_norm.state_dict()
-        found |= {f"final_norm.{name}": tensor.detach()[channels] for name, tensor in norm.items()}
+        tensors |= {f"final_norm.{name}": tensor.detach()[channels] for name, tensor in norm.items()}
     if teacher.pooler is not None:
         scale = math.sqrt(teacher.config.hidden_size / len(channels))
         weight = teacher.pooler.weight.detach()[channels][:, channels] * scale
-        found |= {"pooler.weight": weight, "pooler.bias": teacher.pooler.bias.detach()[channels]}
-    return found
+        tensors |= {"pooler.weight": weight, "pooler.bias": teacher.pooler.bias.detach()[channels]}
+    return tensors
 
 
-def _narrowed(
-    layer: dict[str, Tensor], config: BertConfig, kept: KeptParts, number: int
+def _narrow_layer(
+    state: dict[str, Tensor], config: BertConfig, parts: KeptParts, layer: int
 ) -> dict[str, Tensor]:
-    """A layer's tensors with the kept channels, heads and neurons; as they are if all are kept."""
-    channels, heads, neurons = kept.channels, kept.heads(number), kept.neurons(number)
+    """The tensors of the teacher's layer number `layer` with the kept channels, heads and neurons."""
+    channels, heads, neurons = parts.channels, parts.heads(layer), parts.neurons(layer)
     gates = 2 if config.feed_forward == "gated" else 1
     in_scale = math.sqrt(config.hidden_size / len(channels))
     head_scale = math.sqrt(config.num_attention_heads / len(heads))
@@ -297,5 +309,5 @@ def _narrowed(
         "feed_forward.down.weight": lambda w: w[channels][:, neurons] * neuron_scale,
     }
     return {
-        name: narrow[name](tensor) if name in narrow else tensor[channels] for name, tensor in layer.items()
+        name: narrow[name](tensor) if name in narrow else tensor[channels] for name, tensor in state.items()
     }

@@ -1,7 +1,7 @@
-"""Tensor names by one reversible table a family: ours on the left, the file's on the right.
+"""Translates tensor names between our modules and transformers' files.
 
-Reading and writing a checkpoint both come from the family's record (bertsmith.model.families), so that they
-cannot disagree. A row names modules; the leaf (`weight`, `bias`) is the same on both sides. Where a row names
+Reading and writing use the same table, the family's record (bertsmith.model.families), and so can't disagree.
+A row of the table names modules; the leaf (`weight`, `bias`) is the same on both sides. Where a row names
 several of their modules, our tensor is theirs stacked by rows in that order: one product makes queries, keys
 and values.
 """
@@ -17,22 +17,24 @@ from bertsmith.errors import ModelError
 from bertsmith.model.config import BertConfig
 from bertsmith.model.families import Family, ModuleNames, find_family
 
-# Tables of indices that old versions saved with the weights; LayerNorm's leaves as TensorFlow spells them.
+# Buffers of indices that old versions saved with the weights; TensorFlow's names of LayerNorm's parameters.
 _INDEX_TABLES = ("embeddings.position_ids", "embeddings.token_type_ids")
 _OLD_LEAVES = {"gamma": "weight", "beta": "bias"}
 
 
 @dataclass(frozen=True)
 class TranslatedWeights:
-    """Tensors under our names; `carried` are those of fine-tuned heads, under theirs."""
+    """The tensors under our names, and in `carried` those of fine-tuned heads, under the file's names."""
 
     tensors: dict[str, Tensor] = field(default_factory=dict)
     carried: dict[str, Tensor] = field(default_factory=dict)
 
 
 @lru_cache(maxsize=8)
-def _written_out(family: str, count: int, *, adapters: bool = False) -> dict[str, ModuleNames]:
-    """Our module -> its row, for `count` layers; the encoder's names with their prefix."""
+def _make_name_table(family: str, count: int, *, adapters: bool = False) -> dict[str, ModuleNames]:
+    """The family's table for `count` layers: our module -> its row, with the encoder's prefix in
+    their names.
+    """
     names = find_family(family)
     layers = (
         ModuleNames(row.ours.format(number), tuple(theirs.format(number) for theirs in row.theirs))
@@ -47,29 +49,28 @@ def _written_out(family: str, count: int, *, adapters: bool = False) -> dict[str
 
 
 def from_hugging_face(tensors: Mapping[str, Tensor], config: BertConfig, where: str) -> TranslatedWeights:
-    """Their tensors under our names, those of a row with several modules stacked.
+    """Translates a file's tensors to our names, and stacks those of a row with several modules.
 
-    Accepts the encoder's names with and without the family's prefix, the old spellings, and the files of a
-    family's authors where these differ. Raises
-    ModelError for a name that is not in the table, for one given twice, for a stack with a missing or
-    mis-shaped piece, and for a tied tensor that differs from its twin.
+    Accepts the encoder's names with and without the family's prefix, old spellings, and the names in the
+    files of a family's authors. Raises ModelError for a name that isn't in the table, for one given twice,
+    for a stack with a missing or misshapen tensor, and for a tied tensor that differs from its twin.
     """
     names = config.family
-    table = _written_out(config.model_type, config.num_hidden_layers)
-    places = {theirs: (row, index) for row in table.values() for index, theirs in enumerate(row.theirs)}
+    table = _make_name_table(config.model_type, config.num_hidden_layers)
+    row_of = {theirs: (row, index) for row in table.values() for index, theirs in enumerate(row.theirs)}
     stacks: dict[str, dict[int, Tensor]] = {}
     twins: dict[str, Tensor] = {}
     result = TranslatedWeights()
-    carried = _carried(tensors, names)
+    carried = _carried_prefixes(tensors, names)
     unexpected = []
     for name, tensor in tensors.items():
-        module, leaf = _canonical(name, names, places)
+        module, leaf = _split_name(name, names, row_of)
         if name.endswith(_INDEX_TABLES):
             continue
         if f"{module}.{leaf}" in names.tied:
             twins[f"{module}.{leaf}"] = tensor
-        elif module in places and name.partition(".")[0] not in carried:
-            row, index = places[module]
+        elif module in row_of and name.partition(".")[0] not in carried:
+            row, index = row_of[module]
             pieces = stacks.setdefault(f"{row.ours}.{leaf}", {})
             if index in pieces:
                 raise ModelError(f"{where} holds {module}.{leaf} twice, under two spellings. Remove one.")
@@ -92,9 +93,10 @@ def from_hugging_face(tensors: Mapping[str, Tensor], config: BertConfig, where: 
 
 
 def to_hugging_face(tensors: Mapping[str, Tensor], config: BertConfig, *, bare: bool) -> dict[str, Tensor]:
-    """Our tensors under their names; `bare` leaves the encoder's prefix away, as for a model without a head.
+    """Translates our tensors to the file's names, the reverse of `from_hugging_face`. With `bare` the
+    encoder's prefix is left out, as in a model without a head.
 
-    The reverse of `from_hugging_face`. Raises ValueError for a name that is not in the table.
+    Raises ValueError for a name that isn't in the table.
     """
     prefix = config.family.prefix + "."
     result: dict[str, Tensor] = {}
@@ -106,47 +108,51 @@ def to_hugging_face(tensors: Mapping[str, Tensor], config: BertConfig, *, bare: 
 
 
 def file_names(ours: str, config: BertConfig) -> tuple[str, ...]:
-    """What one of our tensors is called in a file. Raises ValueError for a name that is not in the table."""
+    """The names of one of our tensors in a file, several where it is a stack. Raises ValueError for a name
+    that isn't in the table.
+    """
     module, _, leaf = ours.rpartition(".")
-    row = _written_out(config.model_type, config.num_hidden_layers).get(module)
+    row = _make_name_table(config.model_type, config.num_hidden_layers).get(module)
     if row is None:
         raise ValueError(f"{ours} has no row in the table of {config.model_type} names")
     return tuple(f"{theirs}.{leaf}" for theirs in row.theirs)
 
 
 def adapter_names(module: str, config: BertConfig) -> tuple[str, ...]:
-    """What an adapter calls one of our encoder's modules, and with it transformers' class in memory."""
-    return _written_out(config.model_type, config.num_hidden_layers, adapters=True)[module].theirs
+    """The names of one of our encoder's modules in an adapter's files and in transformers' model in
+    memory.
+    """
+    return _make_name_table(config.model_type, config.num_hidden_layers, adapters=True)[module].theirs
 
 
 def part_of(ours: str) -> str:
-    """The part of a model that one of our tensors belongs to: encoder, pooler, or a head by its name."""
+    """The part of a model that a tensor belongs to: "encoder", "pooler", or the name of a head."""
     if ours.startswith("encoder."):
         return "pooler" if ours.startswith("encoder.pooler.") else "encoder"
     return ours.partition(".")[0]
 
 
 def listed(names: Iterable[str], shown: int = 4) -> str:
-    """'a, b and 7 more': an error message must stay readable for a model of a thousand tensors."""
+    """The first names in alphabetical order and the number of the others: "a, b and 7 more"."""
     ordered = sorted(names)
     rest = len(ordered) - shown
     return ", ".join(ordered[:shown]) + (f" and {rest} more" if rest > 0 else "")
 
 
-def _carried(tensors: Iterable[str], family: Family) -> frozenset[str]:
-    """First parts of the names of fine-tuned heads. What they share with the masked-language head is theirs
-    if the file has a classifier behind it.
+def _carried_prefixes(tensors: Iterable[str], family: Family) -> frozenset[str]:
+    """The first parts of the names of fine-tuned heads' tensors. Modules that these share with the
+    masked-language head belong to them where the file has a classifier.
     """
-    alone = family.fine_tuned_heads
-    fine_tuned = any(name.partition(".")[0] in alone for name in tensors)
-    return alone | family.shared_heads if fine_tuned else alone
+    heads = family.fine_tuned_heads
+    has_classifier = any(name.partition(".")[0] in heads for name in tensors)
+    return heads | family.shared_heads if has_classifier else heads
 
 
-def _canonical(name: str, family: Family, places: Mapping[str, object]) -> tuple[str, str]:
-    """(module, leaf) as the table spells them."""
+def _split_name(name: str, family: Family, row_of: Mapping[str, object]) -> tuple[str, str]:
+    """The module and the leaf of a tensor's name, in the table's spelling."""
     module, _, leaf = name.rpartition(".")
     bare = module.removeprefix(f"{family.authors_prefix}.") if family.authors_prefix else module
-    if f"{family.prefix}.{bare}" in places:
+    if f"{family.prefix}.{bare}" in row_of:
         module = f"{family.prefix}.{bare}"
     return module, _OLD_LEAVES.get(leaf, leaf)
 
@@ -172,7 +178,9 @@ def _stack(pieces: dict[int, Tensor], theirs: tuple[str, ...], where: str) -> Te
 def _settle_twins(
     tensors: dict[str, Tensor], twins: Mapping[str, Tensor], tied: Mapping[str, str], where: str
 ) -> None:
-    """A second copy of a tied tensor stands in for a missing first one, and must otherwise equal it."""
+    """Takes the second copy of a tied tensor where the first is missing. Raises ModelError where
+    they differ.
+    """
     for name, twin in twins.items():
         first = tensors.setdefault(tied[name], twin)
         if not torch.equal(first, twin):
@@ -183,6 +191,6 @@ def _settle_twins(
 
 
 def _add_zeros(tensors: dict[str, Tensor], biases: Mapping[str, str]) -> None:
-    """The biases of a head that its authors gave none, where it is there."""
+    """Adds biases of zeros to a head that has none in its authors' files."""
     if all(weight in tensors for weight in biases.values()) and not any(bias in tensors for bias in biases):
         tensors |= {bias: torch.zeros(len(tensors[weight])) for bias, weight in biases.items()}
