@@ -360,6 +360,12 @@ def smaller_and_elsewhere(here: Path) -> Digests:
         *HERE,
     )
     found["shrink weights"] = of_weights(here / "shrunk" / "model")
+    for teacher, width in (("pretrained-bert-base", "16"), ("retrieval", "32")):  # masked words; vectors
+        out = here / f"distilled-{teacher}"
+        run("distil", here / teacher / "model", "--corpus", here / "corpus", "--out", out, "steps=10",
+            "layers=1", f"width={width}", "data.batch_size=16", "data.sequence_length=32", "seed=4",
+            *HERE)  # fmt: skip
+        found[f"distil encoder {teacher} weights"] = of_weights(out / "model")
     run("export", model, "--gate", test, "--out", here / "exported")
     import onnxruntime  # type: ignore[import-untyped]
 

@@ -249,7 +249,7 @@ def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def rows_of(path: Path) -> Iterator[Any]:
-    """Such rows, or predictions."""
+    """Reads JSON lines: rows for fine-tuning, or predictions."""
     with path.open(encoding="utf-8") as file:
         for line in file:
             yield json.loads(line)

@@ -190,7 +190,7 @@ class GlueRecord(NamedTuple):
 
 
 def _one(*files: OfficialFile) -> Layouts:
-    """A way of publishing each."""
+    """The layouts of a part that is published in one of these files alone."""
     return tuple((file,) for file in files)
 
 

@@ -37,7 +37,7 @@ def scored(found: Mapping[str, float], measures: Sequence[str]) -> Figures:
 
 
 def in_words(measures: Sequence[str]) -> str:
-    """'f1 and accuracy, their mean'."""
+    """The name of a task's score in tables: "f1 and accuracy, their mean"."""
     return " and ".join(measures).replace("_", " ") + (", their mean" if len(measures) > 1 else "")
 
 
@@ -59,12 +59,12 @@ class F1AndAccuracy(Classification):
 
 
 class PearsonAndSpearman(Regression):
-    """STS-B: the mean of both."""
+    """STS-B's score: the mean of both correlations."""
 
     main_metric = "pearson_and_spearman"
 
     def metrics(self, predictions: Sequence[Prediction], examples: Sequence[TextExample]) -> Metrics:
-        """Those of a regression, and the mean of both correlations."""
+        """The metrics of a regression, and the mean of both correlations."""
         found = super().metrics(predictions, examples)
         return {self.main_metric: (found[PEARSON] + found[SPEARMAN]) / 2, **found}
 
@@ -94,7 +94,7 @@ class Alternatives(Reranking):
     main_metric = ACCURACY
 
     def metrics(self, predictions: Sequence[Prediction], examples: Sequence[TextExample]) -> Metrics:
-        """Those of re-ranking, and accuracy."""
+        """The metrics of re-ranking, and the accuracy of the best-scored alternative of each question."""
         questions: dict[str, list[tuple[float, bool]]] = {}
         for prediction, example in zip(predictions, examples, strict=True):
             questions.setdefault(example.text, []).append((prediction["score"], example.label > 0))

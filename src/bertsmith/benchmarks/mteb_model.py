@@ -59,7 +59,7 @@ class MtebModel:
         return self.embedder.queries(texts) if kind == _QUERY else self.embedder.documents(texts)
 
     def similarity(self, embeddings1: npt.ArrayLike, embeddings2: npt.ArrayLike) -> npt.NDArray[Any]:
-        """(E, E') cosines."""
+        """The cosines (E, E') between all vectors of one list and all of the other."""
         first, second = _unit(embeddings1), _unit(embeddings2)
         return np.asarray(first @ second.T)
 

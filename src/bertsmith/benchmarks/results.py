@@ -40,24 +40,24 @@ class TaskResult:
 
     @property
     def best(self) -> SeedScore:
-        """By dev; of equals the first."""
+        """The seed with the best score on dev; of equal ones the lowest seed."""
         return max(self.seeds, key=lambda seed: (seed.score, -seed.seed))
 
     def scores(self, part: str = DEV) -> list[float]:
-        """Of each seed."""
+        """The task's score by seed."""
         return [seed.figures[part][SCORE] for seed in self.seeds]
 
     def mean(self, part: str = DEV) -> float:
         return statistics.mean(self.scores(part))
 
     def spread(self, part: str = DEV) -> float | None:
-        """The standard deviation over the seeds; None of one."""
-        found = self.scores(part)
-        return statistics.stdev(found) if len(found) > 1 else None
+        """The standard deviation of the score over the seeds; None for a single seed."""
+        scores = self.scores(part)
+        return statistics.stdev(scores) if len(scores) > 1 else None
 
     def interval(self) -> Interval | None:
-        """Of the mean on dev, 95 %: for other rows of the kind and other seeds, at most 1. None where nobody
-        knows how far the rows move it.
+        """The 95 % interval of the mean score on dev, over other rows and other seeds, at most 1. None where
+        no seed's score has a standard error.
         """
         errors = [seed.standard_error for seed in self.seeds if seed.standard_error is not None]
         if not errors:
@@ -67,7 +67,7 @@ class TaskResult:
         return Interval(self.mean() - half, min(self.mean() + half, 1.0))
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values: shares of one."""
+        """The result as plain values for JSON, with scores as shares of 1."""
         interval = self.interval()
         return {
             "judged_by": self.judged_by,

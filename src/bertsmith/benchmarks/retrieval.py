@@ -58,7 +58,7 @@ class DatasetResult:
 
     @property
     def published(self) -> float | None:
-        """BM25's as published, in points."""
+        """BM25's published score on the data set, in points of 100; None where there is none."""
         return BM25.get(self.name.lower())
 
 
@@ -77,11 +77,11 @@ class RetrievalResult:
 
     @property
     def forums(self) -> list[DatasetResult]:
-        """CQADupStack's."""
+        """The results of CQADupStack's forums, which count as one data set."""
         return [dataset for dataset in self.datasets if _is_of(dataset.name, FORUMS)]
 
     def means(self) -> dict[str, float]:
-        """Of the data sets, each system's; a data set counts once, CQADupStack as the mean of its forums."""
+        """The mean score of each system over the data sets, with CQADupStack's forums as one data set."""
         means = {}
         for system in self.systems:
             scores = [dataset.scores[system] for dataset in self.datasets if not _is_of(dataset.name, FORUMS)]

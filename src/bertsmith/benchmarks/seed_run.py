@@ -40,14 +40,15 @@ class ChosenSettings(NamedTuple):
     seconds: float
 
     def overrides(self) -> list[str]:
-        """As `finetune` is told them."""
+        """The settings that the search chose, as arguments of `finetune`."""
         return [f"{name}={value!r}" for name, value in self.choice.items()]
 
 
 @dataclass(frozen=True)
 class SeedScore:
-    """Official figures of each part by name, `dev` the first; the standard error of dev's score over its
-    rows (MultiRC's: its questions); how many rows each part has; the seconds of training.
+    """The result of one seed: the official figures of each split by name, `dev` first; the standard error of
+    dev's score over its rows (for MultiRC its questions); the number of rows of each split; the seconds of
+    training.
     """
 
     seed: int
@@ -59,7 +60,7 @@ class SeedScore:
 
     @property
     def score(self) -> float:
-        """On dev."""
+        """The task's score on dev, as a share of 1."""
         return self.figures[DEV][SCORE]
 
 

@@ -95,13 +95,13 @@ def _is_of_search(override: str) -> bool:
 
 
 class Share(NamedTuple):
-    """This process's number among `ranks`."""
+    """The share of one process among several that divide a suite's tasks: its number `rank` of `ranks`."""
 
     rank: int = 0
     ranks: int = 1
 
     def of(self, tasks: Sequence[T]) -> list[T]:
-        """Every `ranks`th."""
+        """The tasks of this process: every `ranks`-th one from number `rank` on."""
         return list(tasks[self.rank :: self.ranks])
 
 

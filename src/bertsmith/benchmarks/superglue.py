@@ -323,8 +323,8 @@ class AnswersTask(SuperGlueTask):
 
 
 def _questions(answered: Sequence[AnsweredPair]) -> list[list[AnsweredPair]]:
-    """MultiRC's answers, question by question."""
-    return [list(of_question) for _, of_question in groupby(answered, key=lambda each: each.place[:2])]
+    """Groups MultiRC's answers by their question."""
+    return [list(of_question) for _, of_question in groupby(answered, key=lambda pair: pair.place[:2])]
 
 
 _OTHERS = {"COPA": AlternativesTask, "MultiRC": AnswersTask}

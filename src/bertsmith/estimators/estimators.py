@@ -198,7 +198,7 @@ class _FinetunedEstimator(TextEstimator):
         return [*train, *copies], dev
 
     def _outputs(self, X: Any) -> npt.NDArray[np.float64]:
-        """(E, C) of the head."""
+        """The head's outputs (E, C) for E rows of C columns."""
         check_is_fitted(self, "predictor_")
         task = cast(TextTask, self.predictor_.task)
         rows: list[Row] = [*(as_mixed_rows(X) if task.features else as_texts(X))]
@@ -363,14 +363,14 @@ class BertFeatures(TransformerMixin, TextEstimator):  # type: ignore[misc]
         return self
 
     def transform(self, X: Any) -> npt.NDArray[np.float32]:
-        """(E, D)."""
+        """The vectors (E, D) of E texts, as the model pools them."""
         check_is_fitted(self, "width_")
         if not hasattr(self, "features_"):  # after unpickling
             self.features_ = self._read()
         return np.asarray(self.features_.encode(as_texts(X)))
 
     def get_feature_names_out(self, input_features: Any = None) -> npt.NDArray[np.object_]:
-        """bertfeatures0 … bertfeatures(D - 1)."""
+        """The names of the D columns: bertfeatures0, bertfeatures1, …"""
         check_is_fitted(self, "width_")
         return np.array([f"bertfeatures{number}" for number in range(self.width_)], object)
 

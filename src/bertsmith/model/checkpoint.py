@@ -1,10 +1,10 @@
-"""A model folder that transformers opens too: read with suspicion, written whole or not at all.
+"""Reads and writes model folders, which transformers opens too. Reading checks everything; writing is atomic.
 
-config.json         the shape, in Hugging Face's names
-model.safetensors   float32 tensors, in Hugging Face's names, tied ones once
-tokenizer.json …    whatever the tokenizer writes
+config.json         the model's shape, in Hugging Face's format
+model.safetensors   float32 tensors under Hugging Face's names, tied ones once
+tokenizer.json …    the tokenizer's files
 bertsmith.json      task, provenance, and the hash of each file (see bertsmith.model.manifest)
-README.md           the same for people, not hashed (see bertsmith.model.card)
+README.md           the model card, not hashed (see bertsmith.model.card)
 """
 
 import warnings
@@ -43,7 +43,7 @@ _ADAPTER = "adapter_config.json"
 
 
 class SavesItself(Protocol):
-    """A tokenizer, as far as a checkpoint knows it."""
+    """The part of a tokenizer that saving a checkpoint needs."""
 
     vocab_size: int
 
@@ -52,11 +52,11 @@ class SavesItself(Protocol):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The content of a model folder, checked but not yet in a module.
+    """The checked content of a model folder, not yet loaded into a module.
 
-    `tensors` are float32 under our names; `carried` those of heads that Bertsmith has no part for, under
-    the file's names, with `labels` as config.json gives them: what outputs mean, and how far vectors may be
-    cut. `notes` are sentences for the user.
+    `tensors` are float32 under our names. `carried` are the tensors of heads that Bertsmith has no module
+    for, under the file's names; `labels` are config.json's entries for these heads, and the dimensions to
+    which vectors may be truncated. `notes` are sentences for the user.
     """
 
     config: BertConfig
@@ -69,15 +69,18 @@ class Checkpoint:
 
     @property
     def parts(self) -> frozenset[str]:
-        """Which parts are there: encoder, pooler, masked_language, next_sentence, and carried heads."""
-        return _parts(self.tensors, self.carried)
+        """The parts of the model: encoder, pooler, masked_language, next_sentence, and the names of other
+        heads.
+        """
+        return _list_parts(self.tensors, self.carried)
 
 
 @door(folder=place)
 def read_checkpoint(folder: Path | str) -> Checkpoint:
-    """Reads a folder written by Bertsmith or transformers.
+    """Reads a model folder written by Bertsmith or transformers.
 
-    Raises ModelError when a file is missing, unsafe, cut or altered, or the tensors don't fit config.json.
+    Raises ModelError where a file is missing, unsafe, truncated or altered, and where the tensors don't fit
+    config.json.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -99,21 +102,23 @@ def read_checkpoint(folder: Path | str) -> Checkpoint:
 def interpret(
     tensors: Mapping[str, Tensor], settings: Mapping[str, Any], where: str, manifest: Manifest | None = None
 ) -> Checkpoint:
-    """A checkpoint from tensors under Hugging Face's names and the content of a config.json. Warns of a
-    layout that was never compared with a published checkpoint.
+    """Makes a checkpoint of tensors under Hugging Face's names and the content of a config.json; `where`
+    names the file in errors. Warns of a layout that was never compared with a published checkpoint.
+
+    Raises ModelError where the two don't fit together, or hold something that we don't compute.
     """
     config = config_from_hugging_face(dict(settings), f"the settings of {where}")
-    floats, notes = _as_float32(tensors, where)
+    floats, notes = _convert_to_float32(tensors, where)
     authors = [key for key in settings if key in config.family.aliases]
     if authors and config.family.authors_prefix:
-        warnings.warn(  # whatever is done with it: a command prints it as a line of its own
+        warnings.warn(  # commands print it as a line of their own
             f"{where} is laid out as the authors of {config.model_type} have it ({authors[0]} in its "
             f"{CONFIG}), which is read after their code and was never compared with a published checkpoint: "
             "compare some of its answers with the original's",
             stacklevel=2,
         )
     translated = from_hugging_face(floats, config, where)
-    parts = _parts(translated.tensors, translated.carried)
+    parts = _list_parts(translated.tensors, translated.carried)
     if "encoder" not in parts:
         raise ModelError(f"{where} holds no encoder of the family {config.model_type}.")
     declared = settings.get("architectures")
@@ -133,15 +138,17 @@ def interpret(
 
 
 def load_encoder(folder: Path | str) -> Bert:
-    """The encoder alone, in evaluation mode; heads in the file are left there.
+    """Loads the encoder of a model folder without its heads, in evaluation mode.
 
-    `pooler` is None when the file has none. Raises ModelError as `read_checkpoint` and `load_into` do.
+    Its `pooler` is None where the file has none. Raises ModelError as `read_checkpoint` and `load_into` do.
     """
     return encoder_of(read_checkpoint(folder), f"{folder}/{WEIGHTS}")
 
 
 def encoder_of(checkpoint: Checkpoint, where: str) -> Bert:
-    """The encoder of what was read from the file `where`. Raises ModelError as `load_into` does."""
+    """The encoder of a checkpoint, in evaluation mode; `where` names its file in errors. Raises ModelError as
+    `load_into` does.
+    """
     model = meta_init(lambda: Bert(checkpoint.config))
     if "pooler" not in checkpoint.parts:
         model.pooler = None
@@ -158,24 +165,24 @@ def load_into(
     *,
     may_lack: Collection[str] = (),
 ) -> None:
-    """Puts tensors under our names into a module, strictly.
+    """Loads tensors under our names into a module, strictly.
 
-    `may_lack` names the tensors that may be missing; the module keeps its own. A module on the meta device
-    takes the tensors themselves, without a copy. Raises ModelError naming every kind of misfit: missing,
-    unexpected, mis-shaped (expected and found) and not finite; the module is then unchanged.
+    `may_lack` names tensors that may be missing; the module keeps its own values of these. A module on the
+    meta device takes the tensors themselves, without a copy. Raises ModelError that names all missing,
+    unexpected, misshapen (with both shapes) and non-finite tensors; the module is unchanged then.
     """
     expected = module.state_dict()
-    misfits = []
+    problems = []
     if missing := expected.keys() - tensors.keys() - set(may_lack):
-        misfits.append(f"missing {listed(_spelled(missing, config))}")
+        problems.append(f"missing {listed(_file_names(missing, config))}")
     if unexpected := tensors.keys() - expected.keys():
-        misfits.append(f"unexpected {listed(_spelled(unexpected, config))}")
-    misfits += _misshapen(expected, tensors, config)
-    if broken := [name for name, tensor in tensors.items() if not _finite(tensor)]:
-        misfits.append(f"values that are not finite in {listed(_spelled(broken, config))}")
-    if misfits:
+        problems.append(f"unexpected {listed(_file_names(unexpected, config))}")
+    problems += _describe_shapes(expected, tensors, config)
+    if broken := [name for name, tensor in tensors.items() if not _is_finite(tensor)]:
+        problems.append(f"values that are not finite in {listed(_file_names(broken, config))}")
+    if problems:
         raise ModelError(
-            f"{where} doesn't fit its {CONFIG}: {'; '.join(misfits)}. "
+            f"{where} doesn't fit its {CONFIG}: {'; '.join(problems)}. "
             "Use a checkpoint whose files belong together."
         )
     on_meta = any(tensor.is_meta for tensor in expected.values())
@@ -198,45 +205,47 @@ def save_checkpoint(
     write_extra_files: Callable[[Path], None] | None = None,
     overwrite: bool = False,
 ) -> None:
-    """Writes a folder which transformers opens as `architecture`; whole, or not at all.
+    """Writes a model folder that transformers opens as `architecture`, atomically.
 
-    `tensors` are under our names, `carried` (with `labels`) under the file's own.
-    `write_extra_files` adds files of a task before the hashes are taken. Raises ModelError when a
-    head of the architecture is missing, a value is not finite or the tokenizer has more pieces than the
-    model; InputError when the folder exists and `overwrite` is False; ResourceError for lack of space.
+    `tensors` are under our names, `carried` (with `labels`) under the file's names. `write_extra_files` adds
+    a task's files before the hashes are computed. Raises ModelError where a head of the architecture is
+    missing, a value isn't finite, or the tokenizer has more tokens than the model has rows; InputError where
+    the folder exists and `overwrite` is False; ResourceError for lack of space.
     """
-    known = find_architecture(architecture)
+    model_class = find_architecture(architecture)
     carried = carried or {}
-    lacking = known.heads - _parts(tensors, carried)
-    if lacking:
-        raise ModelError(f"A {architecture} needs {listed(lacking)}, which this model doesn't have.")
+    missing = model_class.heads - _list_parts(tensors, carried)
+    if missing:
+        raise ModelError(f"A {architecture} needs {listed(missing)}, which this model doesn't have.")
     if tokenizer is not None and tokenizer.vocab_size > config.vocab_size:
         raise ModelError(
             f"The tokenizer has {tokenizer.vocab_size:,} pieces, the model only {config.vocab_size:,} rows. "
             "Save the model with its own tokenizer."
         )
-    theirs = to_hugging_face(tensors, config, bare=known.bare and not carried) | dict(carried)
-    ready = {name: tensor.detach().to("cpu", torch.float32).contiguous() for name, tensor in theirs.items()}
-    if broken := [name for name, tensor in ready.items() if not _finite(tensor)]:
+    renamed = to_hugging_face(tensors, config, bare=model_class.bare and not carried) | dict(carried)
+    saved = {name: tensor.detach().to("cpu", torch.float32).contiguous() for name, tensor in renamed.items()}
+    if broken := [name for name, tensor in saved.items() if not _is_finite(tensor)]:
         raise ModelError(f"The model was not saved: {listed(broken)} holds values that are not finite.")
-    require_free_space(Path(folder), sum(tensor.nbytes for tensor in ready.values()), "Saving the model")
+    require_free_space(Path(folder), sum(tensor.nbytes for tensor in saved.values()), "Saving the model")
     manifest = Manifest(
         architecture=architecture, task=task, settings=dict(settings or {}), provenance=dict(provenance or {})
     )
     with atomic_folder(Path(folder), overwrite=overwrite) as partial:
         with tensors_written_to(partial / WEIGHTS):
-            save_file(ready, partial / WEIGHTS, metadata={"format": "pt"})
+            save_file(saved, partial / WEIGHTS, metadata={"format": "pt"})
         write_json(partial / CONFIG, config_to_hugging_face(config, architecture) | dict(labels or {}))
         if tokenizer is not None:
             tokenizer.save(partial, segments=config.type_vocab_size > 1, max_length=config.max_length)
         if write_extra_files is not None:
             write_extra_files(partial)
         write_manifest(partial, manifest)
-        write_card(partial, manifest, _shape(config, ready))
+        write_card(partial, manifest, _describe_size(config, saved))
 
 
 def _find_weights(folder: Path) -> Path:
-    """The one safetensors file; says the way on from what lies there instead."""
+    """The path of model.safetensors. Raises ModelError that tells how to convert other formats, if there are
+    any.
+    """
     if (folder / WEIGHTS).exists() or (folder / WEIGHTS).is_symlink():
         return plain_file(folder, WEIGHTS)
     if (folder / "pytorch_model.bin").exists():
@@ -256,10 +265,12 @@ def _find_weights(folder: Path) -> Path:
     raise ModelError(f"{folder} has no {WEIGHTS}: it is not a model folder, or not a whole one.")
 
 
-def _as_float32(tensors: Mapping[str, Tensor], where: str) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-    """Floating-point tensors in float32, with a note for each other type that was converted.
+def _convert_to_float32(
+    tensors: Mapping[str, Tensor], where: str
+) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+    """The tensors in float32, and a note for each type that was converted.
 
-    Integers are let through only as the tables of indices which the table of names drops.
+    Integers are accepted only as buffers of indices, which are dropped later. Raises ModelError for others.
     """
     result, converted = {}, dict[torch.dtype, int]()
     for name, tensor in tensors.items():
@@ -267,30 +278,34 @@ def _as_float32(tensors: Mapping[str, Tensor], where: str) -> tuple[dict[str, Te
             converted[tensor.dtype] = converted.get(tensor.dtype, 0) + 1
         elif tensor.dtype != torch.float32 and not name.endswith(("position_ids", "token_type_ids")):
             raise ModelError(
-                f"{where}: {name} is {_short(tensor.dtype)}; expected float32, float16 or bfloat16."
+                f"{where}: {name} is {_dtype_name(tensor.dtype)}; expected float32, float16 or bfloat16."
             )
         result[name] = tensor.float()
     notes = (
-        f"{count} tensors were {_short(dtype)} and are now float32" for dtype, count in converted.items()
+        f"{count} tensors were {_dtype_name(dtype)} and are now float32" for dtype, count in converted.items()
     )
     return result, tuple(notes)
 
 
-def _shape(config: BertConfig, tensors: Mapping[str, Tensor]) -> str:
+def _describe_size(config: BertConfig, tensors: Mapping[str, Tensor]) -> str:
     weights = sum(tensor.numel() for tensor in tensors.values())
-    counted = f"{weights / 1e6:.1f} million" if weights >= 1e6 else f"{weights:,}"
+    count = f"{weights / 1e6:.1f} million" if weights >= 1e6 else f"{weights:,}"
     return (
         f"A `{config.model_type}` of {config.num_hidden_layers} layers, {config.hidden_size} wide, with "
-        f"{counted} weights"
+        f"{count} weights"
     )
 
 
-def _parts(tensors: Mapping[str, Tensor], carried: Mapping[str, Tensor]) -> frozenset[str]:
+def _list_parts(tensors: Mapping[str, Tensor], carried: Mapping[str, Tensor]) -> frozenset[str]:
     return frozenset(map(part_of, tensors)) | {name.partition(".")[0] for name in carried}
 
 
-def _misshapen(expected: Mapping[str, Tensor], found: Mapping[str, Tensor], config: BertConfig) -> list[str]:
-    """Shapes as in the file: of a stack of three, each has a third of the rows."""
+def _describe_shapes(
+    expected: Mapping[str, Tensor], found: Mapping[str, Tensor], config: BertConfig
+) -> list[str]:
+    """Sentences on tensors of a wrong shape, with shapes as in the file: a stack of three counts as three
+    tensors of a third of the rows.
+    """
     wrong = sorted(
         name for name in expected.keys() & found.keys() if expected[name].shape != found[name].shape
     )
@@ -304,12 +319,14 @@ def _misshapen(expected: Mapping[str, Tensor], found: Mapping[str, Tensor], conf
     return sentences + ([f"{len(wrong) - 4} more of a wrong shape"] if len(wrong) > 4 else [])
 
 
-def _finite(tensor: Tensor) -> bool:
-    """One pass over the sum; only a sum that overflows or is broken needs the look at each value."""
+def _is_finite(tensor: Tensor) -> bool:
+    """Whether all values are finite. The sum is checked first, which needs no memory for a mask of the
+    values.
+    """
     return bool(tensor.sum().isfinite()) or bool(tensor.isfinite().all())
 
 
-def _spelled(names: Collection[str], config: BertConfig) -> list[str]:
+def _file_names(names: Collection[str], config: BertConfig) -> list[str]:
     return [theirs for name in names for theirs in file_names(name, config)]
 
 
@@ -317,5 +334,5 @@ def _piece_shape(tensor: Tensor, pieces: int) -> tuple[int, ...]:
     return (tensor.shape[0] // pieces, *tensor.shape[1:]) if tensor.dim() else ()
 
 
-def _short(dtype: torch.dtype) -> str:
+def _dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")

@@ -162,7 +162,7 @@ class BertConfig(UserSettings):
 
     @property
     def masked_language_act(self) -> Activation:
-        """Activation of the masked-language head."""
+        """The activation of the masked-language head, by default that of the layers."""
         return self.head_act or self.hidden_act
 
     @property

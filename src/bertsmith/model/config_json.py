@@ -1,8 +1,7 @@
-"""How Hugging Face's config.json spells the shape of a model, for reading and for writing, and which class of
-transformers it names for a set of heads.
+"""Reads and writes Hugging Face's config.json, and chooses the class of transformers for a model's heads.
 
-Reading is an allow-list, `CONFIG` in folder_keys and the family's record: a key that stands in neither is
-refused, since it could mean something that we do not compute.
+Reading goes by an allow-list, `CONFIG` in folder_keys and the family's record: any other key is refused,
+since it could mean something that we don't compute.
 """
 
 from collections.abc import Mapping, Set
@@ -17,12 +16,12 @@ from bertsmith.model.families import FAMILIES, Family, find_family
 from bertsmith.model.folder_keys import CONFIG, FileKeys
 from bertsmith.validation import first_problem
 
-# Other names of activations we have.
+# Other names of our activations.
 _ACTIVATIONS = {"gelu_python": "gelu", "gelu_pytorch_tanh": "gelu_new"}
 
 
 def config_keys(family: Family) -> FileKeys:
-    """What each key of a config.json of the family means."""
+    """The allow-list of keys in a config.json of the family."""
     shape = dict.fromkeys(family.config_keys(), "the model's shape")
     rotary = dict.fromkeys(family.rotary.keys if family.rotary else (), "rotary positions, local attention")
     return replace(
@@ -34,45 +33,45 @@ def config_keys(family: Family) -> FileKeys:
 
 
 def config_from_hugging_face(values: dict[str, Any], where: str) -> BertConfig:
-    """Reads the content of a config.json.
+    """Reads the content of a config.json; `where` names it in errors.
 
-    A file without `model_type` (transformers before 2.3, Google's bert_config.json) is taken for BERT.
-    Raises ModelError for one that isn't BERT's, for code references, unknown keys, keys that contradict each
-    other, and settings we do not compute.
+    A file without `model_type` (transformers before 2.3, Google's bert_config.json) is taken for BERT's.
+    Raises ModelError where it isn't, for references to code, unknown keys, keys that contradict each other,
+    and settings that we don't compute.
     """
     if values.get("auto_map") is not None:
         raise ModelError(
             f"{where} asks to run code of its own (auto_map). Bertsmith never does; use another checkpoint."
         )
-    named = values.get("model_type")
-    if named is None:
+    declared = values.get("model_type")
+    if declared is None:
         _require_bert(values, where)
     try:
-        family = find_family("bert" if named is None else named)
+        family = find_family("bert" if declared is None else declared)
     except ModelError as error:
         raise ModelError(f"{where}: {error}") from error
     model_type = family.model_type
     config_keys(family).require(values, where)
-    more, names = family.rotary, family.config_keys()
-    kept = {"model_type": model_type} | dict(family.assumed)
-    given: dict[str, str] = {}
+    rotary, names = family.rotary, family.config_keys()
+    fields = {"model_type": model_type} | dict(family.assumed)
+    key_of: dict[str, str] = {}
     for key, value in values.items():
         if value is None or key not in names:
             continue
         ours = names[key]
         value = _ACTIVATIONS.get(value, value) if ours.endswith("_act") and isinstance(value, str) else value
-        if ours in given and kept[ours] != value:
+        if ours in key_of and fields[ours] != value:
             raise ModelError(
-                f"{where}: {given[ours]} = {kept[ours]!r} and {key} = {value!r} say different things. "
+                f"{where}: {key_of[ours]} = {fields[ours]!r} and {key} = {value!r} say different things. "
                 "Remove the one that is wrong."
             )
-        kept[ours], given[ours] = value, key
-    return make_config(kept | (more.read(values, where) if more else {}), where)
+        fields[ours], key_of[ours] = value, key
+    return make_config(fields | (rotary.read(values, where) if rotary else {}), where)
 
 
 def _require_bert(values: Mapping[str, Any], where: str) -> None:
-    """Raises ModelError for what names no family, and isn't BERT's. RoBERTa's keys and tensors are called the
-    same, and mean other positions.
+    """Raises ModelError for a config without model_type that isn't BERT's. RoBERTa's has the same keys, and
+    its positions mean something else.
     """
     classes = values.get("architectures")
     first = classes[0] if isinstance(classes, list) and classes else "Bert"
@@ -86,16 +85,18 @@ def _require_bert(values: Mapping[str, Any], where: str) -> None:
 def config_to_hugging_face(config: BertConfig, architecture: str) -> dict[str, Any]:
     """The content of a config.json that transformers opens as `architecture`."""
     family, values = config.family, config.model_dump() | {"embedding_size": config.embedding_width}
-    spelled = {theirs: values[ours] for ours, theirs in family.spelling.items()}
+    entries = {theirs: values[ours] for ours, theirs in family.spelling.items()}
     if family.rotary is not None:
-        spelled |= family.rotary.write(values)
-    kept = {key: value for key, value in spelled.items() if value is not None}
-    head = {"architectures": [architecture], "model_type": config.model_type}
-    return {**head, **kept, **family.written, "tie_word_embeddings": True}
+        entries |= family.rotary.write(values)
+    entries = {key: value for key, value in entries.items() if value is not None}
+    first = {"architectures": [architecture], "model_type": config.model_type}
+    return {**first, **entries, **family.written, "tie_word_embeddings": True}
 
 
 class Labels(BaseModel):
-    """What a head's outputs mean, and what a cross-encoder makes of them: keys that travel with it."""
+    """The keys of a config.json that belong to a head and are kept with it: the names of its outputs, and a
+    cross-encoder's activation.
+    """
 
     id2label: dict[Annotated[str, Field(pattern="^[0-9]{1,6}$")], str] | None = None
     label2id: dict[str, Annotated[int, Field(ge=0)]] | None = None
@@ -106,10 +107,10 @@ class Labels(BaseModel):
 
 
 def read_labels(values: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """The keys of config.json that belong to a head, as they are. Raises ModelError for a wrong type."""
-    given = {key: values[key] for key in Labels.model_fields if key in values}
+    """The entries of a config.json that belong to a head. Raises ModelError for a value of a wrong type."""
+    entries = {key: values[key] for key in Labels.model_fields if key in values}
     try:
-        return Labels.model_validate(given, strict=True).model_dump(exclude_none=True)
+        return Labels.model_validate(entries, strict=True).model_dump(exclude_none=True)
     except ValidationError as error:
         raise ModelError(f"the config.json of {where}: {first_problem(error, Labels)}") from error
 
@@ -122,35 +123,36 @@ class Architecture(NamedTuple):
 
     @property
     def bare(self) -> bool:
-        """True for a model without a head: its encoder's names carry no prefix."""
+        """Whether the class has no head; its tensors' names have no prefix then."""
         return not self.heads
 
 
 def architectures(family: str) -> list[Architecture]:
-    """Of one family, in the order of its record."""
-    known = find_family(family)
+    """The classes of a family, in the order of its record."""
+    record = find_family(family)
     return [
-        Architecture(known.class_prefix + name, frozenset(heads)) for name, heads in known.classes.items()
+        Architecture(record.class_prefix + name, frozenset(heads)) for name, heads in record.classes.items()
     ]
 
 
 def find_architecture(name: str) -> Architecture:
-    """Raises ValueError for a class that no family has."""
-    found = [
+    """The class of this name, of any family. Raises ValueError where there is none."""
+    matches = [
         architecture
         for family in FAMILIES
         for architecture in architectures(family)
         if architecture.name == name
     ]
-    if not found:
+    if not matches:
         raise ValueError(f"{name!r} is a class of no family")
-    return found[0]
+    return matches[0]
 
 
 def choose_architecture(family: str, parts: Set[str], declared: str = "") -> Architecture:
-    """The class that uses most of `parts`; of equals the declared one, else the first of the record.
+    """The class that uses the most of a model's `parts`; among equals the declared one, otherwise the first
+    of the family's record.
 
-    The tensors come before the claim: bert-base-uncased calls itself BertForMaskedLM and holds both heads.
+    The tensors decide before the declaration: bert-base-uncased declares BertForMaskedLM and has both heads.
     """
-    fitting = [known for known in architectures(family) if known.heads <= parts]
-    return max(fitting, key=lambda known: (len(known.heads), known.name == declared))
+    possible = [architecture for architecture in architectures(family) if architecture.heads <= parts]
+    return max(possible, key=lambda choice: (len(choice.heads), choice.name == declared))

@@ -131,7 +131,7 @@ def _by_torch(
 def _by_kernel(
     tile: Tensor, bias: Tensor, columns: Tensor, largest: Tensor, total: Tensor, out: Tensor
 ) -> Tensor:
-    """The same, by kernels/vocabulary.c."""
+    """As `_by_torch`, computed by the kernel in kernels/vocabulary.c."""
     torch.mm(tile, columns, out=out)
     shrink, bias = torch.empty_like(largest), bias.contiguous()
     kernels.library(kernels.instructions()).exponentiate(

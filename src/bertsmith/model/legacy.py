@@ -1,9 +1,9 @@
-"""Checkpoints of old → a safe model folder: pytorch_model.bin, TensorFlow's files, Flax' msgpack.
+"""Converts checkpoints in old formats to safe model folders: pytorch_model.bin, TensorFlow's files, Flax'
+msgpack.
 
-The only place that opens a pickle, and only for tensors: torch.load(weights_only=True) rebuilds tensors and
-plain containers and refuses everything else. What it doesn't check is checked here: the container's size
-before it is opened, and that what came out is a flat dictionary of ordinary tensors that are no larger than
-the file.
+Only here is a pickle opened, and only for tensors: torch.load(weights_only=True) builds tensors and plain
+containers and refuses everything else. Two more checks are made here: the container's size before it is
+opened, and that its content is a flat dictionary of ordinary tensors, no larger than the file.
 """
 
 import pickle
@@ -29,15 +29,15 @@ from bertsmith.text.tokens.tokenizer import Tokenizer
 
 LEGACY_WEIGHTS = "pytorch_model.bin"
 
-# A pickle describes 200 tensors in 50 kB; more than this is not a description of tensors.
+# A pickle that describes 200 tensors has 50 kB; a larger one than this describes something else.
 MAX_PICKLE_BYTES = 16 << 20
 
 GOOGLE_CONFIG = "bert_config.json"
 
 FLAX_WEIGHTS = "flax_model.msgpack"
 
-# Where other frameworks' weights show themselves, and what they are called.
-_FOREIGN = {
+# Files with weights of other frameworks, and the names of their formats.
+_OTHER_FORMATS = {
     "*.ckpt*": "a form of TensorFlow's checkpoints without an .index",
     "*.h5": "Keras' format",
     "*.onnx": "the ONNX format",
@@ -47,7 +47,7 @@ Reader = Callable[[Path], dict[str, Tensor]]
 
 @dataclass(frozen=True)
 class ConversionResult:
-    """What was read, whether a tokenizer came with it, and sentences for the user."""
+    """The converted checkpoint, whether a tokenizer came with it, and sentences for the user."""
 
     checkpoint: Checkpoint
     with_tokenizer: bool
@@ -55,15 +55,17 @@ class ConversionResult:
 
 
 def convert_legacy(folder: Path | str, out: Path | str) -> ConversionResult:
-    """Writes `out` from a folder with weights of old, their config.json and, if it has one, a vocabulary.
+    """Converts a folder with weights in an old format, their config.json and, if there is one, a vocabulary
+    to the model folder `out`, atomically.
 
     The weights are a pytorch_model.bin, a flax_model.msgpack, or TensorFlow's PREFIX.index with its data
-    files, whose config may be called bert_config.json; of several such in a folder, `folder` names one, as
-    FOLDER/PREFIX.
-    Every tensor is kept: heads that Bertsmith has no part for go into the new file under their own names,
-    with their labels. Of an embedding model its pooling, last product, longest text and prompts are kept too.
-    Raises ModelError when a file holds anything but tensors, is cut, doesn't fit its config.json or can't be
-    kept; InputError when `out` exists. Nothing half-written is left.
+    files, whose config may be named bert_config.json; where a folder has several of these, give
+    FOLDER/PREFIX. Every tensor is kept: those of heads that Bertsmith has no module for stay under their own
+    names, with their labels. An embedding model keeps its pooling, its dense layer, its maximum length and
+    its prompts.
+
+    Raises ModelError for a file that holds anything but tensors, is truncated, doesn't fit its config.json or
+    can't be converted; InputError where `out` exists.
     """
     folder, out = Path(folder), Path(out)
     source = folder
@@ -71,11 +73,11 @@ def convert_legacy(folder: Path | str, out: Path | str) -> ConversionResult:
     folder = weights.parent
     settings = read_settings(_find_config(folder))
     checkpoint = interpret(read(weights), settings, str(weights))
-    encoder_of(checkpoint, str(weights))  # refuses what would be refused when the new folder is opened
+    encoder_of(checkpoint, str(weights))  # raises now what opening the new folder would raise
     tokenizer, tokenizer_note = _read_tokenizer(folder, checkpoint)
-    labels = _numbered_labels(checkpoint)
+    labels = _make_labels(checkpoint)
 
-    def write_beside(partial: Path) -> None:
+    def write_extra_files(partial: Path) -> None:
         copy_sentence_files(source if source.is_dir() else folder, partial, read_legacy_tensors)
 
     save_checkpoint(
@@ -88,7 +90,7 @@ def convert_legacy(folder: Path | str, out: Path | str) -> ConversionResult:
         provenance={"imported_from": f"{folder.name}/{weights.name}", "sha256": sha256(weights)},
         carried=checkpoint.carried,
         labels=checkpoint.labels | labels,
-        write_extra_files=write_beside,
+        write_extra_files=write_extra_files,
     )
     notes = list(checkpoint.notes)
     if checkpoint.carried:
@@ -104,7 +106,7 @@ def convert_legacy(folder: Path | str, out: Path | str) -> ConversionResult:
 
 
 def read_legacy_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a pytorch_model.bin, on the CPU. Raises ModelError for anything that isn't one."""
+    """The tensors of a pytorch_model.bin, on the CPU. Raises ModelError for any other content."""
     _check_container(path)
     try:
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
@@ -115,22 +117,25 @@ def read_legacy_tensors(path: Path) -> dict[str, Tensor]:
         ) from error
     except MemoryError:
         raise
-    except Exception as error:  # whatever torch's reader stumbles over in a damaged file
+    except Exception as error:  # torch raises many kinds for a damaged file
         first_line = str(error).partition("\n")[0][:200]
         raise ModelError(f"{path} can't be read ({first_line}). It may have been cut or altered.") from error
     return _require_plain_tensors(content, path)
 
 
 def read_tensorflow_tensors(index: Path) -> dict[str, Tensor]:
-    """The weights of a BERT of Google's under Hugging Face's names; what the optimiser kept is not read.
+    """The weights of a TensorFlow checkpoint of Google's BERT, under Hugging Face's names; the optimiser's
+    state is left out.
 
-    Raises ModelError for files that are cut or altered, and for a tensor that such a BERT doesn't have.
+    Raises ModelError for truncated or altered files, and for a tensor that BERT doesn't have.
     """
     return to_hugging_face_names(read_bundle(index, is_weight), str(index))
 
 
 def _find_legacy_weights(folder: Path) -> tuple[Path, Reader]:
-    """The file to read, and how."""
+    """The file of weights in an old format, and the function that reads it. Raises ModelError where there is
+    none.
+    """
     index = folder if folder.suffix == INDEX else folder.parent / (folder.name + INDEX)
     if not folder.is_dir() and index.is_file():
         return plain_file(index.parent, index.name), read_tensorflow_tensors
@@ -153,7 +158,7 @@ def _find_legacy_weights(folder: Path) -> tuple[Path, Reader]:
         raise ModelError(f"{folder} holds several checkpoints: {names}. Name one as FOLDER/NAME.")
     if indexes:
         return plain_file(folder, indexes[0].name), read_tensorflow_tensors
-    for pattern, name in _FOREIGN.items():
+    for pattern, name in _OTHER_FORMATS.items():
         if any(folder.glob(pattern)):
             raise ModelError(
                 f"{folder} holds weights in {name}, which Bertsmith doesn't read. Convert them to "
@@ -169,7 +174,7 @@ def _find_legacy_weights(folder: Path) -> tuple[Path, Reader]:
 
 
 def _find_config(folder: Path) -> Path:
-    """config.json, or as Google calls it. TensorFlow's training leaves none beside what it saves."""
+    """The path of config.json, or of Google's bert_config.json, which TensorFlow's training doesn't write."""
     if not (folder / CONFIG).exists() and (folder / GOOGLE_CONFIG).exists():
         return plain_file(folder, GOOGLE_CONFIG)
     if not (folder / CONFIG).exists() and any(folder.glob(f"*{INDEX}")):
@@ -181,7 +186,9 @@ def _find_config(folder: Path) -> Path:
 
 
 def _check_container(path: Path) -> None:
-    """torch.save writes zip archives without compression since 1.6, and a bare pickle stream before."""
+    """Raises ModelError for a file that torch.save didn't write: since 1.6 it writes zip archives without
+    compression, and before a bare pickle stream.
+    """
     if not zipfile.is_zipfile(path):
         with path.open("rb") as file:
             # torch's magic number as a pickle: protocol 2, then the integer 0x1950a86a20f9469cfc6c
@@ -205,10 +212,11 @@ def _check_container(path: Path) -> None:
 
 
 def _require_plain_tensors(content: object, path: Path) -> dict[str, Tensor]:
-    """A flat dictionary of names to dense tensors, together no larger than the file could hold twice.
+    """Checks that a file's content is a flat dictionary of dense tensors, together at most twice as large as
+    the file, and returns copies of them.
 
-    Twice, because tied tensors are two names for one storage. A tensor can also be a view that repeats a
-    few stored values a billion times.
+    Twice, since tied tensors are two names for one storage. A hostile file may hold a view that repeats a few
+    values a billion times.
     """
     if not isinstance(content, Mapping):
         raise ModelError(f"{path} holds a {type(content).__name__}; expected a dictionary of tensors.")
@@ -237,7 +245,7 @@ def _require_plain_tensors(content: object, path: Path) -> dict[str, Tensor]:
 
 
 def _read_tokenizer(folder: Path, checkpoint: Checkpoint) -> tuple[Tokenizer | None, tuple[str, ...]]:
-    """The folder's tokenizer if it has a usable one; otherwise why it hasn't, and what to do."""
+    """The folder's tokenizer, or None with a note that says why it can't be used."""
     try:
         tokenizer = read_own_tokenizer(folder)
     except TokenizerError as error:
@@ -251,15 +259,15 @@ def _read_tokenizer(folder: Path, checkpoint: Checkpoint) -> tuple[Tokenizer | N
     return tokenizer, ()
 
 
-def _numbered_labels(checkpoint: Checkpoint) -> dict[str, Any]:
-    """LABEL_0, … of a classifier whose config names none, as Google's doesn't: nothing would open it, since
-    two are then assumed. Empty where it has two, or names.
+def _make_labels(checkpoint: Checkpoint) -> dict[str, Any]:
+    """config.json's entries for labels LABEL_0, … of a classifier whose config has none, as Google's: without
+    them two labels would be assumed. Empty for a head of two outputs, and where there are names.
     """
     family, kind = checkpoint.config.family, checkpoint.architecture
     head = family.token_head if kind.endswith("ForTokenClassification") else family.sequence_head
     rows = checkpoint.carried.get(f"{head.out}.weight")
-    named = checkpoint.labels.get("id2label") or checkpoint.labels.get("label2id")
-    if rows is None or named or len(rows) == 2:
+    has_names = checkpoint.labels.get("id2label") or checkpoint.labels.get("label2id")
+    if rows is None or has_names or len(rows) == 2:
         return {}
     names = [f"LABEL_{number}" for number in range(len(rows))]
     return {

@@ -94,7 +94,7 @@ class LoraLinear(nn.Linear):
         self.lora_B = nn.ParameterDict({name: zeros(self.rows, settings.rank) for name in adapted})
 
     def forward(self, x: Tensor) -> Tensor:
-        """(N, I) -> (N, O)."""
+        """The outputs (N, O) of x (N, I): the frozen product plus the scaled low-rank one."""
         low = F.linear(self.dropout(x), self.stacked_a())
         return torch.addmm(super().forward(x), low, self.stacked_b().T, alpha=self.settings.scaling)
 

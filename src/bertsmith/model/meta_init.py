@@ -1,4 +1,6 @@
-"""A module's names and shapes without its memory: what a checkpoint is checked against and put into."""
+"""Builds a module on the meta device, with names and shapes but no memory, to check a checkpoint
+and load it.
+"""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
@@ -11,16 +13,18 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 def meta_init(build: Callable[[], Module]) -> Module:
-    """What `build` makes, on the meta device: nothing allocated, no random number drawn.
+    """The module that `build` makes, on the meta device: no memory is allocated, and no random number drawn.
 
-    A hostile config.json thus costs no memory, and weights that are about to be replaced no time.
+    So a hostile config.json takes no memory, and initial weights that are replaced at once no time.
     """
     with torch.device("meta"), _WithoutNormalDraws():
         return build()
 
 
 class _WithoutNormalDraws(TorchFunctionMode):
-    """On the meta device torch answers `normal_` by importing its compiler, which takes two seconds."""
+    """Skips `normal_`, for which torch would import its compiler on the meta device: that takes two
+    seconds.
+    """
 
     def __torch_function__(
         self,

@@ -1,4 +1,4 @@
-"""The tokenizer in a model's folder, which must be one for this model."""
+"""Reads the tokenizer of a model folder, and checks that it fits the model."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -18,12 +18,14 @@ from bertsmith.text.tokens.tokenizer_files import TOKENIZER_FILES, reads_one_seg
 from bertsmith.text.tokens.tokenizer_json import read_object
 from bertsmith.text.tokens.value_tokenizers import VALUE_FILES, load_tokenizer
 
-# Of transformers: they read any tokenizer.json and do what it says.
+# transformers' classes that do just what tokenizer.json says.
 _GENERAL_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend", "PreTrainedTokenizer")
 
 
 def load_own_tokenizer(folder: Path, config: BertConfig | StaticConfig) -> Tokenizer:
-    """Raises as `read_own_tokenizer` does, and ModelError where a piece has no row in the model."""
+    """The tokenizer of a model folder with this config. Raises as `read_own_tokenizer` does, and ModelError
+    where the tokenizer has more tokens than the model, or doesn't fit it otherwise.
+    """
     tokenizer = read_own_tokenizer(folder)
     if tokenizer.vocab_size > config.vocab_size:
         first = tokenizer.id_to_token(config.vocab_size)
@@ -35,7 +37,7 @@ def load_own_tokenizer(folder: Path, config: BertConfig | StaticConfig) -> Token
     if not isinstance(config, BertConfig):
         return tokenizer
     _require_special_tokens(folder)
-    # or a piece of a text would be taken for padding, and get no position
+    # otherwise a token of a text would be taken for padding, and would have no position
     if config.family.positions_after_padding and tokenizer.pad_id != config.pad_token_id:
         raise ModelError(
             f"{folder}: pad_token_id of config.json is {config.pad_token_id}, the tokenizer's padding is "
@@ -46,29 +48,30 @@ def load_own_tokenizer(folder: Path, config: BertConfig | StaticConfig) -> Token
 
 
 def _require_special_tokens(folder: Path) -> None:
-    """Raises ModelError where transformers would put no special tokens around texts: its general class does
-    what tokenizer.json says, and that says nothing. Models that Bertsmith trained have read them.
+    """Raises ModelError where transformers would add no special tokens to texts: its general classes follow
+    tokenizer.json, and that has no post-processor. Models trained by Bertsmith always read special tokens.
     """
     path, settings = folder / "tokenizer.json", folder / TOKENIZER_CONFIG.file
-    named = (
+    class_name = (
         read_object(settings, "a tokenizer's settings").get("tokenizer_class") if settings.exists() else ""
     )
-    if named not in _GENERAL_CLASSES or not path.exists() or (folder / MANIFEST).exists():
+    if class_name not in _GENERAL_CLASSES or not path.exists() or (folder / MANIFEST).exists():
         return
     if Backend.from_file(str(path)).num_special_tokens_to_add(is_pair=True) == 0:
         raise ModelError(
-            f"{path} puts no special tokens around texts, and {named} adds none: the model learned without "
-            "[CLS] and [SEP], which Bertsmith always puts there. If it learned with them, add the "
+            f"{path} puts no special tokens around texts, and {class_name} adds none: the model learned "
+            "without [CLS] and [SEP], which Bertsmith always puts there. If it learned with them, add the "
             "post-processor that its tokenizer had."
         )
 
 
 def read_own_tokenizer(folder: Path) -> Tokenizer:
-    """As the model's own library uses it: sentence-transformers' cross-encoders cut the longer of two texts,
-    its encoders may put texts into small letters, and transformers gives two texts one segment where its
-    class makes no other, whatever tokenizer.json says.
-    Raises TokenizerError as `Tokenizer.load` does, and ModelError for a link that leads elsewhere, or a
-    setting that isn't computed.
+    """The tokenizer of a model folder, set up as the model's own library uses it: sentence-transformers'
+    cross-encoders truncate the longer of two texts, its encoders may lower-case texts, and transformers gives
+    both texts of a pair the same segment where its class does, whatever tokenizer.json says.
+
+    Raises TokenizerError as `Tokenizer.load` does, and ModelError for a link that leads out of the folder,
+    and for settings that we don't support.
     """
     for name in (*TOKENIZER_FILES, *VALUE_FILES):
         if (folder / name).is_symlink():
@@ -76,14 +79,14 @@ def read_own_tokenizer(folder: Path) -> Tokenizer:
     path = folder / TOKENIZER_CONFIG.file
     TOKENIZER_CONFIG.require(read_object(path, "a tokenizer's settings") if path.exists() else {}, str(path))
     tokenizer = load_tokenizer(folder)
-    # Ours of version 0.3 may name a class that leaves them out, though their models read two segments.
+    # Our folders of version 0.3 may name a class without segments, though their models read two.
     tokenizer.one_segment = reads_one_segment(folder, by_class=not (folder / MANIFEST).exists())
-    # sentence-transformers puts texts into small letters before the tokenizer, of an encoder that a
-    # modules.json names, beside it or one folder up
-    if any((place / "modules.json").exists() for place in (folder, folder.parent)):
-        said = next((each for each in SENTENCE_SETTINGS if (folder / each).exists()), None)
-        if said is not None and read_settings(plain_file(folder, said)).get("do_lower_case"):
+    # sentence-transformers lower-cases texts before the tokenizer, where a modules.json in this folder or the
+    # one above names the encoder
+    if any((parent / "modules.json").exists() for parent in (folder, folder.parent)):
+        settings = next((name for name in SENTENCE_SETTINGS if (folder / name).exists()), None)
+        if settings is not None and read_settings(plain_file(folder, settings)).get("do_lower_case"):
             tokenizer = tokenizer.in_small_letters()
-    if is_cross_encoder(folder) and not (folder / MANIFEST).exists():  # ours say how they cut
+    if is_cross_encoder(folder) and not (folder / MANIFEST).exists():  # our folders say how to truncate
         tokenizer.truncation = replace(tokenizer.truncation, strategy="longest_first")
     return tokenizer

@@ -1,10 +1,10 @@
-"""Rotary positions and local attention as config.json spells them, in either of two ways.
+"""Rotary positions and local attention in config.json, which has two forms of them.
 
     old    global_rope_theta, local_rope_theta, global_attn_every_n_layers        (transformers 4)
     new    rope_parameters: {full_attention: {rope_type, rope_theta}, sliding_attention: …}, layer_types
 
-A file may have both; where they say two things it is refused, since whoever reads only one of them computes
-something else. Both are written, so that old and new readers find theirs.
+A file may have both. Where they differ it is refused, since readers of one form would compute something else
+than readers of the other. We write both.
 """
 
 import reprlib
@@ -17,14 +17,13 @@ from bertsmith.errors import ModelError
 _LAYER_TYPES = ("full_attention", "sliding_attention")
 _KINDS = {"full_attention": "rope_theta", "sliding_attention": "local_rope_theta"}
 _OLD_THETAS = {"full_attention": "global_rope_theta", "sliding_attention": "local_rope_theta"}
-_GLOBAL_THETA = 160_000.0  # where config.json names none
+_GLOBAL_THETA = 160_000.0  # where config.json has none
 
 
 @dataclass(frozen=True)
 class RotaryKeys:
-    """Keys of a config.json, the values of BertConfig that they say, and how one is made of the other.
-
-    `read` raises ModelError for what isn't supported.
+    """The keys of a config.json for positions, the fields of BertConfig that they set (`values`), and the
+    functions that read and write them. `read` raises ModelError for what isn't supported.
     """
 
     keys: frozenset[str]
@@ -34,9 +33,9 @@ class RotaryKeys:
 
 
 def _read_modern(values: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """ModernBERT's two thetas and its pattern of layers, as values of BertConfig. Raises ModelError."""
+    """ModernBERT's two thetas and its pattern of layers, as fields of BertConfig. Raises ModelError."""
     _refuse_scaling(values, where)
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     new = values.get("rope_parameters") or {}
     if not isinstance(new, Mapping) or any(new[key] is not None for key in new.keys() - {*_LAYER_TYPES}):
         raise ModelError(
@@ -46,18 +45,20 @@ def _read_modern(values: Mapping[str, Any], where: str) -> dict[str, Any]:
     for kind, ours in _KINDS.items():
         both = {
             _OLD_THETAS[kind]: values.get(_OLD_THETAS[kind]),
-            f"rope_parameters.{kind}.rope_theta": _theta(new.get(kind), f"rope_parameters.{kind}", where),
+            f"rope_parameters.{kind}.rope_theta": _read_theta(
+                new.get(kind), f"rope_parameters.{kind}", where
+            ),
         }
-        theta = _agreed(both, where)
+        theta = _require_equal(both, where)
         if theta is not None:
-            found[ours] = theta
-    if "local_rope_theta" in values and "local_rope_theta" not in found:  # null: as the global one
-        found["local_rope_theta"] = found.get("rope_theta", _GLOBAL_THETA)
-    return found | _pattern(values, where)
+            fields[ours] = theta
+    if "local_rope_theta" in values and "local_rope_theta" not in fields:  # null: as the global one
+        fields["local_rope_theta"] = fields.get("rope_theta", _GLOBAL_THETA)
+    return fields | _read_pattern(values, where)
 
 
 def _write_modern(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The inverse of `_read_modern`, in both spellings."""
+    """ModernBERT's entries of config.json in both forms, the inverse of `_read_modern`."""
     types = layer_types(config)
     thetas = {kind: config[ours] for kind, ours in _KINDS.items()}
     old: dict[str, Any] = {_OLD_THETAS[kind]: theta for kind, theta in thetas.items()}
@@ -70,8 +71,8 @@ def _write_modern(config: Mapping[str, Any]) -> dict[str, Any]:
 def _read_plain(values: Mapping[str, Any], where: str) -> dict[str, Any]:
     """One theta for all layers: rope_parameters, or the older rope_theta. Raises ModelError."""
     _refuse_scaling(values, where)
-    new = _theta(values.get("rope_parameters"), "rope_parameters", where)
-    theta = _agreed({"rope_theta": values.get("rope_theta"), "rope_parameters.rope_theta": new}, where)
+    new = _read_theta(values.get("rope_parameters"), "rope_parameters", where)
+    theta = _require_equal({"rope_theta": values.get("rope_theta"), "rope_parameters.rope_theta": new}, where)
     size, heads = values.get("head_dim"), values.get("num_attention_heads")
     if size is not None and (not isinstance(heads, int) or size * heads != values.get("hidden_size")):
         raise ModelError(
@@ -81,19 +82,23 @@ def _read_plain(values: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def layer_types(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Of each layer: as listed, else every n-th from the first one attends to all, the others locally."""
+    """The type of each layer: `layer_types` where it is given, otherwise full attention in every n-th layer
+    from the first on and sliding attention in the others.
+    """
     if config["layer_types"] is not None:
         return tuple(config["layer_types"])
     every, count = config["global_attn_every_n_layers"], config["num_hidden_layers"]
-    return _every(every, count)
+    return _repeat_pattern(every, count)
 
 
-def _every(n: int, count: int) -> tuple[str, ...]:
+def _repeat_pattern(n: int, count: int) -> tuple[str, ...]:
     return tuple(_LAYER_TYPES[bool(number % n)] for number in range(count))
 
 
-def _pattern(values: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """As a period where there is one, so that both spellings of a pattern give equal configs."""
+def _read_pattern(values: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The pattern of layers as a period n, if it has one, so that both forms give equal configs; otherwise as
+    `layer_types`. Raises ModelError.
+    """
     listed, every = values.get("layer_types"), values.get("global_attn_every_n_layers")
     if every is not None and (not isinstance(every, int) or every < 1):
         raise ModelError(f"{where}: global_attn_every_n_layers is {every!r}; expected a number from 1 on.")
@@ -106,19 +111,19 @@ def _pattern(values: Mapping[str, Any], where: str) -> dict[str, Any]:
         )
     if len(listed) != (count := values.get("num_hidden_layers", len(listed))):
         raise ModelError(f"{where}: layer_types has {len(listed)} entries for {count} layers.")
-    if every is not None and tuple(listed) != _every(every, len(listed)):
+    if every is not None and tuple(listed) != _repeat_pattern(every, len(listed)):
         raise ModelError(
             f"{where}: global_attn_every_n_layers = {every} and layer_types say different things. "
             "Remove the one that is wrong."
         )
-    periods = (n for n in range(1, len(listed) + 1) if tuple(listed) == _every(n, len(listed)))
+    periods = (n for n in range(1, len(listed) + 1) if tuple(listed) == _repeat_pattern(n, len(listed)))
     period = every or next(periods, None)
     if period is None:
         return {"layer_types": tuple(listed)}
     return {"global_attn_every_n_layers": period}
 
 
-def _theta(parameters: object, name: str, where: str) -> Any:
+def _read_theta(parameters: object, name: str, where: str) -> Any:
     if parameters is None:
         return None
     if not isinstance(parameters, Mapping):
@@ -133,13 +138,15 @@ def _theta(parameters: object, name: str, where: str) -> Any:
     return parameters.get("rope_theta")
 
 
-def _agreed(spellings: Mapping[str, Any], where: str) -> Any:
-    """What all that are given say. Raises ModelError where they differ."""
-    given = {name: value for name, value in spellings.items() if value is not None}
-    first = next(iter(given.values()), None)
-    if any(value != first for value in given.values()):
-        said = " and ".join(f"{name} = {value!r}" for name, value in given.items())
-        raise ModelError(f"{where}: {said} say different things. Remove the one that is wrong.")
+def _require_equal(spellings: Mapping[str, Any], where: str) -> Any:
+    """The value that all entries that aren't None agree on; None without any. Raises ModelError where they
+    differ.
+    """
+    entries = {name: value for name, value in spellings.items() if value is not None}
+    first = next(iter(entries.values()), None)
+    if any(value != first for value in entries.values()):
+        pairs = " and ".join(f"{name} = {value!r}" for name, value in entries.items())
+        raise ModelError(f"{where}: {pairs} say different things. Remove the one that is wrong.")
     return first
 
 
@@ -151,7 +158,7 @@ def _refuse_scaling(values: Mapping[str, Any], where: str) -> None:
         )
 
 
-#: ModernBERT's: a theta each for global and local layers, and which layers are local.
+# ModernBERT: one theta for global and one for local layers, and the pattern of local layers.
 BY_LAYER_TYPE = RotaryKeys(
     frozenset(
         {"rope_parameters", "rope_scaling", "layer_types", "global_attn_every_n_layers"}
@@ -161,7 +168,7 @@ BY_LAYER_TYPE = RotaryKeys(
     _read_modern,
     _write_modern,
 )
-#: One theta for all layers.
+# One theta for all layers.
 FOR_ALL_LAYERS = RotaryKeys(
     frozenset({"rope_parameters", "rope_scaling", "rope_theta", "head_dim"}),
     frozenset({"rope_theta"}),

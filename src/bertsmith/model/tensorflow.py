@@ -348,7 +348,7 @@ def _shard_files(index: Path, header: bytes | None) -> list[Path]:
 
 
 def _parsed(message: bytes, where: str) -> _BundleEntry:
-    """A BundleEntryProto."""
+    """Parses a BundleEntryProto of TensorFlow's tensor_bundle.proto."""
     numbers: dict[int, int] = {}
     shape: tuple[int, ...] = ()
     try:

@@ -1,6 +1,6 @@
-"""Reading files that someone else made: sizes before parsing, plain files only, no code.
+"""Reads files from untrusted sources: plain files only, and no code.
 
-Names and sizes are checked before a byte is parsed, so that a small hostile file can't cost much memory.
+Names and sizes are checked before anything is parsed, so that a small hostile file can't take much memory.
 """
 
 import contextlib
@@ -18,12 +18,14 @@ from bertsmith.errors import ModelError
 from bertsmith.files import parse_json
 
 MAX_SETTINGS_BYTES = 4 << 20  # a config.json with 100,000 labels has 3 MB
-LARGE = 1 << 18  # values of a tensor that is worth a mapping of its own
+LARGE = 1 << 18  # values from which a tensor is read through a mapping of its own
 MAX_HEADER_BYTES = 16 << 20  # names and shapes of BERT-large's tensors take 0.1 MB
 
 
 def unfinished_run(folder: Path) -> str:
-    """Behind a message: how to go on, where `folder` is that of a run that has no model yet; else empty."""
+    """The end of a message that tells how to resume a run, where `folder` is a run's without a model; else
+    empty.
+    """
     recipe = folder / "recipe.toml"
     if not recipe.is_file() or (folder / "model").exists():
         return ""
@@ -37,23 +39,22 @@ def unfinished_run(folder: Path) -> str:
 def plain_file(folder: Path, name: str) -> Path:
     """The path of a regular file in a model folder.
 
-    Raises ModelError when it is missing, not a file, or a link. A link would let a downloaded folder read
-    any file of this machine; those of the hub's own cache, from snapshots to blobs beside them, are its
-    way to store a file once, and are followed.
+    Raises ModelError where it is missing, not a file, or a link: by a link a downloaded folder could read any
+    file of this machine. Links from snapshots to blobs in the hub's own cache are followed.
     """
     path = folder / name
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:
-        inside = folder / "model"
-        meant = f" Did you mean {inside}?" if (inside / name).is_file() else unfinished_run(folder)
+        subfolder = folder / "model"
+        meant = f" Did you mean {subfolder}?" if (subfolder / name).is_file() else unfinished_run(folder)
         raise ModelError(
             f"{folder} has no {name}: it is not a model folder, or not a whole one.{meant}"
         ) from None
     except OSError as error:
         raise ModelError(f"{path} can't be read: {error.strerror}.") from error
-    linked = stat.S_ISLNK(mode) or not path.resolve().is_relative_to(folder.resolve())
-    if linked and not _is_hub_link(path):
+    is_link = stat.S_ISLNK(mode) or not path.resolve().is_relative_to(folder.resolve())
+    if is_link and not _is_hub_link(path):
         raise ModelError(
             f"{path} is a symbolic link, which a model folder must not hold. Copy the file itself."
         )
@@ -63,7 +64,9 @@ def plain_file(folder: Path, name: str) -> Path:
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """The JSON object in a file of a model folder. Raises ModelError when it is too large or isn't one."""
+    """The JSON object in a file of a model folder. Raises ModelError for a file that is too large or isn't
+    one.
+    """
     settings = read_small_json(path)
     if not isinstance(settings, dict):
         raise ModelError(f"{path} must hold a JSON object; found {type(settings).__name__}.")
@@ -71,7 +74,7 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 
 def read_small_json(path: Path) -> Any:
-    """As `read_settings`, of any JSON."""
+    """The JSON value, of any type, in a file of a model folder. Raises ModelError as `read_settings` does."""
     size = path.stat().st_size
     if size > MAX_SETTINGS_BYTES:
         raise ModelError(
@@ -84,20 +87,20 @@ def read_small_json(path: Path) -> Any:
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Every tensor of a safetensors file, copied into memory: the file may then be replaced or removed.
+    """Copies every tensor of a safetensors file into memory; the file may then be replaced or removed.
 
-    Opened anew for each large one, the largest first: what is mapped counts as memory until it is closed, and
-    so the peak is hardly above the tensors themselves instead of twice that. The small ones come together,
-    or a hostile header of 100,000 names would be parsed as often. Raises ModelError when the header is too
-    large or the file is cut, altered or in another format.
+    The file is opened anew for each large tensor, the largest first. A mapping counts as memory until it is
+    closed: so the peak is little more than the tensors' size, in place of twice that. Small tensors are read
+    together, since a hostile header of 100,000 names would be parsed for each. Raises ModelError where the
+    header is too large, and for a file that is truncated, altered or in another format.
     """
     _check_header_size(path)
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             sizes = {name: prod(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
         large = sorted((name for name in sizes if sizes[name] >= LARGE), key=lambda name: -sizes[name])
-        copies = {name: tensor for one in large for name, tensor in _copies(path, [one])}
-        copies |= _copies(path, [name for name in sizes if sizes[name] < LARGE])
+        copies = {name: tensor for large_name in large for name, tensor in _copy_tensors(path, [large_name])}
+        copies |= _copy_tensors(path, [name for name in sizes if sizes[name] < LARGE])
     except safetensors.SafetensorError as error:
         raise ModelError(
             f"{path} is not a whole safetensors file ({error}). It may have been cut or altered."
@@ -105,13 +108,15 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     return {name: copies[name] for name in sizes}
 
 
-def _copies(path: Path, names: Iterable[str]) -> list[tuple[str, Tensor]]:
+def _copy_tensors(path: Path, names: Iterable[str]) -> list[tuple[str, Tensor]]:
     with safetensors.safe_open(path, framework="pt") as file:
         return [(name, file.get_tensor(name).clone()) for name in names]
 
 
 def _check_header_size(path: Path) -> None:
-    """A safetensors file begins with the length of its JSON header, 8 bytes little-endian."""
+    """Raises ModelError for a truncated file or a large header. A safetensors file begins with the length of
+    its JSON header, 8 bytes little-endian.
+    """
     size = path.stat().st_size
     with path.open("rb") as file:
         start = file.read(8)
@@ -125,11 +130,11 @@ def _check_header_size(path: Path) -> None:
 
 
 def _is_hub_link(path: Path) -> bool:
-    """models--org--name/snapshots/COMMIT/file -> models--org--name/blobs/HASH, and nowhere else.
+    """Whether a link leads from models--org--name/snapshots/COMMIT/file to models--org--name/blobs/HASH.
 
-    The file may lie one folder deeper, as 1_Pooling/config.json does.
+    The file may be one folder deeper, as 1_Pooling/config.json.
     """
-    place = path.absolute()
+    link = path.absolute()
     try:
         target = path.resolve(strict=True)
     except (OSError, RuntimeError):
@@ -138,5 +143,5 @@ def _is_hub_link(path: Path) -> bool:
         snapshots.name == "snapshots"
         and snapshots.parent.name.startswith("models--")
         and target.parent == (snapshots.parent / "blobs").resolve()
-        for snapshots in (place.parent.parent, place.parent.parent.parent)
+        for snapshots in (link.parent.parent, link.parent.parent.parent)
     )

@@ -83,7 +83,7 @@ class Curve:
                 self._halve()
 
     def cut_after(self, x: float) -> None:
-        """Forgets what lies beyond `x`."""
+        """Drops the points beyond `x`, as when a run goes back to a checkpoint."""
         self._sum_x, self._sum_y, self._waiting = 0.0, 0.0, 0
         self._points = [point for point in self._points if point[0] <= x]
 

@@ -27,7 +27,7 @@ def score(value: float) -> str:
 
 @_dash_when_unknown
 def count(value: float) -> str:
-    """A whole number: 17,512."""
+    """Formats a whole number with thousands separators: 17,512."""
     return f"{value:,.0f}"
 
 
@@ -54,7 +54,7 @@ def percent(value: float) -> str:
 
 @_dash_when_unknown
 def loss(value: float) -> str:
-    """Nats per token: 5.213."""
+    """Formats a loss in nats a token with three decimals: 5.213."""
     return f"{value:.3f}"
 
 
@@ -66,7 +66,7 @@ def perplexity(value: float) -> str:
 
 @_dash_when_unknown
 def small(value: float) -> str:
-    """A learning rate: 1.00e-04."""
+    """Formats a learning rate in scientific notation: 1.00e-04."""
     return f"{value:.2e}"
 
 

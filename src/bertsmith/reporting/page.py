@@ -65,5 +65,5 @@ def inline_scripts(*names: str) -> "Markup":
 
 
 def inline_style(name: str) -> "Markup":
-    """A style sheet of `WEB`."""
+    """The text of a style sheet in the folder `WEB`."""
     return as_markup((WEB / name).read_text(encoding="utf-8"))

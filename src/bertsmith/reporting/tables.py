@@ -151,7 +151,7 @@ def _with_pieces_joined(vocabulary: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def flatten(mapping: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
-    """Dotted names and their values."""
+    """Flattens nested settings to pairs of a dotted name and a value."""
     for name, value in mapping.items():
         if isinstance(value, Mapping):
             yield from flatten(value, f"{prefix}{name}.")

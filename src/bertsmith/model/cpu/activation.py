@@ -63,8 +63,8 @@ def _takes_products_of(linear: nn.Module, x: Tensor, halves: int = 1) -> bool:
 def activate(products: Tensor, bias: Tensor | None, activation: str, *, gated: bool) -> Tensor:
     """The activation, "gelu" or "silu", of products (N, I) and their bias (I,) -> (N, I).
 
-    With `gated` products and bias are of 2 I: the first is_bf16 is activated and multiplied with the second.
-    Computed in float32, rounded once, differentiable once.
+    With `gated`, products and bias have 2 I values: the first half is activated and multiplied with the
+    second. Computed in float32, rounded once, differentiable once.
     """
     result: Tensor = _ActivationFunction.apply(  # type: ignore[no-untyped-call]
         products, bias, activation, gated
@@ -103,7 +103,9 @@ class _ActivationFunction(torch.autograd.Function):
 
 
 def _shape(products: Tensor, activation: str, gated: bool) -> tuple[int, int, bool, int, bool, int]:
-    """As the functions want it."""
+    """The arguments on shape, activation and type of the C functions activate_forward and
+    activate_backward.
+    """
     rows, width = products.numel() // products.shape[-1], products.shape[-1] // (2 if gated else 1)
     is_bf16, threads = products.dtype == torch.bfloat16, torch.get_num_threads()
     return rows, width, gated, kernels.ACTIVATIONS.index(activation), is_bf16, threads

@@ -133,5 +133,5 @@ def _pairs(lengths: tuple[int, ...], window: int | None) -> int:
 
 @lru_cache(maxsize=4)  # the layers of a model ask for the same ones
 def as_c(lengths: tuple[int, ...]) -> Any:
-    """As an array of int64_t."""
+    """The lengths as a C array of int64_t."""
     return (ctypes.c_int64 * len(lengths))(*lengths)

@@ -68,7 +68,7 @@ class GroupOrder:
 
     @cached_property
     def scatter(self) -> Tensor:
-        """(3 N A,) back."""
+        """(3 N A,) the inverse of `gather`: from rows by groups back to rows of (N, 3, A)."""
         return to_device(_way_back(self._three_times(), np.tile(self.is_real, 3)), self.device)
 
     @cached_property
@@ -78,7 +78,7 @@ class GroupOrder:
 
     @cached_property
     def attended(self) -> Tensor:
-        """(N A,) back."""
+        """(N A,) the inverse of `given`: from rows by groups back to rows of (N, A)."""
         way_back = _way_back(self.rows, self.is_real)
         padded = np.concatenate([way_back, np.zeros(self.padding * self.heads, np.int64)])
         return to_device(padded, self.device)

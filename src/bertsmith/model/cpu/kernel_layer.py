@@ -28,7 +28,8 @@ PANEL = 16  # columns of a weight that lie together; D and I are multiples
 
 
 class KernelLinear(nn.Module):
-    """One that gives the same, in float32, and is neither trained nor moved.
+    """A linear module for inference by the kernels: the same outputs in float32. It can't be trained or
+    moved.
 
     A row's values depend neither on the other rows nor on the number of threads, to the bit. Those of torch's
     product do: another number of rows is summed in another order.
@@ -43,7 +44,7 @@ class KernelLinear(nn.Module):
         self.panels, self.padded_bias = panels(weight), F.pad(bias, (0, missing)).contiguous()
 
     def forward(self, x: Tensor) -> Tensor:
-        """(N, inputs) -> (N, outputs)."""
+        """The outputs (N, outputs), in float32, of x (N, inputs)."""
         if x.ndim != 2 or x.shape[1] != self.inputs:
             raise ValueError(f"expected (N, {self.inputs}), found {tuple(x.shape)}")
         x, padded = x.float().contiguous(), len(self.padded_bias)
@@ -58,7 +59,9 @@ class KernelLinear(nn.Module):
 
 
 def by_kernels(model: nn.Module) -> None:
-    """Makes the linear modules of a model so, where its encoder's layers are the kernels' already."""
+    """Replaces the linear modules of a model by `KernelLinear`, where its encoder's layers are
+    `KernelLayer`s.
+    """
     if not _has_kernel_layers(model):
         return
     for parent in list(model.modules()):
@@ -68,7 +71,9 @@ def by_kernels(model: nn.Module) -> None:
 
 
 def as_kernel(linear: nn.Linear, model: nn.Module) -> nn.Module:
-    """The same for one linear module that is used beside a model; itself where the model has no kernels."""
+    """A `KernelLinear` for a linear module that is used beside a model; the module itself where the model's
+    layers aren't the kernels'.
+    """
     return KernelLinear(linear) if _has_kernel_layers(model) else linear
 
 
@@ -78,7 +83,7 @@ def _has_kernel_layers(model: nn.Module) -> bool:
 
 
 class KernelLayer(nn.Module):
-    """A layer that gives the same, and is neither trained nor moved. Only its output is to be read.
+    """A layer for inference by the kernels, with the same outputs. It can't be trained or moved.
 
     Products are in `precision`, float32 or int16, all else in float32. Rounding to int16 changes states by
     some 1e-4 of their size, and cosines of vectors by less than 1e-5. A sequence's values depend neither on

@@ -21,7 +21,7 @@ from bertsmith.model.rotary_json import RotaryKeys
 
 
 class Size(NamedTuple):
-    """A published size."""
+    """A published size of a family: numbers of layers and heads, and widths."""
 
     layers: int
     width: int

@@ -56,7 +56,7 @@ def attend_within(
 
 @dataclass(frozen=True)
 class _Blocks:
-    """Of all sequences, in order."""
+    """The blocks of queries of all sequences, in order, for attention within a window."""
 
     size: int  # C
     window: int

@@ -34,7 +34,7 @@ class Embeddings(nn.Module):
         self.project = nn.Linear(width, config.hidden_size) if config.embedding_size is not None else None
 
     def forward(self, batch: PackedBatch) -> Tensor:
-        """-> (N, H)."""
+        """The first layer's input (N, H) for the tokens of a batch."""
         embedded = self.lookup(batch)
         return embedded if self.project is None else self.project(embedded)
 

@@ -34,12 +34,12 @@ class FeedForward(nn.Module):
         self.dropout = Dropout(config.hidden_dropout_prob if inside else 0.0)
 
     def forward(self, hidden_states: Tensor) -> Tensor:
-        """(N, H) -> (N, H)."""
+        """The outputs (N, H) of hidden states (N, H)."""
         widened: Tensor = self.down(self.dropout(self._activated(hidden_states)))
         return widened
 
     def _activated(self, hidden_states: Tensor) -> Tensor:
-        """(N, H) -> (N, I)."""
+        """The activated inner values (N, I) of hidden states (N, H)."""
         name = self.activation.name
         if self.gated and takes_gate(self.up, hidden_states, name):
             return gated_of(self.up, hidden_states, name)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 class LinearStruct(ctypes.Structure):
-    """As in kernels.h."""
+    """The struct of a linear module in kernels.h."""
 
     _fields_ = (
         ("inputs", ctypes.c_int64),
@@ -24,7 +24,7 @@ class LinearStruct(ctypes.Structure):
 
 
 class NormStruct(ctypes.Structure):
-    """As in kernels.h."""
+    """The struct of a norm in kernels.h."""
 
     _fields_ = (
         ("gain", ctypes.c_void_p),
@@ -35,7 +35,7 @@ class NormStruct(ctypes.Structure):
 
 
 class LayerStruct(ctypes.Structure):
-    """As in kernels.h."""
+    """The struct of an encoder's layer in kernels.h."""
 
     _fields_ = (
         *((name, LinearStruct) for name in ("qkv", "output", "up", "down")),
@@ -45,7 +45,7 @@ class LayerStruct(ctypes.Structure):
 
 
 class AttentionStruct(ctypes.Structure):
-    """As in kernels.h."""
+    """The struct of one call of attention in kernels.h."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("qkv", "given", "mask", "weights", "to")),
