@@ -101,8 +101,13 @@ def fields(
     section: type[BaseModel], prefix: str = "", values: BaseModel | None = None
 ) -> Iterator[tuple[str, FieldInfo, Any]]:
     """(dotted name, field, default) of every setting; `values` are the section's defaults."""
+    defaults: dict[str, Any] = {}  # so far: one may depend on those before it
     for name, field in section.model_fields.items():
-        default = field.get_default(call_default_factory=True) if values is None else getattr(values, name)
+        if values is None:
+            default = field.get_default(call_default_factory=True, validated_data=defaults)
+        else:
+            default = getattr(values, name)
+        defaults[name] = default
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
             yield from fields(field.annotation, f"{prefix}{name}.", default)
         else:
