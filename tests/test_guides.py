@@ -42,7 +42,11 @@ from parity.model_parity import assert_parity, random_sample, twin, with_large_w
 from test_documented_commands import commands
 
 DOCS = Path(__file__).parent.parent / "docs"
-TASK, FORMAT, VARIANT = DOCS / "add-a-task.md", DOCS / "add-a-data-format.md", DOCS / "add-a-variant.md"
+TASK, FORMAT, VARIANT = (
+    DOCS / "add-a-task-or-metric.md",
+    DOCS / "add-a-data-format.md",
+    DOCS / "add-a-family-or-optimiser.md",
+)
 OWN = "roberta-prelayernorm"  # the family of the page
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 JUDGEMENTS = ("awful", "weak", "fine", "superb")  # one star to four

@@ -1,7 +1,7 @@
 """One record a family of encoders: what it is called, how its files are spelled, which values make it up.
 
-A family is values, never a class: `Bert` computes them all. docs/add-a-variant.md adds one from outside. A
-value of `BertConfig` that a record's `spelling` doesn't name can't be written to the family's config.json, so
+A family is values, never a class: `Bert` computes them all. docs/add-a-family-or-optimiser.md adds one from
+outside. A value of `BertConfig` that a record's `spelling` doesn't name can't be written to the family's config.json, so
 it must stay as the record has it.
 
 Known are ours, those that a program registers, and those of installed packages. A package names its records
@@ -185,7 +185,7 @@ def find_family(model_type: object) -> Family:
             there = list(dict.fromkeys((*FAMILIES, *installed)))
             raise ModelError(
                 f"There is no family {reprlib.repr(name)}.{did_you_mean(name, there)} "
-                f"There are: {', '.join(there)}. docs/add-a-variant.md tells how to add one."
+                f"There are: {', '.join(there)}. docs/add-a-family-or-optimiser.md tells how to add one."
             )
         origin = f"The family {name!r} ({installed[name].value})"
         try:
