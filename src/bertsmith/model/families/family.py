@@ -1,8 +1,8 @@
 """One record a family of encoders: what it is called, how its files are spelled, which values make it up.
 
 A family is values, never a class: `Bert` computes them all. docs/add-a-family-or-optimiser.md adds one from
-outside. A value of `BertConfig` that a record's `spelling` doesn't name can't be written to the family's config.json, so
-it must stay as the record has it.
+outside. A value of `BertConfig` that a record's `spelling` doesn't name can't be written to the family's
+config.json, so it must stay as the record has it.
 
 Known are ours, those that a program registers, and those of installed packages. A package names its records
 in the entry-point group `bertsmith.families`, by `model_type`. The record is imported when a model of that
