@@ -39,9 +39,9 @@ from bertsmith.training import finetune_recipe
 from bertsmith.training.finetune_recipe import FLOP_A_MINUTE, FinetuneRecipe, make_finetune_recipe
 from bertsmith.training.finetuning import adaptation, choosing, finetune, finetune_session
 from bertsmith.training.finetuning.choosing import (
-    Choice,
-    Tried,
-    Work,
+    MethodChoice,
+    MethodScore,
+    MethodWork,
     as_sentence,
     choose,
     gain_of,
@@ -131,7 +131,7 @@ def choose_by(
     budget: float = ENOUGH,
     look: float | None = None,
     diverging: tuple[str, int] | None = None,
-) -> tuple[Choice, list[tuple[str, int]], np.ndarray]:
+) -> tuple[MethodChoice, list[tuple[str, int]], np.ndarray]:
     """Methods that are right on the first so many of a fold's rows; what each was trained on, by size. One
     may be `diverging` in a fold of its own count.
     """
@@ -154,7 +154,7 @@ def choose_by(
         return found
 
     monkeypatch.setattr(choosing, "outputs_of", outputs_of)
-    work = Work(dict.fromkeys(right, [1.0] * 5), dict.fromkeys(right, 1.0), budget, look or budget)
+    work = MethodWork(dict.fromkeys(right, [1.0] * 5), dict.fromkeys(right, 1.0), budget, look or budget)
     return choose(task, work, train, folds, train_part), trained, folds
 
 
@@ -181,14 +181,14 @@ def test_on_few_rows_what_is_usual_decides_and_on_many_what_is_measured() -> Non
     """One row more or less of a few says little; the simplest has a gain of 0 by definition."""
 
     def expected(gain: float, error: float) -> float:
-        return choosing.expected_gain(Tried("full", 0.7, gain, error, 20))
+        return choosing.expected_gain(MethodScore("full", 0.7, gain, error, 20))
 
     assert expected(0.0, 0.2) == pytest.approx(0.01, abs=1e-3)
     assert expected(-0.05, 0.2) > 0 > expected(-0.05, 0.02)
     assert expected(0.05, 0.005) == pytest.approx(0.05, abs=2e-3)
     assert expected(0.0, 0.0) == 0
-    assert choosing.expected_gain(Tried("linear", 0.7, rows=20)) == 0
-    assert choosing.expected_gain(Tried("full")) < 0
+    assert choosing.expected_gain(MethodScore("linear", 0.7, rows=20)) == 0
+    assert choosing.expected_gain(MethodScore("full")) < 0
 
 
 def test_what_is_clearly_worse_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -256,9 +256,9 @@ def test_a_longer_look_is_for_a_first_fold(monkeypatch: pytest.MonkeyPatch, tmp_
 
 def test_a_choice_is_read_as_it_was_written(tmp_path: Path) -> None:
     outputs = [np.array([0.25, -1.5], np.float32), np.zeros((3, 2), np.float32)]
-    tried = (Tried("linear", 0.5, rows=12, seconds=1.5), Tried("full"))
+    tried = (MethodScore("linear", 0.5, rows=12, seconds=1.5), MethodScore("full"))
     bound = {3: {"transitions": np.full((2, 2), 0.5, np.float32), "end": np.ones(2, np.float32)}}
-    choice = Choice("linear", tried, np.array([2, 11]), outputs, bound)
+    choice = MethodChoice("linear", tried, np.array([2, 11]), outputs, bound)
     assert read_choice(tmp_path) is None
     write_choice(tmp_path, choice)
     found = read_choice(tmp_path)
@@ -303,7 +303,9 @@ def test_a_fold_is_decoded_by_the_transitions_of_its_own_model(
         return [np.zeros((len(each.target.words), len(task.labels)), np.float32) for each in encoded]
 
     monkeypatch.setattr(choosing, "outputs_of", outputs_of)
-    choice = choose(task, Work({FULL: [1.0] * 5}, {FULL: 1.0}, ENOUGH, ENOUGH), train, folds, train_part)
+    choice = choose(
+        task, MethodWork({FULL: [1.0] * 5}, {FULL: 1.0}, ENOUGH, ENOUGH), train, folds, train_part
+    )
     write_choice(tmp_path, choice)
     for each in (choice, read_choice(tmp_path)):
         assert each is not None
@@ -328,7 +330,7 @@ def test_numbers_that_are_no_better_than_their_mean_are_told(
     said = task.metrics([{learned: float(each[0])} for each in outputs], rows)["spearman"]
     if said > 0:
         outputs = [1 - each for each in outputs]
-    choice = Choice(FULL, (), np.arange(40), outputs)
+    choice = MethodChoice(FULL, (), np.arange(40), outputs)
     found = choosing.evaluate_choice(task, choice, train, parts)
     mean = found.baselines["mean"]
     assert (mean["spearman"], mean["pearson"]) == (0, 0)
@@ -350,7 +352,7 @@ def test_the_most_frequent_class_is_one_for_all_folds(tmp_path: Path) -> None:
     rows = [replace(row, label=label) for row, label in zip(train.examples, labels, strict=True)]
     train = EncodedExamples(rows, rows)
     outputs = [np.eye(2, dtype=np.float32)[0 if row % 2 else 1] for row in range(24)]
-    found = choosing.evaluate_choice(task, Choice(FULL, (), np.arange(24), outputs), train, folds)
+    found = choosing.evaluate_choice(task, MethodChoice(FULL, (), np.arange(24), outputs), train, folds)
     assert next(iter(found.baselines.values()))["accuracy"] == 0.5
 
 

@@ -26,7 +26,7 @@ from bertsmith.training.finetuning.search import (
     COMPLETE,
     DIVERGED,
     PRUNED,
-    Search,
+    SettingSearch,
     Trial,
     begin_search,
     importance_of,
@@ -307,7 +307,7 @@ def test_what_is_given_in_a_table_is_not_searched() -> None:
         assert search.recipe_of({"optimizer.layer_decay": 0.9}).optimizer.learning_rate == 3e-5
 
 
-def of_minilm(*changes: str) -> Search:
+def of_minilm(*changes: str) -> SettingSearch:
     """On 60 rows: rates for 384 by 6 layers, and 10 epochs."""
     search = make_search(VALUES, list(changes))
     return replace(search, recipe=search.recipe.completed(384, 6, 2))

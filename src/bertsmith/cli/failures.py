@@ -40,7 +40,7 @@ _BUG = (
 )
 
 
-class Terminated(BaseException):
+class Termination(BaseException):
     """A signal arrived that ends. An exception, so that half-written files are removed on the way out."""
 
     def __init__(self, signal_number: int) -> None:
@@ -75,7 +75,7 @@ def exit_status(failure: BaseException, app: App | None = None, words: Sequence[
         return failure.code if isinstance(failure.code, int) else int(failure.code is not None)
     if isinstance(failure, KeyboardInterrupt):
         return _complain(f"Stopped by Ctrl-C. {_way_on(app, words) or _LEFT_NOTHING}", 130)
-    if isinstance(failure, Terminated):
+    if isinstance(failure, Termination):
         stopped = f"Stopped by {failure.signal.name}. {_way_on(app, words) or _LEFT_NOTHING}"
         return _complain(stopped, 128 + failure.signal)
     if isinstance(failure, BrokenPipeError):  # `bertsmith corpus info x | head` is not an error
@@ -210,4 +210,4 @@ def _complain(message: str, status: int) -> int:
 
 
 def _raise_terminated(signal_number: int, frame: FrameType | None) -> None:
-    raise Terminated(signal_number)
+    raise Termination(signal_number)

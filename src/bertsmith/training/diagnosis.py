@@ -34,7 +34,7 @@ _EXPECTED_SHARE = {"cpu": 0.6, "cuda": 0.4}
 
 
 @dataclass(frozen=True)
-class Speed:
+class StepSpeed:
     """Pre-training speed to expect for one published size, at length 128 and with its usual vocabulary."""
 
     size: str
@@ -59,7 +59,7 @@ class Diagnosis:
     extras: dict[str, dict[str, str | None]]
     matmul_flops: float
     kernels: bool
-    speeds: tuple[Speed, ...]
+    speeds: tuple[StepSpeed, ...]
     warnings: tuple[str, ...]
 
 
@@ -90,11 +90,11 @@ def diagnose(folder: Path = Path(), seconds: float = 0.5) -> Diagnosis:
     )
 
 
-def expected_speeds(flops: float) -> tuple[Speed, ...]:
+def expected_speeds(flops: float) -> tuple[StepSpeed, ...]:
     """Tokens per second of each published size when `flops` FLOP/s go into useful products."""
     configs = {size: preset(size) for size in PRESETS}
     return tuple(
-        Speed(size, _parameters(config), flops / pretraining_flops_per_token(config))
+        StepSpeed(size, _parameters(config), flops / pretraining_flops_per_token(config))
         for size, config in configs.items()
     )
 

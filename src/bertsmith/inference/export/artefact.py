@@ -31,7 +31,7 @@ from bertsmith.files import (
     write_json,
 )
 from bertsmith.inference.export.graph import GRAPHS, Target, onnx_run, openvino_run
-from bertsmith.inference.export.padded import VectorHead
+from bertsmith.inference.export.padded import VectorOutputs
 from bertsmith.inference.export.source import ExportSource
 from bertsmith.model.checkpoint import CONFIG
 from bertsmith.model.config_json import config_to_hugging_face
@@ -132,7 +132,7 @@ def decoding_facts(source: ExportSource, task: Task[Any] | None) -> dict[str, An
         "pad_token_id": source.tokenizer.pad_id,
         "probabilities": None if task is None else task.activation,
     }
-    if isinstance(source.padded.head, VectorHead):
+    if isinstance(source.padded.head, VectorOutputs):
         facts |= {"pooling": source.padded.head.pooling, "normalise": source.padded.head.normalise}
         facts |= {"query_prefix": "", "document_prefix": ""}  # replaced below for an encoder with prefixes
     if task is not None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from bertsmith.errors import InputError, ModelError
-from bertsmith.inference.export.padded import VectorHead
+from bertsmith.inference.export.padded import VectorOutputs
 from bertsmith.inference.export.source import Answer, ExportSource
 from bertsmith.tasks.examples.encoding import (
     EncodedExample,
@@ -77,7 +77,7 @@ class GateFile:
         for example_answers in self.by_example(answers):
             if head.per_token:
                 outputs.append(np.concatenate(example_answers).astype(np.float32))
-            elif not isinstance(head, VectorHead):
+            elif not isinstance(head, VectorOutputs):
                 outputs.append(np.asarray(example_answers[0], np.float32))
             else:
                 vectors = np.stack(example_answers).astype(np.float32)
@@ -117,7 +117,7 @@ def make_probes(source: ExportSource, file: GateFile) -> list[Window]:
     if not len(tokens):
         tokens = np.array([source.tokenizer.unk_id])
     lengths = sorted({length for length in (*_LENGTHS, longest) if around < length <= longest})
-    reads_all = source.padded.head.per_token or isinstance(source.padded.head, VectorHead)
+    reads_all = source.padded.head.per_token or isinstance(source.padded.head, VectorOutputs)
     windows = []
     for length in lengths:
         body = np.resize(tokens, length - around).tolist()
@@ -168,7 +168,7 @@ def _read_texts(source: ExportSource, path: Path, columns: dict[str, Any]) -> Ga
         EncodedExample((windows_apart(source.tokenizer, [piece], source.max_length, None)[0],))
         for piece in pieces
     ]
-    most_tokens = MOST_TOKENS if isinstance(source.padded.head, VectorHead) else _MOST_STATE_TOKENS
+    most_tokens = MOST_TOKENS if isinstance(source.padded.head, VectorOutputs) else _MOST_STATE_TOKENS
     indices = _within_tokens(row_numbers, encoded, most_tokens)
     chosen = [encoded[index] for index in indices]
     windows = [example.windows[0] for example in chosen]
@@ -226,6 +226,6 @@ def _first_texts(source: ExportSource, example: Any) -> tuple[str, ...]:
     if source.task is None:
         return (as_document(source, example),)
     texts = tuple(source.task.texts(example))
-    if isinstance(source.padded.head, VectorHead):
+    if isinstance(source.padded.head, VectorOutputs):
         return texts[:1]
     return texts if isinstance(example, TextExample) else ()

@@ -163,7 +163,7 @@ class StatesHead(PaddedHead):
         return (states,)
 
 
-class VectorHead(PaddedHead):
+class VectorOutputs(PaddedHead):
     """Outputs a vector for each sequence (B, H), perhaps truncated, and the hidden states (B, L, H)."""
 
     names = ("sentence_embedding", "token_embeddings")
@@ -222,7 +222,7 @@ def padded_head(head: Head, encoder: Bert, name: str) -> PaddedHead:
     """
     head.refuse_graph(name)
     if head.text_vectors is not None:
-        return VectorHead(*head.text_vectors)
+        return VectorOutputs(*head.text_vectors)
     if head.per_row:
         return TokenHead(head)
     return SequenceHead(head, encoder.pooler if head.pooled else None)

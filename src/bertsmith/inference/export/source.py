@@ -19,7 +19,7 @@ from bertsmith.data.batch import PackedBatch
 from bertsmith.inference.embedding.embedder import pooled_in_batches
 from bertsmith.inference.embedding.vectors import normalised
 from bertsmith.inference.engine import start_engine
-from bertsmith.inference.export.padded import PaddedModel, StatesHead, VectorHead, padded_head
+from bertsmith.inference.export.padded import PaddedModel, StatesHead, VectorOutputs, padded_head
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import load_encoder
 from bertsmith.tasks.checkpoints.infer_task import locate_with_layers, model_kind
@@ -64,9 +64,9 @@ class ExportSource:
     @property
     def kind(self) -> str:
         """The kind of answer: "vectors", "states" (hidden states), or the task's name."""
-        if self.task is not None and not isinstance(self.padded.head, VectorHead):
+        if self.task is not None and not isinstance(self.padded.head, VectorOutputs):
             return self.task.name
-        return "vectors" if isinstance(self.padded.head, VectorHead) else "states"
+        return "vectors" if isinstance(self.padded.head, VectorOutputs) else "states"
 
     @property
     def by_angle(self) -> bool:
@@ -82,7 +82,7 @@ class ExportSource:
         """The packed model's answers, one for each window."""
         encoded = [EncodedExample((window,)) for window in windows]
         head = self.padded.head
-        if isinstance(head, VectorHead):
+        if isinstance(head, VectorOutputs):
             vectors_of_all = np.empty((len(encoded), self.packed.config.hidden_size), np.float32)
             encoder = self._encoder
             for indices, vectors in pooled_in_batches(encoder, encoded, head.pooling, _CPU, torch.float32):
@@ -123,7 +123,7 @@ def open_source(name: str | Path, task: type[Task[Any]] | None = None) -> Export
     encoder = load_encoder(sentences.encoder)
     encoder.pooler = None
     is_embedder = read_pooling(folder) is not None
-    head = VectorHead(sentences.pooling, True, sentences.truncate_dim) if is_embedder else StatesHead()
+    head = VectorOutputs(sentences.pooling, True, sentences.truncate_dim) if is_embedder else StatesHead()
     engine = start_engine(deepcopy(encoder), sentences.encoder, _CPU, torch.float32)
     longest = min(sentences.max_length or encoder.config.max_length, encoder.config.max_length)
     notes = () if is_embedder else ("The folder says nothing of vectors or a task: its hidden states.",)

@@ -208,7 +208,7 @@ class AskingResult:
 
 
 @dataclass(frozen=True)
-class _UpstreamAnswer:
+class _UpstreamResult:
     """The answer to one request, or `why` there is no usable one; `failure` where the LLM refused or was
     unreachable. `tokens` were paid for in any case.
     """
@@ -243,7 +243,7 @@ def ask_all(
     total = len(questions) if budget.calls is None else min(len(questions), budget.calls)
     waiting = deque(questions[:total])
     with ThreadPoolExecutor(at_once) as pool:
-        running: set[Future[_UpstreamAnswer]] = set()
+        running: set[Future[_UpstreamResult]] = set()
         try:
             while True:
                 while waiting and len(running) < at_once:
@@ -265,18 +265,18 @@ def ask_all(
     return result
 
 
-def _ask_upstream(upstream: Upstream, request: CompletionRequest) -> _UpstreamAnswer:
+def _ask_upstream(upstream: Upstream, request: CompletionRequest) -> _UpstreamResult:
     began, clock = time.time(), time.monotonic()
     try:
         completion = upstream.ask(request)
     except UnusableAnswer as refusal:
-        return _UpstreamAnswer(request, None, refusal.reason, began, time.monotonic() - clock, refusal.tokens)
+        return _UpstreamResult(request, None, refusal.reason, began, time.monotonic() - clock, refusal.tokens)
     except NotMirrored as refusal:
-        return _UpstreamAnswer(request, None, refusal.reason, began, time.monotonic() - clock)
+        return _UpstreamResult(request, None, refusal.reason, began, time.monotonic() - clock)
     except InputError as failure:
-        return _UpstreamAnswer(request, None, "", began, time.monotonic() - clock, failure=failure)
+        return _UpstreamResult(request, None, "", began, time.monotonic() - clock, failure=failure)
     tokens = completion.input_tokens, completion.output_tokens
-    return _UpstreamAnswer(request, completion, "", began, time.monotonic() - clock, tokens)
+    return _UpstreamResult(request, completion, "", began, time.monotonic() - clock, tokens)
 
 
 def _fingerprint(store: Store, request: CompletionRequest) -> str:
@@ -294,7 +294,7 @@ def _fingerprint(store: Store, request: CompletionRequest) -> str:
 
 
 def _store_answers(
-    done: Iterable["Future[_UpstreamAnswer]"],
+    done: Iterable["Future[_UpstreamResult]"],
     records: CallRecords,
     as_call: CallMaker,
     budget: Budget,

@@ -24,7 +24,7 @@ from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.files.jsonl import write_jsonl
 from bertsmith.text.tokens.value_tokenizers import ValueTokenizer
 from bertsmith.training.finetune_recipe import FLOP_A_MINUTE, FinetuneRecipe
-from bertsmith.training.finetuning.choosing import Tried, expected_gain, gain_of
+from bertsmith.training.finetuning.choosing import MethodScore, expected_gain, gain_of
 from bertsmith.training.finetuning.finetune_session import FinetuneSession
 from bertsmith.training.finetuning.methods import LINEAR, drawn
 from bertsmith.training.pretrain import pretrain
@@ -37,7 +37,7 @@ _TEXTS_A_MINUTE, _LONG = 120_000, 60  # of the work there is: the model would no
 
 
 @dataclass(frozen=True)
-class Adapted:
+class AdaptationGain:
     """What the linear model gains by the adapted encoder, with the standard error of that."""
 
     gain: float
@@ -75,11 +75,11 @@ def adapt(run: Run[FinetuneRecipe], recipe: FinetuneRecipe, bench: FinetuneSessi
     folder, path = run.out / "adapted", run.out / "adapted.json"
     other = bench.begun_from(recipe, _pretrained(recipe, bench, texts, length, folder, run.console))
     if run.resume and path.exists():
-        found = Adapted(**read_json(path))
+        found = AdaptationGain(**read_json(path))
     else:
         ours, theirs = (_judged(each) for each in (other, bench))
         score, gain, error = gain_of(bench.task, ours, theirs, bench.train.examples)
-        found = Adapted(gain, error, expected_gain(Tried(LINEAR, score, gain, error)) > 0)
+        found = AdaptationGain(gain, error, expected_gain(MethodScore(LINEAR, score, gain, error)) > 0)
         write_json(path, asdict(found))
     if run.console is not None:
         said = found.as_sentence(bench.task.main_metric, len(texts))

@@ -37,7 +37,7 @@ _RESAMPLES = 200
 
 
 @dataclass(frozen=True)
-class Tried:
+class MethodScore:
     """A method's score on the rows it was judged by, and by how much it beats the simplest one there, with
     the standard error of this difference. Without a score it `diverged` in the fold of this number, or wasn't
     tried: it takes more work than was allowed. `seconds` are then those that it would take by all folds, and
@@ -60,13 +60,13 @@ class Tried:
 
 
 @dataclass(frozen=True)
-class Choice:
+class MethodChoice:
     """The method chosen, all that were tried, and what the chosen one said of `rows` (E,) when it hadn't
     learned from them; `bound` is what decoding needs of the model that judged a fold.
     """
 
     method: str
-    tried: tuple[Tried, ...]
+    tried: tuple[MethodScore, ...]
     rows: Ints
     outputs: list[Outputs]
     bound: Mapping[int, Bound] = field(default_factory=dict)
@@ -78,7 +78,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Work:
+class MethodWork:
     """What methods take, in FLOP: `folds` what each learns by from all folds but one, fold by fold, and
     `final` from all rows. Methods are compared until `budget` is used but for the final training of the next;
     until `look`, where it would be a method's first fold.
@@ -118,7 +118,7 @@ class Work:
         return found
 
 
-class Judged(NamedTuple):
+class HeldOutOutputs(NamedTuple):
     """What a method says of each row when it hasn't learned from it, and the seconds that took."""
 
     outputs: list[Outputs]
@@ -127,13 +127,13 @@ class Judged(NamedTuple):
 
 def choose(
     task: Task[Any],
-    work: Work,
+    work: MethodWork,
     train: EncodedExamples,
     folds: Ints,
     train_part: TrainPart,
     on_fold: Callable[[str, int], None] = lambda method, number: None,
-    judged: Mapping[str, Judged] = MappingProxyType({}),
-) -> Choice:
+    judged: Mapping[str, HeldOutOutputs] = MappingProxyType({}),
+) -> MethodChoice:
     """Judges the methods, the simplest first, fold after fold, as long as `work` allows.
 
     In a round each is judged by one more fold, the most promising first; one that is clearly worse than the
@@ -150,15 +150,15 @@ def choose(
     method = max(tried, key=expected_gain).method
     found = race.outputs[method]
     rows = np.array(sorted(found), np.int64)
-    return Choice(method, tuple(tried), rows, [found[row] for row in rows.tolist()], race.bound[method])
+    return MethodChoice(method, tuple(tried), rows, [found[row] for row in rows.tolist()], race.bound[method])
 
 
 def choose_method(
     session: FinetuneSession,
     recipe: FinetuneRecipe,
-    work: Work,
+    work: MethodWork,
     on_fold: Callable[[str, int], None] = lambda method, number: None,
-) -> Choice:
+) -> MethodChoice:
     """The same for the rows of a session that judge in turn; the recipe may name the method, and it is only
     measured.
     """
@@ -173,20 +173,22 @@ def choose_method(
 
 def _judge_frozen(
     session: FinetuneSession, recipe: FinetuneRecipe, methods: Sequence[str]
-) -> dict[str, Judged]:
+) -> dict[str, HeldOutOutputs]:
     """From the features that the start was learned from."""
     assert session.folds is not None
     found, begun = {}, time.monotonic()
     if LINEAR in methods and session.probe is not None and session.linear is not None:
         outputs = session.probe.judge(session.folds, session.linear.strength)
-        found[LINEAR] = Judged(outputs, session.linear.seconds + time.monotonic() - begun)
+        found[LINEAR] = HeldOutOutputs(outputs, session.linear.seconds + time.monotonic() - begun)
     elif LINEAR in methods:
         outputs = outputs_of(session.start(recipe, recipe.seed), session.train.encoded)
-        found[LINEAR] = Judged(outputs, time.monotonic() - begun)
+        found[LINEAR] = HeldOutOutputs(outputs, time.monotonic() - begun)
     if SELF_TRAINING in methods and session.self_training is not None and session.probe is not None:
         begun = time.monotonic()
         outputs = session.self_training.judge(session.folds)
-        found[SELF_TRAINING] = Judged(outputs, session.self_training.seconds + time.monotonic() - begun)
+        found[SELF_TRAINING] = HeldOutOutputs(
+            outputs, session.self_training.seconds + time.monotonic() - begun
+        )
     return found
 
 
@@ -196,11 +198,11 @@ class _Race:
     def __init__(
         self,
         task: Task[Any],
-        work: Work,
+        work: MethodWork,
         train: EncodedExamples,
         folds: Ints,
         train_part: TrainPart,
-        judged: Mapping[str, Judged],
+        judged: Mapping[str, HeldOutOutputs],
         on_fold: Callable[[str, int], None],
     ) -> None:
         self._on_fold = on_fold
@@ -215,7 +217,7 @@ class _Race:
         self._seconds = {method: judged[method].seconds if method in judged else 0.0 for method in methods}
         self._used = 0.0  # of the work
         self._diverged: dict[str, int] = {}  # in which of its folds
-        self._standing: dict[str, Tried] = {}  # since its last fold: a bootstrap takes its time
+        self._standing: dict[str, MethodScore] = {}  # since its last fold: a bootstrap takes its time
 
     def run(self) -> None:
         """Until all folds are judged by, or no more work fits."""
@@ -241,10 +243,10 @@ class _Race:
             running = [each for each in running if not standing[each].is_hopeless]
             running.sort(key=lambda each: -expected_gain(standing[each]))
 
-    def tried(self, method: str) -> Tried:
+    def tried(self, method: str) -> MethodScore:
         """How it stands, beside the simplest on the rows that it was judged by itself."""
         if not self.outputs[method]:
-            return Tried(method, seconds=self._seconds[method], diverged=self._diverged.get(method))
+            return MethodScore(method, seconds=self._seconds[method], diverged=self._diverged.get(method))
         if method in self._standing:
             return self._standing[method]
         rows, seconds = np.array(sorted(self.outputs[method]), np.int64), self._seconds[method]
@@ -257,10 +259,10 @@ class _Race:
         ours = predictions(method)
         if method == self._first:
             score = score_of(self._task, ours, judged.examples)
-            self._standing[method] = Tried(method, score, rows=len(rows), seconds=seconds)
+            self._standing[method] = MethodScore(method, score, rows=len(rows), seconds=seconds)
         else:
             found = gain_of(self._task, ours, predictions(self._first), judged.examples)
-            self._standing[method] = Tried(method, *found, len(rows), seconds)
+            self._standing[method] = MethodScore(method, *found, len(rows), seconds)
         return self._standing[method]
 
     def _judge(self, method: str, number: int, fold: int) -> None:
@@ -288,7 +290,7 @@ class _Race:
         self.bound[method].clear()
 
 
-def expected_gain(tried: Tried) -> float:
+def expected_gain(tried: MethodScore) -> float:
     """Over the simplest method, whose own is 0: the mean of the gain given what was measured, where gains are
     as usual beforehand (normal, both).
     """
@@ -327,7 +329,7 @@ def _finite(score: float) -> float:
     return score if math.isfinite(score) else -1.0
 
 
-def evaluate_choice(task: Task[Any], choice: Choice, train: EncodedExamples, folds: Ints) -> Evaluation:
+def evaluate_choice(task: Task[Any], choice: MethodChoice, train: EncodedExamples, folds: Ints) -> Evaluation:
     """The chosen method's figures on the rows it was judged by, beside the task's baselines, which learn
     from the same folds.
     """
@@ -366,7 +368,7 @@ def _differ_by_fold_alone(answers: list[Prediction], folds: Ints) -> bool:
 # -- the choice, as a run keeps it ---------------------------------------------------------------------
 
 
-def write_choice(out: Path, choice: Choice) -> None:
+def write_choice(out: Path, choice: MethodChoice) -> None:
     """So that a run that is resumed needn't choose again."""
     make_folder(out)
     arrays = {str(row): each for row, each in zip(choice.rows.tolist(), choice.outputs, strict=True)}
@@ -378,7 +380,7 @@ def write_choice(out: Path, choice: Choice) -> None:
     )
 
 
-def read_choice(out: Path) -> Choice | None:
+def read_choice(out: Path) -> MethodChoice | None:
     """None where none was made. Raises InputError for a damaged file."""
     if not (out / "choice.json").exists():
         return None
@@ -400,17 +402,17 @@ def read_choice(out: Path) -> Choice | None:
         else:
             outputs[int(key)] = each
     rows = np.array(sorted(outputs), np.int64)
-    tried = tuple(Tried(**each) for each in record["tried"])
-    return Choice(record["method"], tried, rows, [outputs[row] for row in rows.tolist()], bound)
+    tried = tuple(MethodScore(**each) for each in record["tried"])
+    return MethodChoice(record["method"], tried, rows, [outputs[row] for row in rows.tolist()], bound)
 
 
-def not_tried(tried: Tried) -> str:
+def not_tried(tried: MethodScore) -> str:
     """'not tried: it would take about 1:40; minutes=7 allows it'."""
     takes = f"it would take about {formatting.duration(tried.seconds)}; " if tried.seconds else ""
     return f"not tried: {takes}minutes={tried.minutes} allows it"
 
 
-def as_sentence(tried: Tried, metric: str) -> str:
+def as_sentence(tried: MethodScore, metric: str) -> str:
     """'contrastive: accuracy 0.8410 (+0.0073 ± 0.0081) on 496 rows, 41 s'."""
     if tried.diverged is not None:
         return f"{tried.method}: diverged in fold {tried.diverged} and left out; try a lower learning rate"

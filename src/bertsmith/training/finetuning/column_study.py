@@ -38,7 +38,7 @@ _SURE = 1.96  # of a normal distribution, 95 %
 
 
 @dataclass(frozen=True)
-class Reached:
+class ColumnScore:
     """The main metric of what learned from `name`, and its standard error, None where all rows agree."""
 
     name: str
@@ -82,7 +82,7 @@ class ColumnStudy:
 
     judge: str
     rows: int
-    reached: tuple[Reached, ...]
+    reached: tuple[ColumnScore, ...]
     text_adds: Gain
     columns_add: Gain
     model: str
@@ -188,7 +188,7 @@ def _study(
         evaluation = Evaluation(task.metrics(each, judged.examples), {}, each, judged)
         answers = task.error_analysis(each, judged.examples).answers
         error = standard_error(task, evaluation, answers)
-        reached.append(Reached(name, score_of(task, each, judged.examples), error))
+        reached.append(ColumnScore(name, score_of(task, each, judged.examples), error))
     columns = max((each for each in reached if each.name in (COLUMNS, BOOSTED)), key=lambda each: each.score)
     usual = predictions(whole)
     assert task.columns is not None

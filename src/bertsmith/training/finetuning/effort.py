@@ -19,7 +19,7 @@ from bertsmith.tasks.examples.encoding import EncodedExample, Layout, pack_examp
 from bertsmith.tasks.finetuning import EncodedExamples, steps_of_epoch
 from bertsmith.tasks.task_model import TaskModel
 from bertsmith.training.finetune_recipe import FLOP_A_MINUTE, FinetuneRecipe
-from bertsmith.training.finetuning.choosing import Work
+from bertsmith.training.finetuning.choosing import MethodWork
 from bertsmith.training.finetuning.finetune_session import FinetuneSession
 from bertsmith.training.finetuning.methods import (
     AUTO,
@@ -75,7 +75,7 @@ def _has_limit(session: FinetuneSession, recipe: FinetuneRecipe) -> bool:
 # -- work ----------------------------------------------------------------------------------------------
 
 
-def compared_work(session: FinetuneSession, recipe: FinetuneRecipe) -> Work:
+def compared_work(session: FinetuneSession, recipe: FinetuneRecipe) -> MethodWork:
     """Of the methods that are compared, and how much there may be."""
     assert session.folds is not None
     numbers, rows = sorted(set(session.folds.tolist())), len(session.train)
@@ -88,7 +88,7 @@ def compared_work(session: FinetuneSession, recipe: FinetuneRecipe) -> Work:
     budget, look = (
         FLOP_A_MINUTE * minutes for minutes in (recipe.minutes_to_choose(rows), recipe.minutes_to_look(rows))
     )
-    return Work(folds, final, budget, look)
+    return MethodWork(folds, final, budget, look)
 
 
 def training_work(

@@ -19,7 +19,7 @@ from bertsmith.reporting.tables import MOST_ROWS, Table
 from bertsmith.tasks.evaluating.error_analysis import ConfusionMatrix, ErrorAnalysis, ScoredPrediction
 from bertsmith.tasks.evaluating.evaluation import THE_MODEL, Evaluation, groups_of, score_of
 from bertsmith.tasks.task import Metrics, Task
-from bertsmith.training.finetuning.choosing import Tried, not_tried
+from bertsmith.training.finetuning.choosing import MethodScore, not_tried
 from bertsmith.training.finetuning.column_study import ColumnStudy
 from bertsmith.training.finetuning.results import Results
 
@@ -169,7 +169,7 @@ def tried_table(results: Results) -> Table:
     return Table("", ["Method", metric_name(metric), "Gain over the first", "Rows judged", "Time"], rows)
 
 
-def _rows_judged(tried: Tried) -> str:
+def _rows_judged(tried: MethodScore) -> str:
     if tried.diverged is not None:
         return f"diverged in fold {tried.diverged}: left out"
     return f"{tried.rows:,}" if tried.score is not None else not_tried(tried)

@@ -27,7 +27,7 @@ from bertsmith.training.finetune_recipe import (
 )
 from bertsmith.training.finetuning.adaptation import adapt
 from bertsmith.training.finetuning.choosing import (
-    Choice,
+    MethodChoice,
     as_sentence,
     choose_method,
     read_choice,
@@ -190,7 +190,7 @@ def _telling(console: Console | None, what: str) -> Iterator[Progress]:
         yield tell
 
 
-def _choose(run: Run[FinetuneRecipe], recipe: FinetuneRecipe, bench: FinetuneSession) -> Choice:
+def _choose(run: Run[FinetuneRecipe], recipe: FinetuneRecipe, bench: FinetuneSession) -> MethodChoice:
     """By cross-validation, once."""
     folds = bench.folds
     assert folds is not None

@@ -15,7 +15,7 @@ from bertsmith.tasks.task import Task
 from bertsmith.tasks.task_model import TaskModel, outputs_of
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.finetune_recipe import FinetuneRecipe
-from bertsmith.training.finetuning.choosing import Choice, choose_method
+from bertsmith.training.finetuning.choosing import MethodChoice, choose_method
 from bertsmith.training.finetuning.effort import compared_work, completed_recipe, uncompared_method
 from bertsmith.training.finetuning.finetune_session import FinetuneSession
 from bertsmith.training.finetuning.labelled_data import LabelledData
@@ -25,7 +25,7 @@ from bertsmith.training.machine import plain_machine
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainedModel:
     """The model, in evaluation mode on the host, and its tokenizer; the recipe with what was chosen for it,
     its method among this; and, where rows judged in turn, what each method reached.
     """
@@ -33,7 +33,7 @@ class Trained:
     model: TaskModel
     tokenizer: Tokenizer
     recipe: FinetuneRecipe
-    choice: Choice | None
+    choice: MethodChoice | None
 
 
 def finetune_examples(
@@ -41,7 +41,7 @@ def finetune_examples(
     recipe: FinetuneRecipe,
     train: Sequence[Any],
     dev: Sequence[Any] = (),
-) -> Trained:
+) -> TrainedModel:
     """Head, loop and settings of a run without its folder, for callers that train many small models and keep
     what they want of them, as scikit-learn's searches do. Trains on `train` and teaches `task` its labels.
 
@@ -79,7 +79,7 @@ def finetune_examples(
     elif dev:
         task.calibrate(outputs_of(model, bench.dev.encoded), dev, bench.dev.encoded)
     chosen = trained.model_copy(update={"method": method})
-    return Trained(model.cpu().eval(), bench.tokenizer, chosen, choice)
+    return TrainedModel(model.cpu().eval(), bench.tokenizer, chosen, choice)
 
 
 def _best_on_dev(bench: FinetuneSession, recipe: FinetuneRecipe) -> TaskModel:

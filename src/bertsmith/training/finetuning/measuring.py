@@ -26,7 +26,7 @@ from bertsmith.tasks.heads.linear_start import FROZEN, FROZEN_ALONE, LinearProbe
 from bertsmith.tasks.task import Metrics, Outputs, Prediction, Task
 from bertsmith.tasks.task_model import TaskModel, outputs_of
 from bertsmith.training.finetune_recipe import FinetuneRecipe
-from bertsmith.training.finetuning.choosing import Choice, evaluate_choice, gain_of, score_of
+from bertsmith.training.finetuning.choosing import MethodChoice, evaluate_choice, gain_of, score_of
 from bertsmith.training.finetuning.column_study import ColumnStudy, study_by_folds, study_on
 from bertsmith.training.finetuning.finetune_session import FinetuneSession
 from bertsmith.training.finetuning.methods import FULL, LINEAR
@@ -43,7 +43,7 @@ def measure(
     recipe: FinetuneRecipe,
     model: TaskModel,
     restarts: list[Restart],
-    choice: Choice | None = None,
+    choice: MethodChoice | None = None,
     method: str = FULL,
     progress: Progress | None = None,
 ) -> Results:
@@ -93,7 +93,7 @@ def _measure_choice(
     session: FinetuneSession,
     recipe: FinetuneRecipe,
     model: TaskModel,
-    choice: Choice,
+    choice: MethodChoice,
     splits: Mapping[str, EncodedExamples],
     progress: Progress | None,
 ) -> tuple[dict[str, Evaluation], Metrics]:
@@ -111,7 +111,7 @@ def _measure_choice(
     return evaluations, figures
 
 
-def _frozen_by_folds(session: FinetuneSession, choice: Choice) -> Metrics | None:
+def _frozen_by_folds(session: FinetuneSession, choice: MethodChoice) -> Metrics | None:
     """Of the rows that the chosen method was judged by, whether or not a linear model was a candidate."""
     task, probe = session.task, session.probe
     if LINEAR not in session.methods or session.folds is None:

@@ -14,7 +14,7 @@ from bertsmith.model.adaptation import trained_share
 from bertsmith.tasks.evaluating.evaluation import evaluate
 from bertsmith.tasks.task_model import outputs_of
 from bertsmith.training.finetune_recipe import FinetuneRecipe, FinetuneRun
-from bertsmith.training.finetuning.choosing import Choice
+from bertsmith.training.finetuning.choosing import MethodChoice
 from bertsmith.training.finetuning.finetune_session import FinetuneSession
 from bertsmith.training.finetuning.methods import LINEAR, TRAINED, UNTRAINED
 from bertsmith.training.finetuning.task_run import WORST, Best, TaskRun
@@ -57,7 +57,7 @@ def train_once(
     settings: FinetuneRun,
     bench: FinetuneSession,
     method: str,
-    choice: Choice | None,
+    choice: MethodChoice | None,
 ) -> Restart:
     """The training of one seed; a finished one is not repeated."""
     folder = restart_folder(run.out, settings.seed - recipe.seed + 1)

@@ -24,7 +24,7 @@ from bertsmith.tasks.evaluating.evaluation import (
 from bertsmith.tasks.task import Metrics, Task
 from bertsmith.text.files.jsonl import write_jsonl
 from bertsmith.training.finetune_recipe import FinetuneRecipe
-from bertsmith.training.finetuning.choosing import Tried
+from bertsmith.training.finetuning.choosing import MethodScore
 from bertsmith.training.finetuning.column_study import ColumnStudy
 from bertsmith.training.finetuning.methods import FULL
 from bertsmith.training.finetuning.restarts import Restart
@@ -81,7 +81,7 @@ class Results:
     figures: Metrics
     data_warnings: tuple[str, ...]
     train_rows: int
-    tried: tuple[Tried, ...] = ()
+    tried: tuple[MethodScore, ...] = ()
     method: str = FULL
     learning_curve: LearningCurve | None = None
     folds: int = 0

@@ -87,7 +87,7 @@ class TuneSettings(UserSettings):
 
 
 @dataclass(frozen=True)
-class Search:
+class SettingSearch:
     """A checked search: the baseline's recipe, how it is searched, and which settings its user fixed."""
 
     recipe: FinetuneRecipe
@@ -199,7 +199,7 @@ class Search:
         return self.recipe.model_copy(update=plain | {"optimizer": changed})
 
 
-def make_search(values: dict[str, Any], overrides: list[str]) -> Search:
+def make_search(values: dict[str, Any], overrides: list[str]) -> SettingSearch:
     """A checked search from values and `dotted.key=value` changes, those of `finetune` among them.
 
     Raises InputError for an unknown task, RecipeError naming the key that is wrong.
@@ -239,7 +239,7 @@ def make_search(values: dict[str, Any], overrides: list[str]) -> Search:
     fixed |= {f"optimizer.{name}" for name in recipe.optimizer.model_fields_set}  # of a table too
     if recipe.epochs != round(recipe.epochs):  # the user gave it, so it isn't searched
         fixed |= {"epochs"}
-    search = Search(recipe, settings, fixed)
+    search = SettingSearch(recipe, settings, fixed)
     search.require_searched(_SEVERAL)
     return search
 
@@ -333,7 +333,7 @@ def importance_of(trials: Sequence[Trial], space: dict[str, Any], seed: int) -> 
 # -- the folder ----------------------------------------------------------------------------------------
 
 
-def open_search(search: Search, out: Path, resume: bool) -> list[Trial]:
+def open_search(search: SettingSearch, out: Path, resume: bool) -> list[Trial]:
     """The trials that are over. Raises RecipeError when the folder holds another search, or any unasked."""
     if out.is_file():
         raise RecipeError(f"{out} is a file. Choose a folder for the search.")
@@ -359,14 +359,14 @@ def open_search(search: Search, out: Path, resume: bool) -> list[Trial]:
     return trials
 
 
-def _identity(search: Search) -> dict[str, Any]:
+def _identity(search: SettingSearch) -> dict[str, Any]:
     """What must be the same when a search goes on: all but the number of trials and what a run may change."""
     recipe = json.loads(search.recipe.model_dump_json(exclude=MAY_CHANGE))
     settings = json.loads(search.settings.model_dump_json(exclude={"trials"}))
     return {**recipe, **settings, _GIVEN: sorted(search.fixed)}
 
 
-def begin_search(search: Search, out: Path, hashes: dict[str, str]) -> None:
+def begin_search(search: SettingSearch, out: Path, hashes: dict[str, str]) -> None:
     """Makes the folder, and notes there what is searched, on files of these hashes.
 
     Raises RecipeError when the search goes on and a file is another one: trials on different rows can't be

@@ -36,7 +36,7 @@ from bertsmith.training.finetuning.search import (
     DIVERGED,
     PRUNED,
     Choice,
-    Search,
+    SettingSearch,
     Trial,
     begin_search,
     importance_of,
@@ -118,7 +118,7 @@ def tune(
         return _run(run, search, on_trial)
 
 
-def _run(run: Run[FinetuneRecipe], search: Search, on_trial: OnTrial | None) -> TuneResult:
+def _run(run: Run[FinetuneRecipe], search: SettingSearch, on_trial: OnTrial | None) -> TuneResult:
     if run.machine.ranks.count > 1:
         raise RecipeError("tune runs in one process. Start it without torchrun.")
     out, trials = run.out, open_search(search, run.out, run.resume)
@@ -174,7 +174,7 @@ def _run(run: Run[FinetuneRecipe], search: Search, on_trial: OnTrial | None) -> 
 
 def _try_next(
     run: Run[FinetuneRecipe],
-    search: Search,
+    search: SettingSearch,
     space: dict[str, Any],
     bench: FinetuneSession,
     trials: list[Trial],
