@@ -6,6 +6,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -234,15 +235,15 @@ def test_the_vocabulary_is_decided_once_though_another_share_be_asked_for(
     parts: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A candidate that was interrupted began with the other teacher, and could not go on."""
-    out, real = tmp_path / "out", trying.Judge.judge
+    out, real = tmp_path / "out", trying.CandidateJudge.judge
 
     def pruned_is_poor(
-        self: trying.Judge, folder: Path, name: str, slug: str, *more: float, **named: bool
+        self: trying.CandidateJudge, folder: Path, name: str, slug: str, *more: float, **named: bool
     ) -> CandidateResult:
         found = real(self, folder, name, slug, *more, **named)
         return replace(found, score=0.9 * found.score) if slug == "pruned" else found
 
-    monkeypatch.setattr(trying.Judge, "judge", pruned_is_poor)
+    monkeypatch.setattr(trying.CandidateJudge, "judge", pruned_is_poor)
     trains, real_training = list[list[str]](), trying.distil_task
 
     def interrupted(teacher: list[str], *given: str, **named: object) -> object:
@@ -276,7 +277,7 @@ def test_seconds_are_those_of_all_parts_and_asking_is_not_counted_twice(
 ) -> None:
     """Only the first candidate pays for asking. Training that a killed part did is in the run's log alone."""
     clock, asked = Clock(), list[bool]()
-    real_training, real_asking = trying.distil_task, trying._asked_all
+    real_training, real_asking = trying.distil_task, trying.DistilSession.ask
 
     def training(*given: object, **named: object) -> object:
         clock.now += 10.0
@@ -286,13 +287,13 @@ def test_seconds_are_those_of_all_parts_and_asking_is_not_counted_twice(
         whole = replace(student, restarts=(student.restarts[0]._replace(seconds=seconds),))
         return replace(made, results=replace(made.results, student=whole))
 
-    def asking(work: object, recipe: object) -> object:
+    def asking(*given: Any) -> Any:
         clock.now += 0.0 if asked else 100.0
         asked.append(True)
-        return real_asking(work, recipe)  # type: ignore[arg-type]
+        return real_asking(*given)
 
     monkeypatch.setattr(trying, "time", clock)
-    monkeypatch.setattr(trying, "_asked_all", asking)
+    monkeypatch.setattr(trying.DistilSession, "ask", asking)
     monkeypatch.setattr(trying, "distil_task", training)
     monkeypatch.setattr(module, "table_source", lambda whole: None)
     first, second = search(parts, tmp_path / "out", prune=False).shrunk.tried
