@@ -11,8 +11,6 @@ from typing import Any
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
-from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.progress import Progress as Bars
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
@@ -123,28 +121,26 @@ def progress_bar(title: str) -> Iterator[Progress]:
         say = paced_lines()
         yield lambda done, total, unit: say(f"{title}: {_amount(done, total, unit)}")
         return
+    from rich import progress as bars  # here: `--help` of every command has no use for it
+
     columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=28),
-        TextColumn("{task.fields[amount]}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
+        bars.TextColumn("{task.description}"),
+        bars.BarColumn(bar_width=28),
+        bars.TextColumn("{task.fields[amount]}"),
+        bars.TimeElapsedColumn(),
+        bars.TimeRemainingColumn(),
     )
-    with Bars(*columns, console=error_console, refresh_per_second=4) as bars:
-        yield _live_bars(bars, title)
+    with bars.Progress(*columns, console=error_console, refresh_per_second=4) as shown:
+        tasks: dict[str, bars.TaskID] = {}
 
+        def report(done: int, total: int | None, unit: str) -> None:
+            if unit not in tasks:
+                for earlier in tasks.values():
+                    shown.stop_task(earlier)
+                tasks[unit] = shown.add_task(escape(title), total=total, amount="")
+            shown.update(tasks[unit], completed=done, total=total, amount=escape(_amount(done, total, unit)))
 
-def _live_bars(bars: Bars, title: str) -> Progress:
-    tasks: dict[str, TaskID] = {}
-
-    def report(done: int, total: int | None, unit: str) -> None:
-        if unit not in tasks:
-            for earlier in tasks.values():
-                bars.stop_task(earlier)
-            tasks[unit] = bars.add_task(escape(title), total=total, amount="")
-        bars.update(tasks[unit], completed=done, total=total, amount=escape(_amount(done, total, unit)))
-
-    return report
+        yield report
 
 
 def paced_lines() -> Callable[[str], None]:
