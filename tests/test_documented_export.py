@@ -114,6 +114,6 @@ def test_words_are_given_to_a_byte_level_vocabulary_as_bertsmith_reads_them() ->
     vocabulary = {piece: number for number, piece in enumerate([*special.values(), *sorted(BYTE_SYMBOLS)])}
     tokenizer = Tokenizer(build_byte_level_backend(vocabulary, [], special, add_prefix_space=False), special)
     task = Tagging(Tagging.Settings())
-    (words,) = pieces_of(task, [task.example(["red", "cat", "."])], tokenizer)
+    (words,) = pieces_of(task, [task.texts(task.example(["red", "cat", "."]))], tokenizer)
     theirs = tokenizer.backend.encode([" red", " cat", " ."], is_pretokenized=True, add_special_tokens=False)
     assert [number for word in words for number in word.ids] == theirs.ids

@@ -71,7 +71,7 @@ def encode_examples(task: Task[Any], examples: Sequence[Any], tokenizer: Tokeniz
     """
     encoded: list[EncodedExample] = []
     for chunk in few_at_a_time(task, examples, _TEXTS_AT_A_TIME, _CHARACTERS_AT_A_TIME):
-        pieces = pieces_of(task, chunk, tokenizer)
+        pieces = pieces_of(task, [task.texts(example) for example in chunk], tokenizer)
         encoded += [
             task.encode(example, of_texts, tokenizer) for example, of_texts in zip(chunk, pieces, strict=True)
         ]
@@ -79,15 +79,14 @@ def encode_examples(task: Task[Any], examples: Sequence[Any], tokenizer: Tokeniz
 
 
 def pieces_of(
-    task: Task[Any], examples: Sequence[Any], tokenizer: Tokenizer, most: int | None = None
+    task: Task[Any], texts: Sequence[Sequence[str]], tokenizer: Tokenizer, most: int | None = None
 ) -> list[Sequence[TextEncoding]]:
-    """The tokens of each example's texts, as `task.encode` takes them. A text that will be cut has at least
+    """The tokens of each example's `texts`, as `task.encode` takes them. A text that will be cut has at least
     one token more than is read; if both texts of a pair will be cut, they have all their tokens, because the
     cut depends on which is longer. A text that is read in windows has one token more than `most`.
     """
     cut = task.settings.stride is None and not task.is_pretokenized
     enough = task.settings.max_length if cut else None if most is None else most + 1
-    texts = [task.texts(example) for example in examples]
     blank = " " if task.is_pretokenized and tokenizer.family == "byte-level" else ""  # Ġ begins a word
     all_texts = [blank + text for example_texts in texts for text in example_texts]
     ends = accumulate(len(example_texts) for example_texts in texts)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -66,7 +67,7 @@ class Gradients:
         for number, (micro_batch, weight) in enumerate(micro_batches, start=1):
             with exchange(self._computation, number == len(micro_batches)):
                 with self.machine.autocast():
-                    losses = self._losses(micro_batch)
+                    losses: dict[str, Tensor] = self._computation(partial(self.task.loss, micro_batch))
                     # the ranks' gradients are averaged, but the loss is a sum: hence the factor
                     shares = torch.stack([losses[name] / counts[name] for name in counts]) * weight
                 (shares.sum() * ranks.count).backward()
@@ -96,17 +97,13 @@ class Gradients:
         division = divide(sequences, self.machine.ranks.count, self.machine.micro_batch_tokens)
         (micro_batch, _), *_ = self._own_or_spare(division)
         with self.machine.autocast():
-            loss = torch.stack(list(self._losses(micro_batch).values())).sum()
-        loss.backward()
+            losses: dict[str, Tensor] = self._computation(partial(self.task.loss, micro_batch))
+        torch.stack(list(losses.values())).sum().backward()
         self.task.model.zero_grad()
 
     @property
     def needs_settling(self) -> bool:
         return isinstance(self._computation, DistributedDataParallel)
-
-    def _losses(self, micro_batch: Sequences) -> dict[str, Tensor]:
-        losses: dict[str, Tensor] = self._computation(lambda: self.task.loss(micro_batch))
-        return losses
 
     def _own_or_spare(self, division: Division) -> list[tuple[Sequences, float]]:
         """A rank's micro-batches with the weight 1, and another's with the weight 0 where it has too few.

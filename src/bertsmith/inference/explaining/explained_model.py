@@ -100,7 +100,7 @@ class _ExplainedTaskModel(ExplainedModel):
     def read(self, given: Any, target: str | int | None = None) -> ExplainedInput:
         model, task = self.subject.model, self.subject.task
         example = task.example(given)
-        (pieces,) = pieces_of(task, [example], self.tokenizer)
+        (pieces,) = pieces_of(task, [task.texts(example)], self.tokenizer)
         encoded = require_short(task.encode(example, pieces, self.tokenizer))
         rows = sum(len(window.rows) for window in encoded.windows)
 

@@ -52,7 +52,8 @@ class Predict:
                 "Leave long_text away, or say 'windows' or 'error'."
             )
         examples = [task.example(_named(each), f"input {n}") for n, each in enumerate(inputs, 1)]
-        pieces = pieces_of(task, examples, self.engine.tokenizer, options.most_tokens)
+        texts = [task.texts(example) for example in examples]
+        pieces = pieces_of(task, texts, self.engine.tokenizer, options.most_tokens)
         encoded = [task.encode(*each, self.engine.tokenizer) for each in zip(examples, pieces, strict=True)]
         longer = [self._is_longer(*each) for each in zip(pieces, encoded, strict=True)]
         if options.long_text == "error" and any(longer):
