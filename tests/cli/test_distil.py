@@ -57,6 +57,8 @@ def test_answers_in_a_file_become_a_model(desk: Path, capsys: pytest.CaptureFixt
             "nowhere.jsonl does not exist. Name a file of answers",
         ),
         (["answers.jsonl", "--student", "model"], "say with --task what they answer"),
+        (["model", "--static", "--texts", "texts.jsonl", "--scheme", "iob2"], "Leave --scheme out"),
+        (["model", "--static", "--texts", "texts.jsonl", "--text-pair", "b"], "Leave --text-pair out"),
         (["answers.jsonl", "--task", "classification"], "name a model with --student"),
         (["answers.jsonl", "model", "--task", "classification"], "teaches alone"),
         (

@@ -1,15 +1,17 @@
 """An index measured on questions whose right document is known, and what it can filter by."""
 
+import gzip
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from index_samples import SETTINGS, WordEmbedder, write_files
 
 from bertsmith.errors import FilterError, InputError
 from bertsmith.inference.index.index import Index
-from bertsmith.inference.index.ranking import rank_by_index
+from bertsmith.inference.index.ranking import rank_by_index, rank_model_or_index
 from bertsmith.inference.ranking.results import compare
 from bertsmith.text.retrieval.documents import Documents
 from bertsmith.text.retrieval.judged_questions import read_judged_questions
@@ -162,6 +164,26 @@ def test_an_index_is_ranked_by_what_its_searches_show(index: Index, tmp_path: Pa
         reciprocal.append(1 / (ids.index(f"pages/{name}") + 1))
     assert found.figures[0].scores.means["mrr@10"] == pytest.approx(sum(reciprocal) / 3)
     assert "BM25" in found.verdict()
+
+
+def rank(index: Index, questions: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> Any:
+    monkeypatch.setattr(Index, "open", lambda path: index)
+    usual = {"reranker": None, "format": None, "split": "test", "encoding": "utf-8", "k": 10, "depth": 10}
+    usual |= {"reranked": 50, "queries": None, "english": True}
+    return rank_model_or_index(str(index.path), questions, **usual | options)
+
+
+def test_settings_that_an_index_does_not_follow_are_refused_and_not_reported(
+    index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    questions = tmp_path / "questions.CSV.gz"  # its ending is read as that of every table
+    questions.write_bytes(gzip.compress(b"question,document\nwhich cat?,pages/cats.md\n"))
+    with pytest.raises(InputError, match="--reranked has no effect on an index"):
+        rank(index, questions, monkeypatch, reranked=5)
+    with pytest.raises(InputError, match="--no-english has no effect on an index"):
+        rank(index, questions, monkeypatch, english=False)
+    facts = rank(index, questions, monkeypatch).to_json()
+    assert (facts["reranked"], facts["english"], facts["depth"]) == (None, None, 10)
 
 
 def test_questions_about_other_documents_are_refused(index: Index, tmp_path: Path) -> None:

@@ -386,6 +386,18 @@ def test_html_is_what_a_browser_shows() -> None:
     assert parser.title == "A page"
 
 
+def test_the_title_of_a_picture_is_not_the_pages() -> None:
+    """SVG has an element `title` too; of two, HTML's is the page's."""
+    for page, title in (
+        ("<body><svg><title>Arrow</title></svg><p>Text", ""),
+        ("<svg><title>Arrow</title></svg><title>Page</title><p>Text", "Page"),
+    ):
+        parser = HtmlText()
+        parser.feed(page)
+        parser.close()
+        assert (parser.title, parser.take().strip()) == (title, "Text")
+
+
 def test_corpora_of_packages_are_refused() -> None:
     with pytest.raises(InputError, match="pydocs: is a source of corpora only"):
         read(Path("pydocs:bertsmith"))

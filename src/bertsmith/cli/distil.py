@@ -124,18 +124,17 @@ def distil(
 
     beside: dict[str, object]
     if static:
-        columns, layout = columns or LabelledColumns(), layout or FileLayout()
+        reading = given(columns, layout)
+        taken = {"text_column": reading.pop("text", None), "encoding": reading.pop("encoding", None)}
         beside = {"--corpus": corpus, "--train": train, "--dev": dev, "--test": test}
-        beside |= {"--student": student, "--layers": layers, "--task": task, "--label": columns.label}
-        beside |= {"--missing": columns.missing}
-        beside |= {"--text-pair": columns.text_pair, "--header": layout.header, "--format": layout.format}
+        beside |= {"--student": student, "--layers": layers, "--task": task}
+        beside |= {f"--{name.replace('_', '-')}": value for name, value in reading.items()}
         if others := [*(name for name, value in beside.items() if value is not None), *overrides]:
             raise InputError(
                 "--static takes --texts with --text, --encoding and --language, --dimensions, and --resume. "
                 f"Leave {others[0]} out."
             )
-        reading = {"text_column": columns.text, "encoding": layout.encoding, "language": language}
-        _as_table(teacher, texts or (), out, dimensions, reading, resume)
+        _as_table(teacher, texts or (), out, dimensions, taken | {"language": language}, resume)
         return
     if dimensions is not None:
         raise InputError("--dimensions is for --static. With --corpus it is a setting: dimensions=128.")

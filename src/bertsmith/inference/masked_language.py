@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 import torch
 
 from bertsmith.data.masking import Masker, MaskingRates
-from bertsmith.data.store import TokenStore
+from bertsmith.data.store import TokenStore, is_store
 from bertsmith.data.stream import PretrainingStream
 from bertsmith.door import door, one_of, optional, place, text, whole
 from bertsmith.errors import InputError
@@ -81,7 +81,7 @@ class MaskedLanguageModel:
         """
         path = Path(data)
         split = measured_split(path)
-        if _is_store(path):
+        if is_store(path):
             return self._evaluate_store(path, split, max_tokens, sequence_length)
         # here, since filling a mask needs none of what reads text in all its forms
         from bertsmith.data.tokenizing import tokenize_corpus
@@ -135,12 +135,8 @@ def measured_split(data: Path) -> Split:
     """The split of a corpus or token store that `evaluate` uses: heldout, or train if heldout is empty."""
     from bertsmith.text.corpus.corpus import Corpus  # here for the same reason
 
-    if _is_store(data):
+    if is_store(data):
         documents = len(TokenStore.open(data / "heldout"))
     else:
         documents = Corpus.open(data).manifest.splits["heldout"].counts.documents
     return "heldout" if documents else "train"
-
-
-def _is_store(path: Path) -> bool:
-    return (path / "train" / "tokens.bin").exists()

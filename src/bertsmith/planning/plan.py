@@ -301,21 +301,22 @@ def measure_here(
     Uses the device, precision and threads that training by `settings` would use.
     """
     hardware, threads = hardware or Hardware.detect(), torch.get_num_threads()
-    machine = set_up_machine(settings or HardwareSettings(), None, hardware)
-    on_gpu = machine.device.type == "cuda"
-    processor = f"{hardware.processor}, threads: {torch.get_num_threads()}"
-    shares = {} if on_gpu else {"shares": {config.hidden_size: share_of_peak(config, machine)}}
-    measured = entry_for_here(
-        machine.device.type,
-        **shares,
-        title=hardware.gpus[0].name if on_gpu else processor,
-        precision=str(machine.precision).removeprefix("torch."),
-        peak=machine.peak,
-        memory=float(min(gpu.memory for gpu in hardware.gpus) if on_gpu else hardware.memory_available),
-        memory_bandwidth=memory_bandwidth(machine.device),
-    )
-    torch.set_num_threads(threads)  # as the caller had them
-    return measured
+    try:
+        machine = set_up_machine(settings or HardwareSettings(), None, hardware)
+        on_gpu = machine.device.type == "cuda"
+        processor = f"{hardware.processor}, threads: {torch.get_num_threads()}"
+        shares = {} if on_gpu else {"shares": {config.hidden_size: share_of_peak(config, machine)}}
+        return entry_for_here(
+            machine.device.type,
+            **shares,
+            title=hardware.gpus[0].name if on_gpu else processor,
+            precision=str(machine.precision).removeprefix("torch."),
+            peak=machine.peak,
+            memory=float(min(gpu.memory for gpu in hardware.gpus) if on_gpu else hardware.memory_available),
+            memory_bandwidth=memory_bandwidth(machine.device),
+        )
+    finally:
+        torch.set_num_threads(threads)  # as the caller had them
 
 
 def share_of_peak(config: BertConfig, machine: Machine, seconds: float = 1.0) -> float:

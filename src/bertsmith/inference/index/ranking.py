@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from bertsmith.errors import InputError
 from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.inference.index.index import Index
 from bertsmith.inference.index.manifest import MANIFEST
@@ -51,6 +52,12 @@ def rank_model_or_index(
     """
     settings = RankingSettings(depth, reranked, bm25=Bm25Settings(english=english))
     index = Index.open(model) if (Path(model) / MANIFEST).is_file() else None
+    if index is not None and (reranked != RankingSettings.reranked or not english):
+        option = "--no-english" if not english else "--reranked"
+        raise InputError(
+            f"{option} has no effect on an index, which is searched as it was built, as `search` shows. "
+            "Leave it out."
+        )
     if index is not None and format is None and is_table(data):
         collection = read_judged_questions(data, index.texts(), encoding)
     else:
@@ -73,9 +80,9 @@ def rank_model_or_index(
         "encoding": encoding,
         "k": k,
         "depth": depth,
-        "reranked": reranked,
+        "reranked": reranked if index is None else None,
         "most_queries": queries,
-        "english": english,
+        "english": english if index is None else None,
     }
     return compare(systems, collection, metrics, facts)
 

@@ -52,7 +52,7 @@ class HtmlText(HTMLParser):
         """Called by the parser."""
         self._unseen += tag in _UNSEEN
         self._preformatted += tag == "pre"
-        self._in_title = tag == "title" and not self.title
+        self._in_title = tag == "title" and not self.title and not self._unseen  # a picture has one, too
         self._break(tag)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 from bertsmith.errors import InputError, did_you_mean
 from bertsmith.text.files.columns import listed
 from bertsmith.text.files.rows import are_objects, read_column_names, read_keys, read_rows
+from bertsmith.text.files.streams import file_ending
 from bertsmith.text.files.tables import LinesFormat, find_format_by_ending
 from bertsmith.text.files.values import as_label, as_number, as_text, shown
 from bertsmith.text.retrieval.retrieval_data import RetrievalData
@@ -28,7 +29,7 @@ _GRADE = ("grade", "relevance", "score", "label", "relevant", "is_relevant")
 
 def is_table(path: Path) -> bool:
     """Whether a file's ending says that it has columns."""
-    format = find_format_by_ending(path.suffix)
+    format = find_format_by_ending(file_ending(str(path)))
     return format is not None and not isinstance(format, LinesFormat)
 
 
