@@ -15,7 +15,7 @@ from bertsmith.errors import InputError
 from bertsmith.serving import admission
 from bertsmith.serving.admission import Client, Keys
 from bertsmith.serving.app import make_app
-from bertsmith.serving.refusals import Unauthorized
+from bertsmith.serving.refusals import AuthenticationError
 from bertsmith.serving.settings import read_settings
 from live_server import LiveServer, threaded_server
 from served_models import save_fine_tuned
@@ -142,7 +142,7 @@ def test_keys_are_read_again_when_their_file_changes(
 
     path.write_text(f"two {'2' * 16} admin\n")
     assert keys.client(f"Bearer {'2' * 16}") == Client("two", True)
-    with pytest.raises(Unauthorized):
+    with pytest.raises(AuthenticationError):
         keys.client(f"Bearer {'1' * 16}")
 
     replacement, times = tmp_path / "new", path.stat().st_mtime
@@ -171,7 +171,7 @@ def test_a_key_may_stand_as_its_hash_and_have_signs_in_it(tmp_path: Path) -> Non
     assert keys.client(f"Bearer {key}") == Client("hashed")
     assert keys.client(f"Bearer {signs}".encode().decode("latin-1")) == Client("signs", True)
     for wrong in (f"sha256:{digest}", digest, "a#b=c:d/", "a"):
-        with pytest.raises(Unauthorized):
+        with pytest.raises(AuthenticationError):
             keys.client(f"Bearer {wrong}")
 
 
@@ -229,7 +229,7 @@ def test_finding_a_key_takes_as_long_for_the_first_as_for_none(tmp_path: Path) -
             began = time.perf_counter()
             try:
                 keys.client(f"Bearer {key}")
-            except Unauthorized:
+            except AuthenticationError:
                 assert key == "absent"
             best = min(best, time.perf_counter() - began)
         return best

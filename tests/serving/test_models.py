@@ -23,7 +23,7 @@ from bertsmith.serving.app import make_app
 from bertsmith.serving.models import Models, probe_once
 from bertsmith.serving.operations.operation import Options
 from bertsmith.serving.page.page import described
-from bertsmith.serving.refusals import Unsupported
+from bertsmith.serving.refusals import UnsupportedRequest
 from bertsmith.serving.served_model import open_model
 from bertsmith.serving.settings import ModelSettings, read_settings
 from bertsmith.text.tokens.value_tokenizers import load_tokenizer
@@ -90,7 +90,7 @@ def test_a_second_reload_of_the_same_folder_keeps_the_version_to_go_back_to(
     assert second.version == 2
     assert models.replace("m") is second
     assert models.roll_back("m") is first
-    with pytest.raises(Unsupported):
+    with pytest.raises(UnsupportedRequest):
         models.roll_back("m")
 
 
@@ -99,7 +99,7 @@ def test_an_index_is_not_rolled_back_since_each_search_sees_what_is_committed(tm
     save_index(tmp_path, "firu guma")
     second = models.replace("m")
     assert second.version == 2
-    with pytest.raises(Unsupported, match="m is an index: each search sees what is committed"):
+    with pytest.raises(UnsupportedRequest, match="m is an index: each search sees what is committed"):
         models.roll_back("m")
     assert models["m"] is second
     assert not models.was_rolled_back("m")

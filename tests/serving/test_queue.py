@@ -12,7 +12,7 @@ import torch
 
 from bertsmith.serving.operations.operation import Pass, PreparedRequest
 from bertsmith.serving.queue import Job, WorkQueue
-from bertsmith.serving.refusals import Expired, Overloaded
+from bertsmith.serving.refusals import DeadlineError, ServiceOverload
 from bertsmith.tasks.examples.encoding import EncodedExample, Window
 
 RUN, OTHER = (Pass(lambda batch, layout: torch.zeros(1), torch.device("cpu"), name) for name in "ab")
@@ -108,10 +108,10 @@ def test_what_would_be_late_is_refused_at_once_and_told_when_to_come_back() -> N
     queue = WorkQueue(1_000_000)
     queue.rate = 1000.0
     queue.admit(job([2000], 2.2))
-    with pytest.raises(Overloaded) as refused:
+    with pytest.raises(ServiceOverload) as refused:
         queue.admit(job([500], 2.3))
     assert refused.value.retry_after == pytest.approx(0.2, abs=0.05)  # 2.5 seconds of work, due in 2.3
-    with pytest.raises(Overloaded):
+    with pytest.raises(ServiceOverload):
         queue.require_hope(time.monotonic() - 0.1, "")
     queue.require_hope(time.monotonic() + 2.3, "")
     assert queue.size == 1
@@ -124,7 +124,7 @@ def test_an_urgent_request_is_refused_where_it_would_make_an_accepted_one_late()
     queue.rate = 1000.0
     queue.admit(job([2000], 2.2))
     queue.admit(job([100], 1.5))
-    with pytest.raises(Overloaded):
+    with pytest.raises(ServiceOverload):
         queue.admit(job([300], 1.0))
     queue.admit(job([300], 1.0, "another"))  # whose turn it is
 
@@ -142,7 +142,7 @@ def test_no_more_than_so_many_tokens_wait() -> None:
     queue = WorkQueue(1000)
     queue.rate = 1e9
     queue.admit(job([900]))
-    with pytest.raises(Overloaded, match="900 tokens are waiting"):
+    with pytest.raises(ServiceOverload, match="900 tokens are waiting"):
         queue.admit(job([200]))
 
 
@@ -156,7 +156,7 @@ def test_expired_work_is_never_computed() -> None:
     assert batch is not None
     assert [each.job for each in batch.taken] == [fresh]
     assert late.over
-    late.future.add_done_callback(lambda found: _equal(type(found.exception()), Expired))
+    late.future.add_done_callback(lambda found: _equal(type(found.exception()), DeadlineError))
 
 
 @in_a_loop
@@ -170,7 +170,7 @@ def test_what_was_begun_is_computed_to_its_end_though_its_deadline_has_passed() 
         for each in batch.taken:
             each.job.settle(each.place, np.zeros(1, np.float32))
     begun.future.add_done_callback(lambda found: _equal(len(found.result()), 3))
-    waits.future.add_done_callback(lambda found: _equal(type(found.exception()), Expired))
+    waits.future.add_done_callback(lambda found: _equal(type(found.exception()), DeadlineError))
     assert (begun.over, begun.left, waits.taken, queue.size) == (True, 0, 0, 0)
 
 
@@ -277,9 +277,9 @@ def test_one_key_cannot_take_the_room_of_another() -> None:
     for _ in range(10):
         queue.admit(job([100], key="batch"))
     queue.admit(job([400], key="website"))  # though all was taken: within its half
-    with pytest.raises(Overloaded):
+    with pytest.raises(ServiceOverload):
         queue.admit(job([200], key="website"))
-    with pytest.raises(Overloaded, match="of them this key's"):
+    with pytest.raises(ServiceOverload, match="of them this key's"):
         queue.admit(job([100], key="batch"))  # it has more than its half
     while queue.size:
         taken(queue, 100)
@@ -291,7 +291,7 @@ def test_however_many_keys_there_are_the_room_has_an_end() -> None:
     queue = WorkQueue(1000)
     queue.rate = 1e9
     queue.admit(job([1000], key="first"))
-    with pytest.raises(Overloaded):
+    with pytest.raises(ServiceOverload):
         for number in range(100):
             queue.admit(job([50], key=str(number)))
     assert queue.waiting_tokens <= 2000

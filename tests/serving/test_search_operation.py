@@ -8,7 +8,7 @@ import pytest
 
 from bertsmith.errors import FilterError, InputError
 from bertsmith.serving.operations.operation import Options, PreparedRequest
-from bertsmith.serving.operations.search import Search
+from bertsmith.serving.operations.search import SearchOperation
 from bertsmith.serving.refusals import IndexUnreadable, TooLarge
 
 
@@ -32,14 +32,14 @@ class _Index:
         return []
 
 
-def search_of(index: _Index) -> Search:
+def search_of(index: _Index) -> SearchOperation:
     made: Any = SimpleNamespace(encoded=[], tokens=0)
     embed: Any = SimpleNamespace(
         prepare=lambda inputs, options: PreparedRequest(
             made, [], lambda outputs: np.zeros((len(inputs), 2)), [1] * len(inputs), [False] * len(inputs)
         )
     )
-    return Search(index, embed)  # type: ignore[arg-type]
+    return SearchOperation(index, embed)  # type: ignore[arg-type]
 
 
 def test_an_index_that_was_built_with_another_model_meanwhile_is_not_searched() -> None:

@@ -20,15 +20,15 @@ from bertsmith.serving.models import Models
 from bertsmith.serving.operations.operation import Options
 from bertsmith.serving.queue import WorkQueue
 from bertsmith.serving.refusals import (
-    Expired,
+    DeadlineError,
     InvalidRequest,
-    Overloaded,
     Refusal,
+    ServiceOverload,
     TooLarge,
     TooLong,
     Unavailable,
     UnknownModel,
-    Unsupported,
+    UnsupportedRequest,
 )
 from bertsmith.serving.service import Request, Service
 from bertsmith.serving.settings import ServingSettings, read_settings
@@ -195,15 +195,19 @@ def test_long_texts_are_cut_read_as_windows_or_refused(models: Models, folders: 
     [
         (Request(["bano"], "nobody"), UnknownModel, "There is no model 'nobody' here"),
         (Request(["bano"]), UnknownModel, "Name a model"),
-        (Request(["bano"], "classification", "embed"), Unsupported, "it has no embed"),
-        (Request(["bano"], None, "search"), Unsupported, "No model here can search"),
+        (Request(["bano"], "classification", "embed"), UnsupportedRequest, "it has no embed"),
+        (Request(["bano"], None, "search"), UnsupportedRequest, "No model here can search"),
         (Request([], "classification"), InvalidRequest, "There are no inputs"),
         (Request([3], "classification"), InvalidRequest, "input 1: the model reads a text"),
         (Request([["bano", "delo"]], "tagging"), None, ""),
         (Request([None], "tagging"), InvalidRequest, "input 1: expected a text, or its words"),
         (Request(["bano"] * 3000, "classification"), TooLarge, "3000 inputs; this service takes 2048"),
         (Request(["bano"], "classification", timeout_ms=0), InvalidRequest, "timeout_ms"),
-        (Request(["bano"], "classification", options=Options(more={"top": 3})), Unsupported, "option 'top'"),
+        (
+            Request(["bano"], "classification", options=Options(more={"top": 3})),
+            UnsupportedRequest,
+            "option 'top'",
+        ),
         (Request(["bano " * 9000], "classification", options=Options("windows")), TooLarge, "An input has"),
         (
             Request(["bano " * 9000], "similarity", "embed", Options("windows")),
@@ -243,7 +247,7 @@ def test_under_more_than_it_can_do_it_refuses_at_once_and_answers_the_rest_in_ti
                 service.answer(Request(["bano " * 10], "classification", timeout_ms=300)) for _ in range(300)
             ]
             found = await asyncio.gather(*asked, return_exceptions=True)
-            refused = [each for each in found if isinstance(each, Overloaded)]
+            refused = [each for each in found if isinstance(each, ServiceOverload)]
             assert refused
             assert len(refused) < 300
             assert all(each.retry_after and each.retry_after > 0 for each in refused)
@@ -331,7 +335,7 @@ def test_a_model_is_replaced_and_rolled_back_while_it_serves(tmp_path: Path) -> 
             assert second.model.version == 2
             assert models.roll_back("intents").version == 1
             assert (await service.answer(Request(["bano"]))).results[0] == first
-            with pytest.raises(Unsupported, match="nothing to go back to"):
+            with pytest.raises(UnsupportedRequest, match="nothing to go back to"):
                 models.roll_back("intents")
             (folder / "bertsmith.json").unlink()
             folder.rename(tmp_path / "second")
@@ -508,7 +512,7 @@ def test_tokenising_is_in_turn_by_key_and_not_begun_when_its_deadline_has_passed
                 while len(begun) < 2:
                     await asyncio.sleep(0.01)
                 assert (await service.answer(request("delo", "other"))).truncated == [True]
-                with pytest.raises(Expired):
+                with pytest.raises(DeadlineError):
                     await service.answer(request("firu", "flood", timeout_ms=50))
                 assert begun == ["bano", "bano", "delo"]
             finally:
@@ -529,7 +533,7 @@ def test_a_deadline_holds_while_a_text_is_tokenised(
         async with running(models, settings_of(folders)) as service:
             began = time.monotonic()
             try:
-                with pytest.raises(Expired):
+                with pytest.raises(DeadlineError):
                     await service.answer(Request(["a" * 10_000], "classification", timeout_ms=100))
                 assert time.monotonic() - began < 10
             finally:

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from bertsmith.serving.refusals import Expired
+from bertsmith.serving.refusals import DeadlineError
 from bertsmith.serving.workers import SharedThreads
 
 LATER = 60.0
@@ -45,7 +45,7 @@ class Held:
 
 @asynccontextmanager
 async def shared(most: int) -> AsyncIterator[tuple[SharedThreads, Held]]:
-    threads, held = SharedThreads(most, "shared", lambda: Expired("Its time was over.", 1.0)), Held()
+    threads, held = SharedThreads(most, "shared", lambda: DeadlineError("Its time was over.", 1.0)), Held()
     try:
         yield threads, held
     finally:
@@ -115,10 +115,10 @@ def test_what_is_due_before_its_turn_is_refused_then_and_what_was_begun_is_answe
             began = time.monotonic()
             begun = ask(threads, held, "a0", 0.1)
             late = ask(threads, held, "a1", 0.2)
-            with pytest.raises(Expired):
+            with pytest.raises(DeadlineError):
                 await late
             assert 0.2 <= time.monotonic() - began < 20
-            with pytest.raises(Expired):
+            with pytest.raises(DeadlineError):
                 await ask(threads, held, "b0", -1)
             held.let("a0")
             assert await begun == "a0"

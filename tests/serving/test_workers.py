@@ -11,7 +11,7 @@ import torch
 
 from bertsmith.serving.operations.operation import Pass, PreparedRequest
 from bertsmith.serving.queue import Job, WorkQueue
-from bertsmith.serving.refusals import Expired
+from bertsmith.serving.refusals import DeadlineError
 from bertsmith.serving.workers import Workers, usual_budget
 from bertsmith.tasks.examples.encoding import EncodedExample, Window
 
@@ -88,7 +88,7 @@ def test_a_search_whose_deadline_passes_while_it_waits_is_not_begun_and_another_
                 while len(begun) < 4:
                     await asyncio.sleep(0.01)
             async with asyncio.timeout(20):
-                with pytest.raises(Expired, match="Its time was over") as refused:
+                with pytest.raises(DeadlineError, match="Its time was over") as refused:
                     await workers.finish(job("late", 0.05), [])
             assert refused.value.retry_after and begun == ["busy"] * 4
             another = asyncio.ensure_future(workers.finish(job("another's", 60, "b"), []))

@@ -32,12 +32,12 @@ from bertsmith.errors import InputError
 from bertsmith.serving import LOG
 from bertsmith.serving.page import PAGE_FILES
 from bertsmith.serving.refusals import (
-    Forbidden,
+    AuthenticationError,
     InvalidRequest,
+    PermissionDeniedError,
     Refusal,
     TooLarge,
     TooSlow,
-    Unauthorized,
     Unavailable,
     UnreadableBody,
 )
@@ -89,7 +89,7 @@ class Keys:
             if hmac.compare_digest(known, digest):
                 found = client
         if found is None or scheme.lower() != "bearer":
-            raise Unauthorized("This service needs a key: send 'Authorization: Bearer KEY'.")
+            raise AuthenticationError("This service needs a key: send 'Authorization: Bearer KEY'.")
         return found
 
     def _look(self) -> None:
@@ -198,7 +198,7 @@ def _require_own_page(origin: str) -> None:
     except ValueError:
         is_ours = False
     if not is_ours:
-        raise Forbidden(
+        raise PermissionDeniedError(
             f"This service answers web pages of its own machine, and {origin[:80]!r} is another's. Start it "
             "with --keys-file to be asked from there, or open its page as http://127.0.0.1."
         )

@@ -19,7 +19,7 @@ from bertsmith.inference.engine import autocasting
 from bertsmith.machine import device_of
 from bertsmith.model.cpu.process import start_one_core_threads
 from bertsmith.serving.operations.operation import Options
-from bertsmith.serving.refusals import UnknownModel, Unsupported
+from bertsmith.serving.refusals import UnknownModel, UnsupportedRequest
 from bertsmith.serving.served_model import ServedFiles, ServedModel, open_model
 from bertsmith.serving.settings import ModelSettings, ServingSettings
 from bertsmith.tasks.checkpoints.sentence_folder import read_sentence_settings
@@ -106,7 +106,7 @@ class Models:
             return able[0]
         if not able:
             what = f"can {operation}" if tasks is None else f"is for {' or '.join(sorted(tasks))}"
-            raise Unsupported(f"No model here {what}.")
+            raise UnsupportedRequest(f"No model here {what}.")
         raise UnknownModel(
             f"Name a model: {', '.join(each.name for each in able[:_MOST_NAMED])} could answer."
         )
@@ -160,13 +160,13 @@ class Models:
         with self._changing:
             undone = self[name]
             if undone.files.is_index:
-                raise Unsupported(
+                raise UnsupportedRequest(
                     f"{name} is an index: each search sees what is committed, so there is no version to go "
                     "back to. Build it again from the sources that you want."
                 )
             before = self._before.pop(name, None)
             if before is None:
-                raise Unsupported(
+                raise UnsupportedRequest(
                     f"{name} was not replaced since the service began: there is nothing to go back to."
                 )
             self._serving[name], self._rolled_back[name] = before, undone.files

@@ -34,7 +34,7 @@ from bertsmith.serving import LOG
 from bertsmith.serving.models import probe_once
 from bertsmith.serving.protocols.routing import JsonResponse, router_of
 from bertsmith.serving.queue import WorkQueue
-from bertsmith.serving.refusals import Forbidden, Unsupported
+from bertsmith.serving.refusals import PermissionDeniedError, UnsupportedRequest
 from bertsmith.serving.served_model import ServedModel
 from bertsmith.serving.service import Answer, Service
 from bertsmith.serving.settings import ServingSettings
@@ -284,7 +284,7 @@ def operators_router(service: Service, health: Health, metrics: Metrics) -> APIR
         try:
             return _served(await asyncio.to_thread(service.models.replace, name))
         except BertsmithError as error:
-            raise Unsupported(f"{name} stays as it was: {error}") from error
+            raise UnsupportedRequest(f"{name} stays as it was: {error}") from error
 
     @router.post("/admin/models/{name}/rollback", summary="Serve the version before")
     async def roll_back(name: str, request: Request) -> Response:
@@ -296,9 +296,11 @@ def operators_router(service: Service, health: Health, metrics: Metrics) -> APIR
 
 def _require_admin(request: Request, service: Service) -> None:
     if not getattr(request.state, "admin", False):
-        raise Forbidden("Models are replaced by a key that has 'admin' in the service's file of keys.")
+        raise PermissionDeniedError(
+            "Models are replaced by a key that has 'admin' in the service's file of keys."
+        )
     if service.settings.workers > 1:
-        raise Unsupported(
+        raise UnsupportedRequest(
             "One of several processes answers here. All of them open their models again on SIGHUP; under Ray "
             "Serve, deploy again."
         )

@@ -17,7 +17,7 @@ from threading import Condition, Lock
 from typing import Any, NamedTuple
 
 from bertsmith.serving.operations.operation import Pass, PreparedRequest
-from bertsmith.serving.refusals import Expired, Overloaded
+from bertsmith.serving.refusals import DeadlineError, ServiceOverload
 from bertsmith.tasks.examples.encoding import EncodedExample
 from bertsmith.tasks.task import Outputs
 
@@ -107,7 +107,7 @@ class WorkQueue:
         self.waiting_tokens = 0
         self.began_waiting = self.last_finished = time.monotonic()
         self.on_batch: Callable[[Batch], None] = lambda batch: None
-        self._clients: dict[str, _Client] = {}  # those that have a job here
+        self._clients: dict[str, _KeyQueue] = {}  # those that have a job here
         self._count = 0
         self._in_flight = 0  # tokens that workers have
 
@@ -129,7 +129,7 @@ class WorkQueue:
             if job.key not in self._clients:
                 # As the one that was given least: a new one has no arrears to claim.
                 least = min((client.given for client in self._clients.values()), default=0.0)
-                self._clients[job.key] = _Client(least)
+                self._clients[job.key] = _KeyQueue(least)
             client = self._clients[job.key]
             self._count += 1
             insort(client.jobs, (job.deadline, self._count, job))
@@ -154,9 +154,9 @@ class WorkQueue:
         """Seconds until what is here now will have been computed, as it seems."""
         return (self.waiting_tokens + self._in_flight) / self.rate
 
-    def expired(self) -> Expired:
+    def expired(self) -> DeadlineError:
         """What a request is told whose deadline has passed. From any thread."""
-        return Expired("Its time was over before it was computed.", max(self.wait(), _SOONEST))
+        return DeadlineError("Its time was over before it was computed.", max(self.wait(), _SOONEST))
 
     # -- the workers' side: all under `changed` --------------------------------------------------------------
 
@@ -208,7 +208,7 @@ class WorkQueue:
         self._products = fading * self._products + tokens * seconds
         self.rate = self._squares / self._products
 
-    def _take(self, client: "_Client", job: Job, taken: list[JobSequence], room: int, now: float) -> int:
+    def _take(self, client: "_KeyQueue", job: Job, taken: list[JobSequence], room: int, now: float) -> int:
         """Adds as many sequences of a job to `taken` as there is room for; how many tokens they have."""
         tokens = 0
         while job.taken < len(job.prepared.encoded):
@@ -240,7 +240,9 @@ class WorkQueue:
             return
         wait = max(self.waiting_tokens / self.rate, _SOONEST)
         whose = f", {mine:,} of them this key's" if len(self._clients) > 1 and mine else ""
-        raise Overloaded(f"{self.waiting_tokens:,} tokens are waiting already{whose}. {_again(wait)}", wait)
+        raise ServiceOverload(
+            f"{self.waiting_tokens:,} tokens are waiting already{whose}. {_again(wait)}", wait
+        )
 
     def _require_time(self, deadline: float, key: str, tokens: int) -> None:
         """Of its own key all that is more urgent comes before; of each other key as much as that at most."""
@@ -260,7 +262,7 @@ class WorkQueue:
         late = max(lateness)
         if late > 0 and (mine or others or self._in_flight):
             wait = max(late, _SOONEST)
-            raise Overloaded(
+            raise ServiceOverload(
                 f"There is more work than can be done before its deadline, by {late * 1000:,.0f} ms. "
                 f"{_again(wait)}",
                 wait,
@@ -283,7 +285,7 @@ class WorkQueue:
             del self._clients[job.key]
 
 
-class _Client:
+class _KeyQueue:
     """The jobs of one key, the most urgent first. `given`: tokens, counted from what others had been given
     when it came; `waiting`: tokens.
     """

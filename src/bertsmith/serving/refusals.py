@@ -91,13 +91,13 @@ class TooLong(Refusal):
     status, code = 422, "text_too_long"
 
 
-class Unauthorized(Refusal):
+class AuthenticationError(Refusal):
     """No key, or none that is known."""
 
     status, code = 401, "unauthorized"
 
 
-class Forbidden(Refusal):
+class PermissionDeniedError(Refusal):
     """A key without this right."""
 
     status, code = 403, "forbidden"
@@ -115,13 +115,13 @@ class UnknownPipeline(Refusal):
     status, code = 404, "not_found"
 
 
-class Unsupported(Refusal):
+class UnsupportedRequest(Refusal):
     """The model can't do this."""
 
     status, code = 422, "unsupported"
 
 
-class Overloaded(Refusal):
+class ServiceOverload(Refusal):
     """It would not be done in time."""
 
     status, code = 429, "overloaded"
@@ -139,7 +139,7 @@ class IndexUnreadable(Unavailable):
     code = "index_unreadable"
 
 
-class Expired(Refusal):
+class DeadlineError(Refusal):
     """Its time was over before it was begun."""
 
     status, code = 504, "deadline_exceeded"

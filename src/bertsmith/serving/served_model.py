@@ -14,17 +14,17 @@ from bertsmith.inference.engine import start_engine
 from bertsmith.inference.index.manifest import MANIFEST, read_index_manifest
 from bertsmith.model.locate import locate_model
 from bertsmith.serving.operations.embed import (
-    Embed,
+    EmbedOperation,
     TextEncoder,
     encoder_beside_a_head,
     text_encoder,
     vector_operations,
 )
-from bertsmith.serving.operations.fill_mask import FillMask
+from bertsmith.serving.operations.fill_mask import FillMaskOperation
 from bertsmith.serving.operations.operation import Operation
-from bertsmith.serving.operations.predict import Predict, Rerank, ranks_pairs
-from bertsmith.serving.operations.search import Search
-from bertsmith.serving.refusals import Unsupported
+from bertsmith.serving.operations.predict import PredictOperation, RerankOperation, ranks_pairs
+from bertsmith.serving.operations.search import SearchOperation
+from bertsmith.serving.refusals import UnsupportedRequest
 from bertsmith.serving.settings import ModelSettings
 from bertsmith.tasks.checkpoints.infer_task import model_kind, needs_class
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model
@@ -134,7 +134,7 @@ class ServedModel:
         if name is None:
             return next(iter(self.operations.values()))
         if name not in self.operations:
-            raise Unsupported(
+            raise UnsupportedRequest(
                 f"{self.name} is a model for {self.task}: it has no {name}. "
                 f"It has: {', '.join(self.operations)}."
             )
@@ -173,8 +173,8 @@ def _open(
     if files.is_index:
         embedder = Embedder(files.weights, device=device, compute_dtype=wanted)
         found = text_encoder(settings.name, embedder)
-        embed = Embed(found)
-        search = Search.open(files.folder, embedder, embed)
+        embed = EmbedOperation(found)
+        search = SearchOperation.open(files.folder, embedder, embed)
         return _of_vectors(settings, files, version, "search", {"search": search, "embed": embed}, found)
     folder = files.folder
     kind = model_kind(folder)
@@ -185,7 +185,7 @@ def _open(
         model, _ = load_pretraining_model(folder)
         engine = start_engine(model, folder, device, wanted)
         found = encoder_beside_a_head(settings.name, folder, engine, model.encoder)
-        operations = {"fill_mask": FillMask(settings.name, engine), **vector_operations(found)}
+        operations = {"fill_mask": FillMaskOperation(settings.name, engine), **vector_operations(found)}
         return replace(
             _of_vectors(settings, files, version, kind, operations, found),
             max_length=model.config.max_length,
@@ -201,10 +201,10 @@ def _open_task(
     own = find_task(settings.task) if settings.task and needs_class(folder) else None
     model, task = load_task_model(folder, own)
     engine = start_engine(model, folder, device, wanted)
-    predict = Predict(settings.name, engine, task)
+    predict = PredictOperation(settings.name, engine, task)
     operations: dict[str, Operation] = {"predict": predict}
     if ranks_pairs(task):
-        operations["rerank"] = Rerank(predict)
+        operations["rerank"] = RerankOperation(predict)
     found = None
     if task.makes_vectors:
         found = encoder_beside_a_head(settings.name, folder, engine, model.encoder)

@@ -16,7 +16,7 @@ from bertsmith.serving.admission import ANONYMOUS
 from bertsmith.serving.models import Models
 from bertsmith.serving.operations.operation import Options, PreparedRequest
 from bertsmith.serving.queue import Job, WorkQueue
-from bertsmith.serving.refusals import InvalidRequest, NoInputs, TooLarge, Unavailable, Unsupported
+from bertsmith.serving.refusals import InvalidRequest, NoInputs, TooLarge, Unavailable, UnsupportedRequest
 from bertsmith.serving.served_model import ServedModel
 from bertsmith.serving.settings import ServingSettings
 from bertsmith.serving.workers import Workers
@@ -41,7 +41,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Timing:
+class RequestTiming:
     """Seconds: reading and tokenising, waiting in the queue, computing and decoding."""
 
     tokenizing: float
@@ -60,7 +60,7 @@ class Answer:
     input_tokens: Sequence[int]
     truncated: Sequence[bool]
     total_tokens: int
-    timing: Timing
+    timing: RequestTiming
 
 
 class Service:
@@ -100,7 +100,7 @@ class Service:
         self.require_size(request.inputs, request.options.more.values())
         allowed = operation.options
         if unknown := sorted(set(request.options.more) - allowed):
-            raise Unsupported(
+            raise UnsupportedRequest(
                 f"{model.name} doesn't know the option {unknown[0]!r} here: "
                 f"{', '.join(sorted(allowed)) or 'there are none'}."
             )
@@ -121,7 +121,7 @@ class Service:
             raise
         except FilterError as error:  # a filter of a search is read when it is used
             raise InvalidRequest(str(error)) from error
-        timing = Timing(prepared_at - began, job.begun - prepared_at, job.ended - job.begun)
+        timing = RequestTiming(prepared_at - began, job.begun - prepared_at, job.ended - job.begun)
         counted = prepared.input_tokens, prepared.truncated, prepared.tokens
         return Answer(results, model, *counted, timing)
 

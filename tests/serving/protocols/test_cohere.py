@@ -11,7 +11,7 @@ from cohere.core.api_error import ApiError
 from running_service import Running
 
 from bertsmith import Predictor
-from bertsmith.serving.refusals import Overloaded
+from bertsmith.serving.refusals import ServiceOverload
 
 DOCUMENTS = ["bano delo", "firu", "guma kano lelo miru bano", "bano delo"]
 
@@ -99,7 +99,7 @@ def test_a_refusal_for_a_while_is_one_for_the_client(
     server: Running, client: cohere.ClientV2, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def refusing(request: Any) -> Any:
-        raise Overloaded("Full.", retry_after=0.02)
+        raise ServiceOverload("Full.", retry_after=0.02)
 
     monkeypatch.setattr(server.service, "answer", refusing)
     with pytest.raises(ApiError) as refused:

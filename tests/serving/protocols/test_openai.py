@@ -12,7 +12,7 @@ import pytest
 from running_service import Running
 
 from bertsmith import Embedder
-from bertsmith.serving.refusals import Overloaded, Unavailable
+from bertsmith.serving.refusals import ServiceOverload, Unavailable
 
 TEXTS = ["bano delo", "firu", "guma kano lelo miru bano"]
 LONG = "bano " * 60
@@ -118,7 +118,7 @@ def test_a_long_text_is_read_as_the_client_says(server: Running, client: openai.
         np.testing.assert_array_equal(np.array(found.embedding, np.float32), expected)
 
 
-@pytest.mark.parametrize("refusal", [Overloaded("Full.", retry_after=0.02), Unavailable("Stops.", 0.02)])
+@pytest.mark.parametrize("refusal", [ServiceOverload("Full.", retry_after=0.02), Unavailable("Stops.", 0.02)])
 def test_the_client_comes_back_after_a_refusal(
     server: Running, client: openai.OpenAI, monkeypatch: pytest.MonkeyPatch, refusal: Any
 ) -> None:
@@ -134,7 +134,7 @@ def test_the_client_comes_back_after_a_refusal(
     assert len(client.embeddings.create(model="encoder", input="bano").data) == 1
     assert len(calls) == 2
     calls.clear()
-    kind = openai.RateLimitError if isinstance(refusal, Overloaded) else openai.InternalServerError
+    kind = openai.RateLimitError if isinstance(refusal, ServiceOverload) else openai.InternalServerError
     with pytest.raises(kind) as found:
         client.with_options(max_retries=0).embeddings.create(model="encoder", input="bano")
     assert found.value.status_code == refusal.status

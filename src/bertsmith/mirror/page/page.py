@@ -33,7 +33,14 @@ from bertsmith.mirror.settings import MirrorSettings
 from bertsmith.serving import LOG
 from bertsmith.serving.admission import Client, Keys, is_loopback
 from bertsmith.serving.page import FOLDERS, HEADERS, MEDIA_TYPES
-from bertsmith.serving.refusals import Forbidden, InvalidRequest, Refusal, TooLarge, Unavailable, UnknownModel
+from bertsmith.serving.refusals import (
+    InvalidRequest,
+    PermissionDeniedError,
+    Refusal,
+    TooLarge,
+    Unavailable,
+    UnknownModel,
+)
 
 ROOT = "/bertsmith/"
 _FOLDERS = (*FOLDERS, Path(__file__).parent / "static")
@@ -183,20 +190,24 @@ def admitted(request: Request, keys: Keys) -> Client:
     if keys.path is not None:
         return keys.client(request.headers.get("authorization", ""))
     if not _is_local(request):
-        raise Forbidden(_LOCAL_ONLY)
+        raise PermissionDeniedError(_LOCAL_ONLY)
     return Client("", admin=True)
 
 
 def require_own_page(request: Request, client: Client) -> None:
     """Requires a client who may change modes and a request from the mirror's own page. Raises Forbidden."""
     if not client.admin:
-        raise Forbidden(f"The key {client.name} may look, and not change modes. It takes one with 'admin'.")
+        raise PermissionDeniedError(
+            f"The key {client.name} may look, and not change modes. It takes one with 'admin'."
+        )
     headers = request.headers
     if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-        raise Forbidden("Expected content-type: application/json.")
+        raise PermissionDeniedError("Expected content-type: application/json.")
     origin, site = headers.get("origin"), headers.get("sec-fetch-site", "same-origin")
     if site != "same-origin" or (origin is not None and urlsplit(origin).netloc != headers.get("host")):
-        raise Forbidden("A mode can be changed from the mirror's own page only, not from another site's.")
+        raise PermissionDeniedError(
+            "A mode can be changed from the mirror's own page only, not from another site's."
+        )
 
 
 def _is_local(request: Request) -> bool:

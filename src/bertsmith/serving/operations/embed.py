@@ -150,7 +150,7 @@ def encoder_beside_a_head(name: str, folder: Path, engine: Engine[Any], encoder:
     return TextEncoder(name, encoder, read, *how)
 
 
-class Embed:
+class EmbedOperation:
     """A vector (D,) for each input. `kind` query or document, or `prompt_name`, chooses the prompt before it;
     `dimensions` keeps the first D, `normalise` False leaves the length as it is.
     """
@@ -195,12 +195,12 @@ class Embed:
         return PreparedRequest(self.run, made, finish, tokens, cut_off)
 
 
-class Similarity:
+class SimilarityOperation:
     """The cosine of `source` and each input."""
 
     options: frozenset[str] = frozenset({"source", "kind", "prompt_name"})
 
-    def __init__(self, embed: Embed) -> None:
+    def __init__(self, embed: EmbedOperation) -> None:
         self.embed = embed
 
     def prepare(self, inputs: Sequence[Any], options: Options) -> PreparedRequest:
@@ -223,7 +223,7 @@ class Similarity:
         )
 
 
-class EmbedTokens:
+class EmbedTokensOperation:
     """The hidden states (T, H) of each input's tokens, special ones included; long inputs are cut."""
 
     options: frozenset[str] = frozenset({"kind", "prompt_name"})
@@ -249,8 +249,12 @@ class EmbedTokens:
 
 def vector_operations(found: TextEncoder) -> dict[str, Operation]:
     """What any encoder can be asked for."""
-    embed = Embed(found)
-    return {"embed": embed, "similarity": Similarity(embed), "embed_tokens": EmbedTokens(found)}
+    embed = EmbedOperation(found)
+    return {
+        "embed": embed,
+        "similarity": SimilarityOperation(embed),
+        "embed_tokens": EmbedTokensOperation(found),
+    }
 
 
 def _require_few(vectors: int, width: int, of: str) -> None:

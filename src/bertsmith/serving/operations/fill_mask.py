@@ -26,7 +26,7 @@ _MOST_NUMBERS = 1 << 27  # masks × V of a text, which a worker has at a time: 5
 _Best = tuple[Tensor, Tensor]  # (K, top) probabilities and ids
 
 
-class FillMask:
+class FillMaskOperation:
     """`top` candidates for each mask, 5 unless said, given that the others stay masked. With `targets`, a
     list of pieces, only these are candidates, each as probable as among all.
     """

@@ -20,7 +20,7 @@ from bertsmith.tasks.task_model import TaskModel, at_least_float32
 from bertsmith.text.tokens.long_texts import TextEncoding
 
 
-class Predict:
+class PredictOperation:
     """`question` and `context`, or `text` and `text_pair`, may be named in place of a pair; the columns of a
     model that reads some beside the text are always named: {"text": …, "age": …}. `logits` True adds what the
     head gave, before temperature and softmax, where it answers for whole texts.
@@ -103,14 +103,14 @@ def _with_stride(task: Task[Any], stride: int | None) -> Task[Any]:
     return changed
 
 
-class Rerank:
+class RerankOperation:
     """`query` against each input, by a model that reads both together. Results are scores, the higher the
     more relevant.
     """
 
     options: frozenset[str] = frozenset({"query"})
 
-    def __init__(self, predict: Predict) -> None:
+    def __init__(self, predict: PredictOperation) -> None:
         self.predict = predict
 
     def prepare(self, inputs: Sequence[Any], options: Options) -> PreparedRequest:

@@ -10,7 +10,7 @@ from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.inference.index.index import Index
 from bertsmith.inference.index.search import IndexQuery, Mode, check_query
 from bertsmith.serving import LOG
-from bertsmith.serving.operations.embed import Embed
+from bertsmith.serving.operations.embed import EmbedOperation
 from bertsmith.serving.operations.operation import Options, PreparedRequest
 from bertsmith.serving.refusals import IndexUnreadable, TooLarge
 from bertsmith.tasks.task import Outputs
@@ -19,16 +19,16 @@ _MOST = 1000  # hits of a query
 _MOST_TOGETHER = 10_000  # hits of an answer, each with its passage
 
 
-class Search:
+class SearchOperation:
     """`k` hits for each input, 10 unless said; `mode` hybrid, vector or text; `where` filters by SQL."""
 
     options: frozenset[str] = frozenset({"k", "mode", "where"})
 
-    def __init__(self, index: Index, embed: Embed) -> None:
+    def __init__(self, index: Index, embed: EmbedOperation) -> None:
         self.index, self.embed = index, embed
 
     @classmethod
-    def open(cls, folder: Path, embedder: Embedder, embed: Embed) -> "Search":
+    def open(cls, folder: Path, embedder: Embedder, embed: EmbedOperation) -> "SearchOperation":
         """Raises InputError as the index does, and where another model built it."""
         index = Index.open(folder, embedder)
         index.require_same_model()

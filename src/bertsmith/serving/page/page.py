@@ -27,7 +27,13 @@ from bertsmith.model.cpu.process import start_one_core_threads
 from bertsmith.serving.models import reads_pairs, rows_of
 from bertsmith.serving.page import FOLDERS, HEADERS, MEDIA_TYPES, PAGE_FILES
 from bertsmith.serving.protocols.routing import JsonResponse, StrictBody, router_of
-from bertsmith.serving.refusals import Expired, InvalidRequest, Overloaded, UnknownModel, Unsupported
+from bertsmith.serving.refusals import (
+    DeadlineError,
+    InvalidRequest,
+    ServiceOverload,
+    UnknownModel,
+    UnsupportedRequest,
+)
 from bertsmith.serving.served_model import ServedModel
 from bertsmith.serving.service import Service
 from bertsmith.text.tokens.pieces import describe_tokens
@@ -187,7 +193,7 @@ class _Explanations:
         patient = time.monotonic() + _PATIENCE
         while not self._busy.acquire(blocking=False):
             if time.monotonic() > patient:
-                raise Overloaded("Another answer is being explained. Come back in 2 seconds.", 2.0)
+                raise ServiceOverload("Another answer is being explained. Come back in 2 seconds.", 2.0)
             await asyncio.sleep(_LOOK)
         gone, until = Event(), time.monotonic() + _SECONDS
 
@@ -195,7 +201,7 @@ class _Explanations:
             if gone.is_set():
                 raise _Gone
             if time.monotonic() > until:
-                raise Expired(f"This took longer than {_SECONDS:g} seconds. Explain a shorter text.")
+                raise DeadlineError(f"This took longer than {_SECONDS:g} seconds. Explain a shorter text.")
 
         def compute() -> dict[str, Any]:
             try:
@@ -277,7 +283,7 @@ class _Explanations:
 
 def _require_weights(model: ServedModel) -> None:
     if not model.files.are_still_there:
-        raise Unsupported(
+        raise UnsupportedRequest(
             f"The folder of {model.name} has other weights than those that are served, which can't be "
             "explained without their file. Let the service read it again."
         )

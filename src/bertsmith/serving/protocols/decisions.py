@@ -14,8 +14,8 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, StrictBool, St
 from bertsmith.serving.protocols import openai
 from bertsmith.serving.protocols.questions import (
     DIGITS,
-    Question,
-    Reply,
+    HeadQuestion,
+    HeadReply,
     Unanswerable,
     as_text,
     ask_heads,
@@ -23,7 +23,7 @@ from bertsmith.serving.protocols.questions import (
     type_of,
 )
 from bertsmith.serving.protocols.routing import ClientsBody, JsonResponse, ListOf, Protocol, StrictBody
-from bertsmith.serving.refusals import InvalidRequest, Unsupported
+from bertsmith.serving.refusals import InvalidRequest, UnsupportedRequest
 from bertsmith.serving.service import Service
 
 
@@ -39,10 +39,10 @@ class Predicate(NamedQuestion):
 
     type: Literal["predicate"]
 
-    def question(self) -> Question:
+    def question(self) -> HeadQuestion:
         """For the heads."""
         said = (self.instructions,) if isinstance(self.instructions, str) else ()
-        return Question("label", self.name, labels=said)
+        return HeadQuestion("label", self.name, labels=said)
 
 
 class Option(StrictBody):
@@ -58,11 +58,11 @@ class Choice(NamedQuestion):
     type: Literal["choice"]
     choices: ListOf[Option] = Field(min_length=1, max_length=255)
 
-    def question(self) -> Question:
+    def question(self) -> HeadQuestion:
         """For the heads: a truth value is a label written so."""
         values = [each.value for each in self.choices]
         labels = [value if isinstance(value, str) else str(value).lower() for value in values]
-        return Question("choice", self.name, tuple(labels))
+        return HeadQuestion("choice", self.name, tuple(labels))
 
 
 class Level(StrictBody):
@@ -78,9 +78,9 @@ class Score(NamedQuestion):
     type: Literal["score"]
     levels: ListOf[Level] = Field(min_length=2, max_length=255)
 
-    def question(self) -> Question:
+    def question(self) -> HeadQuestion:
         """For the heads."""
-        return Question("score", self.name, tuple(each.label for each in self.levels))
+        return HeadQuestion("score", self.name, tuple(each.label for each in self.levels))
 
 
 AnyQuestion = Annotated[
@@ -142,7 +142,7 @@ def add_routes(router: APIRouter, service: Service) -> None:
 PROTOCOL = Protocol("OpenAI", add_routes, openai.error_body, openai.status_of)
 
 
-def _shown(question: Predicate | Choice | Score, said: Reply | Unanswerable) -> dict[str, Any]:
+def _shown(question: Predicate | Choice | Score, said: HeadReply | Unanswerable) -> dict[str, Any]:
     if isinstance(said, Unanswerable):
         return {"type": "refusal", "name": question.name, "reason": said.reason}
     if isinstance(question, Predicate):
@@ -175,7 +175,7 @@ def _input(messages: Sequence[Message]) -> Any:
         kind = message.type or "message"
         if kind != "message" or message.role != "user":
             what = kind if kind != "message" else f"a message of the role {message.role}"
-            raise Unsupported(f"input has {what[:80]}: the models here read a user's messages alone.")
+            raise UnsupportedRequest(f"input has {what[:80]}: the models here read a user's messages alone.")
         _require_no_more("A message", message.model_extra or {}, Message.model_fields)
         if isinstance(message.content, str):
             parts.append(message.content)
@@ -187,7 +187,7 @@ def _input(messages: Sequence[Message]) -> Any:
                 case {"type": "input_json", "data": dict() | list() as read, **more}:
                     _require_no_more("A part of type input_json", more, ("type", "data"))
                 case {"type": "input_image"}:
-                    raise Unsupported("input has an image: the models here read text alone.")
+                    raise UnsupportedRequest("input has an image: the models here read text alone.")
                 case _:
                     raise InvalidRequest(
                         "A part of input must be input_text with text, or input_json with data."

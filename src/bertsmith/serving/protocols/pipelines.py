@@ -19,7 +19,7 @@ from bertsmith.metrics.entities import Span
 from bertsmith.serving.protocols import tei
 from bertsmith.serving.protocols.routing import StrictBody, ask, first_problem, key_of
 from bertsmith.serving.protocols.tei import best_first, labelled_logits, scored_labels
-from bertsmith.serving.refusals import InvalidRequest, TooLarge, Unsupported
+from bertsmith.serving.refusals import InvalidRequest, TooLarge, UnsupportedRequest
 from bertsmith.serving.served_model import ServedModel
 from bertsmith.serving.service import Answer, Service
 from bertsmith.text.tokens.tokenizer import Tokenizer, replace_surrogates
@@ -57,7 +57,7 @@ class PipelineCall:
     def require_known(self, known: Collection[str]) -> None:
         """Raises Unsupported for a parameter that would be ignored."""
         if unknown := sorted(set(self.parameters) - set(known)):
-            raise Unsupported(
+            raise UnsupportedRequest(
                 f"The parameter {unknown[0][:80]!r} isn't done here. "
                 f"There are: {', '.join(sorted(known)) or 'none'}."
             )
@@ -156,7 +156,7 @@ def _entailment(model: ServedModel) -> tuple[int, int]:
     contrary = next((known[name] for name in known if name.startswith(("contra", "not_entail"))), None)
     is_classifier = model.opened is not None and model.opened.activation == "softmax"
     if not is_classifier or entailment is None or contrary is None:
-        raise Unsupported(
+        raise UnsupportedRequest(
             f"{model.name} can't classify by labels it never saw: that takes a model of pairs with the "
             "labels entailment and contradiction."
         )
@@ -171,7 +171,7 @@ async def classify_tokens(call: PipelineCall) -> tuple[Any, Answer]:
     call.require_known(("aggregation_strategy", "ignore_labels"))
     strategy = call.parameters.get("aggregation_strategy", "simple")
     if strategy != "none" and strategy not in _WHOLE_WORDS:
-        raise Unsupported(
+        raise UnsupportedRequest(
             f"aggregation_strategy = {str(strategy)[:80]!r} isn't done here: a word's tag is read from its "
             "first piece. Say simple, first or none."
         )
@@ -185,7 +185,7 @@ async def classify_tokens(call: PipelineCall) -> tuple[Any, Answer]:
     found = []
     for text, prediction in zip(texts, answer.results, strict=True):
         if "tags" not in prediction:
-            raise Unsupported(f"{call.model.name} is a model for {call.model.task}: it tags no words.")
+            raise UnsupportedRequest(f"{call.model.name} is a model for {call.model.task}: it tags no words.")
         found.append(make(text, prediction, hidden))
     return found[0] if call.one else found, answer
 
@@ -257,14 +257,16 @@ async def answer_questions(call: PipelineCall) -> tuple[Any, Answer]:
     call.require_known(("top_k", "handle_impossible_answer"))
     may_be_none = call.flag("handle_impossible_answer")
     if call.top_k not in (None, 1):
-        raise Unsupported("top_k above 1 isn't done here: the best answer alone is given.")
+        raise UnsupportedRequest("top_k above 1 isn't done here: the best answer alone is given.")
     answer = await call.answer(call.listed(), "predict")
     found = []
     for prediction in answer.results:
         if "null_odds" not in prediction:
-            raise Unsupported(f"{call.model.name} is a model for {call.model.task}: it answers no questions.")
+            raise UnsupportedRequest(
+                f"{call.model.name} is a model for {call.model.task}: it answers no questions."
+            )
         if may_be_none is False and prediction["start"] is None:
-            raise Unsupported(
+            raise UnsupportedRequest(
                 f"{call.model.name} finds no answer in a passage, and handle_impossible_answer = false asks "
                 "for one all the same, which isn't done here. Leave it out."
             )
@@ -343,7 +345,7 @@ async def extract_features(call: PipelineCall) -> tuple[Any, Answer]:
     except ValidationError as error:
         raise InvalidRequest(first_problem(error)) from error
     if said.encoding_format == "base64":
-        raise Unsupported("encoding_format = 'base64' isn't done here: POST /v1/embeddings has it.")
+        raise UnsupportedRequest("encoding_format = 'base64' isn't done here: POST /v1/embeddings has it.")
     answer = await call.answer(
         call.listed(),
         "embed",

@@ -38,7 +38,7 @@ def type_of(question: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Question:
+class HeadQuestion:
     """`kind`: whether a label holds, which of the `options` it is, or how far up these levels. `name` is what
     the client calls the question. `labels` are the texts that may name the label in question.
     """
@@ -50,7 +50,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Reply:
+class HeadReply:
     """`probabilities` (n,) of the options; of a label its own alone. `value`: the label's probability, the
     chosen option's number, or the mean level. `confidence` from 0 to 1.
     """
@@ -71,7 +71,7 @@ class Unanswerable:
 class Replies:
     """One a question, in their order, and whose they are. `tokens` were computed for them."""
 
-    replies: Sequence[Reply | Unanswerable]
+    replies: Sequence[HeadReply | Unanswerable]
     models: Sequence[str]
     tokens: int
     answers: Sequence[Answer]
@@ -86,11 +86,11 @@ class Replies:
         return headers[0] if len(headers) == 1 else {"x-compute-tokens": str(self.tokens)}
 
 
-Read = Callable[[Mapping[str, Any]], Reply | Unanswerable]
+Read = Callable[[Mapping[str, Any]], HeadReply | Unanswerable]
 Found = tuple[ServedModel, Read] | Unanswerable  # the head, and how its prediction is read
 
 
-def find_heads(questions: Sequence[Question], models: Models, wanted: str | None) -> list[Found]:
+def find_heads(questions: Sequence[HeadQuestion], models: Models, wanted: str | None) -> list[Found]:
     """Of each question. `wanted` is the request's model. Raises UnknownModel for one that isn't here."""
     named = None if wanted in (None, ANY) and ANY not in [each.name for each in models] else wanted
     chosen = models[named] if named is not None else None
@@ -124,7 +124,7 @@ async def ask_heads(
     finally:  # the first refusal that is of the whole request ends the others
         for task in tasks:
             task.cancel()
-    replies = list[Reply | Unanswerable]()
+    replies = list[HeadReply | Unanswerable]()
     for each in heads:
         if isinstance(each, Unanswerable):
             replies.append(each)
@@ -161,7 +161,7 @@ def as_text(value: Any) -> str:
         raise InvalidRequest(f"The JSON can't be read as text: {error}.") from error
 
 
-def _find(question: Question, models: Models, wanted: ServedModel | None) -> Found:
+def _find(question: HeadQuestion, models: Models, wanted: ServedModel | None) -> Found:
     """The head, and how its prediction is read."""
     own = next((model for model in models if model.name == question.name), None)
     if (model := own or wanted) is not None:
@@ -192,7 +192,7 @@ def _has_labels(model: ServedModel) -> bool:
     return model.opened is not None and model.opened.has_probabilities
 
 
-def _read_label(question: Question, model: ServedModel, own: bool) -> Read | Unanswerable:
+def _read_label(question: HeadQuestion, model: ServedModel, own: bool) -> Read | Unanswerable:
     """The probability of a label that the question names, in its own case or in another. A head of yes and no
     that the question is named after answers yes.
     """
@@ -215,27 +215,27 @@ def _read_label(question: Question, model: ServedModel, own: bool) -> Read | Una
         )
     label = found
 
-    def read(prediction: Mapping[str, Any]) -> Reply:
+    def read(prediction: Mapping[str, Any]) -> HeadReply:
         probability = float(prediction["probabilities"][label])
-        return Reply(probability, 1.0, (probability,))
+        return HeadReply(probability, 1.0, (probability,))
 
     return read
 
 
-def _read_choice(question: Question, model: ServedModel, own: bool) -> Read | Unanswerable:
+def _read_choice(question: HeadQuestion, model: ServedModel, own: bool) -> Read | Unanswerable:
     if (problem := _differs(question, model)) is not None:
         return problem
     known = _by_lower(model.labels)
 
-    def read(prediction: Mapping[str, Any]) -> Reply:
+    def read(prediction: Mapping[str, Any]) -> HeadReply:
         shares = _shares(question.options, known, prediction)
         best = int(shares.argmax())
-        return Reply(best, choice_confidence(shares), tuple(shares.tolist()))
+        return HeadReply(best, choice_confidence(shares), tuple(shares.tolist()))
 
     return read
 
 
-def _read_score(question: Question, model: ServedModel, own: bool) -> Read | Unanswerable:
+def _read_score(question: HeadQuestion, model: ServedModel, own: bool) -> Read | Unanswerable:
     """Levels that are a head's classes, in the question's order; or numbers in even steps, on which a head's
     number has its place.
     """
@@ -245,13 +245,13 @@ def _read_score(question: Question, model: ServedModel, own: bool) -> Read | Una
         return problem
     known = _by_lower(model.labels)
 
-    def read(prediction: Mapping[str, Any]) -> Reply:
+    def read(prediction: Mapping[str, Any]) -> HeadReply:
         return _mean(_shares(question.options, known, prediction))
 
     return read
 
 
-def _read_number(question: Question, model: ServedModel) -> Read | Unanswerable:
+def _read_number(question: HeadQuestion, model: ServedModel) -> Read | Unanswerable:
     """All probability is on the two levels beside the number, so that the mean level is its place. A number
     beyond the levels is at their end.
     """
@@ -263,7 +263,7 @@ def _read_number(question: Question, model: ServedModel) -> Read | Unanswerable:
         )
     first, step, last = levels[0], levels[1] - levels[0], len(levels) - 1
 
-    def read(prediction: Mapping[str, Any]) -> Reply | Unanswerable:
+    def read(prediction: Mapping[str, Any]) -> HeadReply | Unanswerable:
         if "score" not in prediction:
             return Unanswerable(f"{model.name} gives classes and no number.")
         place = min(max((float(prediction["score"]) - first) / step, 0.0), float(last))
@@ -275,16 +275,16 @@ def _read_number(question: Question, model: ServedModel) -> Read | Unanswerable:
     return read
 
 
-_READERS: dict[str, Callable[[Question, ServedModel, bool], Read | Unanswerable]] = {
+_READERS: dict[str, Callable[[HeadQuestion, ServedModel, bool], Read | Unanswerable]] = {
     "label": _read_label,
     "choice": _read_choice,
     "score": _read_score,
 }
 
 
-def _mean(shares: Floats) -> Reply:
+def _mean(shares: Floats) -> HeadReply:
     value = float((np.arange(len(shares)) * shares).sum())
-    return Reply(value, score_confidence(shares), tuple(shares.tolist()))
+    return HeadReply(value, score_confidence(shares), tuple(shares.tolist()))
 
 
 def _shares(options: Sequence[str], known: Mapping[str, str], prediction: Mapping[str, Any]) -> Floats:
@@ -294,7 +294,7 @@ def _shares(options: Sequence[str], known: Mapping[str, str], prediction: Mappin
     return np.asarray(shares / shares.sum())
 
 
-def _differs(question: Question, model: ServedModel) -> Unanswerable | None:
+def _differs(question: HeadQuestion, model: ServedModel) -> Unanswerable | None:
     """None where the options are the labels, in whatever order and case: only then nothing is left over."""
     if model.opened is None or not model.opened.has_probabilities or model.opened.activation != "softmax":
         return Unanswerable(f"{model.name} is a model for {model.task}: it doesn't choose one of several.")

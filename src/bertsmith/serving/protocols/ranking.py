@@ -23,7 +23,7 @@ from bertsmith.serving.protocols.routing import (
     note,
 )
 from bertsmith.serving.protocols.tei import labelled_logits
-from bertsmith.serving.refusals import Refusal, Unsupported
+from bertsmith.serving.refusals import Refusal, UnsupportedRequest
 from bertsmith.serving.service import Answer, Service
 
 _DOCUMENTS_A_UNIT = 100  # Cohere's search unit
@@ -120,10 +120,10 @@ async def _rank(
 ) -> Response:
     for option in ("rank_fields", "relevant_spans", "max_chunks_per_doc"):
         if getattr(body, option) is not None:
-            raise Unsupported(f"{option} isn't done here. Leave it out.")
+            raise UnsupportedRequest(f"{option} isn't done here. Leave it out.")
     longest = service.models.find(model, "rerank").max_length
     if body.max_tokens_per_doc is not None and body.max_tokens_per_doc < longest:
-        raise Unsupported(
+        raise UnsupportedRequest(
             f"max_tokens_per_doc = {body.max_tokens_per_doc} isn't done here: the model reads {longest} "
             "tokens of query and document. Cut the documents, or leave it out."
         )
@@ -166,7 +166,9 @@ async def _scores(
         answer = await ask(service, request, texts, model.name, "rerank", long_text, query=query)
         return answer, list(answer.results)
     if len(model.labels) > 1:
-        raise Unsupported(f"{model.name} has {len(model.labels)} classes: a document has no one raw score.")
+        raise UnsupportedRequest(
+            f"{model.name} has {len(model.labels)} classes: a document has no one raw score."
+        )
     pairs = [(query, text) for text in texts]
     answer = await ask(service, request, pairs, model.name, "predict", long_text, logits=True)
     return answer, [next(iter(labelled_logits(each, model).values())) for each in answer.results]

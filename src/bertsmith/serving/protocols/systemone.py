@@ -12,8 +12,8 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from bertsmith.serving.protocols.questions import (
     DIGITS,
-    Question,
-    Reply,
+    HeadQuestion,
+    HeadReply,
     Unanswerable,
     as_text,
     ask_heads,
@@ -27,7 +27,7 @@ from bertsmith.serving.protocols.routing import (
     Protocol,
     StrictBody,
 )
-from bertsmith.serving.refusals import Refusal, Unsupported
+from bertsmith.serving.refusals import Refusal, UnsupportedRequest
 from bertsmith.serving.service import Service
 
 _MOST_QUESTIONS = 400
@@ -48,11 +48,11 @@ class Noul(StrictBody):
             raise ValueError("a noul needs instructions or criteria")
         return self
 
-    def question(self, name: str) -> Question:
+    def question(self, name: str) -> HeadQuestion:
         """For the heads."""
         true = self.criteria.get("true") if isinstance(self.criteria, dict) else self.criteria
         labels = tuple(each for each in (true, self.instructions) if isinstance(each, str))
-        return Question("label", name, labels=labels)
+        return HeadQuestion("label", name, labels=labels)
 
 
 class Choice(StrictBody):
@@ -62,9 +62,9 @@ class Choice(StrictBody):
     instructions: Any = None
     criteria: dict[str, Any] = Field(min_length=1, max_length=255)
 
-    def question(self, name: str) -> Question:
+    def question(self, name: str) -> HeadQuestion:
         """For the heads."""
-        return Question("choice", name, tuple(self.criteria))
+        return HeadQuestion("choice", name, tuple(self.criteria))
 
 
 class Score(StrictBody):
@@ -74,9 +74,9 @@ class Score(StrictBody):
     instructions: Any = None
     criteria: list[Any] = Field(min_length=2, max_length=10)
 
-    def question(self, name: str) -> Question:
+    def question(self, name: str) -> HeadQuestion:
         """For the heads."""
-        return Question("score", name, tuple(as_text(level) for level in self.criteria))
+        return HeadQuestion("score", name, tuple(as_text(level) for level in self.criteria))
 
 
 AnyQuestion = Annotated[
@@ -100,7 +100,7 @@ class SystemOneBody(ClientsBody):
     model: str | None = None
 
 
-class UnanswerableQuestions(Unsupported):
+class UnanswerableQuestions(UnsupportedRequest):
     """Questions that no head here answers, by id, and why."""
 
     code = "unanswerable"
@@ -136,7 +136,7 @@ def add_routes(router: APIRouter, service: Service) -> None:
         answers = {
             name: _shown(each, said)
             for (name, each), said in zip(body.questions.items(), found.replies, strict=True)
-            if isinstance(said, Reply)
+            if isinstance(said, HeadReply)
         }
         content = {
             "model": found.model(body.model),
@@ -149,7 +149,7 @@ def add_routes(router: APIRouter, service: Service) -> None:
 PROTOCOL = Protocol("System One", add_routes, error_body)
 
 
-def _shown(question: Noul | Choice | Score, said: Reply) -> dict[str, Any]:
+def _shown(question: Noul | Choice | Score, said: HeadReply) -> dict[str, Any]:
     if isinstance(question, Noul):
         return {"type": "noul", "noul": round(said.value, DIGITS)}
     shares = [round(each, DIGITS) for each in said.probabilities]

@@ -27,7 +27,7 @@ from bertsmith.serving.protocols.routing import (
     note,
     read_apart,
 )
-from bertsmith.serving.refusals import InvalidRequest, NoInputs, Refusal, TooLarge, Unsupported
+from bertsmith.serving.refusals import InvalidRequest, NoInputs, Refusal, TooLarge, UnsupportedRequest
 from bertsmith.serving.served_model import ServedModel
 from bertsmith.serving.service import Service
 
@@ -118,7 +118,7 @@ def status_of(refusal: Refusal) -> int:
     """424 where the model can't do it, 400 for no inputs, 422 for a batch that is too large."""
     if isinstance(refusal, NoInputs):
         return 400
-    if isinstance(refusal, Unsupported):
+    if isinstance(refusal, UnsupportedRequest):
         return 424
     return 422 if isinstance(refusal, TooLarge) else refusal.status
 
@@ -225,7 +225,7 @@ def _add_tokens(router: APIRouter, service: Service) -> None:
 def long_text(truncate: bool | None, direction: Direction | None) -> LongText | None:
     """What becomes of a long text. Raises Unsupported for one that is to be cut at its beginning."""
     if (direction or "right").lower() == "left":
-        raise Unsupported("truncation_direction = 'left' isn't done here: texts are cut at their end.")
+        raise UnsupportedRequest("truncation_direction = 'left' isn't done here: texts are cut at their end.")
     return None if truncate is None else "truncate" if truncate else "error"
 
 
@@ -274,8 +274,8 @@ def best_first(scores: Mapping[str, float]) -> list[dict[str, Any]]:
     return [{"label": label, "score": score} for label, score in ranked]
 
 
-def _without_labels(model: ServedModel) -> Unsupported:
-    return Unsupported(f"{model.name} is a model for {model.task}: it gives no label of a text.")
+def _without_labels(model: ServedModel) -> UnsupportedRequest:
+    return UnsupportedRequest(f"{model.name} is a model for {model.task}: it gives no label of a text.")
 
 
 def _require_tokens(tokens: int, most: int) -> None:
