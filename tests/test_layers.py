@@ -37,6 +37,27 @@ LAYERS = [
     "mirror/learning",  # what relays, records, answers and guards is below it, and apart
     "cli",
 ]
+# One capital and an ending, or an irregular one. Nouns that look so are listed.
+PARTICIPLE = re.compile(
+    "Said|Heard|Taken|Taught|Known|Found|Kept|Seen|Drawn|Made|Read|Held|Lost|Done|Sent|Written|Given|Understood"
+    "|[A-Z][a-z]+(?:ed|en|ing)"
+)
+NOUNS = {
+    *(
+        "Encoding",
+        "Embedding",
+        "Pooling",
+        "Padding",
+        "Masking",
+        "Ranking",
+        "Reranking",
+        "Tagging",
+        "Training",
+    ),
+    *("Setting", "String", "Streaming", "Ceiling"),
+}
+# Seen outside, so they stay: bodies that OpenAPI names, and sections of two kinds of settings.
+NAMED_TWICE = {"Choice", "Score", "DataSettings", "ModelSettings"}
 LONE_MODULES = {
     "arrays": "base",
     "door": "base",
@@ -126,6 +147,33 @@ def test_a_planted_question_about_a_task_is_found(tmp_path: Path, code: str) -> 
 
 def test_every_file_has_a_place_and_a_name_that_says_what_it_holds() -> None:
     assert misplaced_files(SOURCE) == []
+
+
+def test_a_class_is_a_noun_and_its_name_stands_once() -> None:
+    assert participles_and_doubles(SOURCE) == ([], NAMED_TWICE)
+
+
+def test_a_planted_participle_and_a_planted_double_are_found(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("class _Judged: ...\nclass Padding: ...\nclass Row: ...")
+    (tmp_path / "b.py").write_text("class Row:\n    class Said: ...")
+    assert participles_and_doubles(tmp_path) == (["_Judged", "Said"], {"Row"})
+
+
+def participles_and_doubles(root: Path) -> tuple[list[str], set[str]]:
+    """Names of classes that are participles ("Judged" for "JudgedDocument"), and those of top-level classes
+    that stand in several files.
+    """
+    participles, files = list[str](), dict[str, list[Path]]()
+    for path in sorted(root.rglob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                name = node.name.lstrip("_")
+                if PARTICIPLE.fullmatch(name) and name not in NOUNS:
+                    participles.append(node.name)
+                if node in tree.body:
+                    files.setdefault(name, []).append(path)
+    return participles, {name for name, places in files.items() if len(places) > 1}
 
 
 def test_no_path_of_someones_machine() -> None:
