@@ -34,7 +34,7 @@ from bertsmith.tasks.registry import find_task
 from bertsmith.text.corpus.building import build_corpus
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.tokens.tokenizer import Tokenizer
-from bertsmith.training.finetuning.task_run import Best
+from bertsmith.training.finetuning.task_run import BestWeights
 from bertsmith.training.log import RunLog
 from bertsmith.training.loop import Loop
 from bertsmith.training.recipe import read_recipe
@@ -427,15 +427,15 @@ def test_a_run_by_the_guide_s_optimiser_learns_and_goes_on_to_the_bit(
     assert 'kind = "lion:Lion"' in (desk / "runs/lion/recipe.toml").read_text()
 
     parts = ["runs/parts" if word == "runs/lion" else word for word in whole]
-    considered, consider = count(), Best.consider
+    considered, consider = count(), BestWeights.consider
 
-    def interrupted(best: Best, *arguments: Any) -> None:
+    def interrupted(best: BestWeights, *arguments: Any) -> None:
         if next(considered) == 3:
             raise KeyboardInterrupt
         consider(best, *arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Best, "consider", interrupted)
+        patch.setattr(BestWeights, "consider", interrupted)
         assert main(parts) == 130
     (state,) = (desk / "runs/parts").glob("restarts/1/**/step-*/optimizer.safetensors")
     assert {name.rpartition(".")[2] for name in load_file(state)} == {"momentum"}

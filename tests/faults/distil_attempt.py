@@ -36,7 +36,7 @@ DISTIL_PLACES: dict[str, Callable[[Strike], None]] = {
     "before some answers are kept": _before(answer_cache, "atomic_write"),
     "after some answers were kept": _after(answer_cache, "atomic_write"),
     "before a micro-batch": _before(FinetuningObjective, "loss"),
-    "after an evaluation counts": _after(best.Best, "consider"),
+    "after an evaluation counts": _after(best.BestWeights, "consider"),
     "in the middle of a checkpoint": PLACES["in the middle of a tensor file"],
     "before a file gets its name": _before(Path, "replace"),
     "before a run is noted as finished": _before(lesson.Restart, "write"),

@@ -18,7 +18,7 @@ from torch.testing import assert_close
 
 from bertsmith.files import read_json
 from bertsmith.tasks.finetuning import FinetuningObjective
-from bertsmith.training.finetuning.task_run import Best
+from bertsmith.training.finetuning.task_run import BestWeights
 from bertsmith.training.log import RunLog
 
 RUN = (
@@ -142,13 +142,13 @@ class SlowBest:
     """Writing the best weights takes a second."""
 
     def install(self) -> None:
-        write = Best._write_weights
+        write = BestWeights._write_weights
 
         def slowly(*arguments: Any) -> None:
             time.sleep(1)
             write(*arguments)
 
-        Best._write_weights = slowly
+        BestWeights._write_weights = slowly
 
 
 def write_triplets(path: Path, words: list[str], count: int) -> Path:

@@ -14,7 +14,7 @@ from bertsmith.tasks.examples.text_task import TextExample
 from bertsmith.tasks.finetuning import EncodedExamples
 from bertsmith.tasks.multi_label import MultiLabel, MultiLabelSettings
 from bertsmith.tasks.tagging import TaggedExample, Tagging, TaggingSettings
-from bertsmith.training.finetuning.choosing import gain_of
+from bertsmith.training.finetuning.choosing import measure_gain
 
 ENTITIES, WORD_CLASSES = ("O", "B-PER", "I-PER", "B-LOC"), ("NOUN", "VERB", "X")
 
@@ -62,7 +62,7 @@ def test_a_bootstrap_over_tagged_sentences_costs_a_few_looks_at_them() -> None:
     task.metrics(said, examples)
     once = time.perf_counter() - begun
     begun = time.perf_counter()
-    gain_of(task, said, said, examples)
+    measure_gain(task, said, said, examples)
     assert time.perf_counter() - begun < 60 * once
     split = EncodedExamples(examples, [EncodedExample((), None)] * len(examples))
     evaluation = Evaluation(task.metrics(said, examples), {}, said, split)

@@ -10,14 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from bertsmith.training.finetuning.task_run import Best
+from bertsmith.training.finetuning.task_run import BestWeights
 
 SCORES = st.lists(st.sampled_from([0.1, 0.2, 0.3, 0.4, 0.5]), min_size=1, max_size=12)
 
 
-def considered(folder: Path, scores: list[float], patience: int | None = None) -> tuple[Best, nn.Linear]:
+def considered(
+    folder: Path, scores: list[float], patience: int | None = None
+) -> tuple[BestWeights, nn.Linear]:
     """Evaluations at the steps 10, 20, …; the model's weights are the step they were seen at."""
-    best, model = Best(folder / "best", "f1", patience), nn.Linear(2, 1)
+    best, model = BestWeights(folder / "best", "f1", patience), nn.Linear(2, 1)
     for number, score in enumerate(scores, start=1):
         nn.init.constant_(model.weight, 10.0 * number)
         best.consider(10 * number, {"f1": score, "loss": -score}, model)
@@ -53,7 +55,7 @@ def test_patience_counts_evaluations_without_a_better_one(
 def test_stopped_means_that_the_best_is_at_least_patience_evaluations_old(
     scores: list[float], patience: int
 ) -> None:
-    best = Best(Path("unused"), "f1", patience)
+    best = BestWeights(Path("unused"), "f1", patience)
     for number, score in enumerate(scores):
         best.consider(number, {"f1": score}, nn.Linear(1, 1), write=False)
     assert best.stopped is (len(scores) - 1 - scores.index(max(scores)) >= patience)
@@ -61,7 +63,7 @@ def test_stopped_means_that_the_best_is_at_least_patience_evaluations_old(
 
 def test_a_run_that_goes_back_forgets_what_came_after(tmp_path: Path) -> None:
     best, model = considered(tmp_path, [0.3, 0.7, 0.5])
-    again = Best(tmp_path / "best", "f1")
+    again = BestWeights(tmp_path / "best", "f1")
     again.resume(20)
     assert again.history == [(10, 0.3), (20, 0.7)]
     again.consider(20, {"f1": 0.9}, model)
@@ -73,7 +75,7 @@ def test_a_run_that_goes_back_forgets_what_came_after(tmp_path: Path) -> None:
 
 def test_going_back_before_the_best_keeps_the_weights_that_come_again(tmp_path: Path) -> None:
     considered(tmp_path, [0.3, 0.7])
-    again, model = Best(tmp_path / "best", "f1"), nn.Linear(2, 1)
+    again, model = BestWeights(tmp_path / "best", "f1"), nn.Linear(2, 1)
     again.resume(10)
     nn.init.constant_(model.weight, 21.0)
     again.consider(20, {"f1": 0.7}, model)
@@ -87,7 +89,7 @@ def test_a_score_that_is_no_number_is_null_and_worse_than_any(tmp_path: Path) ->
     assert json.loads((tmp_path / "best" / "history.json").read_text(), parse_constant=pytest.fail)[
         "history"
     ] == [[10, None], [20, -2.0], [30, None]]
-    again = Best(tmp_path / "best", "f1")
+    again = BestWeights(tmp_path / "best", "f1")
     again.resume(30)
     assert again.history == best.history == [(10, -math.inf), (20, -2.0), (30, -math.inf)]
     again.restore(model)
@@ -95,6 +97,6 @@ def test_a_score_that_is_no_number_is_null_and_worse_than_any(tmp_path: Path) ->
 
 
 def test_nothing_to_resume_is_a_fresh_start(tmp_path: Path) -> None:
-    best = Best(tmp_path / "best", "f1")
+    best = BestWeights(tmp_path / "best", "f1")
     best.resume(0)
     assert (best.history, best.score, best.stopped) == ([], None, False)

@@ -42,17 +42,17 @@ from bertsmith.training.finetuning.choosing import (
     MethodChoice,
     MethodScore,
     MethodWork,
-    as_sentence,
-    choose,
-    gain_of,
+    describe_score,
+    measure_gain,
+    race_methods,
     read_choice,
     write_choice,
 )
-from bertsmith.training.finetuning.effort import epoch_work, pass_work, training_work
-from bertsmith.training.finetuning.figures import tried_table
+from bertsmith.training.finetuning.effort import count_epoch_work, count_pass_work, count_training_work
+from bertsmith.training.finetuning.figures import method_table
 from bertsmith.training.finetuning.finetune_session import FinetuneSession
 from bertsmith.training.finetuning.labelled_data import LabelledData
-from bertsmith.training.finetuning.measuring import draw_learning_curve
+from bertsmith.training.finetuning.measuring import measure_learning_curve
 from bertsmith.training.finetuning.methods import (
     CLOZE,
     CONTRASTIVE,
@@ -62,9 +62,9 @@ from bertsmith.training.finetuning.methods import (
     SELF_TRAINING,
     UPPER,
     SelfTraining,
-    drawn,
+    sample_texts,
 )
-from bertsmith.training.finetuning.report import command
+from bertsmith.training.finetuning.report import format_command
 from bertsmith.training.loop import Guard
 from bertsmith.training.machine import Ranks, plain_machine
 from bertsmith.training.settings import HardwareSettings
@@ -155,7 +155,7 @@ def choose_by(
 
     monkeypatch.setattr(choosing, "outputs_of", outputs_of)
     work = MethodWork(dict.fromkeys(right, [1.0] * 5), dict.fromkeys(right, 1.0), budget, look or budget)
-    return choose(task, work, train, folds, train_part), trained, folds
+    return race_methods(task, work, train, folds, train_part), trained, folds
 
 
 def test_the_best_on_rows_it_has_not_seen_is_chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -181,14 +181,14 @@ def test_on_few_rows_what_is_usual_decides_and_on_many_what_is_measured() -> Non
     """One row more or less of a few says little; the simplest has a gain of 0 by definition."""
 
     def expected(gain: float, error: float) -> float:
-        return choosing.expected_gain(MethodScore("full", 0.7, gain, error, 20))
+        return choosing.estimate_gain(MethodScore("full", 0.7, gain, error, 20))
 
     assert expected(0.0, 0.2) == pytest.approx(0.01, abs=1e-3)
     assert expected(-0.05, 0.2) > 0 > expected(-0.05, 0.02)
     assert expected(0.05, 0.005) == pytest.approx(0.05, abs=2e-3)
     assert expected(0.0, 0.0) == 0
-    assert choosing.expected_gain(MethodScore("linear", 0.7, rows=20)) == 0
-    assert choosing.expected_gain(MethodScore("full")) < 0
+    assert choosing.estimate_gain(MethodScore("linear", 0.7, rows=20)) == 0
+    assert choosing.estimate_gain(MethodScore("full")) < 0
 
 
 def test_what_is_clearly_worse_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -205,9 +205,9 @@ def test_a_method_is_compared_once_after_each_fold(monkeypatch: pytest.MonkeyPat
 
     def counted(*given: Any) -> tuple[float, float, float]:
         compared.append(len(given[-1]))
-        return gain_of(*given)
+        return measure_gain(*given)
 
-    monkeypatch.setattr(choosing, "gain_of", counted)
+    monkeypatch.setattr(choosing, "measure_gain", counted)
     choose_by(monkeypatch, tmp_path, {"a": 0.8, "b": 0.9})
     assert len(compared) == 5 and compared == sorted(set(compared))
 
@@ -231,7 +231,7 @@ def test_what_diverges_is_left_out_and_told(
     for each in (choice, read_choice(tmp_path)):
         assert each is not None
         assert [tried.score is None for tried in each.tried] == [False, True, False]
-        said = as_sentence(each.tried[1], "accuracy")
+        said = describe_score(each.tried[1], "accuracy")
         assert said == f"b: diverged in fold {fold} and left out; try a lower learning rate"
 
 
@@ -303,7 +303,7 @@ def test_a_fold_is_decoded_by_the_transitions_of_its_own_model(
         return [np.zeros((len(each.target.words), len(task.labels)), np.float32) for each in encoded]
 
     monkeypatch.setattr(choosing, "outputs_of", outputs_of)
-    choice = choose(
+    choice = race_methods(
         task, MethodWork({FULL: [1.0] * 5}, {FULL: 1.0}, ENOUGH, ENOUGH), train, folds, train_part
     )
     write_choice(tmp_path, choice)
@@ -525,7 +525,7 @@ def test_a_run_goes_on_without_methods_that_diverge(
     found = few_rows(encoder, tmp_path, "minutes=5", train=train, console=Console()).results
     assert found.method == LINEAR
     assert "full: diverged in fold 1 and left out" in capsys.readouterr().out
-    cells = {row[0]: row[3] for row in tried_table(found).rows}
+    cells = {row[0]: row[3] for row in method_table(found).rows}
     assert cells[FULL] == cells[CONTRASTIVE] == "diverged in fold 1: left out"
     with pytest.raises(
         TrainingStopped, match=r"full diverged in fold 1 of 5.* in another folder with a lower"
@@ -571,9 +571,9 @@ def test_a_cloze_is_learned_from_an_encoder_that_fills_gaps(
 # -- the same run again --------------------------------------------------------------------------------------
 
 
-def typed_again(command: str, out: Path) -> Any:
+def typed_again(format_command: str, out: Path) -> Any:
     """The run of a report's command, in another folder."""
-    _, _, task, *words = shlex.split(command)
+    _, _, task, *words = shlex.split(format_command)
     files = {}
     while words[0].startswith("--"):
         name, path, *words = words
@@ -595,13 +595,13 @@ def test_recipe_provenance_and_command_are_those_of_the_run(
     """A method has its own epochs, rates and rank: those of full training would make another model."""
     reported: list[Any] = []
     monkeypatch.setattr(finetune, "write_finetune_report", lambda *given: reported.append(given))
-    monkeypatch.setattr(choosing, "expected_gain", lambda tried: float(tried.method == method))
+    monkeypatch.setattr(choosing, "estimate_gain", lambda tried: float(tried.method == method))
     files = {"model": str(encoder), "train": str(write_rows(tmp_path / "train.jsonl", "classification", 18))}
     settings = ("max_length=32", "batch_size=9", "hardware.threads=1", "folds=2", "minutes=5", given)
     first = finetune.finetune("classification", *settings, **files, out=str(tmp_path / "first"))
     assert first.results.method == method
     _, trained, _, typed = reported.pop()
-    again = typed_again(command(typed), tmp_path / "again")
+    again = typed_again(format_command(typed), tmp_path / "again")
     assert (
         again.results.evaluations[CROSS_VALIDATION].model == first.results.evaluations[CROSS_VALIDATION].model
     )
@@ -630,8 +630,8 @@ def test_where_nothing_is_left_to_train_few_rows_measure_the_encoder_as_it_is(
 
 def test_a_dev_share_that_is_given_is_typed_again(encoder: Path, tmp_path: Path) -> None:
     """It has the value of the default, and yet few rows would judge in turn without it."""
-    assert "dev_share" not in command(recipe_of())
-    assert "dev_share=0.1" in command(recipe_of("dev_share=0.1"))
+    assert "dev_share" not in format_command(recipe_of())
+    assert "dev_share=0.1" in format_command(recipe_of("dev_share=0.1"))
 
 
 # -- work, and not time --------------------------------------------------------------------------------------
@@ -677,12 +677,12 @@ def test_counted_work_is_what_training_computes(
     machine = plain_machine(HardwareSettings(), None, Hardware.detect())
     bench = FinetuneSession.open(recipe, machine, folds=True)
     bench.learn(FULL, recipe, bench.train)
-    once = pass_work(bench.config, bench.train.encoded)
-    epoch = epoch_work(bench.config, bench.train.encoded, recipe)
+    once = count_pass_work(bench.config, bench.train.encoded)
+    epoch = count_epoch_work(bench.config, bench.train.encoded, recipe)
     assert 3 * epoch == pytest.approx(counted[0])
-    assert training_work(bench, FULL, recipe) == pytest.approx(counted[0] + once)
+    assert count_training_work(bench, FULL, recipe) == pytest.approx(counted[0] + once)
     halves = [recipe.model_copy(update=update) for update in ({"freeze_layers": 1}, {"freeze_layers": 2})]
-    parts = [epoch_work(bench.config, bench.train.encoded, each) for each in (recipe, *halves)]
+    parts = [count_epoch_work(bench.config, bench.train.encoded, each) for each in (recipe, *halves)]
     assert parts == pytest.approx([3 * parts[2], 2 * parts[2], parts[2]])
 
 
@@ -692,7 +692,7 @@ def test_what_is_not_tried_says_what_it_takes_and_which_setting_allows_it(
 ) -> None:
     for module in ("finetuning.finetune", "finetuning.effort"):
         monkeypatch.setattr(f"bertsmith.training.{module}.FLOP_A_MINUTE", 2.6e7)
-    monkeypatch.setattr(finetune, "training_speed", lambda *given: 1e6)
+    monkeypatch.setattr(finetune, "measure_training_speed", lambda *given: 1e6)
     train, out = write_rows(tmp_path / "train.jsonl", "classification", 18), io.StringIO()
     settings, console = ("folds=2", "epochs=1"), Console(file=out, width=200)
     result = few_rows(encoder, tmp_path / "few", *settings, train=train, console=console)
@@ -706,7 +706,7 @@ def test_what_is_not_tried_says_what_it_takes_and_which_setting_allows_it(
     )
     assert f"full: {allowed} it" in said
     assert said.index(before) < said.index(f"full: {allowed} it")
-    assert next(row[3] for row in tried_table(result.results).rows if row[0] == FULL) == f"{allowed} it"
+    assert next(row[3] for row in method_table(result.results).rows if row[0] == FULL) == f"{allowed} it"
     more = few_rows(encoder, tmp_path / "more", *settings, f"minutes={full.minutes}", train=train).results
     assert next(each for each in more.tried if each.method == FULL).score is not None
 
@@ -731,7 +731,7 @@ def test_rows_that_are_not_few_are_trained_within_the_same_work_and_it_says_so(
     monkeypatch.setattr(finetune_recipe, "_FEW_ROWS", 35)
     monkeypatch.setattr(finetune_recipe, "FLOP_A_MINUTE", 3.9e7)
     monkeypatch.setattr(finetune, "FLOP_A_MINUTE", 3.9e7)
-    monkeypatch.setattr(finetune, "training_speed", lambda *given: 1e6)
+    monkeypatch.setattr(finetune, "measure_training_speed", lambda *given: 1e6)
     out = io.StringIO()
     result = few_rows(encoder, tmp_path / "many", usual=SMALL_RUN, console=Console(file=out, width=200))
     trained = tomllib.loads((tmp_path / "many" / "run" / "recipe.toml").read_text())["epochs"]
@@ -767,7 +767,7 @@ def test_a_setting_that_was_given_with_its_default_is_not_forgotten_on_resume(
     settings = ("max_length=32", "batch_size=20", "hardware.threads=1", "minutes=0")
     with monkeypatch.context() as patch:
         patch.setattr(finetune, "wait", lambda: None)
-        patch.setattr(finetune, "train_once", stop)
+        patch.setattr(finetune, "train_restart", stop)
         for resume, more in ((False, (given,)), (True, ())):
             with pytest.raises(RuntimeError, match="killed"):
                 finetune.finetune("classification", *settings, *more, **files, resume=resume)
@@ -816,10 +816,10 @@ def test_further_pretraining_goes_on_in_a_moved_folder_as_the_hardware_was_given
     recipe = make_finetune_recipe(values, ["minutes=5e-5", "hardware.precision=float32"])
     bench: Any = SimpleNamespace(source=source, config=read_checkpoint(source).config, train=[None] * 60)
     texts = [f"bano happy elo{number}" for number in range(60)]
-    model = adaptation._pretrained(recipe, bench, texts, 32, tmp_path / "adapted", None)
+    model = adaptation._pretrain_encoder(recipe, bench, texts, 32, tmp_path / "adapted", None)
     shutil.rmtree(model)  # as if it had been stopped before
     (tmp_path / "adapted").rename(tmp_path / "moved")
-    model = adaptation._pretrained(recipe, bench, texts, 32, tmp_path / "moved", None)
+    model = adaptation._pretrain_encoder(recipe, bench, texts, 32, tmp_path / "moved", None)
     assert read_checkpoint(model).parts >= {"encoder", "masked_language"}
     begun = tomllib.loads((tmp_path / "moved" / "run" / "recipe.toml").read_text())
     assert begun["corpus"] == str(tmp_path / "moved" / "corpus")
@@ -843,8 +843,8 @@ def test_of_very_many_unlabelled_texts_those_alone_are_read_that_are_learned_fro
     encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A million would be tokenised, and kept so, to learn from five thousand."""
-    assert drawn([*range(5000)]) == [*range(5000)]
-    some = drawn(range(20_000))
+    assert sample_texts([*range(5000)]) == [*range(5000)]
+    some = sample_texts(range(20_000))
     assert len(set(some)) == 5000 and list(some) == sorted(some) and max(some) > 15_000
     encoded: list[int] = []
 
@@ -853,7 +853,7 @@ def test_of_very_many_unlabelled_texts_those_alone_are_read_that_are_learned_fro
         return encode_examples(task, examples, tokenizer)
 
     monkeypatch.setattr(finetune_session, "encode_examples", counted)
-    monkeypatch.setattr(finetune_session, "drawn", lambda texts: texts[:20])
+    monkeypatch.setattr(finetune_session, "sample_texts", lambda texts: texts[:20])
     texts = str(unlabelled_rows(tmp_path))
     few_rows(encoder, tmp_path, f"method={SELF_TRAINING}", unlabelled=texts)
     assert max(encoded) == 40 and 20 in encoded
@@ -898,7 +898,7 @@ def test_an_encoder_that_fills_gaps_is_pre_trained_further_and_kept_where_that_h
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, better: bool
 ) -> None:
     gain = 0.2 if better else -0.2
-    monkeypatch.setattr(adaptation, "gain_of", lambda *given: (0.7, gain, 0.01))
+    monkeypatch.setattr(adaptation, "measure_gain", lambda *given: (0.7, gain, 0.01))
     filler = tiny_encoder(tmp_path / "filler", masked_language=True)
     texts = str(unlabelled_rows(tmp_path))
     given = ("method=linear", "minutes=2e-4")
@@ -916,7 +916,7 @@ def test_an_encoder_that_fills_gaps_is_pre_trained_further_and_kept_where_that_h
     assert torch.equal(ours, (further if better else before)[name])
     # a run that is resumed begins from the same encoder, and pre-trains nothing
     monkeypatch.setattr(adaptation, "pretrain", None)
-    monkeypatch.setattr(adaptation, "gain_of", None)
+    monkeypatch.setattr(adaptation, "measure_gain", None)
     again = few_rows(filler, tmp_path, *given, unlabelled=texts, train=tmp_path / "train.jsonl", resume=True)
     assert load_file(again.model / "model.safetensors").keys() == after.keys()
 
@@ -1051,7 +1051,7 @@ def test_a_run_goes_on_by_the_method_that_it_has_settled_on(
     encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: tuple[str, ...], killed_in: str
 ) -> None:
     """Chosen or named when it began: it needn't be named again, and can't become another."""
-    monkeypatch.setattr(choosing, "expected_gain", lambda tried: float(tried.method == UPPER))
+    monkeypatch.setattr(choosing, "estimate_gain", lambda tried: float(tried.method == UPPER))
     train = write_rows(tmp_path / "train.jsonl", "classification", 18)
     settings = ("folds=2", "minutes=5", "epochs=2")
     few_rows(encoder, tmp_path / "whole", *settings, *given, train=train)
@@ -1137,7 +1137,7 @@ def test_doubling_once_more_divides_what_is_missing_as_before(
             said = [1 - each for each in targets[: wrong[share]]] + targets[wrong[share] :]
             return [np.eye(2, dtype=np.float32)[each] for each in said]
 
-    curve = draw_learning_curve(task, Probe(), 1.0, train, folds_of(task, train.examples, 5))  # type: ignore[arg-type]
+    curve = measure_learning_curve(task, Probe(), 1.0, train, folds_of(task, train.examples, 5))  # type: ignore[arg-type]
     assert curve is not None
     assert curve.scores == pytest.approx([1 - each / 40 for each in wrong.values()])
     assert curve.gain == pytest.approx(gain)

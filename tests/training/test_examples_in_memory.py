@@ -12,7 +12,7 @@ from bertsmith.model.config import make_config
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model
 from bertsmith.tasks.classification import Classification
 from bertsmith.text.tokens.tokenizer import Tokenizer
-from bertsmith.training.finetune_recipe import make_finetune_recipe, task_settings
+from bertsmith.training.finetune_recipe import check_task_settings, make_finetune_recipe
 from bertsmith.training.finetuning.finetune import finetune
 from bertsmith.training.finetuning.in_memory import finetune_examples
 
@@ -61,7 +61,7 @@ def test_it_gives_the_weights_and_the_calibration_of_the_same_run_with_files(
     theirs, their_task = load_task_model(run.model)
     given = {"task": "classification", "model": str(model), "train": train, "out": "", **values}
     recipe = make_finetune_recipe(given, OVERRIDES)
-    task = Classification(task_settings(recipe, Classification))
+    task = Classification(check_task_settings(recipe, Classification))
     ours = finetune_examples(task, recipe, task.read(train), task.read(dev)).model
     expected = theirs.state_dict()
     assert ours.state_dict().keys() == expected.keys()
@@ -74,7 +74,7 @@ def test_few_rows_choose_the_method_calibrate_and_all_train(model: Path, tmp_pat
     train = write_rows(tmp_path / "train.csv", "")
     given = {"task": "classification", "model": str(model), "train": train, "out": "", "max_length": 12}
     recipe = make_finetune_recipe({**given, "epochs": 2, "minutes": 5}, OVERRIDES)
-    task = Classification(task_settings(recipe, Classification))
+    task = Classification(check_task_settings(recipe, Classification))
     before = torch.get_rng_state()
     trained = finetune_examples(task, recipe, task.read(train))
     assert trained.choice is not None
@@ -93,7 +93,7 @@ def test_a_named_method_is_trained_once_and_compared_with_nothing(
     train = write_rows(tmp_path / "train.csv", "")
     given = {"task": "classification", "model": str(model), "train": train, "out": "", "max_length": 12}
     recipe = make_finetune_recipe({**given, "epochs": 2, "method": method}, OVERRIDES)
-    task = Classification(task_settings(recipe, Classification))
+    task = Classification(check_task_settings(recipe, Classification))
     trained = finetune_examples(task, recipe, task.read(train))
     tried = [] if trained.choice is None else [each.method for each in trained.choice.tried]
     assert tried == (["linear"] if method == "linear" else [])  # whose folds cost no training
@@ -108,7 +108,7 @@ def test_restarts_are_refused(model: Path, tmp_path: Path) -> None:
     train = write_rows(tmp_path / "train.csv", "")
     given = {"task": "classification", "model": str(model), "train": train, "out": "", "restarts": 2}
     recipe = make_finetune_recipe(given, [])
-    task = Classification(task_settings(recipe, Classification))
+    task = Classification(check_task_settings(recipe, Classification))
     with pytest.raises(RecipeError, match="restarts are for runs with files"):
         finetune_examples(task, recipe, task.read(train))
 
@@ -118,7 +118,7 @@ def test_folds_beside_a_dev_set_are_refused(model: Path, tmp_path: Path) -> None
     train = write_rows(tmp_path / "train.csv", "")
     given = {"task": "classification", "model": str(model), "train": train, "out": "", "max_length": 12}
     recipe = make_finetune_recipe(given | {"folds": 3}, [])
-    task = Classification(task_settings(recipe, Classification))
+    task = Classification(check_task_settings(recipe, Classification))
     rows = task.read(train)
     with pytest.raises(RecipeError, match="folds = 3 would judge where a dev set does"):
         finetune_examples(task, recipe, rows, rows)

@@ -26,10 +26,10 @@ from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.regression import Regression
 from bertsmith.tasks.task_model import TaskModel
 from bertsmith.text.tokens.tokenizer import Tokenizer
-from bertsmith.training.finetune_recipe import make_finetune_recipe, task_settings
+from bertsmith.training.finetune_recipe import check_task_settings, make_finetune_recipe
 from bertsmith.training.finetuning.finetune import FinetuneResult
 from bertsmith.training.finetuning.methods import start_model
-from bertsmith.training.finetuning.task_run import Best, TaskRun
+from bertsmith.training.finetuning.task_run import BestWeights, TaskRun
 
 LAYER = "bert.encoder.layer.{}.output.dense.weight"
 
@@ -308,7 +308,7 @@ def test_every_restart_has_the_layers_that_its_linear_head_was_fitted_to(
         {"task": "regression", "model": str(bare), "train": "", "out": ""},
         ["lora.rank=4", "max_length=32", "pooling=published"],
     )
-    task = Regression(task_settings(recipe, Regression))
+    task = Regression(check_task_settings(recipe, Regression))
     width = start_model(recipe, task, bare).model.config.hidden_size
     linear = LinearStart(torch.ones(1, width), torch.zeros(1), 1.0, 0.0)
     first, second = (start_model(recipe, task, bare, seed, linear).model for seed in (0, 1))
@@ -342,7 +342,9 @@ def test_beside_lora_a_new_pooler_is_trained_and_is_part_of_the_adapter(
         {"task": "regression", "model": str(bare), "train": "", "out": ""},
         ["lora.rank=4", "max_length=32", "pooling=published"],
     )
-    begun = start_model(recipe, Regression(task_settings(recipe, Regression)), bare).model.encoder.pooler
+    begun = start_model(
+        recipe, Regression(check_task_settings(recipe, Regression)), bare
+    ).model.encoder.pooler
     assert begun is not None and all(parameter.requires_grad for parameter in begun.parameters())
     assert not torch.equal(begun.weight, found)
     merged = load_file(result.model / "model.safetensors")["bert.pooler.dense.weight"]
@@ -375,15 +377,15 @@ def test_an_interrupted_run_goes_on_to_the_same_model(
     for name in ("whole", "parts"):
         (tmp_path / name).mkdir()
     whole = run("classification", encoder, tmp_path / "whole", *settings)
-    considered, consider = count(), Best.consider
+    considered, consider = count(), BestWeights.consider
 
-    def interrupted(best: Best, *arguments: Any) -> None:
+    def interrupted(best: BestWeights, *arguments: Any) -> None:
         if next(considered) == evaluation:
             raise KeyboardInterrupt
         consider(best, *arguments)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(Best, "consider", interrupted)
+        patch.setattr(BestWeights, "consider", interrupted)
         run("classification", encoder, tmp_path / "parts", *settings)
     parts = run("classification", encoder, tmp_path / "parts", *settings, resume=True)
     scores = [[each["score"] for each in results_of(found)["restarts"]] for found in (whole, parts)]
@@ -470,7 +472,7 @@ def test_a_run_does_not_go_on_with_other_rows(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(Best, "consider", interrupted)
+        patch.setattr(BestWeights, "consider", interrupted)
         run("classification", encoder, tmp_path, "epochs=2", train=str(train), dev=str(dev))
     rows = train.read_text()
     train.write_text(rows.replace("\n", "\n\n", 1))

@@ -26,21 +26,21 @@ from bertsmith.tasks.tagging import TaggedExample, Tagging
 from bertsmith.tasks.task import Prediction, Task
 from bertsmith.text.labelled.squad import SquadQuestion
 from bertsmith.training.finetune_recipe import FinetuneRecipe, make_finetune_recipe
-from bertsmith.training.finetuning.choosing import gain_of
+from bertsmith.training.finetuning.choosing import measure_gain
 from bertsmith.training.finetuning.figures import (
     NO_BREAK,
     baselines_to_beat,
     class_table,
     confusion_table,
     coverage_table,
-    figure,
+    format_figure,
     metric_name,
     score_by_length,
     worst_errors,
 )
 from bertsmith.training.finetuning.report import (
-    as_override,
-    command,
+    format_command,
+    format_override,
     render_finetune,
     risk_points,
     write_finetune_report,
@@ -320,14 +320,14 @@ def test_rows_of_one_source_count_once_in_standard_errors(made: Any, tolerance: 
     answers = task.error_analysis(once.predictions, once.split.examples).answers
     of_rows = standard_error(task, once, answers)
     by_chance = [once.predictions[row] for row in np.random.default_rng(4).permutation(once.rows)]
-    _, _, gain_of_rows = gain_of(task, once.predictions, by_chance, once.split.examples)
+    _, _, gain_of_rows = measure_gain(task, once.predictions, by_chance, once.split.examples)
 
     copies = [replace(each, group=each.text) for each in once.split.examples for _ in range(3)]
     said, others = ([each for each in some for _ in range(3)] for some in (once.predictions, by_chance))
     grouped = type(task)(task.settings.model_copy(update={"group": "document"}), task.labels)
     repeated = evaluation(grouped, said, copies)
     assert standard_error(grouped, repeated, answers * 3) == pytest.approx(of_rows, rel=tolerance)
-    assert gain_of(grouped, said, others, copies)[2] == pytest.approx(gain_of_rows)
+    assert measure_gain(grouped, said, others, copies)[2] == pytest.approx(gain_of_rows)
 
 
 def test_the_standard_error_is_kept_among_the_results() -> None:
@@ -439,7 +439,7 @@ def test_each_length_has_the_score_of_its_own_texts() -> None:
 def test_figures_are_written_as_the_field_writes_them(
     name: str, value: float, error: float | None, expected: str
 ) -> None:
-    assert figure(name, value, error) == of_page(expected)
+    assert format_figure(name, value, error) == of_page(expected)
 
 
 def test_metrics_have_names_that_people_read() -> None:
@@ -451,7 +451,7 @@ def test_metrics_have_names_that_people_read() -> None:
 
 
 def test_the_command_gives_the_same_recipe_again(run: FinetuneRecipe) -> None:
-    program, verb, task, *words = shlex.split(command(run))
+    program, verb, task, *words = shlex.split(format_command(run))
     assert (program, verb, task) == ("bertsmith", "finetune", "classification")
     values: dict[str, Any] = {"task": task}
     while words and words[0].startswith("--"):
@@ -466,7 +466,7 @@ def test_the_command_gives_the_same_recipe_again(run: FinetuneRecipe) -> None:
 def test_the_command_keeps_weights_of_classes_with_dots_in_their_names(run: FinetuneRecipe) -> None:
     weights = {"v. 1.0": 2.0, 'said "no"': 0.5}
     weighted = run.model_copy(update={"settings": run.settings | {"class_weights": weights}})
-    words = [word for word in shlex.split(command(weighted)) if word.startswith("class_weights")]
+    words = [word for word in shlex.split(format_command(weighted)) if word.startswith("class_weights")]
     values = {"task": run.task, "model": run.model, "train": run.train, "out": run.out}
     assert make_finetune_recipe(values, words).settings["class_weights"] == weights
 
@@ -474,7 +474,7 @@ def test_the_command_keeps_weights_of_classes_with_dots_in_their_names(run: Fine
 @pytest.mark.parametrize("text", ["2024", "1e5", "true", "[a]", "a b", "inf", "07", "'q'", "2024-11-28"])
 def test_a_text_comes_back_from_the_command_as_the_same_text(text: str) -> None:
     read: dict[str, Any] = {}
-    override(read, f"text={as_override(text)}")
+    override(read, f"text={format_override(text)}")
     assert read == {"text": text}
 
 

@@ -13,7 +13,7 @@ from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.tagging import TaggedExample, Tagging
 from bertsmith.training.finetune_recipe import FinetuneRecipe, make_finetune_recipe
 from bertsmith.training.finetuning.labelled_data import LabelledData
-from bertsmith.training.finetuning.results import data_hashes
+from bertsmith.training.finetuning.results import hash_data
 
 
 def test_without_a_dev_file_a_share_is_held_out_that_stays_when_rows_are_added(tmp_path: Path) -> None:
@@ -452,7 +452,7 @@ def test_several_files_and_folders_are_trained_on(tmp_path: Path) -> None:
         20,
         30,
     ]
-    assert [*data_hashes(recipe)] == ["train 1", "train 2", "train 3"]
+    assert [*hash_data(recipe)] == ["train 1", "train 2", "train 3"]
 
 
 @pytest.mark.parametrize("missing", ["refuse", "drop"])

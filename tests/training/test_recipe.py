@@ -9,7 +9,7 @@ import pytest
 from bertsmith.compression.distilling.recipes import make_distil_recipe
 from bertsmith.errors import BertsmithError, RecipeError
 from bertsmith.tasks.classification import Classification
-from bertsmith.training.finetune_recipe import make_finetune_recipe, task_settings
+from bertsmith.training.finetune_recipe import check_task_settings, make_finetune_recipe
 from bertsmith.training.finetuning.search import make_search
 from bertsmith.training.recipe import (
     ModelSettings,
@@ -323,7 +323,7 @@ def test_lists_take_commas_wherever_settings_are_given() -> None:
     assert make_finetune_recipe(values, ["lora.targets=qkv"]).lora.targets == ("qkv",)
     for given, columns in (("2", ("2",)), ("[2,3]", ("2", "3")), ("2,3", ("2", "3")), ("1e5", ("1e5",))):
         recipe = make_finetune_recipe(values, [f"features={given}"])
-        assert task_settings(recipe, Classification).features == columns
+        assert check_task_settings(recipe, Classification).features == columns
     bounds = make_search(values, ["search.learning_rate=1e-5,1e-4", "search.batch_size=8,16"]).settings.search
     assert (bounds.learning_rate, bounds.batch_size) == ((1e-5, 1e-4), (8, 16))
     assert make_search(values, ["search.batch_size=8"]).settings.search.batch_size == (8,)

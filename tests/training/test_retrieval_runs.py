@@ -19,7 +19,7 @@ from bertsmith.inference.predictor import Predictor
 from bertsmith.model.checkpoint import read_checkpoint
 from bertsmith.tasks.checkpoints.sentence_folder import write_sentence_folder
 from bertsmith.training.finetuning.finetune import FinetuneResult, finetune
-from bertsmith.training.finetuning.task_run import Best
+from bertsmith.training.finetuning.task_run import BestWeights
 
 MEANING = dict(
     zip(FILLERS, [*FILLERS[5:], *FILLERS[:5]], strict=True)
@@ -155,15 +155,15 @@ def test_an_interrupted_run_of_retrieval_goes_on_to_the_same_model(
     for name in ("whole", "parts"):
         (tmp_path / name).mkdir()
     whole = run("retrieval", encoder, tmp_path / "whole", train, *settings)
-    considered, consider = count(), Best.consider
+    considered, consider = count(), BestWeights.consider
 
-    def interrupted(best: Best, *arguments: Any) -> None:
+    def interrupted(best: BestWeights, *arguments: Any) -> None:
         if next(considered) == 1:
             raise KeyboardInterrupt
         consider(best, *arguments)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(Best, "consider", interrupted)
+        patch.setattr(BestWeights, "consider", interrupted)
         run("retrieval", encoder, tmp_path / "parts", train, *settings)
     parts = run("retrieval", encoder, tmp_path / "parts", train, *settings, resume=True)
     first, second = (load_file(done.model / "model.safetensors") for done in (whole, parts))

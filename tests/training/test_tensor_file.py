@@ -17,7 +17,7 @@ from torch import Tensor
 
 from bertsmith.files import crc32_of
 from bertsmith.training import tensor_file
-from bertsmith.training.tensor_file import room_for, write_tensors
+from bertsmith.training.tensor_file import allocate_like, write_tensors
 
 BLOCK = 8192  # bytes
 IN_FIRST_BLOCK = BLOCK - 4096  # after the header
@@ -63,7 +63,7 @@ def test_safetensors_reads_what_was_written(tmp_path: Path) -> None:
 def test_copies_in_room_for_them_are_written_from_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    room = room_for(tensors())
+    room = allocate_like(tensors())
     for name, tensor in tensors().items():
         room[name].copy_(tensor)
     assert_same(room, tensors())
@@ -85,7 +85,7 @@ def test_copies_in_room_for_them_are_written_from_there(
 @pytest.mark.parametrize("more", [-1, 0, 1])
 def test_room_ends_in_any_place_of_a_sector(tmp_path: Path, sectors: int, more: int) -> None:
     given = {"a": torch.arange(max(0, 4096 * sectors + more)) % 3 == 0}
-    room = room_for(given)
+    room = allocate_like(given)
     room["a"].copy_(given["a"])
     checksum = write_tensors(tmp_path / "ours", room)
     assert_same(load_file(tmp_path / "ours"), given)
@@ -95,7 +95,7 @@ def test_room_ends_in_any_place_of_a_sector(tmp_path: Path, sectors: int, more: 
 @pytest.mark.parametrize("spoil", ["gone", "turned", "another"])
 def test_what_no_longer_lies_together_is_copied(tmp_path: Path, spoil: str) -> None:
     given = {name: torch.randn(32, 32) for name in "abc"}
-    room = room_for(given)
+    room = allocate_like(given)
     for name, tensor in given.items():
         room[name].copy_(tensor)
     if spoil == "gone":
@@ -156,7 +156,7 @@ def test_a_file_system_may_want_other_places_in_memory(
     write_tensors(tmp_path / "ours", tensors())
     assert_same(load_file(tmp_path / "ours"), tensors())
     monkeypatch.setattr(tensor_file, "SECTOR", 8)  # with room at any place
-    room = room_for(tensors())
+    room = allocate_like(tensors())
     for name, tensor in tensors().items():
         room[name].copy_(tensor)
     write_tensors(tmp_path / "again", room)

@@ -29,11 +29,11 @@ from bertsmith.training.finetuning.search import (
     SettingSearch,
     Trial,
     begin_search,
-    importance_of,
-    leading_trial,
+    best_trial,
+    build_study,
     make_search,
+    measure_importance,
     open_search,
-    study_of,
 )
 from bertsmith.training.finetuning.task_run import TaskRun
 from bertsmith.training.finetuning.tune import TuneResult, tune
@@ -133,7 +133,7 @@ def test_the_folder_holds_the_best_model_its_recipe_and_a_page(
         str(found.best.number)
     ]
     assert not list(out.glob("trials/*/checkpoints"))
-    assert finetune_report.command(found.recipe) in (out / "best.toml").read_text()
+    assert finetune_report.format_command(found.recipe) in (out / "best.toml").read_text()
     page = (out / "report.html").read_text()
     assert "0 (baseline)" in page and "Score by optimizer.learning_rate" in page
     assert json.loads((out / "results.json").read_text())["evaluations"]["dev"]["rows"] == 40
@@ -198,7 +198,7 @@ def test_the_command_in_best_toml_judges_by_as_many_folds_whatever_they_take(
     monkeypatch.setattr(finetune_recipe, "_MINUTES_A_ROW", 0.0)
     monkeypatch.chdir(tmp_path)
     typed = (tmp_path / "search" / "best.toml").read_text().splitlines()[1].removeprefix("# bertsmith ")
-    assert typed == finetune_report.command(found.recipe).removeprefix("bertsmith ")
+    assert typed == finetune_report.format_command(found.recipe).removeprefix("bertsmith ")
     assert main(shlex.split(typed)) == 0
     kept, again = (
         (folder / "predictions" / "cross-validation.jsonl").read_text()
@@ -473,8 +473,8 @@ def trial(number: int, rate: float, score: float | None, state: str = COMPLETE, 
 
 def test_of_equal_trials_the_first_leads_and_only_finished_ones_can() -> None:
     some = [trial(0, 0.1, 0.5), trial(1, 0.2, 0.7), trial(2, 0.3, 0.7), trial(3, 0.4, 0.9, PRUNED)]
-    assert leading_trial(some) == some[1]
-    assert leading_trial([trial(0, 0.1, None, DIVERGED)]) is None
+    assert best_trial(some) == some[1]
+    assert best_trial([trial(0, 0.1, None, DIVERGED)]) is None
 
 
 def test_a_trial_below_the_median_at_its_second_evaluation_is_given_up() -> None:
@@ -482,7 +482,7 @@ def test_a_trial_below_the_median_at_its_second_evaluation_is_given_up() -> None
 
     space = {"rate": FloatDistribution(0.0, 1.0)}
     known = [trial(number, 0.1 * number, 0.8, COMPLETE, 0.5, 0.8) for number in range(4)]
-    asked = study_of(known, space, 0).ask(fixed_distributions=space)
+    asked = build_study(known, space, 0).ask(fixed_distributions=space)
     asked.report(0.1, 1)
     assert not asked.should_prune(), "the first evaluation says too little"
     asked.report(0.6, 2)
@@ -495,9 +495,9 @@ def test_a_seed_beyond_optunas_is_as_good_as_any() -> None:
     space = {"rate": FloatDistribution(0.0, 1.0)}
     known = [trial(number, 0.1 * number, 0.8, COMPLETE) for number in range(4)]
     for seed in (2**32 - 2, 5_000_000_000):
-        drawn = study_of(known, space, seed).ask(fixed_distributions=space).params
-        assert drawn == study_of(known, space, seed % 2**32).ask(fixed_distributions=space).params
-        importance_of(known, space, seed)
+        drawn = build_study(known, space, seed).ask(fixed_distributions=space).params
+        assert drawn == build_study(known, space, seed % 2**32).ask(fixed_distributions=space).params
+        measure_importance(known, space, seed)
 
 
 def test_importance_names_the_setting_that_decides() -> None:
@@ -507,9 +507,9 @@ def test_importance_names_the_setting_that_decides() -> None:
     known = [
         Trial(n, {"rate": n / 20, "idle": (n * 7 % 20) / 20}, COMPLETE, n / 20, 1.0, 10) for n in range(20)
     ]
-    shares = importance_of(known, space, 0)
+    shares = measure_importance(known, space, 0)
     assert shares["rate"] > 0.8 and sum(shares.values()) == pytest.approx(1)
-    assert importance_of(known[:2], space, 0) == {}
+    assert measure_importance(known[:2], space, 0) == {}
 
 
 def test_the_command_line_tells_of_each_trial_and_goes_on_to_more(

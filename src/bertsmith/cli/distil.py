@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 def _recipe_setting_names(words: Sequence[str]) -> list[str]:
     from bertsmith.compression.distilling.recipes import DistilRecipe, EncoderDistilRecipe
-    from bertsmith.training.finetune_recipe import finetune_settings
+    from bertsmith.training.finetune_recipe import list_finetune_settings
     from bertsmith.validation import setting_names
 
-    return setting_names(EncoderDistilRecipe) if "--corpus" in words else finetune_settings(DistilRecipe)
+    return setting_names(EncoderDistilRecipe) if "--corpus" in words else list_finetune_settings(DistilRecipe)
 
 
 @takes_settings(_recipe_setting_names)

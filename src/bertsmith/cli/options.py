@@ -168,10 +168,10 @@ def finetune_setting_names(words: Sequence[str]) -> list[str]:
     """Of the task that is among the words, or what all tasks have."""
     from bertsmith.tasks.registry import TASKS, find_task
     from bertsmith.tasks.task import TaskSettings
-    from bertsmith.training.finetune_recipe import FinetuneRecipe, finetune_settings
+    from bertsmith.training.finetune_recipe import FinetuneRecipe, list_finetune_settings
 
     task = next((find_task(word).Settings for word in words if word in TASKS), TaskSettings)
-    return finetune_settings(FinetuneRecipe, *task.model_fields)
+    return list_finetune_settings(FinetuneRecipe, *task.model_fields)
 
 
 def as_typed(command: Callable[..., object], words: str, /, *arguments: object, **options: object) -> str:

@@ -10,7 +10,7 @@ from bertsmith.reporting import formatting
 from bertsmith.reporting.tables import Table
 from bertsmith.tasks.evaluating.error_analysis import ErrorAnalysis
 from bertsmith.tasks.evaluating.evaluation import Evaluation
-from bertsmith.training.finetuning.figures import class_table, column_tables, confusions_table, marked
+from bertsmith.training.finetuning.figures import class_table, column_tables, confusions_table, mark_best
 from bertsmith.training.finetuning.results import Results
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def show_remarks(remarks: Mapping[str, str]) -> None:
 def show_evaluation(evaluation: Evaluation, name: str, metric: str, error: float | None) -> None:
     """One file's figures, a row for the model and one for each baseline; the best by the metric is marked."""
     best = evaluation.best(metric)
-    by_name = {marked(who, best): figures for who, figures in evaluation.by_name.items()}
+    by_name = {mark_best(who, best): figures for who, figures in evaluation.by_name.items()}
     _print_figures(by_name, evaluation, name, metric, error)
 
 

@@ -178,7 +178,7 @@ def encode(
 
 def print_extension(extension: "Extension", settings: ExtensionSettings) -> None:
     """The words that save most, and how well the vocabulary fits before and after."""
-    from bertsmith.training.extending import fit_rows
+    from bertsmith.training.extending import format_fit_rows
 
     rows = [
         (each.word, " ".join(each.pieces), each.count, each.saved)
@@ -193,7 +193,7 @@ def print_extension(extension: "Extension", settings: ExtensionSettings) -> None
     after = extension.after
     print_table(
         ("", "before", "after", "change"),
-        fit_rows(extension),
+        format_fit_rows(extension),
         title=f"On {after.sentences:,} sentences of the {after.split} split",
     )
 

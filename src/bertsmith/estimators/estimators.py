@@ -38,7 +38,7 @@ from bertsmith.tasks.examples.text_task import TextExample, TextTask
 from bertsmith.tasks.finetuning import encode_examples
 from bertsmith.tasks.golden.records import write_golden
 from bertsmith.tasks.task_model import outputs_of
-from bertsmith.training.finetune_recipe import FinetuneRecipe, make_finetune_recipe, task_of
+from bertsmith.training.finetune_recipe import FinetuneRecipe, make_finetune_recipe, make_task
 from bertsmith.training.finetuning.in_memory import finetune_examples
 
 TextOrPair = str | tuple[str, str]
@@ -142,7 +142,7 @@ class _FinetunedEstimator(TextEstimator):
 
     def _train(self, texts: list[Row], labels: list[Any]) -> None:
         recipe = self._recipe()
-        task = cast(TextTask, task_of(recipe))
+        task = cast(TextTask, make_task(recipe))
         task.pairs = None if isinstance(texts[0], Mapping) else isinstance(texts[0], tuple)
         examples = [_example(task, *each) for each in zip(range(len(texts)), texts, labels, strict=True)]
         train, dev = self._held_out(examples, recipe.seed)

@@ -34,7 +34,7 @@ from torch import Tensor
 from bertsmith.data.stream import Cursor
 from bertsmith.errors import BertsmithError, ModelError, ResourceError
 from bertsmith.files import atomic_folder, crc32_of, read_json, write_json
-from bertsmith.training.tensor_file import room_for, write_tensors
+from bertsmith.training.tensor_file import allocate_like, write_tensors
 
 _FORMAT = 2
 _KINDS = ("weights", "optimizer")
@@ -319,7 +319,7 @@ class CheckpointWriter:
 def _copied(tensors: dict[str, Tensor], room: dict[str, Tensor]) -> dict[str, Tensor]:
     """Into this memory, or into new memory where it is another state's."""
     if room.keys() != tensors.keys():
-        room = room_for(tensors)
+        room = allocate_like(tensors)
     for name, tensor in tensors.items():
         room[name].copy_(tensor.detach(), non_blocking=tensor.is_cuda)
     return room

@@ -81,7 +81,7 @@ def extend_vocabulary(
     """
     if not overwrite:
         require_free(Path(out))
-    found = _open(source)
+    found = _open_source(source)
     tokenizer, extension = extend_tokenizer(found.tokenizer, Corpus.open(corpus), settings, progress=progress)
     extension = extension.model_copy(update={"earlier": found.extension})
     checkpoint = found.checkpoint
@@ -92,9 +92,9 @@ def extend_vocabulary(
 
     def describe(folder: Path) -> None:
         write_extension(folder, extension)
-        atomic_write(folder / REPORT, extension_page(extension, str(source), str(corpus)))
+        atomic_write(folder / REPORT, render_extension_page(extension, str(source), str(corpus)))
 
-    _write(found, tokenizer, checkpoint, Path(out), describe, overwrite)
+    _write_folder(found, tokenizer, checkpoint, Path(out), describe, overwrite)
     return extension
 
 
@@ -108,7 +108,7 @@ def undo_extension(source: Path | str, out: Path | str, *, overwrite: bool = Fal
     """
     if not overwrite:
         require_free(Path(out))
-    found = _open(source)
+    found = _open_source(source)
     extension = found.extension
     if extension is None:
         raise InputError(
@@ -127,7 +127,7 @@ def undo_extension(source: Path | str, out: Path | str, *, overwrite: bool = Fal
         if earlier is not None:
             write_extension(folder, earlier)
 
-    _write(found, tokenizer, checkpoint, Path(out), describe, overwrite)
+    _write_folder(found, tokenizer, checkpoint, Path(out), describe, overwrite)
     return extension
 
 
@@ -162,7 +162,7 @@ def extension_writer(folder: Path | None) -> Callable[[Path], None] | None:
     return lambda written: write_extension(written, extension)
 
 
-def _open(source: Path | str) -> _Source:
+def _open_source(source: Path | str) -> _Source:
     path = Path(source)
     if path.is_file() or (path.is_dir() and not any(file.suffix in _WEIGHTS for file in path.iterdir())):
         folder = path.parent if path.is_file() else path
@@ -172,7 +172,7 @@ def _open(source: Path | str) -> _Source:
     return _Source(folder, load_own_tokenizer(folder, checkpoint.config), checkpoint, read_extension(folder))
 
 
-def _write(
+def _write_folder(
     found: _Source,
     tokenizer: Tokenizer,
     checkpoint: Checkpoint | None,
@@ -215,7 +215,7 @@ def _write(
 # -- the page ------------------------------------------------------------------------------------------
 
 
-def extension_page(extension: Extension, source: str, corpus: str) -> str:
+def render_extension_page(extension: Extension, source: str, corpus: str) -> str:
     """The page as text; `source` and `corpus` are what the command was given."""
     before, after = extension.before, extension.after
     added = [
@@ -238,17 +238,17 @@ def extension_page(extension: Extension, source: str, corpus: str) -> str:
                 "tokens per character",
                 f"{before.tokens_per_character:.4f} → {after.tokens_per_character:.4f}",
             ),
-            ("tokens for the same text", change(before.tokens, after.tokens)),
+            ("tokens for the same text", format_change(before.tokens, after.tokens)),
         ],
         warnings=[],
-        fit=Table("", ["", "before", "after", "change"], fit_rows(extension)),
+        fit=Table("", ["", "before", "after", "change"], format_fit_rows(extension)),
         words=Table("", ["word", "was", "times", "pieces saved"], added, more, frozenset({0, 1})),
         broken=Table("", ["word", "pieces", "times"], broken, 0, frozenset({0, 1})) if broken else None,
         measured=f"{after.sentences:,} sentences of the {after.split} split",
     )
 
 
-def fit_rows(extension: Extension) -> list[list[str]]:
+def format_fit_rows(extension: Extension) -> list[list[str]]:
     """Figure, before, after, change: what page and terminal show."""
     before, after = extension.before, extension.after
     figures = [
@@ -259,9 +259,12 @@ def fit_rows(extension: Extension) -> list[list[str]]:
         ("words in one piece", before.whole_words, after.whole_words, "{:.2%}"),
         ("unknown words", before.unknown_words, after.unknown_words, "{:.3%}"),
     ]
-    return [[name, form.format(old), form.format(new), change(old, new)] for name, old, new, form in figures]
+    return [
+        [name, form.format(old), form.format(new), format_change(old, new)]
+        for name, old, new, form in figures
+    ]
 
 
-def change(before: float, after: float) -> str:
+def format_change(before: float, after: float) -> str:
     """'-7.5 %' of what was before; a dash where that was nothing."""
     return f"{100 * (after / before - 1):+.1f} %" if before else formatting.UNKNOWN

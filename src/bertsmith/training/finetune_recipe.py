@@ -40,11 +40,11 @@ CHOSEN = ("epochs", "optimizer.learning_rate", "optimizer.layer_decay")
 MADE_FROM_EPOCHS = ("steps", "hours", "evaluation", "checkpoint")  # and from `evaluations`, by `resolved`
 
 
-def _several(given: object) -> object:
+def _as_tuple(given: object) -> object:
     return tuple(given) if isinstance(given, list | tuple) else (given,)
 
 
-TrainingFiles = Annotated[tuple[PathText, ...], BeforeValidator(_several)]  # one, or several, or folders
+TrainingFiles = Annotated[tuple[PathText, ...], BeforeValidator(_as_tuple)]  # one, or several, or folders
 
 
 class FinetuneOptimizer(OptimizerSettings):
@@ -281,16 +281,16 @@ def make_finetune_recipe(values: dict[str, Any], overrides: list[str]) -> Finetu
     task = find_task(str(values.get("task", "")))
     for change in overrides:
         override(values, change, FinetuneRecipe, task.Settings)
-    options = take_settings(values, task.Settings.model_fields, "finetune")
+    options = pop_settings(values, task.Settings.model_fields, "finetune")
     for key in [key for key in values if key in task.Settings.model_fields]:
         options[key] = values.pop(key)
     _refuse_unknown(values, task)
     recipe = check(FinetuneRecipe, values | {"settings": options}, "finetune")
-    task_settings(recipe, task)
+    check_task_settings(recipe, task)
     return recipe
 
 
-def take_settings(values: dict[str, Any], names: Iterable[str], where: str) -> dict[str, Any]:
+def pop_settings(values: dict[str, Any], names: Iterable[str], where: str) -> dict[str, Any]:
     """The section of this name, taken out of `values`. Raises RecipeError where it is none."""
     settings = values.pop("settings", {})
     if not isinstance(settings, dict):
@@ -299,7 +299,7 @@ def take_settings(values: dict[str, Any], names: Iterable[str], where: str) -> d
     return dict(settings)
 
 
-def task_settings(recipe: FinetuneRecipe, task: type[Task[Any]]) -> Any:
+def check_task_settings(recipe: FinetuneRecipe, task: type[Task[Any]]) -> Any:
     """The task's own settings, checked. Raises RecipeError."""
     settings = check(task.Settings, recipe.settings, task.name)
     if "stride" in recipe.settings and settings.stride_problem is not None:
@@ -307,13 +307,13 @@ def task_settings(recipe: FinetuneRecipe, task: type[Task[Any]]) -> Any:
     return settings
 
 
-def task_of(recipe: FinetuneRecipe) -> Task[Any]:
+def make_task(recipe: FinetuneRecipe) -> Task[Any]:
     """The recipe's task with its own settings. Raises RecipeError for one that it doesn't have."""
     kind = find_task(recipe.task)
-    return kind(task_settings(recipe, kind))
+    return kind(check_task_settings(recipe, kind))
 
 
-def finetune_settings(recipe: type[RunSettings], *names: str) -> list[str]:
+def list_finetune_settings(recipe: type[RunSettings], *names: str) -> list[str]:
     """The dotted names that a user may give: those of a recipe whose length is in epochs, and `names`."""
     known = [*setting_names(recipe), *names]
     return [name for name in known if name.partition(".")[0] not in MADE_FROM_EPOCHS]
@@ -333,5 +333,7 @@ def _refuse_unknown(values: dict[str, Any], task: type[Task[Any]]) -> None:
                 "regression do."
             )
         if key not in known:
-            meant = did_you_mean_setting(key, finetune_settings(FinetuneRecipe, *task.Settings.model_fields))
+            meant = did_you_mean_setting(
+                key, list_finetune_settings(FinetuneRecipe, *task.Settings.model_fields)
+            )
             raise RecipeError(f"finetune: unknown key {key!r}.{meant}")

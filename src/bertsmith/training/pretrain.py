@@ -48,7 +48,7 @@ from bertsmith.training.run_folder import (
     with_stable_checkpoint,
 )
 from bertsmith.training.sharding import whole_tensors
-from bertsmith.training.streams import task_inputs
+from bertsmith.training.streams import build_task_inputs
 
 _FAR_NUMBERS = 10  # how much farther their losses vary than those of text
 
@@ -104,7 +104,7 @@ def _run(run: Run[Recipe]) -> PretrainingResult:
 
     in_one_segment = _begin(recipe, objective, inputs)
     inputs.model.to(machine.device)
-    streams = task_inputs(recipe, inputs, objective.sentence_order, machine.device)
+    streams = build_task_inputs(recipe, inputs, objective.sentence_order, machine.device)
     task = objective.task(inputs.model, streams, recipe.objective_choices())
     fills = Fills(out, inputs, objective.masked_language(inputs.model), recipe.decay_from)
     if run.is_first:

@@ -51,15 +51,15 @@ class Schedule:
         return self.warmup - 1e-9 <= progress <= 1.0 - self.decay + 1e-9
 
 
-def _as_text(given: object) -> object:
+def _path_to_text(given: object) -> object:
     return os.fspath(given) if isinstance(given, os.PathLike) else given
 
 
 # A pathlib path is as good as a string. A shell leaves ~ as it is behind a = or within quotes.
-PathText = Annotated[str, BeforeValidator(_as_text), AfterValidator(os.path.expanduser)]
+PathText = Annotated[str, BeforeValidator(_path_to_text), AfterValidator(os.path.expanduser)]
 
 
-def _known_optimizer(kind: str) -> str:
+def _check_optimizer(kind: str) -> str:
     if kind not in ("adamw", "muon") and not re.fullmatch(r"[\w.]+:\w+", kind):
         raise ValueError("expected 'adamw' or 'muon', or your own as module:Class")
     return kind
@@ -77,7 +77,7 @@ class OptimizerSettings(UserSettings):
     encoder with a new head, which wants a rate that would spoil the encoder.
     """
 
-    kind: Annotated[str, AfterValidator(_known_optimizer)] = "adamw"
+    kind: Annotated[str, AfterValidator(_check_optimizer)] = "adamw"
     learning_rate: float = Field(1e-4, gt=0, le=1)
     schedule: Literal["linear", "wsd"] = "linear"
     warmup: float = Field(10_000, ge=0)
@@ -246,7 +246,7 @@ def _is_as_typed(kind: type[BaseModel], key: str, value: object) -> bool:
     first, _, rest = key.partition(".")
     if first not in kind.model_fields:
         return False
-    types = _types(kind.model_fields[first].annotation)
+    types = _value_types(kind.model_fields[first].annotation)
     if rest:
         return any(
             isinstance(each, type) and issubclass(each, BaseModel) and _is_as_typed(each, rest, value)
@@ -263,10 +263,10 @@ def _is_as_typed(kind: type[BaseModel], key: str, value: object) -> bool:
     )
 
 
-def _types(annotation: Any) -> list[Any]:
+def _value_types(annotation: Any) -> list[Any]:
     """Those that a value may have, None left out."""
     if get_origin(annotation) is Annotated:
-        return _types(get_args(annotation)[0])
+        return _value_types(get_args(annotation)[0])
     if get_origin(annotation) in (Union, UnionType):
-        return [kind for each in get_args(annotation) for kind in _types(each)]
+        return [kind for each in get_args(annotation) for kind in _value_types(each)]
     return [] if annotation in (None, NoneType) else [annotation]

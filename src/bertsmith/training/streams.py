@@ -15,7 +15,9 @@ from bertsmith.training.recipe import Recipe
 _TRIED_BATCHES = 8
 
 
-def task_inputs(recipe: Recipe, inputs: Inputs, sentence_order: bool, device: torch.device) -> TaskInputs:
+def build_task_inputs(
+    recipe: Recipe, inputs: Inputs, sentence_order: bool, device: torch.device
+) -> TaskInputs:
     """What the loop computes on: a stream for each phase, and those that are measured on. Raises CorpusError
     where nothing would be masked.
     """

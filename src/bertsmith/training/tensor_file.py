@@ -1,10 +1,12 @@
-"""A safetensors file written past the system's cache, so that what computes beside it loses little.
+"""Writes a safetensors file past the system's page cache, so that training beside it is slowed down little.
 
-Through the cache every byte is copied into memory that the system has to find first, at up to 2.5 s of a core
-a gigabyte, and what training reads is pushed out. Tensors that lie in memory as in the file, as in what
-`room_for` gives, go to the disk from there, and a processor only sums them up; others are copied into a block
-first. The format (huggingface.co/docs/safetensors): the header's length in 8 bytes, the header as JSON, the
-tensors' bytes.
+A write through the cache copies every byte into memory that the system has to find first, which takes a core
+up to 2.5 s a gigabyte, and it evicts what training reads. Tensors that lie in memory in the file's order, as
+those of `allocate_like` do, go to the disk from where they are, and the processor only computes their
+checksum. Other tensors are copied into a block first.
+
+The format (huggingface.co/docs/safetensors) is the length of the header in 8 bytes, the header as JSON, and
+the bytes of the tensors.
 """
 
 import errno
@@ -25,8 +27,8 @@ from bertsmith.files import crc32
 
 Bytes = npt.NDArray[np.uint8]
 
-_BLOCK = 16 << 20  # bytes at a time
-SECTOR = 4096  # bytes: where a transfer without the cache begins and ends, in memory and in the file
+_BLOCK = 16 << 20  # bytes that are written at a time
+SECTOR = 4096  # bytes; transfers without the cache begin and end at multiples, in memory and in the file
 _UNCACHED = getattr(os, "O_DIRECT", 0)  # Linux's
 _NAMES = {
     torch.float64: "F64",
@@ -38,35 +40,37 @@ _NAMES = {
 }
 
 
-def room_for(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Memory for copies of these, one behind the other as in their file.
+def allocate_like(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Allocates uninitialised tensors of the same names, shapes and types, one behind the other as in a file.
 
-    For a GPU's apart, in memory that stays where it is (pinned), which its link fills at full speed: torch
-    rounds such up to a power of two, which would be far more than one model's.
+    If any tensor is on a GPU, each copy gets pinned memory of its own, which the link fills at full speed.
+    They aren't allocated as one, because torch rounds pinned memory up to a power of two.
     """
     if any(tensor.is_cuda for tensor in tensors.values()):
-        return {name: torch.empty_like(each, device="cpu", pin_memory=True) for name, each in tensors.items()}
+        return {
+            name: torch.empty_like(tensor, device="cpu", pin_memory=True) for name, tensor in tensors.items()
+        }
     memory = torch.empty(sum(tensor.nbytes for tensor in tensors.values()) + SECTOR, dtype=torch.uint8)
-    room, start = {}, -memory.data_ptr() % SECTOR
-    for name in _in_order(tensors):
+    copies, start = {}, -memory.data_ptr() % SECTOR
+    for name in _file_order(tensors):
         tensor = tensors[name]
         end = start + tensor.nbytes
-        room[name] = memory[start:end].view(tensor.dtype).view(tensor.shape)
+        copies[name] = memory[start:end].view(tensor.dtype).view(tensor.shape)
         start = end
-    return room
+    return copies
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
-    """Writes the file, which is on the disk then; returns its CRC-32 as hexadecimal digits.
+    """Writes the file, syncs it to the disk, and returns its CRC-32 as eight hexadecimal digits.
 
-    Raises OSError as the system does, KeyError for a type that no training state has.
+    Raises OSError as the system does, and KeyError for a type that no training state has.
     """
-    names = _in_order(tensors)
-    together = _as_one([tensors[name] for name in names])
+    names = _file_order(tensors)
+    contiguous = _view_as_one([tensors[name] for name in names])
     with _UncachedFile(path) as file:
-        file.write(_header([(name, tensors[name]) for name in names]))
-        if together is not None:
-            file.write_in_place(together)
+        file.write(_build_header([(name, tensors[name]) for name in names]))
+        if contiguous is not None:
+            file.write_in_place(contiguous)
         else:
             for name in names:
                 flat = tensors[name].detach().cpu().contiguous().reshape(-1)
@@ -74,13 +78,15 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
     return f"{file.crc32:08x}"
 
 
-def _in_order(tensors: Mapping[str, Tensor]) -> list[str]:
-    """Large values first, so that all are aligned."""
+def _file_order(tensors: Mapping[str, Tensor]) -> list[str]:
+    """The names by falling size of an element, so that every tensor is aligned, then by the alphabet."""
     return sorted(tensors, key=lambda name: (-tensors[name].itemsize, name))
 
 
-def _as_one(tensors: Sequence[Tensor]) -> Bytes | None:
-    """All of their bytes where they lie one behind the other from a sector's beginning, as in `room_for`."""
+def _view_as_one(tensors: Sequence[Tensor]) -> Bytes | None:
+    """Returns one view of all bytes if the tensors lie one behind the other from the start of a sector, as
+    those of `allocate_like` do, else None.
+    """
     filled = [tensor for tensor in tensors if tensor.nbytes]
     if not filled or filled[0].data_ptr() % SECTOR:
         return None
@@ -91,13 +97,13 @@ def _as_one(tensors: Sequence[Tensor]) -> Bytes | None:
         if tensor.is_cuda or not tensor.is_contiguous() or not is_next:
             return None
         end += tensor.nbytes
-    whole = torch.empty(0, dtype=torch.uint8).set_(memory, start - memory.data_ptr(), (end - start,), (1,))
-    found: Bytes = whole.numpy()
-    return found
+    view = torch.empty(0, dtype=torch.uint8).set_(memory, start - memory.data_ptr(), (end - start,), (1,))
+    content: Bytes = view.numpy()
+    return content
 
 
-def _header(tensors: list[tuple[str, Tensor]]) -> Bytes:
-    """The first two parts, in whole sectors."""
+def _build_header(tensors: list[tuple[str, Tensor]]) -> Bytes:
+    """The header's length and the header, padded with blanks to whole sectors."""
     entries, end = {}, 0
     for name, tensor in tensors:
         start, end = end, end + tensor.nbytes
@@ -112,8 +118,9 @@ def _header(tensors: list[tuple[str, Tensor]]) -> Bytes:
 
 
 class _UncachedFile:
-    """Bytes that go to the disk in whole sectors from memory that begins with a page; the last sector is cut
-    off where the bytes end. Through the cache after all where a file system wants it.
+    """A file that is written without the page cache: in whole sectors, from memory aligned to a page. At the
+    end it is truncated to the bytes that were written. Where the file system refuses such transfers, the
+    rest goes through the cache.
     """
 
     def __init__(self, path: Path) -> None:
@@ -124,24 +131,26 @@ class _UncachedFile:
 
     def __enter__(self) -> Self:
         self._file = self.path.open("wb", buffering=0)
-        self._set(_UNCACHED)
+        self._set_uncached(_UNCACHED)
         return self
 
     def write(self, content: Bytes) -> None:
-        """By way of the block."""
-        for part in _parts(content, _BLOCK - self._filled):
+        """Writes these bytes through the block."""
+        for part in _split_blocks(content, _BLOCK - self._filled):
             self._block[self._filled : self._filled + len(part)] = part
             self._filled += len(part)
             if self._filled == _BLOCK:
                 self._write_block()
 
     def write_in_place(self, content: Bytes) -> None:
-        """From where it is, after whole sectors."""
+        """Writes these bytes without a copy, but for the last part of a sector. What was written before has
+        to end with a sector, and `content` has to begin with one in memory.
+        """
         self._write_block()
-        whole = len(content) - len(content) % SECTOR
-        for part in _parts(content[:whole], _BLOCK):
+        sectors_end = len(content) - len(content) % SECTOR
+        for part in _split_blocks(content[:sectors_end], _BLOCK):
             self._write(part.data, len(part))
-        self.write(content[whole:])
+        self.write(content[sectors_end:])
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -157,25 +166,25 @@ class _UncachedFile:
         self._filled = 0
 
     def _write(self, sectors: memoryview, size: int) -> None:
-        """Of which so many bytes count."""
+        """Writes whole sectors, of which the first `size` bytes belong to the file."""
         self.crc32 = crc32(sectors[:size], self.crc32)
         self._size += size
         while sectors:
             try:
                 sectors = sectors[self._file.write(sectors) :]
             except OSError as error:
-                if error.errno != errno.EINVAL or not self._set(0):
+                if error.errno != errno.EINVAL or not self._set_uncached(0):
                     raise
 
-    def _set(self, uncached: int) -> bool:
-        """Whether that changed anything."""
+    def _set_uncached(self, flag: int) -> bool:
+        """Sets or clears O_DIRECT; returns whether that changed anything."""
         if not _UNCACHED:
             return False
-        import fcntl  # is where O_DIRECT is
+        import fcntl  # every system with O_DIRECT has it
 
         descriptor = self._file.fileno()
         before = fcntl.fcntl(descriptor, fcntl.F_GETFL)
-        after = before & ~_UNCACHED | uncached
+        after = before & ~_UNCACHED | flag
         try:
             fcntl.fcntl(descriptor, fcntl.F_SETFL, after)
         except OSError as error:
@@ -185,8 +194,8 @@ class _UncachedFile:
         return after != before
 
 
-def _parts(content: Bytes, first: int) -> Iterator[Bytes]:
-    """As many bytes, then a block at a time."""
+def _split_blocks(content: Bytes, first: int) -> Iterator[Bytes]:
+    """Splits `content` into a part of `first` bytes and blocks of the usual size."""
     yield content[:first]
     for start in range(first, len(content), _BLOCK):
         yield content[start : start + _BLOCK]

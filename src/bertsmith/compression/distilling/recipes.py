@@ -16,8 +16,8 @@ from bertsmith.training.finetune_recipe import (
     FinetuneOptimizer,
     FinetuneRecipe,
     TrainingFiles,
-    finetune_settings,
-    take_settings,
+    list_finetune_settings,
+    pop_settings,
 )
 from bertsmith.training.recipe import MaskingSettings
 from bertsmith.training.settings import (
@@ -167,14 +167,14 @@ def make_distil_recipe(values: dict[str, Any], overrides: list[str]) -> DistilRe
     values = dict(values)
     for change in overrides:
         override(values, change, DistilRecipe)
-    settings = take_settings(values, _COLUMNS, "distil")
+    settings = pop_settings(values, _COLUMNS, "distil")
     settings |= {name: values.pop(name) for name in _COLUMNS if name in values}
     known = [*DistilRecipe.model_fields, *_COLUMNS]
     for key in values:
         if key in ("evaluation", "checkpoint"):
             raise RecipeError(f"distil: {key}.* is for pre-training. Here evaluations=N is meant.")
         if key not in known:
-            meant = did_you_mean_setting(key, finetune_settings(DistilRecipe, *_COLUMNS))
+            meant = did_you_mean_setting(key, list_finetune_settings(DistilRecipe, *_COLUMNS))
             raise RecipeError(f"distil: unknown key {key!r}.{meant}")
     recipe = check(DistilRecipe, values | {"settings": settings}, "distil")
     if "-" in (*recipe.texts, *recipe.train, recipe.dev, recipe.test):

@@ -17,7 +17,7 @@ from bertsmith.tasks.evaluating.evaluation import Evaluation, standard_error
 from bertsmith.tasks.examples.held_out import folds_of
 from bertsmith.tasks.finetuning import EncodedExamples, encode_examples
 from bertsmith.tasks.task_model import outputs_of
-from bertsmith.training.finetuning.effort import pass_work
+from bertsmith.training.finetuning.effort import count_pass_work
 
 _FOLDS = 5
 
@@ -64,7 +64,7 @@ class CandidateJudge:
             error=error,
             parameters=cost.parameters,
             bytes=cost.bytes,
-            work=0.0 if is_static(folder) else pass_work(candidate.model.config, split.encoded),
+            work=0.0 if is_static(folder) else count_pass_work(candidate.model.config, split.encoded),
             milliseconds=1e3 * cost.seconds,
             milliseconds_alone=1e3 * cost.alone,
             share=costs.share,

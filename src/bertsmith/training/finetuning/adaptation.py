@@ -24,9 +24,9 @@ from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.files.jsonl import write_jsonl
 from bertsmith.text.tokens.value_tokenizers import ValueTokenizer
 from bertsmith.training.finetune_recipe import FLOP_A_MINUTE, FinetuneRecipe
-from bertsmith.training.finetuning.choosing import MethodScore, expected_gain, gain_of
+from bertsmith.training.finetuning.choosing import MethodScore, estimate_gain, measure_gain
 from bertsmith.training.finetuning.finetune_session import FinetuneSession
-from bertsmith.training.finetuning.methods import LINEAR, drawn
+from bertsmith.training.finetuning.methods import LINEAR, sample_texts
 from bertsmith.training.pretrain import pretrain
 from bertsmith.training.recipe import read_recipe
 from bertsmith.training.run import Run
@@ -69,17 +69,17 @@ def adapt(run: Run[FinetuneRecipe], recipe: FinetuneRecipe, bench: FinetuneSessi
     if bench.probe is None or len(bench.probe) < len(bench.train):  # not every row could judge
         return bench
     most = round(_TEXTS_A_MINUTE * min(recipe.minutes_to_choose(len(bench.train)), _LONG))
-    examples = [*drawn(bench.data.unlabelled, most), *bench.data.train]
+    examples = [*sample_texts(bench.data.unlabelled, most), *bench.data.train]
     texts = [text for example in examples for text in bench.task.texts(example)]
     length = _sequence_length(bench.source, longest)
     folder, path = run.out / "adapted", run.out / "adapted.json"
-    other = bench.begun_from(recipe, _pretrained(recipe, bench, texts, length, folder, run.console))
+    other = bench.begun_from(recipe, _pretrain_encoder(recipe, bench, texts, length, folder, run.console))
     if run.resume and path.exists():
         found = AdaptationGain(**read_json(path))
     else:
-        ours, theirs = (_judged(each) for each in (other, bench))
-        score, gain, error = gain_of(bench.task, ours, theirs, bench.train.examples)
-        found = AdaptationGain(gain, error, expected_gain(MethodScore(LINEAR, score, gain, error)) > 0)
+        ours, theirs = (_predict_by_folds(each) for each in (other, bench))
+        score, gain, error = measure_gain(bench.task, ours, theirs, bench.train.examples)
+        found = AdaptationGain(gain, error, estimate_gain(MethodScore(LINEAR, score, gain, error)) > 0)
         write_json(path, asdict(found))
     if run.console is not None:
         said = found.as_sentence(bench.task.main_metric, len(texts))
@@ -87,7 +87,7 @@ def adapt(run: Run[FinetuneRecipe], recipe: FinetuneRecipe, bench: FinetuneSessi
     return other if found.kept else bench
 
 
-def _judged(bench: FinetuneSession) -> list[Prediction]:
+def _predict_by_folds(bench: FinetuneSession) -> list[Prediction]:
     """What linear models of the features say of the rows that each hasn't learned from."""
     assert bench.folds is not None and bench.probe is not None and bench.linear is not None
     outputs = bench.probe.judge(bench.folds, bench.linear.strength)
@@ -99,7 +99,7 @@ def _sequence_length(source: Path, longest: int) -> int:
     return min(longest, max(_LENGTH, learned_row_length(source) or 0))
 
 
-def _pretrained(
+def _pretrain_encoder(
     recipe: FinetuneRecipe,
     bench: FinetuneSession,
     texts: Sequence[str],

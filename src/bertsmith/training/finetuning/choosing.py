@@ -125,7 +125,7 @@ class HeldOutOutputs(NamedTuple):
     seconds: float
 
 
-def choose(
+def race_methods(
     task: Task[Any],
     work: MethodWork,
     train: EncodedExamples,
@@ -147,7 +147,7 @@ def choose(
     race = _Race(task, work, train, folds, train_part, judged, on_fold)
     race.run()
     tried = [race.tried(method) for method in work.methods]
-    method = max(tried, key=expected_gain).method
+    method = max(tried, key=estimate_gain).method
     found = race.outputs[method]
     rows = np.array(sorted(found), np.int64)
     return MethodChoice(method, tuple(tried), rows, [found[row] for row in rows.tolist()], race.bound[method])
@@ -167,11 +167,11 @@ def choose_method(
     def train_part(method: str, rows: EncodedExamples) -> TaskModel:
         return session.learn(method, recipe, rows)
 
-    judged = _judge_frozen(session, recipe, work.methods) if session.knows_features else {}
-    return choose(session.task, work, session.train, session.folds, train_part, on_fold, judged)
+    judged = _predict_untrained(session, recipe, work.methods) if session.knows_features else {}
+    return race_methods(session.task, work, session.train, session.folds, train_part, on_fold, judged)
 
 
-def _judge_frozen(
+def _predict_untrained(
     session: FinetuneSession, recipe: FinetuneRecipe, methods: Sequence[str]
 ) -> dict[str, HeldOutOutputs]:
     """From the features that the start was learned from."""
@@ -241,7 +241,7 @@ class _Race:
             running = [each for each in running if each not in self._diverged]
             standing = {each: self.tried(each) for each in running}
             running = [each for each in running if not standing[each].is_hopeless]
-            running.sort(key=lambda each: -expected_gain(standing[each]))
+            running.sort(key=lambda each: -estimate_gain(standing[each]))
 
     def tried(self, method: str) -> MethodScore:
         """How it stands, beside the simplest on the rows that it was judged by itself."""
@@ -258,10 +258,10 @@ class _Race:
 
         ours = predictions(method)
         if method == self._first:
-            score = score_of(self._task, ours, judged.examples)
+            score = main_score(self._task, ours, judged.examples)
             self._standing[method] = MethodScore(method, score, rows=len(rows), seconds=seconds)
         else:
-            found = gain_of(self._task, ours, predictions(self._first), judged.examples)
+            found = measure_gain(self._task, ours, predictions(self._first), judged.examples)
             self._standing[method] = MethodScore(method, *found, len(rows), seconds)
         return self._standing[method]
 
@@ -290,7 +290,7 @@ class _Race:
         self.bound[method].clear()
 
 
-def expected_gain(tried: MethodScore) -> float:
+def estimate_gain(tried: MethodScore) -> float:
     """Over the simplest method, whose own is 0: the mean of the gain given what was measured, where gains are
     as usual beforehand (normal, both).
     """
@@ -300,7 +300,7 @@ def expected_gain(tried: MethodScore) -> float:
     return round((known * tried.gain + usual * _USUAL_GAIN) / (known + usual), 3)  # less is nothing
 
 
-def gain_of(
+def measure_gain(
     task: Task[Any], ours: Sequence[Prediction], theirs: Sequence[Prediction], examples: Sequence[Any]
 ) -> tuple[float, float, float]:
     """Our main metric, by how much it is above theirs, and the standard error of that, by the bootstrap over
@@ -313,19 +313,19 @@ def gain_of(
         rows = draw.integers(0, len(groups), len(groups))
         if len(groups) < len(examples):
             rows = np.concatenate([groups[number] for number in rows.tolist()])
-        pair = [_finite(score(rows)) for score in scorers]
+        pair = [_finite_or_lowest(score(rows)) for score in scorers]
         differences.append(pair[0] - pair[1])
-    reached = score_of(task, ours, examples)
-    return reached, reached - score_of(task, theirs, examples), float(np.std(differences))
+    reached = main_score(task, ours, examples)
+    return reached, reached - main_score(task, theirs, examples), float(np.std(differences))
 
 
-def score_of(task: Task[Any], predictions: Sequence[Prediction], examples: Sequence[Any]) -> float:
+def main_score(task: Task[Any], predictions: Sequence[Prediction], examples: Sequence[Any]) -> float:
     """The main metric; -1 where it is no number."""
     metrics: Metrics = task.metrics(predictions, examples)
-    return _finite(metrics[task.main_metric])
+    return _finite_or_lowest(metrics[task.main_metric])
 
 
-def _finite(score: float) -> float:
+def _finite_or_lowest(score: float) -> float:
     return score if math.isfinite(score) else -1.0
 
 
@@ -406,17 +406,17 @@ def read_choice(out: Path) -> MethodChoice | None:
     return MethodChoice(record["method"], tried, rows, [outputs[row] for row in rows.tolist()], bound)
 
 
-def not_tried(tried: MethodScore) -> str:
+def describe_untried(tried: MethodScore) -> str:
     """'not tried: it would take about 1:40; minutes=7 allows it'."""
     takes = f"it would take about {formatting.duration(tried.seconds)}; " if tried.seconds else ""
     return f"not tried: {takes}minutes={tried.minutes} allows it"
 
 
-def as_sentence(tried: MethodScore, metric: str) -> str:
+def describe_score(tried: MethodScore, metric: str) -> str:
     """'contrastive: accuracy 0.8410 (+0.0073 ± 0.0081) on 496 rows, 41 s'."""
     if tried.diverged is not None:
         return f"{tried.method}: diverged in fold {tried.diverged} and left out; try a lower learning rate"
     if tried.score is None:
-        return f"{tried.method}: {not_tried(tried)}"
+        return f"{tried.method}: {describe_untried(tried)}"
     gain = "" if tried.gain is None else f" ({tried.gain:+.4f} ± {tried.error:.4f})"
     return f"{tried.method}: {metric} {tried.score:.4f}{gain} on {tried.rows:,} rows, {tried.seconds:.0f} s"

@@ -28,7 +28,7 @@ from bertsmith.tasks.heads.classifier_head import ClassifierHead
 from bertsmith.tasks.heads.linear_start import LinearProbe, features_of
 from bertsmith.tasks.task import Outputs, Prediction
 from bertsmith.tasks.task_model import TaskModel
-from bertsmith.training.finetuning.choosing import gain_of, score_of
+from bertsmith.training.finetuning.choosing import main_score, measure_gain
 
 TEXT, COLUMNS, BOOSTED, BOTH = "text alone", "columns alone", "columns alone, gradient boosting", "both"
 THE_TEXT = "the text"  # beside the columns' names
@@ -101,10 +101,10 @@ def study_by_folds(
     task: TextTask, probe: LinearProbe, strength: float, train: EncodedExamples, folds: Ints, judge: str
 ) -> ColumnStudy:
     """Where the rows judge in turn, each by models of the other folds."""
-    rows = _some(len(train))
+    rows = _sample_rows(len(train))
     alone = {TEXT: probe.without(columns=True), COLUMNS: probe.without(text=True)}
     outputs = {name: each.judge(folds, each.best().strength) for name, each in alone.items()}
-    boosted = _boosted_by_folds(task, train, folds)
+    boosted = _boost_by_folds(task, train, folds)
     if boosted is not None:
         outputs[BOOSTED] = boosted
     learned, draw = list(probe.learned(folds, strength)), np.random.default_rng(0)
@@ -114,7 +114,7 @@ def study_by_folds(
         for held, weights in learned:
             features = probe.features(held)
             if place is not None:
-                features = _shuffled(features, place, draw)
+                features = _shuffle(features, place, draw)
             for row, each in zip(held.tolist(), probe.answers(weights, features).numpy(), strict=True):
                 found[row] = each
         return found
@@ -126,12 +126,12 @@ def study_by_folds(
 
     outputs[BOTH] = shuffled(None)
     some = {name: [each[row] for row in rows.tolist()] for name, each in outputs.items()}
-    places = _places(task, int(probe.features(rows[:1]).shape[1]))
+    places = _feature_slices(task, int(probe.features(rows[:1]).shape[1]))
     worths = {name: repeated(place) for name, place in places.items()}
-    return _study(task, train.some(rows), some, some[BOTH], worths, judge, "linear models of both")
+    return _build_study(task, train.some(rows), some, some[BOTH], worths, judge, "linear models of both")
 
 
-def study_on(
+def study_on_dev(
     task: TextTask,
     probe: LinearProbe,
     strength: float,
@@ -142,31 +142,31 @@ def study_on(
     judge: str,
 ) -> ColumnStudy:
     """Where other rows judge: `start` has the features that the probe has, `model` is the trained one."""
-    dev = dev.some(_some(len(dev)))
+    dev = dev.some(_sample_rows(len(dev)))
     features = torch.stack(features_of(start, dev.encoded))
     width = features.shape[1] - task.column_width
     text, columns = features.clone(), features.clone()
     text[:, width:], columns[:, :width] = 0, 0
     alone = {TEXT: (probe.without(columns=True), text), COLUMNS: (probe.without(text=True), columns)}
     outputs = {
-        name: _learned(each, each.best().strength, its_features)
+        name: _fit_and_predict(each, each.best().strength, its_features)
         for name, (each, its_features) in alone.items()
     }
     rounds = boosted_rounds(max(len(task.labels), 1), 1)
     if rounds:
-        outputs[BOOSTED] = list(_boosted(task, train, dev, rounds))
-    outputs[BOTH] = _learned(probe, strength, features)
+        outputs[BOOSTED] = list(_boost_columns(task, train, dev, rounds))
+    outputs[BOTH] = _fit_and_predict(probe, strength, features)
     final, draw = torch.stack(features_of(model, dev.encoded)), np.random.default_rng(0)
 
     def repeated(place: slice) -> Iterator[list[Outputs]]:
         for _ in range(_SHUFFLES):
-            yield _answers(model, _shuffled(final, place, draw))
+            yield _predict_from_features(model, _shuffle(final, place, draw))
 
-    worths = {name: repeated(place) for name, place in _places(task, features.shape[1]).items()}
-    return _study(task, dev, outputs, _answers(model, final), worths, judge, "the model")
+    worths = {name: repeated(place) for name, place in _feature_slices(task, features.shape[1]).items()}
+    return _build_study(task, dev, outputs, _predict_from_features(model, final), worths, judge, "the model")
 
 
-def _study(
+def _build_study(
     task: TextTask,
     judged: EncodedExamples,
     outputs: Mapping[str, Sequence[Outputs]],
@@ -188,33 +188,39 @@ def _study(
         evaluation = Evaluation(task.metrics(each, judged.examples), {}, each, judged)
         answers = task.error_analysis(each, judged.examples).answers
         error = standard_error(task, evaluation, answers)
-        reached.append(ColumnScore(name, score_of(task, each, judged.examples), error))
+        reached.append(ColumnScore(name, main_score(task, each, judged.examples), error))
     columns = max((each for each in reached if each.name in (COLUMNS, BOOSTED)), key=lambda each: each.score)
     usual = predictions(whole)
     assert task.columns is not None
     showed = {each.name: (each.kind, each.in_words()) for each in task.columns.columns}
     worths = [
-        Worth(name, *showed.get(name, ("", "")), *_loss(task, usual, map(predictions, each), judged.examples))
+        Worth(
+            name,
+            *showed.get(name, ("", "")),
+            *_measure_loss(task, usual, map(predictions, each), judged.examples),
+        )
         for name, each in shuffled.items()
     ]
     return ColumnStudy(
         judge,
         len(judged),
         tuple(reached),
-        _gain(task, said[BOTH], said[columns.name], judged.examples),
-        _gain(task, said[BOTH], said[TEXT], judged.examples),
+        _compare(task, said[BOTH], said[columns.name], judged.examples),
+        _compare(task, said[BOTH], said[TEXT], judged.examples),
         model,
         (worths[0], *sorted(worths[1:], key=lambda each: -each.loss)),
     )
 
 
-def _gain(task: TextTask, ours: list[Prediction], theirs: list[Prediction], examples: Sequence[Any]) -> Gain:
+def _compare(
+    task: TextTask, ours: list[Prediction], theirs: list[Prediction], examples: Sequence[Any]
+) -> Gain:
     """Where the metric is the mean of the scores of rows that stand alone, the error is that of the mean;
     else by bootstrap.
     """
     each = [_row_scores(task, said, examples) for said in (ours, theirs)]
     if each[0] is None or each[1] is None or len(examples) < 2 or names_groups(task):
-        _, gain, error = gain_of(task, ours, theirs, examples)
+        _, gain, error = measure_gain(task, ours, theirs, examples)
         return Gain(gain, error)
     differences = each[0] - each[1]
     return Gain(float(differences.mean()), float(differences.std(ddof=1) / np.sqrt(len(differences))))
@@ -223,11 +229,11 @@ def _gain(task: TextTask, ours: list[Prediction], theirs: list[Prediction], exam
 def _row_scores(task: TextTask, said: list[Prediction], examples: Sequence[Any]) -> Floats | None:
     """(E,) of which the metric is the mean; None where it isn't."""
     scores = np.array([answer.score for answer in task.error_analysis(said, examples).answers])
-    is_mean = len(scores) == len(examples) and np.isclose(scores.mean(), score_of(task, said, examples))
+    is_mean = len(scores) == len(examples) and np.isclose(scores.mean(), main_score(task, said, examples))
     return scores if is_mean else None
 
 
-def _loss(
+def _measure_loss(
     task: TextTask,
     usual: list[Prediction],
     shuffled: Iterator[list[Prediction]],
@@ -235,13 +241,13 @@ def _loss(
 ) -> tuple[float, float]:
     """The mean over shuffles, and its standard error: that of the rows, and what is left of the shuffles'."""
     first, *others = shuffled
-    found, reached = _gain(task, usual, first, examples), score_of(task, usual, examples)
-    losses = [found.gain, *(reached - score_of(task, said, examples) for said in others)]
+    found, reached = _compare(task, usual, first, examples), main_score(task, usual, examples)
+    losses = [found.gain, *(reached - main_score(task, said, examples) for said in others)]
     error = np.hypot(found.error, np.std(losses, ddof=1) / np.sqrt(len(losses)))
     return float(np.mean(losses)), float(error)
 
 
-def _places(task: TextTask, width: int) -> dict[str, slice]:
+def _feature_slices(task: TextTask, width: int) -> dict[str, slice]:
     """Where in all features the text is, and each column."""
     columns = task.columns
     assert isinstance(columns, FittedColumns)
@@ -252,13 +258,13 @@ def _places(task: TextTask, width: int) -> dict[str, slice]:
     return found
 
 
-def _shuffled(features: Tensor, place: slice, draw: np.random.Generator) -> Tensor:
+def _shuffle(features: Tensor, place: slice, draw: np.random.Generator) -> Tensor:
     found = features.clone()
     found[:, place] = features[torch.from_numpy(draw.permutation(len(features))), place]
     return found
 
 
-def _learned(probe: LinearProbe, strength: float, features: Tensor) -> list[Outputs]:
+def _fit_and_predict(probe: LinearProbe, strength: float, features: Tensor) -> list[Outputs]:
     """What is learned from all of the probe's rows says of other rows' features."""
     weights = probe.begin()
     probe.solve(weights, np.arange(len(probe)), strength)
@@ -266,14 +272,14 @@ def _learned(probe: LinearProbe, strength: float, features: Tensor) -> list[Outp
 
 
 @torch.no_grad()
-def _answers(model: TaskModel, features: Tensor) -> list[Outputs]:
+def _predict_from_features(model: TaskModel, features: Tensor) -> list[Outputs]:
     head = model.head
     assert isinstance(head, ClassifierHead)
     weight, bias = head.out.weight.float().cpu(), head.out.bias.float().cpu()
     return list(head.in_units(features @ weight.T + bias).numpy())
 
 
-def _boosted_by_folds(task: TextTask, train: EncodedExamples, folds: Ints) -> list[Outputs] | None:
+def _boost_by_folds(task: TextTask, train: EncodedExamples, folds: Ints) -> list[Outputs] | None:
     numbers = sorted(set(folds.tolist()))
     rounds = boosted_rounds(max(len(task.labels), 1), len(numbers))
     if not rounds:
@@ -282,12 +288,14 @@ def _boosted_by_folds(task: TextTask, train: EncodedExamples, folds: Ints) -> li
     for fold in numbers:
         held = np.flatnonzero(folds == fold)
         others = train.some(np.flatnonzero(folds != fold))
-        for row, each in zip(held.tolist(), _boosted(task, others, train.some(held), rounds), strict=True):
+        for row, each in zip(
+            held.tolist(), _boost_columns(task, others, train.some(held), rounds), strict=True
+        ):
             found[row] = each
     return found
 
 
-def _boosted(task: TextTask, train: EncodedExamples, dev: EncodedExamples, rounds: int) -> Float32s:
+def _boost_columns(task: TextTask, train: EncodedExamples, dev: EncodedExamples, rounds: int) -> Float32s:
     """(E, C) of dev, in the shape and the unit of a head's outputs."""
     learned, asked = _column_features(train), _column_features(dev)
     gold = [each.target for each in train.encoded]
@@ -303,7 +311,7 @@ def _column_features(examples: EncodedExamples) -> Float32s:
     return np.stack([each.columns for each in examples.encoded if each.columns is not None])
 
 
-def _some(count: int) -> Ints:
+def _sample_rows(count: int) -> Ints:
     if count <= _MOST_ROWS:
         return np.arange(count)
     return np.sort(np.random.default_rng(0).choice(count, _MOST_ROWS, replace=False))

@@ -26,9 +26,9 @@ from bertsmith.training.finetuning.methods import (
     FULL,
     LINEAR,
     UNTRAINED,
-    compared_methods,
+    apply_method,
+    list_compared_methods,
     named_method,
-    recipe_of,
     start_model,
     suits_folds,
 )
@@ -37,35 +37,35 @@ from bertsmith.training.machine import Machine
 _MOST_TOKENS, _TRIALS, _LONG = 512, 2, 1.0  # of a step that is tried, steps, seconds of one
 
 
-def uncompared_method(session: FinetuneSession, recipe: FinetuneRecipe) -> str:
+def default_method(session: FinetuneSession, recipe: FinetuneRecipe) -> str:
     """The one that is named; else `full`, unless rows that aren't few are to get no work at all."""
     named = named_method(recipe)
     if named != AUTO:
         return named
-    return LINEAR if recipe.minutes == 0 and _has_limit(session, recipe) else FULL
+    return LINEAR if recipe.minutes == 0 and _is_limited(session, recipe) else FULL
 
 
-def completed_recipe(session: FinetuneSession, method: str, recipe: FinetuneRecipe) -> FinetuneRecipe:
+def complete_recipe(session: FinetuneSession, method: str, recipe: FinetuneRecipe) -> FinetuneRecipe:
     """What the method trains by on all rows."""
-    usual = usual_recipe(session, method, recipe)
-    if method != FULL or "epochs" in recipe.model_fields_set or not _has_limit(session, recipe):
+    usual = unlimited_recipe(session, method, recipe)
+    if method != FULL or "epochs" in recipe.model_fields_set or not _is_limited(session, recipe):
         return usual
     rows = len(session.train) + len(session.dev)
-    work = epoch_work(session.config, session.train.encoded, usual)
+    work = count_epoch_work(session.config, session.train.encoded, usual)
     return usual.model_copy(update={"epochs": recipe.epochs_on_many(usual.epochs, rows, work)})
 
 
-def usual_recipe(session: FinetuneSession, method: str, recipe: FinetuneRecipe) -> FinetuneRecipe:
+def unlimited_recipe(session: FinetuneSession, method: str, recipe: FinetuneRecipe) -> FinetuneRecipe:
     """The same, whatever work its epochs are."""
-    return _by_method(session.config, method, recipe, session.steps_per_epoch(recipe))
+    return _apply_method(session.config, method, recipe, session.steps_per_epoch(recipe))
 
 
-def _by_method(config: BertConfig, method: str, recipe: FinetuneRecipe, steps: int) -> FinetuneRecipe:
+def _apply_method(config: BertConfig, method: str, recipe: FinetuneRecipe, steps: int) -> FinetuneRecipe:
     layers = config.num_hidden_layers
-    return recipe_of(method, recipe, layers).completed(config.hidden_size, layers, steps)
+    return apply_method(method, recipe, layers).completed(config.hidden_size, layers, steps)
 
 
-def _has_limit(session: FinetuneSession, recipe: FinetuneRecipe) -> bool:
+def _is_limited(session: FinetuneSession, recipe: FinetuneRecipe) -> bool:
     """Whether methods would have been compared, within their work, if only the rows were fewer."""
     rows = len(session.train) + len(session.dev)
     compares = session.folds is None and named_method(recipe) == AUTO and LINEAR in session.methods
@@ -75,54 +75,56 @@ def _has_limit(session: FinetuneSession, recipe: FinetuneRecipe) -> bool:
 # -- work ----------------------------------------------------------------------------------------------
 
 
-def compared_work(session: FinetuneSession, recipe: FinetuneRecipe) -> MethodWork:
+def plan_comparison(session: FinetuneSession, recipe: FinetuneRecipe) -> MethodWork:
     """Of the methods that are compared, and how much there may be."""
     assert session.folds is not None
     numbers, rows = sorted(set(session.folds.tolist())), len(session.train)
     parts = [session.train.some(np.flatnonzero(session.folds != number)) for number in numbers]
     folds, final = dict[str, list[float]](), dict[str, float]()
-    for method in compared_methods(recipe, session.methods):
+    for method in list_compared_methods(recipe, session.methods):
         known = method in UNTRAINED and session.knows_features
-        folds[method] = [0.0 if known else training_work(session, method, recipe, part) for part in parts]
-        final[method] = 0.0 if method in UNTRAINED else training_work(session, method, recipe)
+        folds[method] = [
+            0.0 if known else count_training_work(session, method, recipe, part) for part in parts
+        ]
+        final[method] = 0.0 if method in UNTRAINED else count_training_work(session, method, recipe)
     budget, look = (
         FLOP_A_MINUTE * minutes for minutes in (recipe.minutes_to_choose(rows), recipe.minutes_to_look(rows))
     )
     return MethodWork(folds, final, budget, look)
 
 
-def training_work(
+def count_training_work(
     session: FinetuneSession, method: str, recipe: FinetuneRecipe, rows: EncodedExamples | None = None
 ) -> float:
     """FLOP of what the method learns by from these rows, all by default."""
     rows = rows or session.train
-    once = pass_work(session.config, rows.encoded)  # for what the head begins or ends with
+    once = count_pass_work(session.config, rows.encoded)  # for what the head begins or ends with
     if method in UNTRAINED:
         return once
     teaching = session.teaching(method)
     task, taught = (session.task, rows) if teaching is None else (teaching, teaching.examples(rows))
     steps = steps_of_epoch(task, taught, recipe.batch_size)
-    trained = _by_method(session.config, method, recipe, steps)
-    return once + trained.epochs * epoch_work(session.config, taught.encoded, trained)
+    trained = _apply_method(session.config, method, recipe, steps)
+    return once + trained.epochs * count_epoch_work(session.config, taught.encoded, trained)
 
 
-def pass_work(config: BertConfig, encoded: Sequence[EncodedExample]) -> float:
+def count_pass_work(config: BertConfig, encoded: Sequence[EncodedExample]) -> float:
     """Of one forward pass over the examples."""
     windows = [window for each in encoded for window in each.windows]
     lengths = np.array([len(window.token_ids) for window in windows], np.int64)
     return encoder_flops(config, lengths, sum(len(window.rows) for window in windows))
 
 
-def epoch_work(config: BertConfig, encoded: Sequence[EncodedExample], recipe: FinetuneRecipe) -> float:
+def count_epoch_work(config: BertConfig, encoded: Sequence[EncodedExample], recipe: FinetuneRecipe) -> float:
     """Of one forward and backward pass over the examples, which costs twice the forward pass where all is
     trained: half of that for gradients of weights, none of which are frozen layers' or those beside LoRA.
     """
     layers = config.num_hidden_layers
     backward = 1.0 if recipe.lora.rank else 2 * (1 - min(recipe.freeze_layers / layers, 1))
-    return (1 + backward) * pass_work(config, encoded)
+    return (1 + backward) * count_pass_work(config, encoded)
 
 
-def training_speed(session: FinetuneSession, recipe: FinetuneRecipe) -> float:
+def measure_training_speed(session: FinetuneSession, recipe: FinetuneRecipe) -> float:
     """FLOP that this machine trains by in a second, as busy as it is now, from some steps of a few examples:
     to tell people of the time, and for nothing else. torch's random state stays as it is.
     """
@@ -133,14 +135,14 @@ def training_speed(session: FinetuneSession, recipe: FinetuneRecipe) -> float:
     model.train()
     devices = [machine.device] if machine.device.type == "cuda" else []
     with torch.random.fork_rng(devices):
-        seconds = _seconds_of_step(model, some, machine)  # which warms up
+        seconds = _time_step(model, some, machine)  # which warms up
         if seconds < _LONG:
-            seconds = min(_seconds_of_step(model, some, machine) for _ in range(_TRIALS))
-    return epoch_work(model.config, some, recipe) / seconds
+            seconds = min(_time_step(model, some, machine) for _ in range(_TRIALS))
+    return count_epoch_work(model.config, some, recipe) / seconds
 
 
 @fast_products()
-def _seconds_of_step(model: TaskModel, some: Sequence[EncodedExample], machine: Machine) -> float:
+def _time_step(model: TaskModel, some: Sequence[EncodedExample], machine: Machine) -> float:
     begun = time.perf_counter()
     batch = PackedBatch.of(pack_examples(some, range(len(some))), machine.device)
     with machine.autocast():

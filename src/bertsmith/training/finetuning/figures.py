@@ -19,7 +19,7 @@ from bertsmith.reporting.tables import MOST_ROWS, Table
 from bertsmith.tasks.evaluating.error_analysis import ConfusionMatrix, ErrorAnalysis, ScoredPrediction
 from bertsmith.tasks.evaluating.evaluation import THE_MODEL, Evaluation, groups_of, score_of
 from bertsmith.tasks.task import Metrics, Task
-from bertsmith.training.finetuning.choosing import MethodScore, not_tried
+from bertsmith.training.finetuning.choosing import MethodScore, describe_untried
 from bertsmith.training.finetuning.column_study import ColumnStudy
 from bertsmith.training.finetuning.results import Results
 
@@ -68,7 +68,7 @@ def metric_name(name: str) -> str:
     return " ".join(_WORDS.get(word, word) for word in name.split("_"))
 
 
-def figure(name: str, value: float, error: float | None = None) -> str:
+def format_figure(name: str, value: float, error: float | None = None) -> str:
     """A metric for people: shares as percentages, correlations as they are, each with its standard error."""
     share = bool(_SHARES.search(name))
     factor, decimals, unit = (100, 1, " %") if share else (1, 3, "")
@@ -84,17 +84,17 @@ def headline(results: Results) -> list[tuple[str, str]]:
     tiles = [
         (
             f"{metric_name(metric)} on {name}, ± standard error",
-            figure(metric, evaluation.model[metric], results.standard_errors[name]),
+            format_figure(metric, evaluation.model[metric], results.standard_errors[name]),
         )
         for name, evaluation in results.evaluations.items()
     ]
     tiles += [
-        (f"{name}, on {results.judge}", figure(metric, score))
+        (f"{name}, on {results.judge}", format_figure(metric, score))
         for name, score in baselines_to_beat(results).items()
     ]
     if len(results.restarts) > 1:
         summary = results.summary()
-        spread = figure(metric, summary["mean"], summary["spread"])
+        spread = format_figure(metric, summary["mean"], summary["spread"])
         tiles.append((f"mean of {len(results.restarts)} restarts on dev, ± spread", spread))
     if "ece_after" in results.figures:
         tiles.append(
@@ -126,13 +126,13 @@ def evaluation_table(name: str, evaluation: Evaluation, metric: str, error: floa
 
     best = evaluation.best(metric)
     rows = [
-        row(marked(title, best), figures, error if title == THE_MODEL else None)
+        row(mark_best(title, best), figures, error if title == THE_MODEL else None)
         for title, figures in evaluation.by_name.items()
     ]
     return Table(f"{name}: {evaluation.rows:,} rows", ["", *map(metric_name, names)], rows)
 
 
-def marked(name: str, best: str) -> str:
+def mark_best(name: str, best: str) -> str:
     """The best row of a comparison, told also where there is no colour."""
     return f"{name} (best)" if name == best else name
 
@@ -153,15 +153,15 @@ def restart_table(results: Results) -> Table:
     return Table("", ["Restart", "Seed", f"Best {metric} on dev", "At step", "Time"], rows)
 
 
-def tried_table(results: Results) -> Table:
+def method_table(results: Results) -> Table:
     """A row for each method that cross-validation compared."""
     metric = results.task.main_metric
     rows = [
         [
             f"{each.method} (chosen)" if each.method == results.method else each.method,
-            formatting.UNKNOWN if each.score is None else figure(metric, each.score),
-            formatting.UNKNOWN if each.gain is None else figure(metric, each.gain, each.error),
-            _rows_judged(each),
+            formatting.UNKNOWN if each.score is None else format_figure(metric, each.score),
+            formatting.UNKNOWN if each.gain is None else format_figure(metric, each.gain, each.error),
+            _format_rows_judged(each),
             formatting.UNKNOWN if each.minutes else formatting.duration(each.seconds),
         ]
         for each in results.tried
@@ -169,10 +169,10 @@ def tried_table(results: Results) -> Table:
     return Table("", ["Method", metric_name(metric), "Gain over the first", "Rows judged", "Time"], rows)
 
 
-def _rows_judged(tried: MethodScore) -> str:
+def _format_rows_judged(tried: MethodScore) -> str:
     if tried.diverged is not None:
         return f"diverged in fold {tried.diverged}: left out"
-    return f"{tried.rows:,}" if tried.score is not None else not_tried(tried)
+    return f"{tried.rows:,}" if tried.score is not None else describe_untried(tried)
 
 
 def column_tables(study: ColumnStudy, metric: str) -> list[Table]:
@@ -180,10 +180,13 @@ def column_tables(study: ColumnStudy, metric: str) -> list[Table]:
     name, reached = metric_name(metric), []
     for each in study.reached:
         ends = each.interval
-        interval = formatting.UNKNOWN if ends is None else " to ".join(figure(metric, end) for end in ends)
-        reached.append([each.name, figure(metric, each.score), interval])
+        interval = (
+            formatting.UNKNOWN if ends is None else " to ".join(format_figure(metric, end) for end in ends)
+        )
+        reached.append([each.name, format_figure(metric, each.score), interval])
     worths = [
-        [each.name, each.kind, each.showed, figure(metric, each.loss, each.error)] for each in study.worths
+        [each.name, each.kind, each.showed, format_figure(metric, each.loss, each.error)]
+        for each in study.worths
     ]
     return [
         Table(f"{study.judge}: {study.rows:,} rows", ["Linear model of", name, "95 % interval"], reached),

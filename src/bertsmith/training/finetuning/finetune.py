@@ -28,19 +28,19 @@ from bertsmith.training.finetune_recipe import (
 from bertsmith.training.finetuning.adaptation import adapt
 from bertsmith.training.finetuning.choosing import (
     MethodChoice,
-    as_sentence,
     choose_method,
+    describe_score,
     read_choice,
     write_choice,
 )
 from bertsmith.training.finetuning.effort import (
-    compared_work,
-    completed_recipe,
-    pass_work,
-    training_speed,
-    training_work,
-    uncompared_method,
-    usual_recipe,
+    complete_recipe,
+    count_pass_work,
+    count_training_work,
+    default_method,
+    measure_training_speed,
+    plan_comparison,
+    unlimited_recipe,
 )
 from bertsmith.training.finetuning.finetune_session import FinetuneSession
 from bertsmith.training.finetuning.measuring import measure, save_model
@@ -51,12 +51,12 @@ from bertsmith.training.finetuning.methods import (
 from bertsmith.training.finetuning.report import write_finetune_report
 from bertsmith.training.finetuning.restarts import (
     Restart,
+    best_restart_index,
     keep_best_only,
-    leading,
     restart_folder,
-    train_once,
+    train_restart,
 )
-from bertsmith.training.finetuning.results import Results, data_hashes, write_results
+from bertsmith.training.finetuning.results import Results, hash_data, write_results
 from bertsmith.training.machine import wait
 from bertsmith.training.run import Run
 from bertsmith.training.run_folder import (
@@ -125,13 +125,13 @@ def _run(run: Run[FinetuneRecipe], given: FinetuneRecipe) -> FinetuneResult:
     keep_memory()
     recipe, out, machine, first = run.recipe, run.out, run.machine, run.is_first
     given = given.model_copy(update={"method": recipe.method})  # the one that the run has settled on
-    with _telling(run.console, "Reading what the head begins with") as progress:
+    with _show_progress(run.console, "Reading what the head begins with") as progress:
         bench = FinetuneSession.open(given, machine, folds=machine.ranks.count == 1, progress=progress)
     steps = bench.steps_per_epoch(recipe)
-    method = uncompared_method(bench, recipe)
-    trained = completed_recipe(bench, method, recipe)
+    method = default_method(bench, recipe)
+    trained = complete_recipe(bench, method, recipe)
     trained.resolved(steps, recipe.seed)  # refuses, before anything is written
-    hashes = data_hashes(recipe)
+    hashes = hash_data(recipe)
     require_same_data(out, hashes)
     run.begin(trained, hashes, given.given)
     if recipe.unlabelled is not None:
@@ -140,22 +140,22 @@ def _run(run: Run[FinetuneRecipe], given: FinetuneRecipe) -> FinetuneResult:
     if choice is not None:
         method = choice.method
         if recipe.method == AUTO:  # until now the folder had what full training would have
-            trained = completed_recipe(bench, method, given).model_copy(update={"method": method})
+            trained = complete_recipe(bench, method, given).model_copy(update={"method": method})
             write_recipe(trained, out)
     elif method not in UNTRAINED and not run.resume and run.console is not None:
-        _say_length(run.console, trained, usual_recipe(bench, method, given), bench, method)
+        _announce_duration(run.console, trained, unlimited_recipe(bench, method, given), bench, method)
     restarts: list[Restart] = []
     for number in range(trained.restarts if method not in UNTRAINED else 1):
         settings = trained.resolved(steps, trained.seed + number)
-        restarts.append(train_once(run, trained, settings, bench, method, choice))
+        restarts.append(train_restart(run, trained, settings, bench, method, choice))
         # Until here a rank may still read the checkpoint that is now removed; after it all read the best
         # weights, which the first one alone wrote, maybe a moment ago.
         wait()
         if first:
             keep_best_only(out, restarts)
     adapter = out / "adapter" if trained.lora.rank and first and method not in UNTRAINED else None
-    model = bench.finish(trained, restart_folder(out, leading(restarts) + 1), adapter, method)
-    with _telling(run.console, "Evaluating") as progress:
+    model = bench.finish(trained, restart_folder(out, best_restart_index(restarts) + 1), adapter, method)
+    with _show_progress(run.console, "Evaluating") as progress:
         results = measure(bench, given, model, restarts, choice, method, progress)
     if first:
         save_model(bench, out / "model", model, trained, results, method=method, judged_by=results.judge)
@@ -171,7 +171,7 @@ def _run(run: Run[FinetuneRecipe], given: FinetuneRecipe) -> FinetuneResult:
 
 
 @contextmanager
-def _telling(console: Console | None, what: str) -> Iterator[Progress]:
+def _show_progress(console: Console | None, what: str) -> Iterator[Progress]:
     """How far a pass over the rows is: minutes, where there are many. A line every ten seconds, or one that
     changes in a terminal.
     """
@@ -198,8 +198,8 @@ def _choose(run: Run[FinetuneRecipe], recipe: FinetuneRecipe, bench: FinetuneSes
         return made
     shown, work, speed = (
         run.console or Console(quiet=True),
-        compared_work(bench, recipe),
-        training_speed(bench, recipe),
+        plan_comparison(bench, recipe),
+        measure_training_speed(bench, recipe),
     )
     untried, minutes = work.out_of_reach(), math.ceil(work.of_all() / FLOP_A_MINUTE)
     seconds = {method: work.whole(method) / speed for method in work.methods if work.whole(method)}
@@ -209,7 +209,7 @@ def _choose(run: Run[FinetuneRecipe], recipe: FinetuneRecipe, bench: FinetuneSes
             f"{name} {formatting.duration(of)}{' (not tried)' if name in untried else ''}"
             for name, of in seconds.items()
         )
-        _say(shown, f"About the time, by {counted} folds and then on all rows: {', '.join(lengths)}.")
+        _print_line(shown, f"About the time, by {counted} folds and then on all rows: {', '.join(lengths)}.")
     with shown.status("") as status:
 
         def tell(method: str, number: int) -> None:
@@ -222,28 +222,28 @@ def _choose(run: Run[FinetuneRecipe], recipe: FinetuneRecipe, bench: FinetuneSes
     )
     choice = replace(choice, tried=tuple(tried))
     for each in choice.tried:
-        _say(shown, as_sentence(each, bench.task.main_metric))
+        _print_line(shown, describe_score(each, bench.task.main_metric))
     write_choice(run.out, choice)
     return choice
 
 
-def _say_length(
+def _announce_duration(
     console: Console, trained: FinetuneRecipe, usual: FinetuneRecipe, bench: FinetuneSession, method: str
 ) -> None:
     """How long the training takes about, before it begins; and what was cut short, if it was."""
-    speed = training_speed(bench, trained)
+    speed = measure_training_speed(bench, trained)
 
     def about(recipe: FinetuneRecipe) -> str:
-        evaluations = pass_work(bench.config, bench.dev.encoded) * recipe.epochs * recipe.evaluations
-        work = recipe.restarts * (training_work(bench, method, recipe) + evaluations)
+        evaluations = count_pass_work(bench.config, bench.dev.encoded) * recipe.epochs * recipe.evaluations
+        work = recipe.restarts * (count_training_work(bench, method, recipe) + evaluations)
         rows = f"{recipe.epochs:g} epochs of {len(bench.train):,} rows"
         return f"{rows} take about {formatting.duration(work / speed)}"
 
-    _say(console, f"{about(trained)}.")
+    _print_line(console, f"{about(trained)}.")
     if trained.epochs < usual.epochs:
-        minutes = math.ceil(training_work(bench, method, usual) / FLOP_A_MINUTE)
-        _say(console, f"The usual {about(usual)}: minutes={minutes} allows them.")
+        minutes = math.ceil(count_training_work(bench, method, usual) / FLOP_A_MINUTE)
+        _print_line(console, f"The usual {about(usual)}: minutes={minutes} allows them.")
 
 
-def _say(console: Console, sentence: str) -> None:
+def _print_line(console: Console, sentence: str) -> None:
     console.print(sentence, markup=False, highlight=False, soft_wrap=True)

@@ -27,7 +27,7 @@ from bertsmith.tasks.task import Task
 from bertsmith.tasks.task_model import TaskModel
 from bertsmith.tasks.teaching import AuxiliaryTask, ClassContrast, Cloze
 from bertsmith.text.tokens.tokenizer import Tokenizer
-from bertsmith.training.finetune_recipe import FinetuneRecipe, task_of
+from bertsmith.training.finetune_recipe import FinetuneRecipe, make_task
 from bertsmith.training.finetuning.labelled_data import (
     LabelledData,
 )
@@ -41,18 +41,18 @@ from bertsmith.training.finetuning.methods import (
     TRAINED,
     UNTRAINED,
     SelfTraining,
-    drawn,
-    merge,
-    notes_on_vectors,
-    possible_methods,
-    recipe_of,
+    apply_method,
+    list_possible_methods,
+    merge_and_bind,
     require_folds_suit,
     require_possible,
     require_trained,
+    sample_texts,
     start_model,
     suits_folds,
+    vector_notes,
 )
-from bertsmith.training.finetuning.task_run import Best, train_silently
+from bertsmith.training.finetuning.task_run import BestWeights, train_silently
 from bertsmith.training.machine import Machine
 from bertsmith.training.resources import require_room_to_save
 
@@ -102,7 +102,7 @@ class FinetuneSession:
         """Reads, checks and encodes: refuses what can't be trained before anything is written. `folds`: few
         rows may judge in turn. `progress` hears of the pass over the rows that the head begins with.
         """
-        task = task_of(recipe)
+        task = make_task(recipe)
         require_folds_suit(recipe, task, machine.ranks.count)
         data = LabelledData.read(task, recipe, folds=folds and suits_folds(task, recipe))
         source = locate_model(recipe.model).folder  # which may have to be fetched
@@ -129,14 +129,14 @@ class FinetuneSession:
         tokenizer = load_own_tokenizer(source, start.model.config)
         train, dev = (encode_examples(task, examples, tokenizer) for examples in (data.train, data.dev))
         test = None if data.test is None else encode_examples(task, data.test, tokenizer)
-        data = replace(data, warnings=(*start.notes, *notes_on_vectors(task, source), *data.warnings))
+        data = replace(data, warnings=(*start.notes, *vector_notes(task, source), *data.warnings))
         config = start.model.config
         probe = None
         if not recipe.reinit_layers:  # else there is nothing that the head could begin with
             model = start_model(recipe, task, source).model.to(machine.device)
             probe = LinearProbe.of(task, model, train, progress=progress)
         linear = None if probe is None else probe.best()
-        methods = possible_methods(
+        methods = list_possible_methods(
             *(task, recipe, source, tokenizer, start.model),
             linear=linear is not None,
             unlabelled=bool(data.unlabelled),
@@ -157,7 +157,7 @@ class FinetuneSession:
         parts = data.folds(count, recipe.seed) if count else None
         self_training, asked = None, recipe.method in (*([AUTO] if count else []), SELF_TRAINING)
         if asked and SELF_TRAINING in methods and probe is not None and linear is not None:
-            texts = encode_examples(task, drawn(data.unlabelled), tokenizer)
+            texts = encode_examples(task, sample_texts(data.unlabelled), tokenizer)
             self_training = SelfTraining.of(probe, linear.strength, start.model.to(machine.device), texts)
         if data.unlabelled and not count and recipe.method != SELF_TRAINING:
             data = replace(data, warnings=(*data.warnings, _UNUSED))
@@ -199,7 +199,7 @@ class FinetuneSession:
 
     def learn(self, method: str, recipe: FinetuneRecipe, rows: EncodedExamples) -> TaskModel:
         """A model of these rows alone, by its last weights; the same for the same rows and seed."""
-        recipe = recipe_of(method, recipe, self.layers)
+        recipe = apply_method(method, recipe, self.layers)
         model = start_model(recipe, self.task, self.source).model.to(self.machine.device)
         head, teaching = model.head, self.teaching(method)
         if teaching is not None:
@@ -213,7 +213,7 @@ class FinetuneSession:
         if method in TRAINED:
             train_silently(self.task, model, recipe, rows, self.machine)
         model.head.finish()
-        merge(self.task, model)
+        merge_and_bind(self.task, model)
         return model
 
     def _linear(self, method: str, model: TaskModel, rows: EncodedExamples) -> LinearStart | None:
@@ -241,7 +241,7 @@ class FinetuneSession:
         if teaching is not None:
             model.head = teaching.head(model.config)
         if method not in UNTRAINED:
-            Best(run / "best", self.task.main_metric).restore(model)
+            BestWeights(run / "best", self.task.main_metric).restore(model)
         model.head = head
         if method not in TRAINED:
             linear = self._linear(method, model.to(self.machine.device), self.train)
@@ -252,5 +252,5 @@ class FinetuneSession:
             as_named = self.source == locate_model(recipe.model).folder
             base = recipe.model if as_named else str(self.source)
             save_task_adapter(adapter, model, base)
-        merge(self.task, model)
+        merge_and_bind(self.task, model)
         return model.to(self.machine.device)

@@ -16,11 +16,11 @@ from bertsmith.tasks.task_model import TaskModel, outputs_of
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.finetune_recipe import FinetuneRecipe
 from bertsmith.training.finetuning.choosing import MethodChoice, choose_method
-from bertsmith.training.finetuning.effort import compared_work, completed_recipe, uncompared_method
+from bertsmith.training.finetuning.effort import complete_recipe, default_method, plan_comparison
 from bertsmith.training.finetuning.finetune_session import FinetuneSession
 from bertsmith.training.finetuning.labelled_data import LabelledData
-from bertsmith.training.finetuning.methods import AUTO, LINEAR, TRAINED, merge, named_method
-from bertsmith.training.finetuning.task_run import Silent, TaskRun
+from bertsmith.training.finetuning.methods import AUTO, LINEAR, TRAINED, merge_and_bind, named_method
+from bertsmith.training.finetuning.task_run import SilentObserver, TaskRun
 from bertsmith.training.machine import plain_machine
 
 
@@ -64,13 +64,13 @@ def finetune_examples(
     with torch.random.fork_rng(devices):
         data = LabelledData(task, list(train), list(dev))
         bench = FinetuneSession.prepare(recipe, source, data, machine)
-        named, method, choice = named_method(recipe), uncompared_method(bench, recipe), None
+        named, method, choice = named_method(recipe), default_method(bench, recipe), None
         if bench.folds is not None and (named in (AUTO, LINEAR) or recipe.folds is not None):
-            choice = choose_method(bench, recipe, compared_work(bench, recipe))
+            choice = choose_method(bench, recipe, plan_comparison(bench, recipe))
             method = choice.method
-        trained = completed_recipe(bench, method, recipe)
+        trained = complete_recipe(bench, method, recipe)
         if method in TRAINED and dev:
-            model = _best_on_dev(bench, trained)
+            model = _train_with_dev(bench, trained)
         else:
             model = bench.learn(method, trained, bench.train)
     if choice is not None:
@@ -82,16 +82,25 @@ def finetune_examples(
     return TrainedModel(model.cpu().eval(), bench.tokenizer, chosen, choice)
 
 
-def _best_on_dev(bench: FinetuneSession, recipe: FinetuneRecipe) -> TaskModel:
+def _train_with_dev(bench: FinetuneSession, recipe: FinetuneRecipe) -> TaskModel:
     settings = recipe.resolved(bench.steps_per_epoch(recipe), recipe.seed)
     model = bench.start(recipe, recipe.seed)
     with TemporaryDirectory() as folder:
         run = TaskRun(
-            *(bench.task, model, bench.train, bench.dev, settings, bench.machine, Path(folder), Silent()),
+            *(
+                bench.task,
+                model,
+                bench.train,
+                bench.dev,
+                settings,
+                bench.machine,
+                Path(folder),
+                SilentObserver(),
+            ),
             measure_first=LINEAR in bench.methods,
         )
         run.run()
         run.best.restore(model)
     model.head.finish()
-    merge(bench.task, model)
+    merge_and_bind(bench.task, model)
     return model

@@ -174,12 +174,12 @@ class LabelledData:
             for found in task.warnings(examples)
         ]
         labels = self._count_labels(self.train)
-        sentences += [*task.left_out, *_of_labels(task, labels)]
+        sentences += [*task.left_out, *_label_warnings(task, labels)]
         if dev:
             sentences += self._of_dev()
         else:
             folds = recipe.folds_of(len(train))
-            sentences += [*_of_folds(labels, folds), *divided_sources(task, train)]
+            sentences += [*_fold_warnings(labels, folds), *divided_sources(task, train)]
         for name, path, examples in (("dev", recipe.dev, dev), ("test", recipe.test, test)):
             equal = []
             if path and examples:
@@ -203,7 +203,7 @@ class LabelledData:
         return sentences
 
 
-def _of_labels(task: Task[Any], counts: Counter[str]) -> list[str]:
+def _label_warnings(task: Task[Any], counts: Counter[str]) -> list[str]:
     """Names that are probably slips: each becomes a class of its own."""
     alike = find_look_alikes(counts)
     sentences = [
@@ -229,7 +229,7 @@ def _of_labels(task: Task[Any], counts: Counter[str]) -> list[str]:
     return sentences + task.label_warnings(counts)
 
 
-def _of_folds(rows: Counter[str], folds: int) -> list[str]:
+def _fold_warnings(rows: Counter[str], folds: int) -> list[str]:
     """Every row judges in turn. Where a label's only row does, no model has seen that label."""
     rare = [label for label, count in rows.items() if count < folds]
     if not rare or not folds:

@@ -26,12 +26,12 @@ from bertsmith.tasks.heads.linear_start import FROZEN, FROZEN_ALONE, LinearProbe
 from bertsmith.tasks.task import Metrics, Outputs, Prediction, Task
 from bertsmith.tasks.task_model import TaskModel, outputs_of
 from bertsmith.training.finetune_recipe import FinetuneRecipe
-from bertsmith.training.finetuning.choosing import MethodChoice, evaluate_choice, gain_of, score_of
-from bertsmith.training.finetuning.column_study import ColumnStudy, study_by_folds, study_on
+from bertsmith.training.finetuning.choosing import MethodChoice, evaluate_choice, main_score, measure_gain
+from bertsmith.training.finetuning.column_study import ColumnStudy, study_by_folds, study_on_dev
 from bertsmith.training.finetuning.finetune_session import FinetuneSession
 from bertsmith.training.finetuning.methods import FULL, LINEAR
-from bertsmith.training.finetuning.restarts import Restart, leading
-from bertsmith.training.finetuning.results import LearningCurve, Results, data_hashes
+from bertsmith.training.finetuning.restarts import Restart, best_restart_index
+from bertsmith.training.finetuning.results import LearningCurve, Results, hash_data
 from bertsmith.training.log import json_value
 
 # Of the learning curve: the parts of the rows, and of how many a quarter teaches nothing.
@@ -62,9 +62,9 @@ def measure(
             and linear is not None
             and len(probe) == len(session.train)
         ):
-            curve = draw_learning_curve(task, probe, linear.strength, session.train, folds)
+            curve = measure_learning_curve(task, probe, linear.strength, session.train, folds)
     else:
-        frozen = _frozen(session, recipe, splits, progress) if method != LINEAR else {}
+        frozen = _predict_frozen(session, recipe, splits, progress) if method != LINEAR else {}
         outputs = {
             name: outputs_of(model, split.encoded, progress=progress) for name, split in splits.items()
         }
@@ -76,7 +76,7 @@ def measure(
     return Results(
         task=task,
         restarts=tuple(restarts),
-        best=leading(restarts),
+        best=best_restart_index(restarts),
         evaluations=evaluations,
         figures=figures,
         data_warnings=session.data.warnings,
@@ -85,7 +85,7 @@ def measure(
         method=method if choice is None else choice.method,
         learning_curve=curve,
         folds=0 if choice is None or folds is None else len(set(folds.tolist())),
-        columns=_columns(session, recipe, model),
+        columns=_study_columns(session, recipe, model),
     )
 
 
@@ -102,8 +102,8 @@ def _measure_choice(
     judged = session.train.some(choice.rows)
     figures = task.calibrate(choice.outputs, judged.examples, judged.encoded)
     evaluations = {CROSS_VALIDATION: evaluate_choice(task, choice, session.train, session.folds)}
-    frozen = _frozen(session, recipe, splits, progress) if choice.method != LINEAR else {}
-    if choice.method != LINEAR and (reached := _frozen_by_folds(session, choice)) is not None:
+    frozen = _predict_frozen(session, recipe, splits, progress) if choice.method != LINEAR else {}
+    if choice.method != LINEAR and (reached := _measure_frozen_by_folds(session, choice)) is not None:
         evaluations[CROSS_VALIDATION].baselines[_frozen_name(session)] = reached
     for name, split in splits.items():
         outputs = outputs_of(model, split.encoded, progress=progress)
@@ -111,7 +111,7 @@ def _measure_choice(
     return evaluations, figures
 
 
-def _frozen_by_folds(session: FinetuneSession, choice: MethodChoice) -> Metrics | None:
+def _measure_frozen_by_folds(session: FinetuneSession, choice: MethodChoice) -> Metrics | None:
     """Of the rows that the chosen method was judged by, whether or not a linear model was a candidate."""
     task, probe = session.task, session.probe
     if LINEAR not in session.methods or session.folds is None:
@@ -125,7 +125,7 @@ def _frozen_by_folds(session: FinetuneSession, choice: MethodChoice) -> Metrics 
     return task.metrics(task.decode_by_folds(some, judged.examples, judged.encoded, folds), judged.examples)
 
 
-def _frozen(
+def _predict_frozen(
     session: FinetuneSession,
     recipe: FinetuneRecipe,
     splits: Mapping[str, EncodedExamples],
@@ -157,7 +157,7 @@ def _frozen_name(session: FinetuneSession) -> str:
     return FROZEN_ALONE if session.linear is None else FROZEN
 
 
-def _columns(session: FinetuneSession, recipe: FinetuneRecipe, model: TaskModel) -> ColumnStudy | None:
+def _study_columns(session: FinetuneSession, recipe: FinetuneRecipe, model: TaskModel) -> ColumnStudy | None:
     """What columns beside the text add; None where there are none, or the head isn't linear in features."""
     task, probe = session.task, session.probe
     if probe is None or session.linear is None or task.columns is None:
@@ -170,7 +170,9 @@ def _columns(session: FinetuneSession, recipe: FinetuneRecipe, model: TaskModel)
             cast(TextTask, task), probe, strength, session.train, session.folds, CROSS_VALIDATION
         )
     start = session.start(recipe, recipe.seed)
-    return study_on(cast(TextTask, task), probe, strength, start, model, session.train, session.dev, "dev")
+    return study_on_dev(
+        cast(TextTask, task), probe, strength, start, model, session.train, session.dev, "dev"
+    )
 
 
 def save_model(
@@ -188,7 +190,7 @@ def save_model(
         "recipe": json.loads(recipe.model_dump_json()),
         "metrics": json_value({name: each.model for name, each in results.evaluations.items()}),
         "rows": results.train_rows,
-        "sha256": data_hashes(recipe),
+        "sha256": hash_data(recipe),
         "encoder_sha256": session.encoder_sha256,
         **contamination_provenance(checked_against(session.source)),
         **rows_provenance(learned_row_length(session.source)),
@@ -198,7 +200,7 @@ def save_model(
     write_golden(folder, type(session.task))
 
 
-def draw_learning_curve(
+def measure_learning_curve(
     task: Task[Any], probe: LinearProbe, strength: float, train: EncodedExamples, folds: Ints
 ) -> LearningCurve | None:
     """By a linear model of frozen features, which costs no pass over the texts; how its errors fall tells how
@@ -216,14 +218,14 @@ def draw_learning_curve(
 
     parts = [predictions(probe.judge(folds, strength, share)) for share in _SHARES]
     whole = predictions(probe.judge(folds, strength))
-    reached, last, error = gain_of(task, whole, parts[-1], train.examples)
+    reached, last, error = measure_gain(task, whole, parts[-1], train.examples)
     missing = max(1 - reached, 0.0)
     before = missing + last
     left = min(missing / before, 1.0) if before > 0 else 1.0
     learned = len(train) * (1 - 1 / len(set(folds.tolist())))
     return LearningCurve(
         tuple(round(share * learned) for share in (*_SHARES, 1.0)),
-        (*(score_of(task, part, train.examples) for part in parts), reached),
+        (*(main_score(task, part, train.examples) for part in parts), reached),
         last * left,
         error * left,
     )

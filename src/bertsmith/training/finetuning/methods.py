@@ -54,7 +54,7 @@ _WEIGHT = 0.3  # of an unlabelled text, beside 1 of a labelled one
 _SHARPENING, _ALIGNMENT = 2.0, 0.5  # powers
 
 
-def possible_methods(
+def list_possible_methods(
     task: Task[Any],
     recipe: FinetuneRecipe,
     source: Path,
@@ -84,12 +84,12 @@ def possible_methods(
     found.append(FULL)
     if recipe.lora.rank:
         return found + [LORA] * (recipe.method == LORA)  # its settings make `full` the same
-    if _freezes(recipe):
+    if _freezes_layers(recipe):
         return found + [UPPER] * (recipe.method == UPPER)
     return [*found, *[UPPER] * (layers > 1), LORA]
 
 
-def compared_methods(recipe: FinetuneRecipe, possible: Sequence[str]) -> list[str]:
+def list_compared_methods(recipe: FinetuneRecipe, possible: Sequence[str]) -> list[str]:
     """Those that are compared: the one that the recipe names or, where it gives no time, those that win most
     often.
     """
@@ -103,19 +103,19 @@ def named_method(recipe: FinetuneRecipe) -> str:
     return FULL if recipe.method == AUTO and recipe.lora.rank else recipe.method
 
 
-def recipe_of(method: str, recipe: FinetuneRecipe, layers: int) -> FinetuneRecipe:
+def apply_method(method: str, recipe: FinetuneRecipe, layers: int) -> FinetuneRecipe:
     """What the method trains by, an encoder of so many layers."""
     changes: dict[str, Any] = {}
     if method in (CONTRASTIVE, CLOZE) and "epochs" not in recipe.model_fields_set:
         changes["epochs"] = _TAUGHT_EPOCHS
-    if method == UPPER and not _freezes(recipe):
+    if method == UPPER and not _freezes_layers(recipe):
         changes |= {"freeze_embeddings": True, "freeze_layers": layers // 2}
     if method == LORA and not recipe.lora.rank:
         changes["lora"] = recipe.lora.model_copy(update={"rank": _LORA_RANK})
     return recipe.model_copy(update=changes) if changes else recipe
 
 
-def _freezes(recipe: FinetuneRecipe) -> bool:
+def _freezes_layers(recipe: FinetuneRecipe) -> bool:
     return recipe.freeze_embeddings or recipe.freeze_layers > 0
 
 
@@ -215,7 +215,7 @@ def start_model(
     return start
 
 
-def notes_on_vectors(task: Task[Any], source: Path) -> list[str]:
+def vector_notes(task: Task[Any], source: Path) -> list[str]:
     """Sentences on what an embedding model does to its vectors and a task that makes them doesn't, or the
     other way round.
     """
@@ -241,7 +241,7 @@ def notes_on_vectors(task: Task[Any], source: Path) -> list[str]:
     return notes
 
 
-def merge(task: Task[Any], model: TaskModel) -> None:
+def merge_and_bind(task: Task[Any], model: TaskModel) -> None:
     """What was added by LoRA becomes the weights, and the task decodes by this model."""
     merge_lora(model.encoder)
     task.bind(model.head)
@@ -276,7 +276,7 @@ class SelfTraining:
         texts: EncodedExamples,
         progress: Progress | None = None,
     ) -> "SelfTraining":
-        """Beside a classification's `probe`, whose best `strength` is known; of what `drawn` gives."""
+        """Beside a classification's `probe`, whose best `strength` is known; of what `sample_texts` gives."""
         begun = time.monotonic()
         features = features_of(model, texts.encoded, progress)
         return cls(probe, strength, features, time.monotonic() - begun)
@@ -304,7 +304,7 @@ class SelfTraining:
         shares = self._probe.class_shares(rows)
         for _ in range(_ROUNDS):
             with torch.no_grad():
-                targets = _aligned(self._said(weights).softmax(1), shares)
+                targets = _align_and_sharpen(self._said(weights).softmax(1), shares)
 
             def total(weights: tuple[Tensor, Tensor] = weights, targets: Tensor = targets) -> Tensor:
                 unlabelled = F.cross_entropy(self._said(weights), targets, reduction="sum")
@@ -318,7 +318,7 @@ class SelfTraining:
         return self._unlabelled @ weights[0].T + weights[1]
 
 
-def drawn(texts: Sequence[Any], most: int = _MOST_TEXTS) -> Sequence[Any]:
+def sample_texts(texts: Sequence[Any], most: int = _MOST_TEXTS) -> Sequence[Any]:
     """All, or `most` of them by chance, in their order and always the same."""
     if len(texts) <= most:
         return texts
@@ -326,7 +326,7 @@ def drawn(texts: Sequence[Any], most: int = _MOST_TEXTS) -> Sequence[Any]:
     return [texts[place] for place in np.sort(places).tolist()]
 
 
-def _aligned(said: Tensor, shares: Tensor) -> Tensor:
+def _align_and_sharpen(said: Tensor, shares: Tensor) -> Tensor:
     """(U, C) probabilities and (C,) the shares of classes among labelled texts -> (U, C), surer."""
     found = said * (shares / said.mean(0)).pow(_ALIGNMENT)
     found = (found / found.sum(1, keepdim=True)).pow(_SHARPENING)

@@ -26,7 +26,7 @@ from bertsmith.training.finetune_recipe import MADE_FROM_EPOCHS, FinetuneRecipe
 from bertsmith.training.finetuning import figures
 from bertsmith.training.finetuning.column_study import THE_TEXT, ColumnStudy
 from bertsmith.training.finetuning.methods import UNTRAINED
-from bertsmith.training.finetuning.results import LearningCurve, Results, data_hashes
+from bertsmith.training.finetuning.results import LearningCurve, Results, hash_data
 from bertsmith.training.log import LOG_FILE, Record, RunLog
 from bertsmith.training.run_report import environment
 from bertsmith.training.settings import override
@@ -79,13 +79,13 @@ def render_finetune(
         headline=figures.headline(results),
         warnings=[*results.warnings, *logged],
         settings=_settings(recipe, results),
-        command=command(typed or recipe),
-        environment=run_environment(recipe.seed, logs, data_hashes(recipe)),
-        **shown_results(results, logs),
+        command=format_command(typed or recipe),
+        environment=describe_environment(recipe.seed, logs, hash_data(recipe)),
+        **results_context(results, logs),
     )
 
 
-def shown_results(results: Results, logs: Sequence[Sequence[Record]]) -> dict[str, Any]:
+def results_context(results: Results, logs: Sequence[Sequence[Record]]) -> dict[str, Any]:
     """What the page shows of them: tables, pictures, errors. `logs` are those of the restarts, the curves of
     which are drawn.
     """
@@ -100,10 +100,10 @@ def shown_results(results: Results, logs: Sequence[Sequence[Record]]) -> dict[st
     more_rows: Pictures = []
     if curve is not None:
         title = f"{task.main_metric} by rows learned from"
-        more_rows = [(title, as_markup(learning_curve(title, curve)))]
+        more_rows = [(title, as_markup(draw_learning_curve(title, curve)))]
     column_pictures: Pictures = []
     if study is not None:
-        worths = column_worths(study, figures.metric_name(task.main_metric))
+        worths = draw_column_worths(study, figures.metric_name(task.main_metric))
         column_pictures = [("What text and columns are worth", as_markup(worths))]
     return {
         "evaluations": [
@@ -111,7 +111,7 @@ def shown_results(results: Results, logs: Sequence[Sequence[Record]]) -> dict[st
             for name, evaluation in results.evaluations.items()
         ],
         "judge": results.judge,
-        "tried": figures.tried_table(results) if results.tried else None,
+        "tried": figures.method_table(results) if results.tried else None,
         "more_rows": more_rows,
         "more_rows_in_words": " ".join(
             each.as_sentence(task.main_metric) for each in (results.expected, curve) if each
@@ -122,13 +122,13 @@ def shown_results(results: Results, logs: Sequence[Sequence[Record]]) -> dict[st
         "columns_in_words": study.as_sentence(task.main_metric) if study else "",
         "columns_model": study.model if study else "",
         "column_pictures": column_pictures,
-        "strip": _strip(results),
+        "strip": _restart_picture(results),
         "restarts": figures.restart_table(results) if len(results.restarts) > 1 else None,
-        "curves": _curves(logs, results),
+        "curves": _curve_pictures(logs, results),
         "details": details,
         "figures": figures,
-        "where": _where_pictures(results, details),
-        "sure": _sure_pictures(results, details, answered),
+        "where": _error_pictures(results, details),
+        "sure": _confidence_pictures(results, details, answered),
         "calibration": [(figures.metric_name(n), f"{v:.4f}") for n, v in results.figures.items()],
         "coverage": None if answered is None else figures.coverage_table(*answered),
         "worst": figures.worst_errors(task, dev, details),
@@ -167,7 +167,7 @@ def _plain_recipe(recipe: FinetuneRecipe) -> dict[str, Any]:
     return recipe.model_dump(mode="json", exclude={*MADE_FROM_EPOCHS, "settings"})
 
 
-def command(recipe: FinetuneRecipe) -> str:
+def format_command(recipe: FinetuneRecipe) -> str:
     """What to type to get this run again: the settings that differ from their defaults, and of those that
     mean something else where nobody gives them, those that were given or chosen.
     """
@@ -182,11 +182,11 @@ def command(recipe: FinetuneRecipe) -> str:
         if value is None or name in (*files, "task", "model", "out"):
             continue
         if usual.get(name) != value or name in given:
-            words.append(f"{name}={as_override(value)}")
+            words.append(f"{name}={format_override(value)}")
     return shlex.join(words)
 
 
-def as_override(value: Any) -> str:
+def format_override(value: Any) -> str:
     """As TOML has it, which for lists, numbers and truth values is how JSON has it; of text the plain one, if
     it comes back as the same text.
     """
@@ -210,7 +210,7 @@ def read_log(folder: Path) -> list[Record]:
     return RunLog.read(folder) if (folder / LOG_FILE).exists() else []
 
 
-def run_environment(
+def describe_environment(
     seed: int, logs: Sequence[Sequence[Record]], hashes: Mapping[str, str]
 ) -> list[tuple[str, str]]:
     """Versions, machine and model of the run, and the hash of each file it was made from."""
@@ -224,17 +224,17 @@ def run_environment(
 # -- which pictures ------------------------------------------------------------------------------------
 
 
-def _strip(results: Results) -> Any:
+def _restart_picture(results: Results) -> Any:
     scores = results.scores
     if len(scores) < 2:
         return None
     best = scores.index(max(scores))  # of equals the first, as it was kept
     metric = figures.metric_name(results.task.main_metric)
     baselines = figures.baselines_to_beat(results)
-    return as_markup(restart_strip(scores, best, baselines, metric))
+    return as_markup(draw_restart_strip(scores, best, baselines, metric))
 
 
-def _curves(logs: Sequence[Sequence[Record]], results: Results) -> Pictures:
+def _curve_pictures(logs: Sequence[Sequence[Record]], results: Results) -> Pictures:
     """Training loss and the main metric on dev, a line for each restart."""
     metric = results.task.main_metric
     losses = [_points(log, "step", "loss") for log in logs]
@@ -243,10 +243,10 @@ def _curves(logs: Sequence[Sequence[Record]], results: Results) -> Pictures:
     best = results.best
     pictures: Pictures = []
     if any(losses):
-        pictures.append(("Training loss, smoothed", restart_curves("loss", "step", losses, best)))
+        pictures.append(("Training loss, smoothed", draw_restart_curves("loss", "step", losses, best)))
     if any(scores):
         title = f"{figures.metric_name(metric)} on dev"
-        pictures.append((title, restart_curves(title, "step", scores, best, markers=True)))
+        pictures.append((title, draw_restart_curves(title, "step", scores, best, markers=True)))
     return [(title, as_markup(picture)) for title, picture in pictures]
 
 
@@ -258,36 +258,40 @@ def _points(log: Sequence[Record], kind: str, name: str) -> list[Point]:
     return curve.points()
 
 
-def _where_pictures(results: Results, details: ErrorAnalysis) -> Pictures:
+def _error_pictures(results: Results, details: ErrorAnalysis) -> Pictures:
     """Where the model errs: by length, and by the right score."""
     task, dev = results.task, results.evaluations[results.judge]
     metric = figures.metric_name(task.main_metric)
     lengths = figures.score_by_length(task, dev)
     pictures = []
     if len(lengths) > 1:
-        pictures.append((f"{metric} by length", as_markup(length_bars(lengths, metric))))
+        pictures.append((f"{metric} by length", as_markup(draw_length_bars(lengths, metric))))
     if details.numbers is not None:
-        pictures.append(("Right and predicted scores", as_markup(scatter(*details.numbers))))
+        pictures.append(("Right and predicted scores", as_markup(draw_scatter(*details.numbers))))
     return pictures
 
 
-def _sure_pictures(results: Results, details: ErrorAnalysis, answered: tuple[Any, Any] | None) -> Pictures:
+def _confidence_pictures(
+    results: Results, details: ErrorAnalysis, answered: tuple[Any, Any] | None
+) -> Pictures:
     """Whether confidence is deserved, and what answering only sure texts gains."""
     pictures = []
     if details.calibration is not None:
-        diagram = as_markup(reliability_diagram(details.calibration))
+        diagram = as_markup(draw_reliability_diagram(details.calibration))
         pictures.append((f"Confidence and truth of {details.calibration.unit}", diagram))
     if answered is not None:
         found = results.figures
         chosen = (found["coverage"], found["risk"]) if "coverage" in found else None
-        pictures.append(("Error by share answered", as_markup(risk_curve(*answered, chosen))))
+        pictures.append(("Error by share answered", as_markup(draw_risk_curve(*answered, chosen))))
     return pictures
 
 
 # -- the pictures --------------------------------------------------------------------------------------
 
 
-def restart_strip(scores: Sequence[float], best: int, baselines: Mapping[str, float], metric: str) -> str:
+def draw_restart_strip(
+    scores: Sequence[float], best: int, baselines: Mapping[str, float], metric: str
+) -> str:
     """One dot a restart, in another colour for the one kept; the mean and baselines as vertical lines."""
 
     def paint(axes: "Axes") -> None:
@@ -305,7 +309,7 @@ def restart_strip(scores: Sequence[float], best: int, baselines: Mapping[str, fl
     return picture("restarts", paint, height=1.9)
 
 
-def restart_curves(
+def draw_restart_curves(
     title: str, x_label: str, curves: Sequence[Sequence[Point]], best: int, markers: bool = False
 ) -> str:
     """One line a restart, the one that was kept over the others."""
@@ -331,7 +335,7 @@ def restart_curves(
     return picture(title, paint)
 
 
-def learning_curve(title: str, curve: LearningCurve) -> str:
+def draw_learning_curve(title: str, curve: LearningCurve) -> str:
     """The score by rows, and where twice as many would lead, with a standard error to either side."""
 
     def paint(axes: "Axes") -> None:
@@ -350,7 +354,7 @@ def learning_curve(title: str, curve: LearningCurve) -> str:
     return picture(title, paint)
 
 
-def column_worths(study: ColumnStudy, metric: str) -> str:
+def draw_column_worths(study: ColumnStudy, metric: str) -> str:
     """What the score loses without each column, the dearest on top, with a 95 % interval to either side."""
     shown = study.worths[:_MOST_BARS][::-1]
 
@@ -358,7 +362,7 @@ def column_worths(study: ColumnStudy, metric: str) -> str:
         places, losses = range(len(shown)), [each.loss for each in shown]
         colours = [SECOND if each.name == THE_TEXT else FIRST for each in shown]
         axes.barh(places, losses, xerr=[1.96 * each.error for each in shown], color=colours, height=0.6)
-        axes.set_yticks(places, [cut_name(each.name) for each in shown])
+        axes.set_yticks(places, [shorten_name(each.name) for each in shown])
         axes.axvline(0, color=MUTED, linewidth=1)
         axes.grid(visible=False, axis="y")
         axes.set_xlabel(f"{metric} lost when shuffled")
@@ -366,13 +370,13 @@ def column_worths(study: ColumnStudy, metric: str) -> str:
     return picture("what columns are worth", paint, height=1.2 + 0.3 * len(shown))
 
 
-def cut_name(name: str) -> str:
+def shorten_name(name: str) -> str:
     """A column's name as an axis has room for it; mathematics in it stays text."""
     short = name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…"
     return short.replace("$", r"\$")
 
 
-def length_bars(found: Sequence[LengthScore], metric: str) -> str:
+def draw_length_bars(found: Sequence[LengthScore], metric: str) -> str:
     """The score of short and of long texts."""
 
     def paint(axes: "Axes") -> None:
@@ -391,7 +395,7 @@ def length_bars(found: Sequence[LengthScore], metric: str) -> str:
     return picture("score by length", paint)
 
 
-def scatter(gold: Floats, given: Floats) -> str:
+def draw_scatter(gold: Floats, given: Floats) -> str:
     """(E,) right and predicted scores; of very many examples, some at equal distances."""
     step = -(-len(gold) // MOST_DOTS)
 
@@ -405,7 +409,7 @@ def scatter(gold: Floats, given: Floats) -> str:
     return picture("right and predicted scores", paint)
 
 
-def reliability_diagram(found: Calibration) -> str:
+def draw_reliability_diagram(found: Calibration) -> str:
     """How often answers of some confidence are right; a dot is the larger, the more answers it stands for."""
 
     def paint(axes: "Axes") -> None:
@@ -430,7 +434,7 @@ def _draw_bins(axes: "Axes", bins: Sequence[ReliabilityBin], colour: str, label:
     )
 
 
-def risk_curve(confidence: Floats, error: Floats, chosen: Point | None = None) -> str:
+def draw_risk_curve(confidence: Floats, error: Floats, chosen: Point | None = None) -> str:
     """The mean error (A,) of the surest answers, by the share of texts that they are.
 
     `chosen` is the coverage and risk of the threshold in use.

@@ -17,7 +17,7 @@ from bertsmith.training.finetune_recipe import FinetuneRecipe, FinetuneRun
 from bertsmith.training.finetuning.choosing import MethodChoice
 from bertsmith.training.finetuning.finetune_session import FinetuneSession
 from bertsmith.training.finetuning.methods import LINEAR, TRAINED, UNTRAINED
-from bertsmith.training.finetuning.task_run import WORST, Best, TaskRun
+from bertsmith.training.finetuning.task_run import WORST, BestWeights, TaskRun
 from bertsmith.training.log import json_value
 from bertsmith.training.observer import run_facts
 from bertsmith.training.run import Run
@@ -46,12 +46,12 @@ class Restart(NamedTuple):
         return cls(**record | {"score": WORST if record["score"] is None else record["score"]})
 
 
-def leading(restarts: Sequence[Restart]) -> int:
+def best_restart_index(restarts: Sequence[Restart]) -> int:
     """The index of the best restart; of equals the first."""
     return max(range(len(restarts)), key=lambda index: restarts[index].score)
 
 
-def train_once(
+def train_restart(
     run: Run[FinetuneRecipe],
     recipe: FinetuneRecipe,
     settings: FinetuneRun,
@@ -93,7 +93,7 @@ def _train(
     bench: FinetuneSession,
     method: str,
     folder: Path,
-) -> tuple[Best, int, float]:
+) -> tuple[BestWeights, int, float]:
     """What was best, after how many steps and seconds."""
     model = bench.start(recipe, settings.seed)
     facts = run_facts(model, model.config, Path(recipe.train_name).name, run.machine)
@@ -127,5 +127,5 @@ def keep_best_only(out: Path, restarts: list[Restart]) -> None:
     for number in range(1, len(restarts) + 1):
         folder = restart_folder(out, number)
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)
-        if number - 1 != leading(restarts):
+        if number - 1 != best_restart_index(restarts):
             (folder / "best" / "weights.safetensors").unlink(missing_ok=True)

@@ -145,7 +145,7 @@ class Results:
         if not math.isfinite(score):
             return None
         groups = len(groups_of(self.task, judged.split.examples))
-        return expect(score, error, groups, self.folds, self.learning_curve)
+        return estimate_score(score, error, groups, self.folds, self.learning_curve)
 
     @property
     def scores(self) -> list[float]:
@@ -203,13 +203,13 @@ def write_results(out: Path, results: Results) -> None:
         write_jsonl(lines, out / "predictions" / f"{name}.jsonl")
 
 
-def data_hashes(recipe: FinetuneRecipe) -> dict[str, str]:
+def hash_data(recipe: FinetuneRecipe) -> dict[str, str]:
     """The SHA-256 of each file the run was made from."""
     others = {name: getattr(recipe, name) for name in ("dev", "test", "unlabelled")}
-    return file_hashes(recipe.train_files, others)
+    return hash_files(recipe.train_files, others)
 
 
-def file_hashes(train: Sequence[str], others: Mapping[str, str | None]) -> dict[str, str]:
+def hash_files(train: Sequence[str], others: Mapping[str, str | None]) -> dict[str, str]:
     """The SHA-256 of training files, which are numbered where they are several, and of others by name."""
     files: dict[str, str | None] = {f"train {n}": file for n, file in enumerate(train, 1)}
     if len(train) == 1:
@@ -217,7 +217,7 @@ def file_hashes(train: Sequence[str], others: Mapping[str, str | None]) -> dict[
     return {name: sha256(Path(path)) for name, path in (files | {**others}).items() if path is not None}
 
 
-def expect(
+def estimate_score(
     score: float, error: float | None, rows: int, folds: int, curve: LearningCurve | None
 ) -> Expectation:
     """What a model that learned from all rows will reach on others, as far as cross-validation can tell: from

@@ -22,7 +22,7 @@ from bertsmith.tasks.registry import find_task
 from bertsmith.training.finetune_recipe import (
     FinetuneOptimizer,
     FinetuneRecipe,
-    finetune_settings,
+    list_finetune_settings,
     make_finetune_recipe,
 )
 from bertsmith.training.finetuning.task_run import WORST
@@ -217,7 +217,7 @@ def make_search(values: dict[str, Any], overrides: list[str]) -> SettingSearch:
     known = [*TuneSettings.model_fields, *FinetuneRecipe.model_fields, *of_task]
     for key in [*values, *(change.partition("=")[0] for change in others)]:
         if key.split(".")[0] not in known:
-            names = finetune_settings(FinetuneRecipe, *of_task, *setting_names(TuneSettings))
+            names = list_finetune_settings(FinetuneRecipe, *of_task, *setting_names(TuneSettings))
             raise RecipeError(f"tune: unknown key {key!r}.{did_you_mean_setting(key, names)}")
     settings = check(TuneSettings, own, "tune")
     recipe = make_finetune_recipe(values, others)
@@ -282,13 +282,13 @@ def trial_rows(trials: Sequence[Trial]) -> tuple[list[str], list[list[str]]]:
     return ["Trial", "Score", *(name.removeprefix("optimizer.") for name in names), "Seconds", "Ended"], rows
 
 
-def leading_trial(trials: Sequence[Trial]) -> Trial | None:
+def best_trial(trials: Sequence[Trial]) -> Trial | None:
     """The best of the trials that were trained to their end; of equals the first."""
     ended = [trial for trial in trials if trial.state == COMPLETE]
     return max(ended, key=lambda trial: (trial.score, -trial.number), default=None)
 
 
-def study_of(trials: Sequence[Trial], space: dict[str, Any], seed: int) -> Any:
+def build_study(trials: Sequence[Trial], space: dict[str, Any], seed: int) -> Any:
     """An optuna study in memory that knows these trials.
 
     Its sampler is seeded by how many there are, so that what it proposes next is a function of the seed and
@@ -315,7 +315,7 @@ def study_of(trials: Sequence[Trial], space: dict[str, Any], seed: int) -> Any:
     return study
 
 
-def importance_of(trials: Sequence[Trial], space: dict[str, Any], seed: int) -> dict[str, float]:
+def measure_importance(trials: Sequence[Trial], space: dict[str, Any], seed: int) -> dict[str, float]:
     """How much of the scores' spread each setting explains, by fANOVA (Hutter et al. 2014); they add to 1.
 
     Empty for too few trials, or when all scored the same.
@@ -326,7 +326,7 @@ def importance_of(trials: Sequence[Trial], space: dict[str, Any], seed: int) -> 
     if len(scores) < 2 or sum(trial.state == COMPLETE for trial in trials) < _ENOUGH_TO_WEIGH:
         return {}
     evaluator = optuna.importance.FanovaImportanceEvaluator(seed=seed % _SEEDS)
-    study = study_of(trials, space, seed)
+    study = build_study(trials, space, seed)
     return dict(optuna.importance.get_param_importances(study, evaluator=evaluator))
 
 
@@ -343,7 +343,7 @@ def open_search(search: SettingSearch, out: Path, resume: bool) -> list[Trial]:
         return []
     if not resume:
         raise RecipeError(f"{out} already holds a search. Go on with it by --resume, or take another folder.")
-    new = _identity(search)
+    new = _describe_search(search)
     old = {name: value for name, value in read_json(stored).items() if name in new}
     given = (set(old.pop(_GIVEN, ())) ^ set(new.pop(_GIVEN))) & search.decided_by_giving
     differing = dict.fromkeys([*differing_names(old, new), *sorted(given)])
@@ -359,7 +359,7 @@ def open_search(search: SettingSearch, out: Path, resume: bool) -> list[Trial]:
     return trials
 
 
-def _identity(search: SettingSearch) -> dict[str, Any]:
+def _describe_search(search: SettingSearch) -> dict[str, Any]:
     """What must be the same when a search goes on: all but the number of trials and what a run may change."""
     recipe = json.loads(search.recipe.model_dump_json(exclude=MAY_CHANGE))
     settings = json.loads(search.settings.model_dump_json(exclude={"trials"}))
@@ -376,13 +376,13 @@ def begin_search(search: SettingSearch, out: Path, hashes: dict[str, str]) -> No
     if stored.exists():
         require_unchanged(read_json(stored).get(_HASHES, hashes), hashes, f"the search in {out}")
     make_folder(out)
-    write_json(stored, _identity(search) | {_HASHES: hashes})
+    write_json(stored, _describe_search(search) | {_HASHES: hashes})
 
 
 def keep_trials(out: Path, trials: Sequence[Trial]) -> None:
     """Writes all trials, and removes weights: those of the leading one are enough. Logs stay."""
     write_json(out / TRIALS_FILE, json_value([asdict(trial) for trial in trials]))
-    leading = leading_trial(trials)
+    leading = best_trial(trials)
     for trial in trials:
         if trial != leading:
             for name in ("best/weights.safetensors", "choice.safetensors"):

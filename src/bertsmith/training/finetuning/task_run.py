@@ -32,7 +32,7 @@ WORST = -math.inf  # in place of a score that is no number: a constant output ha
 
 
 @dataclass
-class Best:
+class BestWeights:
     """Keeps the best of a run's evaluations by a metric of which more is better.
 
     `patience` is how many evaluations without a better one end the run; None waits to the end.
@@ -137,7 +137,7 @@ class TaskRun:
         *,
         resumable: bool = False,
         measure_first: bool = False,
-        should_stop: Callable[[Best], bool] = lambda best: False,
+        should_stop: Callable[[BestWeights], bool] = lambda best: False,
         progress: Progress | None = None,
     ) -> None:
         """The best weights are kept in `folder`, and checkpoints too if the run is to be `resumable`. To
@@ -145,7 +145,7 @@ class TaskRun:
         `should_stop` is asked after each evaluation; True ends the run there. `progress` is of one
         evaluation.
         """
-        self.best = Best(folder / "best", task.main_metric, settings.patience)
+        self.best = BestWeights(folder / "best", task.main_metric, settings.patience)
         self._judge, self._machine = _Judge(self.best, model, machine, should_stop), machine
         self._measure_first, self._has_dev, self._resumable = measure_first, dev is not None, resumable
         parts = task, model, train, dev, settings.batch_size, settings.seed, machine.device
@@ -195,7 +195,11 @@ class _Judge:
     """
 
     def __init__(
-        self, best: Best, model: TaskModel, machine: Machine, should_stop: Callable[[Best], bool]
+        self,
+        best: BestWeights,
+        model: TaskModel,
+        machine: Machine,
+        should_stop: Callable[[BestWeights], bool],
     ) -> None:
         self._best, self._model, self._machine, self._should_stop = best, model, machine, should_stop
 
@@ -210,7 +214,7 @@ class _Judge:
         return self._should_stop(self._best) or self._best.stopped
 
 
-class Silent:
+class SilentObserver:
     """The loop's observer where nobody watches."""
 
     def record(self, kind: str, step: int, **values: Any) -> None:
@@ -228,4 +232,4 @@ def train_silently(
     completed = recipe.completed(model.config.hidden_size, model.config.num_hidden_layers, steps)
     settings = completed.resolved(steps, recipe.seed)
     with TemporaryDirectory() as folder:
-        TaskRun(task, model, train, None, settings, machine, Path(folder), Silent()).run()
+        TaskRun(task, model, train, None, settings, machine, Path(folder), SilentObserver()).run()

@@ -24,13 +24,13 @@ from bertsmith.reporting.page import as_markup, write_page
 from bertsmith.reporting.tables import Table
 from bertsmith.training.finetune_recipe import FLOP_A_MINUTE, FinetuneRecipe
 from bertsmith.training.finetuning.choosing import choose_method, read_choice, write_choice
-from bertsmith.training.finetuning.effort import compared_work, completed_recipe
+from bertsmith.training.finetuning.effort import complete_recipe, plan_comparison
 from bertsmith.training.finetuning.finetune_session import FinetuneSession
 from bertsmith.training.finetuning.measuring import measure, save_model
 from bertsmith.training.finetuning.methods import FULL, LINEAR, require_trained
-from bertsmith.training.finetuning.report import command
+from bertsmith.training.finetuning.report import format_command
 from bertsmith.training.finetuning.restarts import Restart
-from bertsmith.training.finetuning.results import Results, data_hashes, write_results
+from bertsmith.training.finetuning.results import Results, hash_data, write_results
 from bertsmith.training.finetuning.search import (
     COMPLETE,
     DIVERGED,
@@ -39,16 +39,16 @@ from bertsmith.training.finetuning.search import (
     SettingSearch,
     Trial,
     begin_search,
-    importance_of,
+    best_trial,
+    build_study,
     keep_trials,
-    leading_trial,
     make_search,
+    measure_importance,
     open_search,
-    study_of,
     trial_folder,
     trial_rows,
 )
-from bertsmith.training.finetuning.task_run import Best, TaskRun
+from bertsmith.training.finetuning.task_run import BestWeights, TaskRun
 from bertsmith.training.run import Run
 from bertsmith.training.run_folder import write_recipe
 
@@ -70,7 +70,7 @@ class TuneResult:
     @property
     def best(self) -> Trial:
         """The trial whose model was kept."""
-        best = leading_trial(self.trials)
+        best = best_trial(self.trials)
         assert best is not None
         return best
 
@@ -123,7 +123,7 @@ def _run(run: Run[FinetuneRecipe], search: SettingSearch, on_trial: OnTrial | No
         raise RecipeError("tune runs in one process. Start it without torchrun.")
     out, trials = run.out, open_search(search, run.out, run.resume)
     bench = FinetuneSession.open(search.recipe, run.machine, folds=True)
-    recipe = completed_recipe(bench, FULL, search.recipe)
+    recipe = complete_recipe(bench, FULL, search.recipe)
     if bench.folds is not None:  # where `finetune` would choose
         recipe = recipe.model_copy(update={"method": FULL})
     completed = replace(search, recipe=recipe)
@@ -137,15 +137,15 @@ def _run(run: Run[FinetuneRecipe], search: SettingSearch, on_trial: OnTrial | No
     least = completed.least(space)
     require_trained(least, bench.task, bench.start(least, least.seed))
     bench.data.require_negatives(least)
-    begin_search(search, out, data_hashes(search.recipe))
+    begin_search(search, out, hash_data(search.recipe))
     search = completed
     while len(trials) < search.settings.trials:
-        trial = _try_next(run, search, space, bench, trials)
+        trial = _run_next_trial(run, search, space, bench, trials)
         trials.append(trial)
         keep_trials(out, trials)
         if on_trial is not None:
             on_trial(trial)
-    best = leading_trial(trials)
+    best = best_trial(trials)
     if best is None:
         raise TrainingStopped("Every trial diverged. Search lower rates: search.learning_rate=[1e-6,1e-5].")
     recipe = search.recipe_of(best.choice)
@@ -153,13 +153,13 @@ def _run(run: Run[FinetuneRecipe], search: SettingSearch, on_trial: OnTrial | No
     choice = read_choice(folder) if bench.folds is not None else None
     if choice is not None:
         recipe = recipe.model_copy(
-            update={"minutes": math.ceil(compared_work(bench, recipe).of_all() / FLOP_A_MINUTE)}
+            update={"minutes": math.ceil(plan_comparison(bench, recipe).of_all() / FLOP_A_MINUTE)}
         )
         model = bench.learn(FULL, recipe, bench.train)
         restart = Restart(recipe.seed, best.score or 0.0, best.steps, best.steps, best.seconds)
     else:
         model = bench.finish(recipe, folder)
-        kept = Best(folder / "best", bench.task.main_metric)
+        kept = BestWeights(folder / "best", bench.task.main_metric)
         kept.resume(best.steps)
         assert kept.score is not None
         restart = Restart(recipe.seed, kept.score, kept.step, best.steps, best.seconds)
@@ -167,12 +167,12 @@ def _run(run: Run[FinetuneRecipe], search: SettingSearch, on_trial: OnTrial | No
     write_best_recipe(out, recipe, best, results.judge)
     save_model(bench, out / "model", model, recipe, results, trials=len(trials), judged_by=results.judge)
     write_results(out, results)
-    importance = importance_of(trials, space, recipe.seed)
+    importance = measure_importance(trials, space, recipe.seed)
     write_tune_report(out, trials, importance, recipe, results)
     return TuneResult(out, trials, importance, results, recipe)
 
 
-def _try_next(
+def _run_next_trial(
     run: Run[FinetuneRecipe],
     search: SettingSearch,
     space: dict[str, Any],
@@ -180,7 +180,7 @@ def _try_next(
     trials: list[Trial],
 ) -> Trial:
     """Asks for settings and trains with them: the same steps as a run's of `finetune` with this recipe."""
-    study = study_of(trials, space, search.recipe.seed)
+    study = build_study(trials, space, search.recipe.seed)
     if not trials:
         study.enqueue_trial(search.baseline(bench.layers))
     asked = study.ask(fixed_distributions=space)
@@ -193,7 +193,7 @@ def _try_next(
     settings = recipe.resolved(bench.steps_per_epoch(recipe), recipe.seed)
     pruned = False
 
-    def should_stop(best: Best) -> bool:
+    def should_stop(best: BestWeights) -> bool:
         nonlocal pruned
         step, score = best.history[-1]
         asked.report(score, len(best.history))
@@ -228,7 +228,7 @@ def _cross_validate(
     begun = time.monotonic()
     try:
         unlimited = recipe.model_copy(update={"minutes": math.inf})
-        found = choose_method(bench, unlimited, compared_work(bench, unlimited))
+        found = choose_method(bench, unlimited, plan_comparison(bench, unlimited))
     except (TrainingStopped, NotFinite):
         return Trial(number, choice, DIVERGED, None, time.monotonic() - begun, 0)
     write_choice(folder, found)
@@ -241,7 +241,7 @@ def _cross_validate(
 def write_best_recipe(out: Path, recipe: FinetuneRecipe, best: Trial, judge: str) -> None:
     """best.toml, its header saying what judged it, and how to train it as a run of its own."""
     score = f"{best.score:.4f} {'on' if judge == 'dev' else 'by'} {judge}"
-    header = f"# Trial {best.number}, {score}. To train it again:\n# {command(recipe)}\n"
+    header = f"# Trial {best.number}, {score}. To train it again:\n# {format_command(recipe)}\n"
     write_recipe(recipe, out, BEST_FILE, header)
 
 
@@ -252,7 +252,7 @@ def write_tune_report(
     out: Path, trials: Sequence[Trial], importance: dict[str, float], recipe: FinetuneRecipe, results: Results
 ) -> Path:
     """Writes the page into the search's folder; the same trials give the same bytes."""
-    best = leading_trial(trials)
+    best = best_trial(trials)
     assert best is not None
     metric = results.task.main_metric
     by = "on dev" if results.judge == "dev" else f"by {results.judge}"
@@ -268,24 +268,28 @@ def write_tune_report(
             ("trials given up early", str(sum(trial.state != COMPLETE for trial in trials))),
         ],
         warnings=results.warnings,
-        pictures=_pictures(trials, best, f"{metric} {by}"),
+        pictures=_draw_pictures(trials, best, f"{metric} {by}"),
         importance=Table("", ["Setting", "Share"], [[name, f"{s:.0%}"] for name, s in importance.items()]),
         trials=Table("", columns, rows),
-        command=command(recipe),
+        command=format_command(recipe),
     )
 
 
-def _pictures(trials: Sequence[Trial], best: Trial, metric: str) -> list[tuple[str, Any]]:
+def _draw_pictures(trials: Sequence[Trial], best: Trial, metric: str) -> list[tuple[str, Any]]:
     scored = [trial for trial in trials if trial.score is not None]
     numbers = [(float(trial.number), trial) for trial in scored]
-    found = [("Score by trial", as_markup(_dots("Score by trial", "trial", numbers, best, metric)))]
+    found = [("Score by trial", as_markup(_draw_dots("Score by trial", "trial", numbers, best, metric)))]
     for name in best.choice:
         places = [(float(trial.choice[name]), trial) for trial in scored]
-        found.append((f"Score by {name}", as_markup(_dots(f"Score by {name}", name, places, best, metric))))
+        found.append(
+            (f"Score by {name}", as_markup(_draw_dots(f"Score by {name}", name, places, best, metric)))
+        )
     return found
 
 
-def _dots(title: str, x_label: str, places: Sequence[tuple[float, Trial]], best: Trial, metric: str) -> str:
+def _draw_dots(
+    title: str, x_label: str, places: Sequence[tuple[float, Trial]], best: Trial, metric: str
+) -> str:
     """One dot a trial: the best in another colour, those given up in grey."""
 
     def paint(axes: Any) -> None:

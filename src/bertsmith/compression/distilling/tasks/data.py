@@ -23,7 +23,7 @@ from bertsmith.text.files.rows import are_lines, are_objects, read_column_names,
 from bertsmith.text.files.values import shown
 from bertsmith.text.labelled.labelled_files import describe_files
 from bertsmith.training.finetuning.labelled_data import FEW_ROWS
-from bertsmith.training.finetuning.results import file_hashes
+from bertsmith.training.finetuning.results import hash_files
 from bertsmith.validation import check
 
 _MOST_HELD_OUT = 2000  # unlabelled texts for dev: more would only be missing from training
@@ -159,7 +159,7 @@ def data_hashes(recipe: DistilRecipe) -> dict[str, str]:
     others |= {f"texts {number}": path for number, path in enumerate(recipe.texts, 1)}
     if is_answer_file(recipe.teacher):
         others["teacher"] = recipe.teacher[0]
-    return file_hashes(recipe.train_files, others)
+    return hash_files(recipe.train_files, others)
 
 
 def _read_labelled(

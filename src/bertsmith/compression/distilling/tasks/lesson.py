@@ -33,7 +33,7 @@ from bertsmith.tasks.task import Metrics, Task, fitted_again
 from bertsmith.tasks.task_model import TaskModel, outputs_of
 from bertsmith.training.finetuning.restarts import Restart
 from bertsmith.training.finetuning.results import Results
-from bertsmith.training.finetuning.task_run import WORST, Best, TaskRun
+from bertsmith.training.finetuning.task_run import WORST, BestWeights, TaskRun
 from bertsmith.training.log import json_value
 from bertsmith.training.machine import wait
 from bertsmith.training.observer import run_facts
@@ -186,7 +186,7 @@ class TaskLesson:
 
     def _restore_best(self, task: Task[Any], model: TaskModel, name: str) -> TaskModel:
         """The model with the best weights of the training `name`, ready for use."""
-        Best(self.run.out / name / "best", task.main_metric).restore(model)
+        BestWeights(self.run.out / name / "best", task.main_metric).restore(model)
         model.head.finish()
         task.bind(model.head)
         return model.to(self.run.machine.device)

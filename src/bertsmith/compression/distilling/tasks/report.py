@@ -12,7 +12,12 @@ from bertsmith.reporting import formatting, tables
 from bertsmith.reporting.page import REPORT_FILE, render_page
 from bertsmith.training.finetune_recipe import CHOSEN, MADE_FROM_EPOCHS
 from bertsmith.training.finetuning import figures
-from bertsmith.training.finetuning.report import as_override, read_log, run_environment, shown_results
+from bertsmith.training.finetuning.report import (
+    describe_environment,
+    format_override,
+    read_log,
+    results_context,
+)
 
 _FILES = ("teacher", "texts", "train", "dev", "test", "out", "student", "layers", "task")
 
@@ -55,8 +60,8 @@ def render_distil(out: Path, recipe: DistilRecipe, results: DistilResults, hashe
         alone=bool(results.alone),
         settings=tables.settings(_as_values(recipe), _as_values(_default_recipe(recipe))),
         command=command(recipe),
-        environment=run_environment(recipe.seed, logs, hashes),
-        **shown_results(student, logs),
+        environment=describe_environment(recipe.seed, logs, hashes),
+        **results_context(student, logs),
     )
 
 
@@ -78,7 +83,7 @@ def command(recipe: DistilRecipe) -> str:
         if value is None or name in _FILES:
             continue
         if defaults.get(name) != value or name in CHOSEN:
-            words.append(f"{name}={as_override(value)}")
+            words.append(f"{name}={format_override(value)}")
     return shlex.join(words)
 
 
@@ -96,12 +101,14 @@ def _headline(results: DistilResults) -> list[tuple[str, str]]:
     tiles = []
     for name, evaluation in student.evaluations.items():
         title = f"{figures.metric_name(metric)} on {name}, ± standard error"
-        tiles.append((title, figures.figure(metric, evaluation.model[metric], student.standard_errors[name])))
+        tiles.append(
+            (title, figures.format_figure(metric, evaluation.model[metric], student.standard_errors[name]))
+        )
         if (share := results.share_kept(name)) is not None:
             tiles.append((f"of the teacher's on {name}", formatting.percent(share)))
     if results.alone:
         alone = results.alone[student.judge][metric]
-        tiles.append((f"without the teacher, on {student.judge}", figures.figure(metric, alone)))
+        tiles.append((f"without the teacher, on {student.judge}", figures.format_figure(metric, alone)))
     if saving.teacher is not None:
         share = saving.student.parameters / saving.teacher.parameters
         tiles.append(("of the teacher's time", formatting.percent(saving.share)))
