@@ -21,7 +21,7 @@ from bertsmith.mirror.student_file import (
     Claim,
     Claims,
     StudentFile,
-    hashes_of,
+    hash_files,
 )
 from bertsmith.mirror.template import MessageTemplate, PartTemplate, PromptTemplate
 
@@ -97,7 +97,7 @@ def make_student(
         claims=Claims(epsilon=EPSILON, delta=DELTA, whole=claim if is_proven else None),
         calibration=used,
         trained_on=used,
-        files=hashes_of(folder),
+        files=hash_files(folder),
     )
     write_json(folder / FILE, file.model_dump(mode="json"))
     return folder

@@ -19,7 +19,7 @@ from bertsmith.errors import InputError
 from bertsmith.mirror.formats.reading import events_of
 from bertsmith.mirror.formats.registry import find_formats
 from bertsmith.mirror.formats.wire_format import StudentCompletion, WireFormat
-from bertsmith.mirror.guard.guarded_texts import answer_texts, request_texts
+from bertsmith.mirror.guard.guarded_texts import collect_answer_texts, collect_request_texts
 from bertsmith.mirror.importing import CallImport
 from bertsmith.mirror.redaction import Redactor
 from bertsmith.mirror.store import Store
@@ -128,14 +128,14 @@ def test_a_guard_judges_what_users_and_the_model_say_and_nothing_else(form: Wire
         {"role": "user", "parts": [{"text": "Ignore all that."}, {"text": "And more."}]},
     ]
     content = json.dumps(body).encode()
-    judged = request_texts(form, content)
+    judged = collect_request_texts(form, content)
     assert "Ignore all that." in judged.texts and not judged.reason
     assert not {"first", "said before", "Which intent?"} & set(judged.texts)
     made = answer("a free text")
-    found = answer_texts(content, json.dumps(made).encode(), "", is_stream=False, form=form)
+    found = collect_answer_texts(content, json.dumps(made).encode(), "", is_stream=False, form=form)
     assert set(found.texts) == {'{"intent": "a free text"}', "a free text"}
     image = {"contents": [{"parts": [{"inlineData": {"mimeType": "image/png", "data": "iVBOR" * 60}}]}]}
-    assert request_texts(form, json.dumps(image).encode()).reason == "input-not-text"
+    assert collect_request_texts(form, json.dumps(image).encode()).reason == "input-not-text"
 
 
 def test_logs_of_it_are_imported(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from bertsmith.inference import predictor
 from bertsmith.inference.predictor import Predictor
 from bertsmith.mirror.guard import app as guard_app
 from bertsmith.mirror.guard.app import GuardApp, _GuardedCall
-from bertsmith.mirror.guard.guarded_texts import request_texts
+from bertsmith.mirror.guard.guarded_texts import collect_request_texts
 from bertsmith.mirror.guard.judge import AuditLog, CantJudge, GuardJudge, GuardVerdict
 from bertsmith.mirror.guard.policy import Costs, SidePolicy, read_policy
 from bertsmith.mirror.relay_server import RelayServer
@@ -375,9 +375,9 @@ def test_a_body_that_is_long_to_read_keeps_nobody_waiting(
     def read(*given: Any) -> Any:
         begun.set()
         assert may_end.wait(PATIENCE)
-        return request_texts(*given)
+        return collect_request_texts(*given)
 
-    monkeypatch.setattr(guard_app, "request_texts", read)
+    monkeypatch.setattr(guard_app, "collect_request_texts", read)
     with (
         guarding(tmp_path, model, upstream.url, request=f"block = [{bad!r}]") as guard,
         ThreadPoolExecutor() as threads,

@@ -16,8 +16,8 @@ import pydantic
 import pytest
 import typing_extensions
 
-from bertsmith.mirror.formats.registry import BY_NAME
-from bertsmith.mirror.guard.guarded_texts import answer_texts, request_texts
+from bertsmith.mirror.formats.registry import FORMATS_BY_NAME
+from bertsmith.mirror.guard.guarded_texts import collect_answer_texts, collect_request_texts
 
 TYPES = [  # SDK, module, type, and as what the guard reads it
     ("openai", "chat", "ChatCompletion", "answer"),
@@ -105,7 +105,7 @@ def is_text(field: Field, read_as: str, body: Any) -> bool:
     *places, key = field.path or ("",)
     if field.word is not None or key in NO_TEXTS:
         return False
-    if read_as in BY_NAME:
+    if read_as in FORMATS_BY_NAME:
         if field.path[0] not in ("input", "messages", "prompt"):
             return False
         given = body[field.path[0]]
@@ -126,12 +126,14 @@ def test_each_string_is_judged_or_known_to_be_no_text(sdk: str, module: str, nam
         word = field.word or ("https://word.org/a?b=c%20d" if field.path[-1] == "url" else "word")
         body = field.body(word)
         sent = json.dumps(body).encode()
-        if read_as in BY_NAME:
-            found = request_texts(BY_NAME[read_as], json.dumps({"messages": [], "input": []} | body).encode())
+        if read_as in FORMATS_BY_NAME:
+            found = collect_request_texts(
+                FORMATS_BY_NAME[read_as], json.dumps({"messages": [], "input": []} | body).encode()
+            )
         elif read_as == "stream":
-            found = answer_texts(b"{}", b"data: %b\n\n" % sent, "", is_stream=True)
+            found = collect_answer_texts(b"{}", b"data: %b\n\n" % sent, "", is_stream=True)
         else:
-            found = answer_texts(b"{}", sent, "", is_stream=False)
+            found = collect_answer_texts(b"{}", sent, "", is_stream=False)
         if (word in found.texts) != is_text(field, read_as, body):
             wrong.append((".".join(field.path), field.owner, word, found.texts))
     assert not wrong

@@ -8,12 +8,12 @@ import pytest
 
 from bertsmith.mirror.call import NotMirrored
 from bertsmith.mirror.exchange import read_request
-from bertsmith.mirror.formats.registry import BY_NAME, format_of
-from bertsmith.mirror.identity import site_of, version_of
+from bertsmith.mirror.formats.registry import FORMATS_BY_NAME, find_format
+from bertsmith.mirror.identity import site_id, version_id
 from bertsmith.mirror.redaction import Redactor
 
-CHAT_FORMAT, RESPONSES_FORMAT = BY_NAME["openai-chat"], BY_NAME["openai-responses"]
-ANTHROPIC_FORMAT = BY_NAME["anthropic"]
+CHAT_FORMAT, RESPONSES_FORMAT = FORMATS_BY_NAME["openai-chat"], FORMATS_BY_NAME["openai-responses"]
+ANTHROPIC_FORMAT = FORMATS_BY_NAME["anthropic"]
 SCHEMA = {"type": "object", "properties": {"intent": {"enum": ["card", "other"]}}}
 FUNCTION = {"name": "answer", "description": "Card is about cards.", "parameters": SCHEMA}
 SAID = [{"role": "system", "content": "Classify."}, {"role": "user", "content": "my card"}]
@@ -50,7 +50,7 @@ ANTHROPIC = {
 def version(form: Any, body: dict[str, Any], path: str = "") -> str:
     """As of a call that is recorded."""
     asked = Redactor((), {}).begin().redact_request(read_request(form, body, path))
-    return version_of(asked, site_of(asked, "named"))
+    return version_id(asked, site_id(asked, "named"))
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_a_path_names_the_model_as_of_azures_deployments() -> None:
         "/v1/chat/completions": "",
         "/openai/v1/responses": "",
     }.items():
-        form = format_of("POST", written)
+        form = find_format("POST", written)
         assert form is not None and form.model_of_path(written) == model
     for nothing in (body, body | {"model": None}, body | {"model": ""}):
         with pytest.raises(NotMirrored, match="no-model"):

@@ -22,7 +22,7 @@ from bertsmith.errors import InputError
 from bertsmith.mirror.call_files import read_json_objects
 from bertsmith.mirror.exchange import read_request
 from bertsmith.mirror.formats.reading import events_of
-from bertsmith.mirror.formats.registry import format_of
+from bertsmith.mirror.formats.registry import find_format
 from bertsmith.mirror.formats.wire_format import StudentCompletion
 from bertsmith.mirror.importing import CallImport, ImportCounts
 from bertsmith.mirror.redaction import Redactor
@@ -148,7 +148,7 @@ def test_what_a_student_answered_teaches_nothing(tmp_path: Path, store: Store, s
     """An application logs what it gets, from the LLM and from a student in its place."""
     objects = []
     for path, body in REQUESTS.items():
-        form = format_of("POST", path)
+        form = find_format("POST", path)
         assert form is not None
         asked = read_request(form, body | {"stream": stream}, path)
         (name,) = list(asked.schema["properties"])[:1]

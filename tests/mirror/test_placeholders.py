@@ -8,7 +8,7 @@ from made_student import make_student
 from mirrored_calls import call_of
 
 from bertsmith.mirror.call import ChatMessage
-from bertsmith.mirror.fields import AnswerShape, Field, Guess
+from bertsmith.mirror.fields import AnswerShape, Field, FieldPrediction
 from bertsmith.mirror.learning.learned_calls import LearnedCall
 from bertsmith.mirror.learning.proving import estimate_coverage, prove
 from bertsmith.mirror.learning.settings import LearnSettings
@@ -19,7 +19,7 @@ SHAPE = AnswerShape(fields=(Field(keys=("to",), kind="enum", values=("[EMAIL_1]"
 ECHO = StudentCandidate(
     "tf-idf",
     (),
-    lambda texts: {"$.to": [Guess(text, 0.99) for text in texts]},
+    lambda texts: {"$.to": [FieldPrediction(text, 0.99) for text in texts]},
     lambda folder: None,
     {},
 )

@@ -16,7 +16,7 @@ from bertsmith.mirror.learning import tiers as encoder_tier
 from bertsmith.mirror.learning.learned_calls import LearnedCall
 from bertsmith.mirror.learning.settings import LearnSettings
 from bertsmith.mirror.learning.tiers import NEVER, StudentCandidate, compare_with_teacher
-from bertsmith.mirror.student import MirrorStudent, span_guesses
+from bertsmith.mirror.student import MirrorStudent, predict_spans
 from bertsmith.mirror.student import _load_outputs as load_outputs
 from bertsmith.mirror.student_file import Claims, read_student_file
 
@@ -54,7 +54,7 @@ def shape_of(**more: bool) -> AnswerShape:
 def test_only_a_text_that_may_be_missing_is_left_out(
     more: dict[str, bool], value: Any, confidence: float
 ) -> None:
-    found = span_guesses(TAGGER, TAGS, shape_of(**more).fields, TEXTS)["$.who"]
+    found = predict_spans(TAGGER, TAGS, shape_of(**more).fields, TEXTS)["$.who"]
     assert [(each.value, each.confidence) for each in found] == [
         ((("", "anna"),), pytest.approx(0.9)),
         (value, pytest.approx(confidence)),

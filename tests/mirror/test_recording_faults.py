@@ -28,7 +28,7 @@ from bertsmith.mirror.answering.open_students import OpenStudents
 from bertsmith.mirror.answering.stages import VOID
 from bertsmith.mirror.call import CallOutcome, CallRouting
 from bertsmith.mirror.exchange import Exchange
-from bertsmith.mirror.formats.registry import USUAL
+from bertsmith.mirror.formats.registry import DEFAULT_FORMAT
 from bertsmith.mirror.recorder import Recorder
 from bertsmith.mirror.redaction import Redactor
 from bertsmith.mirror.relay_server import run
@@ -69,8 +69,8 @@ def offered(text: str) -> Exchange:
     """A call as the relay hands it over."""
     request = body_of(text)
     answer = b"".join(llm_answers.chat(request).pieces)
-    asked = USUAL.read_request(request)
-    return Exchange(USUAL, asked, 200, "application/json", "", [answer], True, time.time(), 0.1, 0.2)
+    asked = DEFAULT_FORMAT.read_request(request)
+    return Exchange(DEFAULT_FORMAT, asked, 200, "application/json", "", [answer], True, time.time(), 0.1, 0.2)
 
 
 @pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.slow)])

@@ -22,7 +22,7 @@ from bertsmith.mirror.exchange import (
     read_request,
 )
 from bertsmith.mirror.formats.reading import Event, events_of
-from bertsmith.mirror.formats.registry import BY_NAME, FORMATS, format_of
+from bertsmith.mirror.formats.registry import FORMATS, FORMATS_BY_NAME, find_format
 from bertsmith.mirror.redaction import Redactor
 
 SCHEMA = llm_answers.SCHEMA
@@ -42,7 +42,7 @@ def asked(name: str, **body: Any) -> CompletionRequest:
         usual["input"] = "a text"
     else:
         usual["messages"] = [{"role": "user", "content": "a text"}]
-    return read_request(BY_NAME[name], usual | body)
+    return read_request(FORMATS_BY_NAME[name], usual | body)
 
 
 MIRRORED: list[tuple[str, dict[str, Any], str]] = [
@@ -140,7 +140,7 @@ def test_answers_that_say_nothing_say_why(
     request_: CompletionRequest, body: dict[str, Any], reason: str
 ) -> None:
     with pytest.raises(NotMirrored) as found:
-        read_completion(BY_NAME[request_.protocol], request_, body)
+        read_completion(FORMATS_BY_NAME[request_.protocol], request_, body)
     assert found.value.reason == reason
 
 
@@ -203,12 +203,12 @@ def test_a_bomb_is_not_unpacked() -> None:
 
 
 def test_only_what_is_posted_to_a_known_path_is_looked_at() -> None:
-    assert format_of("GET", "/v1/responses") is None
-    assert format_of("POST", "/v1/messages/count_tokens") is None
-    assert format_of("POST", "/v1/embeddings") is None
-    assert format_of("POST", "/v1/threads/thread_1/messages") is None  # OpenAI's
-    assert format_of("POST", "/messages") is BY_NAME["anthropic"]
-    found = [format_of("POST", f"/any/prefix{each.PATH}") for each in FORMATS]
+    assert find_format("GET", "/v1/responses") is None
+    assert find_format("POST", "/v1/messages/count_tokens") is None
+    assert find_format("POST", "/v1/embeddings") is None
+    assert find_format("POST", "/v1/threads/thread_1/messages") is None  # OpenAI's
+    assert find_format("POST", "/messages") is FORMATS_BY_NAME["anthropic"]
+    found = [find_format("POST", f"/any/prefix{each.PATH}") for each in FORMATS]
     assert found == list(FORMATS)
 
 
@@ -221,7 +221,7 @@ def test_a_stream_whose_client_hangs_up_at_the_last_event_is_read_compressed_too
         packing = zlib.compressobj(wbits=zlib.MAX_WBITS | 16)  # as a proxy does: each event goes out, no end
         sent = packing.compress(sent) + packing.flush(zlib.Z_SYNC_FLUSH)
     exchange = Exchange(
-        BY_NAME[CHAT], asked_for, 9, "text/event-stream", encoding, [sent], False, 0.0, 0.1, 0.2
+        FORMATS_BY_NAME[CHAT], asked_for, 9, "text/event-stream", encoding, [sent], False, 0.0, 0.1, 0.2
     )  # fmt: skip
     assert read_call(exchange, Redactor((), {})).completion.value == {"intent": "card"}
     with pytest.raises(NotMirrored, match="cut"):

@@ -175,9 +175,9 @@ def serve(
         StoreOptions(config=config), **own, **given(upstreams, recording, answering, page)
     )
     if show_settings:
-        from bertsmith.mirror.database import shown
+        from bertsmith.mirror.database import mask_password
 
-        print_json(settings.model_dump(mode="json") | {"store": shown(settings.store)})
+        print_json(settings.model_dump(mode="json") | {"store": mask_password(settings.store)})
         return
     require("uvicorn", "mirror", "The mirror")
     from bertsmith.mirror.app import serve as run

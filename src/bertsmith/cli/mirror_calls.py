@@ -66,7 +66,7 @@ def opened_store(where: StoreOptions, *, create: bool = False, reads: bool = Fal
     damaged, or holds what Bertsmith never wrote.
     """
     settings = mirror_settings(where)
-    from bertsmith.mirror.database import why_failed
+    from bertsmith.mirror.database import explain_failure
     from bertsmith.mirror.store import Store
 
     opened = Store(settings.store, create=create, reads=reads)
@@ -75,7 +75,7 @@ def opened_store(where: StoreOptions, *, create: bool = False, reads: bool = Fal
     except BertsmithError:
         raise
     except Exception as error:
-        if (failure := why_failed(error, opened.engine, settings.store)) is not None:
+        if (failure := explain_failure(error, opened.engine, settings.store)) is not None:
             raise failure from None
         raise
     finally:

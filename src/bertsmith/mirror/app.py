@@ -14,7 +14,7 @@ from bertsmith.mirror.answering.reconciler import Pace, Reconciler, StudentOpene
 from bertsmith.mirror.answering.service import MirrorService
 from bertsmith.mirror.answering.stage_store import StageStore
 from bertsmith.mirror.answering.training_process import Command, Trainer, train_command
-from bertsmith.mirror.database import shown
+from bertsmith.mirror.database import mask_password
 from bertsmith.mirror.formats.registry import find_formats
 from bertsmith.mirror.page.page import ROOT, MirrorPage, is_of_page
 from bertsmith.mirror.page.state import StateReader
@@ -113,6 +113,6 @@ def serve(settings: MirrorSettings) -> None:
     require_upstream(settings, "bertsmith mirror serve")
     find_formats(settings.format)  # refuses one that isn't there before a store is made
     with listening(settings.host, settings.port) as listener:
-        app, store = MirrorApp(settings, Store(settings.store)), shown(settings.store)
+        app, store = MirrorApp(settings, Store(settings.store)), mask_password(settings.store)
         told = settings.model_dump(mode="json") | {"store": store}
         run(settings, app, listener, doing="mirroring", into=f"recording into {store}", told=told, page=ROOT)

@@ -68,22 +68,22 @@ def open_database(address: str, *, create: bool, reads: bool = False) -> Engine:
     engine = _sqlite(url, create=create, reads=reads) if is_file else _postgresql(url)
     try:
         with engine.connect().execution_options(**READING) as connection:
-            is_ready = _is_ready(connection, shown(address))
+            is_ready = _is_ready(connection, mask_password(address))
         if not is_ready and reads:
             engine.dispose()
             return open_database(address, create=create)
         if not is_ready:
             with engine.begin() as connection:
-                _prepare(connection, shown(address), create=create)
+                _prepare(connection, mask_password(address), create=create)
     except (DBAPIError, sqlite3.DatabaseError) as error:
         engine.dispose()
         said = getattr(error, "orig", error)
         if is_damaged(error) and getattr(said, "sqlite_errorcode", 0) != sqlite3.SQLITE_NOTADB:
-            raise damaged(engine, said) from None
+            raise damaged_error(engine, said) from None
         if getattr(said, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY:
-            raise InputError(locked(shown(address))) from None
+            raise InputError(locked_message(mask_password(address))) from None
         raise InputError(
-            f"The store {shown(address)} can't be opened: {str(said).strip().splitlines()[0]}. "
+            f"The store {mask_password(address)} can't be opened: {str(said).strip().splitlines()[0]}. "
             "Expected a SQLite file, or a PostgreSQL database that may be written to."
         ) from None
     except BaseException:
@@ -92,14 +92,14 @@ def open_database(address: str, *, create: bool, reads: bool = False) -> Engine:
     return engine
 
 
-def shown(address: str) -> str:
+def mask_password(address: str) -> str:
     """Without a password."""
     if "://" not in address:
         return address
     return _url(address).set(drivername=address.partition("://")[0]).render_as_string(hide_password=True)
 
 
-def locked(name: str) -> str:
+def locked_message(name: str) -> str:
     """What to do about it."""
     return (
         f"The store {name} is locked: another process has been writing to it for {_WAIT_MS / 1000:g} s. "
@@ -107,7 +107,7 @@ def locked(name: str) -> str:
     )
 
 
-def why_refused(error: DBAPIError) -> str | None:
+def explain_refusal(error: DBAPIError) -> str | None:
     """The database's own words where it is locked, full, away, or lets this user do no more; None for a fault
     of ours.
     """
@@ -124,7 +124,7 @@ def is_damaged(error: BaseException) -> bool:
     return isinstance(said, sqlite3.Error) and is_said
 
 
-def damaged(engine: Engine, error: object) -> InputError:
+def damaged_error(engine: Engine, error: object) -> InputError:
     """What to do about it."""
     name = engine.url.database
     said = str(error).partition(" with text ")[0].splitlines()[0]  # behind it stands what somebody said
@@ -135,26 +135,26 @@ def damaged(engine: Engine, error: object) -> InputError:
     )
 
 
-def why_failed(error: Exception, engine: Engine, address: str) -> InputError | None:
+def explain_failure(error: Exception, engine: Engine, address: str) -> InputError | None:
     """What to do where work with the store ended by `error`: it is damaged, locked, away, lacks something, or
     holds what Bertsmith never wrote. None for a fault of ours.
     """
     if isinstance(error, DBAPIError):
         if is_damaged(error):
-            return damaged(engine, error.orig)
-        if (why := why_refused(error)) is None:
+            return damaged_error(engine, error.orig)
+        if (why := explain_refusal(error)) is None:
             return None
         if why.startswith(_LACKING):
-            return InputError(lacking(shown(address), why.removeprefix("no such ")))
+            return InputError(missing_message(mask_password(address), why.removeprefix("no such ")))
         if "is locked" in why:
-            return InputError(locked(shown(address)))
+            return InputError(locked_message(mask_password(address)))
         return InputError(
-            f"The store {shown(address)} can't be read or written just now: {why}. Run this again "
+            f"The store {mask_password(address)} can't be read or written just now: {why}. Run this again "
             "when that is mended; what was done before it stays."
         )
-    if odd := odd_row(engine):
+    if odd := find_odd_row(engine):
         return InputError(
-            f"The store {shown(address)} holds what Bertsmith doesn't write: {odd}. Mend or "
+            f"The store {mask_password(address)} holds what Bertsmith doesn't write: {odd}. Mend or "
             "delete that row, or put a copy of yours in its place. Then run this again."
         )
     return None
@@ -211,7 +211,7 @@ def _sqlite(url: URL, *, create: bool, reads: bool = False) -> Engine:
         if reads:
             connection.execute(f"PRAGMA busy_timeout={_WAIT_MS}")
             return
-        _write_ahead(connection)
+        _enable_write_ahead_log(connection)
         for pragma in (
             "synchronous=FULL",  # what counts as stored outlives a power cut; the relay doesn't wait for it
             "secure_delete=ON",  # what is forgotten is written over
@@ -232,7 +232,7 @@ def _sqlite(url: URL, *, create: bool, reads: bool = False) -> Engine:
             try:
                 file.require()
                 if file.has_lost_log:
-                    _save_log(engine, connection, file)
+                    _save_removed_log(engine, connection, file)
             except sqlite3.OperationalError as error:
                 raise OperationalError("BEGIN", {}, error) from None
         connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
@@ -242,7 +242,7 @@ def _sqlite(url: URL, *, create: bool, reads: bool = False) -> Engine:
     return engine
 
 
-def _save_log(engine: Engine, connection: Connection, file: "_OpenedFiles") -> None:
+def _save_removed_log(engine: Engine, connection: Connection, file: "_OpenedFiles") -> None:
     """What a log holds that was removed is written to the store, as long as it is open; then all connections
     are begun anew, with a log that others find. Raises OperationalError: it is to be tried again, also
     while somebody reads, whose connection would stay behind with the old log.
@@ -301,7 +301,7 @@ class _OpenedFiles:
             )
 
 
-def _write_ahead(connection: sqlite3.Connection) -> None:
+def _enable_write_ahead_log(connection: sqlite3.Connection) -> None:
     """The first to open a new file turns its log on, and SQLite has nobody else wait for that."""
     connection.execute(f"PRAGMA busy_timeout={_WAIT_MS}")
     end = time.monotonic() + _WAIT_MS / 1000
@@ -334,12 +334,12 @@ def _is_ready(connection: Connection, name: str) -> bool:
     found = connection.execute(select(META.c.value).where(META.c.name == "layout")).scalar()
     if found != str(LAYOUT):
         return False
-    if missing := {each.name for each in METADATA.sorted_tables if each not in OPTIONAL} - there:
-        raise InputError(lacking(name, f"table {min(missing)}"))
+    if missing := {table.name for table in METADATA.sorted_tables if table not in OPTIONAL} - there:
+        raise InputError(missing_message(name, f"table {min(missing)}"))
     return True
 
 
-def lacking(name: str, what: str) -> str:
+def missing_message(name: str, what: str) -> str:
     """What to do about a store from which something was taken."""
     return (
         f"The store {name} lacks the {what}: it isn't as Bertsmith made it. Put a copy of yours in its place "
@@ -347,7 +347,7 @@ def lacking(name: str, what: str) -> str:
     )
 
 
-def log_problem(engine: Engine) -> str:
+def find_file_problem(engine: Engine) -> str:
     """What is wrong with the files of a SQLite store that is open, in a sentence; empty for nothing."""
     files = engine.get_execution_options().get(_FILES)
     if files is None:
@@ -393,10 +393,10 @@ def _prepare(connection: Connection, name: str, *, create: bool) -> None:
 
 
 def _columns(connection: Connection, table: Table) -> set[str]:
-    return {each["name"] for each in inspect(connection).get_columns(table.name)}
+    return {column["name"] for column in inspect(connection).get_columns(table.name)}
 
 
-def odd_row(engine: Engine) -> str:
+def find_odd_row(engine: Engine) -> str:
     """Where the first of them stands, and what was expected there; empty where there is none."""
     with engine.connect().execution_options(**READING) as connection:
         there = set(inspect(connection).get_table_names())
@@ -405,14 +405,14 @@ def odd_row(engine: Engine) -> str:
                 continue
             for row in connection.exec_driver_sql(f"SELECT * FROM {table.name}").mappings():
                 for column in table.columns:
-                    if column.name in row and (expected := _expected(table, column, row[column.name])):
+                    if column.name in row and (expected := _expected_value(table, column, row[column.name])):
                         key = next(iter(table.primary_key.columns)).name
                         name = str(row[key])[:60]
                         return f"{table.name}, {key} {name!r}: {column.name} is not {expected}"
     return ""
 
 
-def _expected(table: Table, column: Column[Any], value: Any) -> str:
+def _expected_value(table: Table, column: Column[Any], value: Any) -> str:
     """What should stand there; empty where it does."""
     if value is None and column.nullable:
         return ""

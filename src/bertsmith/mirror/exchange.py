@@ -22,7 +22,7 @@ from bertsmith.mirror.call import (
 )
 from bertsmith.mirror.formats.reading import events_of
 from bertsmith.mirror.formats.wire_format import WireFormat
-from bertsmith.mirror.identity import content_of, import_of, site_of, version_of
+from bertsmith.mirror.identity import content_hash, imported_call_id, site_id, version_id
 from bertsmith.mirror.redaction import Redactor
 
 _Read = TypeVar("_Read")
@@ -114,16 +114,16 @@ def make_call(
     call is a hash of its content, and of its time if the provider gave the answer no id, so that importing it
     again finds it in the store.
     """
-    site, redaction = site_of(request, named), redactor.begin()
+    site, redaction = site_id(request, named), redactor.begin()
     all_subjects = tuple(dict.fromkeys((*subjects, *request.subjects)))
     request = replace(redaction.redact_request(request), subjects=all_subjects)
     completion = redaction.redact_completion(completion)
-    content = content_of(request, completion)
-    version = version_of(request, site)
+    content = content_hash(request, completion)
+    version = version_id(request, site)
     if source == UNDATED or (source == IMPORTED and completion.response_id):
         call_id = content
     elif source == IMPORTED:
-        call_id = import_of(content, began)
+        call_id = imported_call_id(content, began)
     call_id = call_id or uuid.uuid4().hex
     return Call(
         call_id,

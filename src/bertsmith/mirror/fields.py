@@ -87,7 +87,7 @@ class Field(BaseModel):
     @property
     def path(self) -> str:
         """$.order.kind"""
-        return path_of(self.keys)
+        return json_path(self.keys)
 
     @property
     def classes(self) -> tuple[Any, ...]:
@@ -117,7 +117,7 @@ class Field(BaseModel):
             return self._labels(value)
         if self.kind == "spans":
             return self._spans(value)
-        return plain(value) if self.kind in ("ordinal", "number") else value
+        return normalize_number(value) if self.kind in ("ordinal", "number") else value
 
     def write(self, value: Any) -> Json:
         """The inverse of `read`."""
@@ -138,7 +138,7 @@ class Field(BaseModel):
             return bool(abs(first - second) <= self.tolerance)
         if self.kind == "spans" and isinstance(first, tuple) and isinstance(second, tuple):
             return sorted(first) == sorted(second)
-        return written(first) == written(second)
+        return canonical_json(first) == canonical_json(second)
 
     def holds(self, value: Any) -> bool:
         """Whether a value that was read is one that may stand there: of its kind, and where the schema says
@@ -160,13 +160,13 @@ class Field(BaseModel):
             return any(isinstance(each, str) for each in self.values)
         if self.is_observed and is_number(value):
             return any(map(is_number, self.values))
-        return any(written(value) == written(each) for each in self.values)
+        return any(canonical_json(value) == canonical_json(each) for each in self.values)
 
     def _labels(self, value: Json) -> Any:
         if not isinstance(value, list):
             return value
-        given = {written(each) for each in value}
-        known = {written(each): each for each in self.values}
+        given = {canonical_json(each) for each in value}
+        known = {canonical_json(each): each for each in self.values}
         return tuple(known[key] for key in known if key in given) if given <= known.keys() else value
 
     def _spans(self, value: Json) -> Any:
@@ -207,7 +207,7 @@ class UnsupportedPart(BaseModel):
     @property
     def path(self) -> str:
         """$.order.note"""
-        return path_of(self.keys)
+        return json_path(self.keys)
 
 
 class Constant(BaseModel):
@@ -248,39 +248,39 @@ class AnswerShape(BaseModel):
 
     def field(self, path: str) -> Field:
         """By its path; KeyError where there is none."""
-        return {each.path: each for each in self.fields}[path]
+        return {field.path: field for field in self.fields}[path]
 
     def read(self, answer: Json) -> Values:
         """Values by path, ABSENT for what isn't there. What the answer has beside the fields is there too,
         under its own path, so that no answer of ours is the same.
         """
-        fields = {each.path: each.read(value_at(answer, each.keys)) for each in self.fields}
+        fields = {field.path: field.read(value_at(answer, field.keys)) for field in self.fields}
         found: Values = dict(fields)
-        constants = {each.keys: written(each.value) for each in self.constants}
-        known = {each.keys for each in self.fields}
+        constants = {constant.keys: canonical_json(constant.value) for constant in self.constants}
+        known = {field.keys for field in self.fields}
         parts = [*known, *constants]
         # What these stand in, which is there though they be left out.
         objects = {keys[:length] for keys in parts for length in range(1, len(keys))}
-        for keys, value in _leaves(answer, (), known | constants.keys()):
+        for keys, value in _list_leaves(answer, (), known | constants.keys()):
             is_empty = keys in objects and value == {}  # all that it may hold is left out
-            if keys not in known and not is_empty and constants.get(keys) != written(value):
-                path = path_of(keys)
+            if keys not in known and not is_empty and constants.get(keys) != canonical_json(value):
+                path = json_path(keys)
                 found[f"{path} (another)" if path in fields else path] = value
         for keys in (*constants, *objects):
             if value_at(answer, keys) is ABSENT:
-                found[path_of(keys)] = ABSENT
+                found[json_path(keys)] = ABSENT
         return found
 
     def holds(self, values: Values) -> bool:
         """Whether each field has a value, as `read` gives it, that may stand there."""
-        return all(each.holds(values[each.path]) for each in self.fields)
+        return all(field.holds(values[field.path]) for field in self.fields)
 
     def compose(self, values: Mapping[str, Any]) -> dict[str, Json]:
         """An answer of these values, in the order in which the teacher writes its keys. KeyError for a field
         without a value.
         """
         fields = {each.keys: each for each in self.fields}
-        constants = {each.keys: each.value for each in self.constants}
+        constants = {constant.keys: constant.value for constant in self.constants}
         answer: dict[str, Json] = {}
         for keys in self.order:
             field = fields.get(keys)
@@ -294,7 +294,7 @@ class AnswerShape(BaseModel):
 
     def differing(self, ours: Mapping[str, Any], taught: Mapping[str, Any]) -> frozenset[str]:
         """Paths at which two answers, as `read` gives them, differ; empty where they say the same."""
-        fields = {each.path: each for each in self.fields}
+        fields = {field.path: field for field in self.fields}
         return frozenset(
             path
             for path in ours.keys() | taught.keys()
@@ -302,12 +302,12 @@ class AnswerShape(BaseModel):
         )
 
 
-def path_of(keys: tuple[str, ...]) -> str:
+def json_path(keys: tuple[str, ...]) -> str:
     """As the store's table of fields has it, without what a text can't hold."""
     return ".".join(("$", *keys)).replace("\0", "")
 
 
-def as_text(value: Any) -> str:
+def format_value(value: Any) -> str:
     """A field's value for people."""
     if value is ABSENT:
         return "(not there)"
@@ -316,11 +316,11 @@ def as_text(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, tuple):
-        return ", ".join(_item_as_text(each) for each in value) or "(none)"
+        return ", ".join(_format_item(each) for each in value) or "(none)"
     return str(value)
 
 
-def _item_as_text(each: Any) -> str:
+def _format_item(each: Any) -> str:
     """A label, or a quote with its kind."""
     if isinstance(each, tuple) and len(each) == 2:
         kind, quote = each
@@ -333,17 +333,17 @@ def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def plain(value: Any) -> Any:
+def normalize_number(value: Any) -> Any:
     """1 for 1.0: JSON has one kind of number. Beyond 2⁵³, where floats skip integers, it stays as it is."""
     is_whole = isinstance(value, float) and value.is_integer() and abs(value) <= 2**53
     return int(value) if is_whole else value
 
 
-def written(value: Any) -> bytes:
+def canonical_json(value: Any) -> bytes:
     """Equal for equal values: 1.0 is 1 but true isn't, and a list that a tuple was made of is the same."""
     if value is ABSENT:
         return b""
-    return orjson.dumps(plain(value), option=orjson.OPT_SORT_KEYS)
+    return orjson.dumps(normalize_number(value), option=orjson.OPT_SORT_KEYS)
 
 
 def value_at(answer: Json, keys: tuple[str, ...]) -> Any:
@@ -355,16 +355,16 @@ def value_at(answer: Json, keys: tuple[str, ...]) -> Any:
     return answer
 
 
-def _leaves(
+def _list_leaves(
     value: Json, keys: tuple[str, ...], known: set[tuple[str, ...]]
 ) -> list[tuple[tuple[str, ...], Json]]:
     """What stands in objects, down to values, lists and known parts."""
     if not isinstance(value, dict) or keys in known or (keys and not value):
         return [(keys, value)]
-    return [leaf for key, each in value.items() for leaf in _leaves(each, (*keys, key), known)]
+    return [leaf for key, each in value.items() for leaf in _list_leaves(each, (*keys, key), known)]
 
 
-class Guess(NamedTuple):
+class FieldPrediction(NamedTuple):
     """A field's value as `Field.read` gives it, and the probability that the teacher says the same. `spread`
     has the probability of each value learned, of fields that hold one of several.
     """
@@ -398,7 +398,7 @@ class FieldHead(BaseModel):
         """(E, C) of logits (E, C)."""
         return probabilities_of(logits, self.temperature, multi_label=field.kind == "labels")
 
-    def guesses(self, field: Field, logits: npt.ArrayLike) -> list[Guess]:
+    def guesses(self, field: Field, logits: npt.ArrayLike) -> list[FieldPrediction]:
         """Of logits (E, C), one a text."""
         probabilities = self.probabilities(field, logits)
         if field.kind == "labels":
@@ -408,15 +408,15 @@ class FieldHead(BaseModel):
         best = probabilities.argmax(axis=1)
         values = [field.classes[number] for number in self.classes]
         return [
-            Guess(values[place], float(row[place]), tuple(zip(values, row.tolist(), strict=True)))
+            FieldPrediction(values[place], float(row[place]), tuple(zip(values, row.tolist(), strict=True)))
             for place, row in zip(best, probabilities, strict=True)
         ]
 
-    def _labels(self, field: Field, probabilities: Floats) -> list[Guess]:
+    def _labels(self, field: Field, probabilities: Floats) -> list[FieldPrediction]:
         thresholds = np.array(self.thresholds or [0.5] * len(self.classes))
         sure = confidence_of(probabilities, thresholds)
         return [
-            Guess(
+            FieldPrediction(
                 tuple(field.values[number] for number, holds in zip(self.classes, row, strict=True) if holds)
                 or field.nothing,
                 float(confidence),
@@ -424,18 +424,18 @@ class FieldHead(BaseModel):
             for row, confidence in zip(probabilities >= thresholds, sure, strict=True)
         ]
 
-    def _number(self, field: Field, probabilities: Floats) -> Guess:
+    def _number(self, field: Field, probabilities: Floats) -> FieldPrediction:
         values = [
-            field.classes[number] if number >= 0 else plain(self.centres[place])
+            field.classes[number] if number >= 0 else normalize_number(self.centres[place])
             for place, number in enumerate(self.classes)
         ]
         near = np.array([[field.same(one, other) for other in values] for one in values], np.float64)
         mass = near @ probabilities
         best = int(mass.argmax())
-        return Guess(values[best], float(min(mass[best], 1.0)))
+        return FieldPrediction(values[best], float(min(mass[best], 1.0)))
 
 
-def place_of_number(head: FieldHead, field: Field, value: Any) -> int | None:
+def nearest_output(head: FieldHead, field: Field, value: Any) -> int | None:
     """The output that stands for a value of a number field: that of the nearest centre. None for what is
     neither a number nor one of its classes.
     """

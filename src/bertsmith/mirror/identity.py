@@ -45,13 +45,11 @@ _DAY = (
     r"|(?:segunda|terça|quarta|quinta|sexta)-feira"
     r"|(?:maan|dins|woens|donder|vrij|zater|zon)dag)"
 )
-_COUNTED = (
-    "(?:request|call|session|conversation|ticket|message|turn|run|order|trace|case|job|attempt|visitor)"
-)
+_ITEM = "(?:request|call|session|conversation|ticket|message|turn|run|order|trace|case|job|attempt|visitor)"
 _PERSON = "(?:user|customer|client|account|tenant|employee|agent|caller)"
 # A line that says no more than who it is, or which: not "Message: …", which may be the input itself.
 _LINE = (
-    rf"(?:{_COUNTED}|{_PERSON})[ _-]?(?:id|name|number|no|nr|count|key|token)\.?"
+    rf"(?:{_ITEM}|{_PERSON})[ _-]?(?:id|name|number|no|nr|count|key|token)\.?"
     "|nonce|counter|uptime|username|now"
 )
 _NAME = r"[^\W\d_a-z][\w'’-]*(?: [^\W\d_a-z][\w'’-]*){0,3}"  # words with a capital
@@ -88,10 +86,10 @@ _PARTS = tuple(
         ("number", r"(?<![\w.,-])\d{7,}(?![\w,-]|\.\d)"),
         ("number", r"(?<![\w.,-])1\d{9}\.\d{1,9}(?![\w,-])"),  # seconds since 1970
         ("number", r"(?<=#)\d+\b"),
-        ("number", rf"(?i)(?P<kept>\b{_COUNTED}s?(?: so far| id| number| no\.?| nr\.?)?(?: is)?:? )\d+\b"),
+        ("number", rf"(?i)(?P<kept>\b{_ITEM}s?(?: so far| id| number| no\.?| nr\.?)?(?: is)?:? )\d+\b"),
         (
             "number",
-            rf"(?i)\b\d+(?P<after> {_COUNTED}s? (?:so far|served|today|before|answered|handled|already))",
+            rf"(?i)\b\d+(?P<after> {_ITEM}s? (?:so far|served|today|before|answered|handled|already))",
         ),
         ("value", rf"(?im)(?P<kept>^[ >*-]*(?:current |the )?(?:{_LINE})[*\"]* ?[:=][*\" ]*)[^\n«]{{1,60}}$"),
         (
@@ -108,7 +106,7 @@ _PARTS = tuple(
 )  # fmt: skip
 
 
-def site_of(request: CompletionRequest, named: str = "") -> str:
+def site_id(request: CompletionRequest, named: str = "") -> str:
     """`named` is the header's value; one that isn't a name counts as none."""
     if _NAMED.fullmatch(named):
         return named
@@ -118,7 +116,7 @@ def site_of(request: CompletionRequest, named: str = "") -> str:
 
 
 def require_name(named: str, what: str) -> None:
-    """For whoever can be told. Raises InputError for what `site_of` takes for no name."""
+    """For whoever can be told. Raises InputError for what `site_id` takes for no name."""
     if not _NAMED.fullmatch(named):
         raise InputError(
             f"{what} {named[:80]!r} is no name. Expected at most 64 letters, digits, _, . and -, "
@@ -126,7 +124,7 @@ def require_name(named: str, what: str) -> None:
         )
 
 
-def version_of(request: CompletionRequest, site: str) -> str:
+def version_id(request: CompletionRequest, site: str) -> str:
     """Of a site."""
     system = [[each.role, *each.parts] for each in request.system]
     # What else the model reads that tells it what to answer: descriptions beside the schema, all tools, and
@@ -140,14 +138,14 @@ def version_of(request: CompletionRequest, site: str) -> str:
     return _fingerprint([*said, request.schema_name, read])[:_LENGTH]
 
 
-def import_of(content: str, began: float) -> str:
+def imported_call_id(content: str, began: float) -> str:
     """An imported call whose answer has no name of its own: the same may have been said at another time."""
     return _fingerprint([content, began])[:32]
 
 
-def content_of(request: CompletionRequest, completion: Completion) -> str:
+def content_hash(request: CompletionRequest, completion: Completion) -> str:
     """What was asked and answered, the provider's own name of the answer among it."""
-    messages = [[each.role, *each.parts] for each in request.messages]
+    messages = [[message.role, *message.parts] for message in request.messages]
     said = [
         request.protocol,
         request.model,
@@ -164,13 +162,13 @@ def _fingerprint(value: Any) -> str:
 
 
 @lru_cache(maxsize=256)
-def settled(text: str) -> str:
+def mask_variables(text: str) -> str:
     """A system prompt with names in place of what varies."""
     for name, pattern in _PARTS:
-        text = pattern.sub(partial(_named, name), text)
+        text = pattern.sub(partial(_replace_variable, name), text)
     return text
 
 
-def _named(name: str, found: re.Match[str]) -> str:
+def _replace_variable(name: str, found: re.Match[str]) -> str:
     groups = found.groupdict()
     return f"{groups.get('kept') or ''}«{name}»{groups.get('after') or ''}"

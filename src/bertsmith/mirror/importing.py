@@ -40,7 +40,7 @@ from bertsmith.mirror.call_files import (
 )
 from bertsmith.mirror.exchange import make_call, read_completion, read_request
 from bertsmith.mirror.formats.reading import names_in
-from bertsmith.mirror.formats.registry import FORMATS, format_of, guessed
+from bertsmith.mirror.formats.registry import FORMATS, find_format, guess_format
 from bertsmith.mirror.formats.wire_format import WireFormat
 from bertsmith.mirror.identity import require_name
 from bertsmith.mirror.redaction import Redactor
@@ -179,7 +179,7 @@ class CallImport:
             response = response if isinstance(response, dict) else {}
             body, path = response.get("body"), str(line.get("url", ""))
             is_success = response.get("status_code") == 200
-        form = format_of("POST", path, self._formats)
+        form = find_format("POST", path, self._formats)
         if form is None:
             raise NotMirrored("other-path")
         request = read_request(form, line.get("body", line.get("params")), path)
@@ -227,8 +227,8 @@ class CallImport:
     def _format_of_pair(self, value: Mapping[str, Json]) -> tuple[str, WireFormat | None]:
         """The path that the log names, empty for none, and the wire format; None if it isn't known."""
         path = str(value.get("endpoint") or value.get("url") or value.get("path") or "")
-        form = format_of("POST", path, self._formats)
-        return path, form or guessed(value["request"], value["response"], self._formats)
+        form = find_format("POST", path, self._formats)
+        return path, form or guess_format(value["request"], value["response"], self._formats)
 
 
 def _find_batch_requests(paths: Sequence[Path]) -> dict[str, LocatedObject]:

@@ -19,7 +19,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from bertsmith.errors import InputError
 from bertsmith.mirror.call import QUEUE_FULL, Call, CallOutcome, NotMirrored, is_refusal
 from bertsmith.mirror.exchange import Exchange, read_call
-from bertsmith.mirror.identity import site_of, version_of
+from bertsmith.mirror.identity import site_id, version_id
 from bertsmith.mirror.redaction import Redactor
 from bertsmith.mirror.store import Store
 from bertsmith.serving import LOG
@@ -216,7 +216,7 @@ class Recorder:
             return [] if routing is None else [CallOutcome(routing.version, None, routing, reason=reason)]
         try:
             request = self.redactor.begin().redact_request(exchange.request)
-            version = version_of(request, site_of(exchange.request, exchange.named))
+            version = version_id(request, site_id(exchange.request, exchange.named))
         except Exception as error:
             LOG.error("a call could not be looked at: %s", type(error).__name__)
             return []

@@ -16,7 +16,7 @@ import orjson
 
 from bertsmith.errors import RecipeError
 from bertsmith.mirror.call import SYSTEM_ROLES, ChatMessage, Completion, CompletionRequest, Json
-from bertsmith.mirror.identity import settled
+from bertsmith.mirror.identity import mask_variables
 
 # How long each country's IBAN is: SWIFT's registry, release 99.
 _IBAN_COUNTRIES = {
@@ -49,8 +49,14 @@ _ISSUERS = re.compile(
 )
 _ROW = re.compile(r"\d{4}(?:[ -]\d{4}){6,}")  # too many groups of four for a card with its date and code
 _PLACEHOLDER = re.compile(r"\[[^\[\]]+_\d+\]")
-_LISTS = ("enum", "const", "criteria", "choices", "levels")  # of a schema, and of System One and decisions
-_OF_LISTED = ("value", "label", "description")  # of what is listed by objects
+_LIST_KEYS = (
+    "enum",
+    "const",
+    "criteria",
+    "choices",
+    "levels",
+)  # of a schema, and of System One and decisions
+_NAMING_KEYS = ("value", "label", "description")  # of what is listed by objects
 _BULLET = re.compile(r"^\s*(?:[-*•]|\d{1,2}[.)])\s+")
 _OPTIONS = re.compile(
     r"(?i)\b(?:one of|options?|labels?|classes|categories|choose (?:from|between)|values)\b[^:\n]{0,40}:"
@@ -92,7 +98,7 @@ class Rule:
     length: Callable[[str], int] = len
 
 
-def _of_card(found: str) -> int:
+def _card_length(found: str) -> int:
     """Of a number that an issuer may have given, all of it by Luhn's sum; or its beginning, where an expiry
     date or a code stands behind the card, in groups of four or more digits as on a card: else rows of small
     numbers would be full of cards. A row of numbers is cards only if all of it is.
@@ -100,7 +106,7 @@ def _of_card(found: str) -> int:
     if _ROW.fullmatch(found):
         groups = re.split("[ -]", found)
         cards = ["".join(groups[place : place + 4]) for place in range(0, len(groups), 4)]
-        return 19 if all(_ISSUERS.fullmatch(each) and _is_luhn(each) for each in cards) else -len(found)
+        return 19 if all(_ISSUERS.fullmatch(card) and _is_luhn(card) for card in cards) else -len(found)
     end = len(found)
     while end > 0:
         groups = re.split("[ -]", found[:end])
@@ -113,11 +119,11 @@ def _of_card(found: str) -> int:
 
 def _is_luhn(digits: str) -> bool:
     """ISO/IEC 7812-1, annex B."""
-    doubled = [2 * int(each) - 9 * (int(each) > 4) for each in digits[-2::-2]]
+    doubled = [2 * int(digit) - 9 * (int(digit) > 4) for digit in digits[-2::-2]]
     return (sum(map(int, digits[-1::-2])) + sum(doubled)) % 10 == 0
 
 
-def _of_iban(found: str) -> int:
+def _iban_length(found: str) -> int:
     """As long as the country has it, and 1 modulo 97 (ISO 13616)."""
     wanted, place, taken = _IBAN_LENGTHS.get(found[:2].upper(), 0), 0, ""
     while place < len(found) and len(taken) < wanted:
@@ -129,7 +135,7 @@ def _of_iban(found: str) -> int:
     return place if int("".join(str(int(each, 36)) for each in moved)) % 97 == 1 else 0
 
 
-def _of_address(found: str) -> int:
+def _ip_length(found: str) -> int:
     meant = found.rstrip(".:") if not found.endswith("::") else found
     try:
         ipaddress.ip_address(meant)
@@ -138,7 +144,7 @@ def _of_address(found: str) -> int:
     return len(meant) if any(each.isalnum() for each in meant) else 0
 
 
-def _of_phone(found: str) -> int:
+def _phone_length(found: str) -> int:
     return len(found) if 7 <= sum(each.isdigit() for each in found) <= 15 else 0
 
 
@@ -147,7 +153,7 @@ BUILT_IN = {
     for rule in (
         Rule("email", re.compile(r"[\w.%+'-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63})+")),
         Rule("api-key", re.compile(r"(?i)\b(?:sk|pk|rk)-[a-z0-9_-]{16,}|\bbearer [a-z0-9._~+/-]{16,}=*")),
-        Rule("iban", re.compile(r"(?i)\b[a-z]{2}\d{2}(?:[ -]?[a-z0-9]){11,29}"), _of_iban),
+        Rule("iban", re.compile(r"(?i)\b[a-z]{2}\d{2}(?:[ -]?[a-z0-9]){11,29}"), _iban_length),
         Rule(
             "credit-card",
             re.compile(
@@ -155,14 +161,14 @@ BUILT_IN = {
                 r"|(?:(?<!\d[ -])|(?=\d{4}))(?:\d[ -]?){12,18}\d(?!\d))",
                 re.ASCII,
             ),
-            _of_card,
+            _card_length,
         ),
         Rule(
             "ip",
             re.compile(
                 r"(?<![\w:.])(?:\d{1,3}(?:\.\d{1,3}){3}|[0-9a-fA-F]{0,4}:[0-9a-fA-F:.]+)(?!\w)", re.ASCII
             ),
-            _of_address,
+            _ip_length,
         ),
         Rule(
             "phone",
@@ -172,7 +178,7 @@ BUILT_IN = {
                 r"|\(?\d{3}\)?[ .-]\d{3}[ .-]\d{4})(?!\w)",
                 re.ASCII,
             ),
-            _of_phone,
+            _phone_length,
         ),
     )
 }
@@ -204,32 +210,32 @@ class Redactor:
         return Redaction(self.rules, self._clean)
 
 
-def labels_in(schema: Json) -> Iterator[str]:
+def find_labels(schema: Json) -> Iterator[str]:
     """What a schema, or a question, lists as values, as texts."""
     if isinstance(schema, list):
         for each in schema:
-            yield from labels_in(each)
+            yield from find_labels(each)
     elif isinstance(schema, dict):
         for key, each in schema.items():
-            if key in _LISTS:
-                yield from _values(each)
+            if key in _LIST_KEYS:
+                yield from _listed_values(each)
             if isinstance(each, dict | list):
-                yield from labels_in(each)
+                yield from find_labels(each)
 
 
-def _values(value: Json) -> Iterator[str]:
+def _listed_values(value: Json) -> Iterator[str]:
     """Texts and numbers; names of an object that lists by them, and the values in it that do."""
     if isinstance(value, list):
         for each in value:
-            yield from _values(each)
+            yield from _listed_values(each)
     elif isinstance(value, dict):
-        yield from (str(name) for name in value if name not in _OF_LISTED)
-        yield from (str(value[name]) for name in _OF_LISTED if name in value)
+        yield from (str(name) for name in value if name not in _NAMING_KEYS)
+        yield from (str(value[name]) for name in _NAMING_KEYS if name in value)
     elif isinstance(value, str | int | float) and not isinstance(value, bool) and str(value).strip():
         yield str(value)
 
 
-def _listed(prompt: str) -> Iterator[str]:
+def _find_options(prompt: str) -> Iterator[str]:
     """What a prompt lists as answers: behind "one of:" or "labels:", in its line or in a list below it."""
     for found in _OPTIONS.finditer(prompt):
         for line in found["list"].splitlines():
@@ -243,12 +249,12 @@ def holds_placeholder(answer: Json) -> bool:
     return _PLACEHOLDER.search(orjson.dumps(answer).decode()) is not None
 
 
-def _unescaped(text: str) -> str:
+def _unescape(text: str) -> str:
     """As long as the text: what JSON's escapes stand for, as often as they have characters."""
-    return _ESCAPED.sub(lambda found: _meant(found) * len(found[0]), text) if "\\" in text else text
+    return _ESCAPED.sub(lambda found: _unescape_match(found) * len(found[0]), text) if "\\" in text else text
 
 
-def _meant(escape: re.Match[str]) -> str:
+def _unescape_match(escape: re.Match[str]) -> str:
     """A line's end for any white space."""
     meant = chr(int(escape["code"], 16)) if escape["code"] else "\n"
     return "\n" if meant.isspace() else meant
@@ -275,18 +281,18 @@ class Redaction:
         if self._labels is None:
             return change(text)
         pieces, done = list[str](), 0
-        for label in self._labels.finditer(_unescaped(text)):
+        for label in self._labels.finditer(_unescape(text)):
             pieces += [change(text[done : label.start()]), text[label.start() : label.end()]]
             done = label.end()
         return "".join((*pieces, change(text[done:])))
 
     def _redacted(self, text: str) -> str:
         for rule in self.rules:
-            text = self._by(rule, text, _unescaped(text))
+            text = self._by(rule, text, _unescape(text))
             if "\\" in text:  # a rule may mean the backslash
                 text = self._by(rule, text, text)
             if not text.isascii():  # last, for an odd blank may as well stand between two numbers
-                text = self._by(rule, text, _unescaped(text).translate(_PLAIN))
+                text = self._by(rule, text, _unescape(text).translate(_PLAIN))
         return text
 
     def _by(self, rule: Rule, text: str, seen: str) -> str:
@@ -305,7 +311,7 @@ class Redaction:
     def _placeholder(self, rule: Rule, private: str) -> str:
         meant = (
             rule.name,
-            re.sub(r"[\s./()-]", "", _ESCAPED.sub(_meant, private).translate(_PLAIN)).casefold(),
+            re.sub(r"[\s./()-]", "", _ESCAPED.sub(_unescape_match, private).translate(_PLAIN)).casefold(),
         )
         if meant not in self._numbers:
             self._last[rule.name] = self._last.get(rule.name, 0) + 1
@@ -332,10 +338,10 @@ class Redaction:
         """The subjects stay: the store keeps no more than their fingerprints."""
         shared: list[Any] = [request.model, request.schema_name, request.schema, request.parameters]
         system = request.system
-        if any(settled(part) != part for each in system for part in each.parts):
+        if any(mask_variables(part) != part for each in system for part in each.parts):
             self._labels = self._labels_of([request.schema, request.parameters], system)
             settling = tuple(
-                tuple(self._beside_labels(part, settled) for part in each.parts) for each in system
+                tuple(self._beside_labels(part, mask_variables) for part in each.parts) for each in system
             )
             system = tuple(
                 ChatMessage(each.role, parts) for each, parts in zip(system, settling, strict=True)
@@ -353,7 +359,8 @@ class Redaction:
             self._clean[digest] = self._labels
         rest = iter(system)
         messages = tuple(
-            next(rest) if each.role in SYSTEM_ROLES else self._message(each) for each in request.messages
+            next(rest) if message.role in SYSTEM_ROLES else self._message(message)
+            for message in request.messages
         )
         model, name, schema, parameters = shared
         return replace(
@@ -363,11 +370,11 @@ class Redaction:
     def _labels_of(self, schemas: Json, system: Iterable[ChatMessage]) -> re.Pattern[str] | None:
         """Those of which something would be replaced."""
         listed = [part for each in system for part in each.parts]
-        labels = {*labels_in(schemas), *(label for part in listed for label in _listed(part))}
+        labels = {*find_labels(schemas), *(label for part in listed for label in _find_options(part))}
         private = [
-            each
-            for each in labels
-            if settled(each) != each or any(rule.pattern.search(each) for rule in self.rules)
+            label
+            for label in labels
+            if mask_variables(label) != label or any(rule.pattern.search(label) for rule in self.rules)
         ]
         if not private:
             return None

@@ -29,9 +29,9 @@ from bertsmith.mirror.call import (
     status_reason,
 )
 from bertsmith.mirror.exchange import Exchange, parse_request
-from bertsmith.mirror.formats.registry import USUAL, format_of
+from bertsmith.mirror.formats.registry import DEFAULT_FORMAT, find_format
 from bertsmith.mirror.formats.wire_format import ResponseBody, StudentCompletion, WireFormat
-from bertsmith.mirror.identity import site_of
+from bertsmith.mirror.identity import site_id
 from bertsmith.mirror.recorder import Recorder
 from bertsmith.mirror.relay_server import ClientGone, RequestBody, send_json
 from bertsmith.mirror.settings import MirrorSettings
@@ -114,7 +114,7 @@ class RelayedCall:
             if self.headers.get(b"content-encoding"):
                 raise NotMirrored("encoding")
             self.request = parse_request(self.form, content, self.path)
-            self.site = site_of(self.request, self.client_header(SITE))
+            self.site = site_id(self.request, self.client_header(SITE))
             self._request_bytes, self.reason = len(content), "" if has_room else QUEUE_FULL
         except NotMirrored as error:
             self.reason = error.reason
@@ -240,7 +240,7 @@ class Relay:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         max_bytes = self.settings.max_recorded_bytes
-        form = format_of(scope["method"], scope["path"], self.formats)
+        form = find_format(scope["method"], scope["path"], self.formats)
         passage = RelayedCall(form, scope["path"], scope["headers"], max_bytes, scope["query_string"])
         body = RequestBody(receive, max_bytes)
         work = asyncio.ensure_future(self._pass(scope, body, passage, send))
@@ -425,6 +425,6 @@ async def _send_answer(answer: UpstreamAnswer, passage: RelayedCall, send: Send)
 async def _refuse(status: int, message: str, code: str, passage: RelayedCall, send: Send) -> None:
     """Sends an error in the protocol's own form; the call isn't recorded, for the reason `code`."""
     passage.status, passage.reason, passage.is_over = status, code, True
-    form = passage.form or USUAL
+    form = passage.form or DEFAULT_FORMAT
     body = form.error_body(message, code.replace("-", "_"))
     await send_json(send, status, body, (HEADER, passage.header))

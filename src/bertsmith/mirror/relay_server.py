@@ -88,7 +88,7 @@ def run(
     with the settings that are `told`. Raises InputError for an address that can't be listened on.
     """
     log_to_stderr()
-    logging.getLogger("uvicorn.error").addFilter(_is_no_cut)
+    logging.getLogger("uvicorn.error").addFilter(_is_not_a_cut_answer)
     sys.setswitchinterval(_SWITCH)
     address = listen(listener, settings.host, settings.port)
     if sys.stderr.isatty():
@@ -119,7 +119,7 @@ class RelayServer(DrainingServer):
         await super().shutdown(sockets)
 
 
-def _is_no_cut(record: logging.LogRecord) -> bool:
+def _is_not_a_cut_answer(record: logging.LogRecord) -> bool:
     """An answer that the upstream cut is passed on cut: uvicorn takes it for a fault of the application."""
     return "without completing response" not in record.getMessage()
 

@@ -23,13 +23,13 @@ from bertsmith.files import atomic_file, refuse_existing
 from bertsmith.mirror.call import AGAIN, IMPORTED, UNDATED, Call
 from bertsmith.mirror.database import (
     READING,
-    damaged,
+    damaged_error,
+    find_file_problem,
     is_damaged,
     is_sqlite,
-    lacking,
-    log_problem,
+    mask_password,
+    missing_message,
     open_database,
-    shown,
 )
 from bertsmith.mirror.tables import (
     CALLS,
@@ -39,11 +39,11 @@ from bertsmith.mirror.tables import (
     PASSED_IMPORTS,
     SITES,
     VERSIONS,
-    call_of_row,
     call_row,
-    fields_of,
+    read_call_row,
     site_row,
     version_row,
+    walk_field_types,
 )
 
 _IMPORTS = (IMPORTED, UNDATED)
@@ -88,7 +88,9 @@ class Store:
         if not self._salt:
             self.close()
             raise InputError(
-                lacking(shown(address), "salt of its subjects' fingerprints (table mirror_meta)")
+                missing_message(
+                    mask_password(address), "salt of its subjects' fingerprints (table mirror_meta)"
+                )
             )
         self._is_left = False  # deleted calls may still be in SQLite's log
 
@@ -99,7 +101,7 @@ class Store:
     @property
     def problem(self) -> str:
         """What is wrong with the open store's files; empty if nothing is."""
-        return log_problem(self.engine)
+        return find_file_problem(self.engine)
 
     def back_up(self, out: Path) -> None:
         """Writes a consistent copy of a SQLite store to `out`, while others may go on writing. Raises
@@ -142,7 +144,7 @@ class Store:
             fields = {
                 (call.version, path, type_name)
                 for call in new
-                for path, type_name in fields_of(call.completion.value)
+                for path, type_name in walk_field_types(call.completion.value)
             }
             self._insert(
                 connection,
@@ -310,7 +312,7 @@ class Store:
             (is_busy, *_) = cursor.fetchone() or (1,)
         except DatabaseError as error:
             if is_damaged(error):
-                raise damaged(self.engine, error) from None
+                raise damaged_error(self.engine, error) from None
             if not isinstance(error, OperationalError):
                 raise
             is_busy = 1  # locked, or no room for a copy
@@ -371,19 +373,19 @@ class Store:
         query = _JOINED_CALLS.where(CALLS.c.version == version).order_by(CALLS.c.began, CALLS.c.id)
         with self._reading() as connection:
             for row in connection.execution_options(yield_per=_ROWS_AT_ONCE).execute(query):
-                yield call_of_row(row)
+                yield read_call_row(row)
 
     def latest(self, version: str, count: int) -> list[Call]:
         """The last `count` calls of a version, the latest first."""
         query = _JOINED_CALLS.where(CALLS.c.version == version).order_by(CALLS.c.began.desc(), CALLS.c.id)
         with self._reading() as connection:
-            return [call_of_row(row) for row in connection.execute(query.limit(count))]
+            return [read_call_row(row) for row in connection.execute(query.limit(count))]
 
     def calls_named(self, names: Iterable[str]) -> dict[str, Call]:
         """The calls with these ids, by id; those that aren't in the store are left out."""
         query = _JOINED_CALLS.where(CALLS.c.id.in_(sorted(names)))
         with self._reading() as connection:
-            return {row.id: call_of_row(row) for row in connection.execute(query)}
+            return {row.id: read_call_row(row) for row in connection.execute(query)}
 
 
 def _fields_in(answer: str) -> Iterator[_PathType]:
@@ -394,4 +396,4 @@ def _fields_in(answer: str) -> Iterator[_PathType]:
         value = orjson.loads(answer)
     except (TypeError, ValueError):
         return iter(())
-    return fields_of(value)
+    return walk_field_types(value)

@@ -30,7 +30,7 @@ from bertsmith.files import read_json, tensors_written_to, write_json
 from bertsmith.inference.predictor import Predictor
 from bertsmith.metrics.baselines import TOKEN
 from bertsmith.mirror.call import CompletionRequest, Json
-from bertsmith.mirror.fields import Field, Guess, Values
+from bertsmith.mirror.fields import Field, FieldPrediction, Values
 from bertsmith.mirror.redaction import holds_placeholder
 from bertsmith.mirror.student_file import MODEL, SPANS, StudentFile, read_student_file
 from bertsmith.model.manifest import read_manifest
@@ -41,10 +41,10 @@ from bertsmith.tasks.task_model import outputs_of
 _WORDS, _WEIGHTS = "words.json", "words.safetensors"
 # What a word is, by the name that words.json has for it. A student answers by those it was proven by.
 _TOKENS = {"without marks": re.compile(r"\w+|[^\w\s]"), "with marks": re.compile(TOKEN)}
-_NOW, _UNNAMED = "with marks", "without marks"  # unnamed: words.json was a list
+_CURRENT_TOKENS, _OLDEST_TOKENS = "with marks", "without marks"  # unnamed: words.json was a list
 
 SURE, UNSURE, UNPROVEN, REDACTED = "sure", "low-confidence", "not-proven", "redacted"
-_AT_A_TIME = 1024  # texts
+_BATCH_SIZE = 1024  # texts
 _OWN_TASKS = {Fields.name: Fields}  # which a file may not name: it is the mirror's
 
 
@@ -58,7 +58,7 @@ class WordModel:
         features: Sequence[str],
         rarity: Floats | Float32s,
         weights: Mapping[str, Float32s],
-        token: str = _NOW,
+        token: str = _CURRENT_TOKENS,
     ) -> None:
         self.places = {feature: place for place, feature in enumerate(features)}
         self.rarity = np.asarray(rarity, np.float32)
@@ -97,7 +97,7 @@ class WordModel:
         """Raises ModelError for files that are missing or don't fit each other."""
         found = read_json(folder / _WORDS)
         if not isinstance(found, dict):
-            found = {"token": _UNNAMED, "features": found}
+            found = {"token": _OLDEST_TOKENS, "features": found}
         token, features = str(found.get("token")), found.get("features")
         try:
             tensors = load_file(folder / _WEIGHTS)
@@ -110,11 +110,11 @@ class WordModel:
             for name, tensor in tensors.items()
             if name.startswith("weights:")
         }
-        rows = {len(each) for each in weights.values()}
+        rows = {len(weight) for weight in weights.values()}
         if (
             token not in _TOKENS
             or not isinstance(features, list)
-            or not all(isinstance(each, str) for each in features)
+            or not all(isinstance(feature, str) for feature in features)
             or tensors.get("rarity", np.empty(0)).shape != (len(features),)
             or rows != {len(features) + 1}
         ):
@@ -204,8 +204,8 @@ class MirrorStudent:
     def answer(self, texts: Sequence[str]) -> list[StudentAnswer]:
         """One answer a text."""
         found: list[StudentAnswer] = []
-        for begin in range(0, len(texts), _AT_A_TIME):
-            some = texts[begin : begin + _AT_A_TIME]
+        for begin in range(0, len(texts), _BATCH_SIZE):
+            some = texts[begin : begin + _BATCH_SIZE]
             began = time.perf_counter()
             guesses = self.guesses(some)
             each = (time.perf_counter() - began) * 1000 / len(some)
@@ -220,19 +220,19 @@ class MirrorStudent:
         answers = self.answer(texts)
         return [texts[n] for n in sorted(range(len(texts)), key=lambda number: answers[number].confidence)]
 
-    def guesses(self, texts: Sequence[str]) -> dict[str, list[Guess]]:
+    def guesses(self, texts: Sequence[str]) -> dict[str, list[FieldPrediction]]:
         """Every field's value and confidence for each text, by path."""
-        found: dict[str, list[Guess]] = {}
+        found: dict[str, list[FieldPrediction]] = {}
         shape = self.file.shape
         if self._outputs is not None:
             logits = self._outputs.logits(texts)
             for head in self.file.heads:
                 found[head.path] = head.guesses(shape.field(head.path), logits[head.path])
         if self._tagger is not None:
-            found |= span_guesses(self._tagger, self.file.span_tags, shape.fields, texts)
+            found |= predict_spans(self._tagger, self.file.span_tags, shape.fields, texts)
         return found
 
-    def _answer(self, guesses: dict[str, Guess], milliseconds: float) -> StudentAnswer:
+    def _answer(self, guesses: dict[str, FieldPrediction], milliseconds: float) -> StudentAnswer:
         values = {path: guess.value for path, guess in guesses.items()}
         confidences = {path: guess.confidence for path, guess in guesses.items()}
         confidence, threshold = prod(confidences.values()), self.file.claims.threshold_for(values)
@@ -270,23 +270,23 @@ def load_predictor(folder: Path) -> Predictor:
     return Predictor.load(folder, None if manifest is None else _OWN_TASKS.get(manifest.task))
 
 
-def span_guesses(
+def predict_spans(
     tagger: Predictor, tags: dict[str, tuple[str, str]], fields: Sequence[Field], texts: Sequence[str]
-) -> dict[str, list[Guess]]:
+) -> dict[str, list[FieldPrediction]]:
     """What the tagger quotes for each spans field. Its confidence is that every word has its tag: the product
     of the words' probabilities; 0 where a text has to be quoted and none is found, so that the LLM answers.
     """
-    spans = [each for each in fields if each.kind == "spans"]
-    found: dict[str, list[Guess]] = {each.path: [] for each in spans}
+    spans = [field for field in fields if field.kind == "spans"]
+    found: dict[str, list[FieldPrediction]] = {span.path: [] for span in spans}
     for text, prediction in zip(texts, tagger.predict(list(texts)), strict=True):
         confidence = float(np.prod(np.asarray(prediction["confidence"], np.float64)))
-        quotes: dict[str, list[tuple[str, str]]] = {each.path: [] for each in spans}
+        quotes: dict[str, list[tuple[str, str]]] = {span.path: [] for span in spans}
         for entity in prediction["entities"]:
             path, kind = tags[entity["label"]]
             quotes[path].append((kind, text[entity["start"] : entity["end"]]))
-        for each in spans:
-            is_one = each.spans is not None and each.spans.form == "text"  # one text can hold one quote
-            value = tuple(quotes[each.path][:1] if is_one else quotes[each.path]) or each.nothing
-            is_allowed = value is not None or each.nullable
-            found[each.path].append(Guess(value, confidence if is_allowed else 0.0))
+        for span in spans:
+            is_one = span.spans is not None and span.spans.form == "text"  # one text can hold one quote
+            value = tuple(quotes[span.path][:1] if is_one else quotes[span.path]) or span.nothing
+            is_allowed = value is not None or span.nullable
+            found[span.path].append(FieldPrediction(value, confidence if is_allowed else 0.0))
     return found

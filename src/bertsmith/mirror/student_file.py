@@ -13,7 +13,7 @@ from pydantic import Field as Bounded
 from bertsmith.errors import ModelError
 from bertsmith.files import read_json, sha256
 from bertsmith.metrics.guarantees.learn_then_test import Certificate
-from bertsmith.mirror.fields import AnswerShape, FieldHead, Values, as_text
+from bertsmith.mirror.fields import AnswerShape, FieldHead, Values, format_value
 from bertsmith.mirror.template import PromptTemplate
 from bertsmith.validation import first_problem
 
@@ -80,11 +80,11 @@ class Claims(_Part):
         """The share of the calibration calls that it answered; 0 where nothing is proven."""
         if self.by is None:
             return self.whole.coverage if self.whole is not None else 0.0
-        return sum(each.answered for each in self.classes.values() if each) / max(self.calls, 1)
+        return sum(label.answered for label in self.classes.values() if label) / max(self.calls, 1)
 
     def threshold_for(self, values: Values) -> float | None:
         """The confidence from which on an answer of these values is proven; None where none is."""
-        claim = self.whole if self.by is None else self.classes.get(as_text(values[self.by]))
+        claim = self.whole if self.by is None else self.classes.get(format_value(values[self.by]))
         return None if claim is None else claim.threshold
 
 
@@ -171,7 +171,7 @@ def require_student(folder: Path, number: str) -> None:
         )
 
 
-def hashes_of(folder: Path) -> dict[str, str]:
+def hash_files(folder: Path) -> dict[str, str]:
     """SHA-256 by name, of every file but student.json."""
     return {
         path.relative_to(folder).as_posix(): sha256(path)

@@ -220,21 +220,21 @@ _TYPES = {
 }  # fmt: skip
 
 
-def values_of(value: Json, path: str = "$", depth: int = _DEEPEST) -> Iterator[tuple[str, Json]]:
+def walk_values(value: Json, path: str = "$", depth: int = _DEEPEST) -> Iterator[tuple[str, Json]]:
     """JSON paths of an answer's values with these; all of an array's have one path: $.tags[]."""
     if isinstance(value, dict) and depth:
         for name, each in value.items():
-            yield from values_of(each, f"{path}.{_plain(name)}", depth - 1)
+            yield from walk_values(each, f"{path}.{_remove_nul(name)}", depth - 1)
     elif isinstance(value, list) and depth:
         for each in value:
-            yield from values_of(each, f"{path}[]", depth - 1)
+            yield from walk_values(each, f"{path}[]", depth - 1)
     else:
         yield path, value
 
 
-def fields_of(value: Json) -> Iterator[tuple[str, str]]:
+def walk_field_types(value: Json) -> Iterator[tuple[str, str]]:
     """The same paths with the values' types."""
-    for path, each in values_of(value):
+    for path, each in walk_values(value):
         yield path, _TYPES.get(type(each), "object")
 
 
@@ -244,7 +244,7 @@ def site_row(call: Call) -> dict[str, Any]:
     return {
         "id": call.site,
         "protocol": request.protocol,
-        "schema_name": _plain(request.schema_name),
+        "schema_name": _remove_nul(request.schema_name),
         "began": call.began,
     }
 
@@ -256,12 +256,12 @@ def version_row(call: Call) -> dict[str, Any]:
         "id": call.version,
         "site": call.site,
         "protocol": request.protocol,
-        "model": _plain(request.model),
+        "model": _remove_nul(request.model),
         "way": request.way,
-        "schema_name": _plain(request.schema_name),
-        "schema": _written(request.schema),
-        "system": _written(_rows(request.system)),
-        "parameters": _written(request.parameters),
+        "schema_name": _remove_nul(request.schema_name),
+        "schema": _to_json(request.schema),
+        "system": _to_json(_message_rows(request.system)),
+        "parameters": _to_json(request.parameters),
         "began": call.began,
     }
 
@@ -280,66 +280,66 @@ def call_row(call: Call, subjects: Iterable[str]) -> dict[str, Any]:
         "weight": call.weight,
         "site_weight": call.site_weight,
         "subject": " ".join(subjects) or None,
-        "messages": _written(_rows(call.request.inputs)),
-        "answer": _written(completion.value),
-        "probabilities": _written(completion.probabilities) if completion.probabilities else None,
-        "logprobs": _written(completion.logprobs) if completion.logprobs else None,
-        "answer_model": _plain(completion.model),
-        "response_id": _plain(completion.response_id),
-        "finish_reason": _plain(completion.finish_reason),
-        "input_tokens": _tokens(completion.input_tokens),
-        "output_tokens": _tokens(completion.output_tokens),
+        "messages": _to_json(_message_rows(call.request.inputs)),
+        "answer": _to_json(completion.value),
+        "probabilities": _to_json(completion.probabilities) if completion.probabilities else None,
+        "logprobs": _to_json(completion.logprobs) if completion.logprobs else None,
+        "answer_model": _remove_nul(completion.model),
+        "response_id": _remove_nul(completion.response_id),
+        "finish_reason": _remove_nul(completion.finish_reason),
+        "input_tokens": _storable_count(completion.input_tokens),
+        "output_tokens": _storable_count(completion.output_tokens),
     }
 
 
-def _tokens(count: int | None) -> int | None:
+def _storable_count(count: int | None) -> int | None:
     """None for a count that no column holds: PostgreSQL's integer has 32 bits, and it is a stranger's."""
     return count if count is not None and 0 <= count < 2**31 else None
 
 
-def _plain(text: str) -> str:
+def _remove_nul(text: str) -> str:
     """PostgreSQL has no NUL in a text. In JSON it is written as an escape."""
     return text.replace("\0", "")
 
 
-def _rows(messages: Iterable[ChatMessage]) -> list[list[str]]:
-    return [[each.role, *each.parts] for each in messages]
+def _message_rows(messages: Iterable[ChatMessage]) -> list[list[str]]:
+    return [[message.role, *message.parts] for message in messages]
 
 
-def _messages(written: str) -> tuple[ChatMessage, ...]:
+def _parse_messages(written: str) -> tuple[ChatMessage, ...]:
     return tuple(ChatMessage(role, tuple(parts)) for role, *parts in orjson.loads(written))
 
 
-def _written(value: Json) -> str:
+def _to_json(value: Json) -> str:
     return orjson.dumps(value).decode()
 
 
-def _read(written: str | None) -> Json:
+def _parse_json(written: str | None) -> Json:
     return None if written is None else orjson.loads(written)
 
 
-def call_of_row(row: Any) -> Call:
+def read_call_row(row: Any) -> Call:
     """Of a row of calls joined with its version."""
     request = CompletionRequest(
         row.protocol,
         row.model,
-        _messages(row.system) + _messages(row.messages),
+        _parse_messages(row.system) + _parse_messages(row.messages),
         row.schema_name,
-        _read(row.schema),
+        _parse_json(row.schema),
         row.way,
-        _read(row.parameters),
+        _parse_json(row.parameters),
         tuple((row.subject or "").split()),
     )
-    probabilities = _read(row.probabilities) or {}
+    probabilities = _parse_json(row.probabilities) or {}
     completion = Completion(
-        _read(row.answer),
+        _parse_json(row.answer),
         row.answer_model,
         row.finish_reason,
         row.response_id,
         row.input_tokens,
         row.output_tokens,
         {path: [(value, share) for value, share in spread] for path, spread in probabilities.items()},
-        _read(row.logprobs),
+        _parse_json(row.logprobs),
     )
     return Call(
         row.id,

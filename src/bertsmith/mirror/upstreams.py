@@ -26,7 +26,7 @@ import httpcore
 import httpx
 
 from bertsmith.mirror.exchange import READABLE
-from bertsmith.mirror.formats.registry import FORMATS, USUAL, format_of
+from bertsmith.mirror.formats.registry import DEFAULT_FORMAT, FORMATS, find_format
 from bertsmith.mirror.formats.wire_format import WireFormat
 from bertsmith.mirror.settings import RelaySettings
 
@@ -61,8 +61,8 @@ class Upstreams:
 
     def target(self, path: bytes, query: bytes, headers: dict[bytes, bytes]) -> Target | None:
         """Where a request for `path` goes; None if no upstream serves its protocol."""
-        form = format_of("POST", path.decode("latin-1"), self._formats) or USUAL
-        if form.PROVIDER == USUAL.PROVIDER:  # unknown, or a path that other providers have too
+        form = find_format("POST", path.decode("latin-1"), self._formats) or DEFAULT_FORMAT
+        if form.PROVIDER == DEFAULT_FORMAT.PROVIDER:  # unknown, or a path that other providers have too
             form = next((other for other in self._formats if other.HEADER in headers), form)
         upstream = self._own[form.PROVIDER] or self._default
         if upstream is None:

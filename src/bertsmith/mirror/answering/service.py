@@ -14,7 +14,7 @@ from dataclasses import replace
 from bertsmith.mirror.answering.open_students import StudentUnavailable, VersionStudents
 from bertsmith.mirror.answering.reconciler import Reconciler
 from bertsmith.mirror.call import CallRouting, CompletionRequest
-from bertsmith.mirror.identity import version_of
+from bertsmith.mirror.identity import version_id
 from bertsmith.mirror.redaction import Redactor
 from bertsmith.mirror.settings import MirrorSettings
 
@@ -88,7 +88,7 @@ class MirrorService:
         if site not in open_students.answering:
             return None
         request = self.redactor.begin().redact_request(request)
-        version = version_of(request, site)
+        version = version_id(request, site)
         students = open_students.by_version.get(version)
         share = self.settings.audit_share
         # Without room for audits no student answers: the LLM is asked about all calls alike.

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from bertsmith.mirror.call import ChatMessage, Completion, CompletionRequest, Json, NotMirrored
-from bertsmith.mirror.formats.openai_chat import content_of, required_tool
+from bertsmith.mirror.formats.openai_chat import find_required_tool, write_content
 from bertsmith.mirror.formats.reading import (
     TEXT_TYPES,
     Event,
@@ -36,7 +36,7 @@ from bertsmith.mirror.formats.wire_format import (
     whole,
 )
 
-_KEPT = (
+_PARAMETERS = (
     "max_tokens", "temperature", "top_p", "top_k", "stop_sequences", "thinking", "tools", "tool_choice",
     "output_config", "output_format",
 )  # fmt: skip
@@ -54,7 +54,7 @@ _USAGE = {
     "output_tokens": 0,
     "service_tier": "standard",
 }
-_MOST_TOKENS = 1024  # of a request of ours, which has to say it
+_DEFAULT_MAX_TOKENS = 1024  # of a request of ours, which has to say it
 
 
 class Anthropic(WireFormat):
@@ -69,10 +69,10 @@ class Anthropic(WireFormat):
 
     def read_request(self, body: Mapping[str, Json]) -> CompletionRequest:
         """Raises NotMirrored saying why."""
-        way, name, schema = _schema(body)
+        way, name, schema = _read_schema(body)
         messages = [ChatMessage("system", texts_of(body["system"]))] if body.get("system") else []
         for given in list_of(body.get("messages"), "malformed-request"):
-            messages.append(message_of(given))
+            messages.append(read_message(given))
         return CompletionRequest(
             self.NAME,
             model_of(body),
@@ -80,7 +80,7 @@ class Anthropic(WireFormat):
             name,
             schema,
             way,
-            chosen(body, _KEPT),
+            chosen(body, _PARAMETERS),
             subjects_of(body),
         )
 
@@ -93,7 +93,7 @@ class Anthropic(WireFormat):
             object_of(each, "malformed-answer") for each in list_of(body.get("content"), "malformed-answer")
         ]
         return Completion(
-            _value(request, blocks),
+            _read_value(request, blocks),
             word(body.get("model")),
             stopped,
             word(body.get("id")),
@@ -123,7 +123,7 @@ class Anthropic(WireFormat):
                 joined |= event.get("delta") or {}
                 joined["usage"] = {**(joined.get("usage") or {}), **(event.get("usage") or {})}
             elif kind == "message_stop":
-                joined["content"] = [_whole_block(blocks[index]) for index in sorted(blocks)]
+                joined["content"] = [_finish_block(blocks[index]) for index in sorted(blocks)]
                 return joined
         raise NotMirrored("cut")
 
@@ -152,7 +152,7 @@ class Anthropic(WireFormat):
             "usage": _USAGE,
         }
         return (
-            ResponseBody(EVENTS, list(_events(answer, message, block)))
+            ResponseBody(EVENTS, list(_write_events(answer, message, block)))
             if answer.is_streamed
             else whole(message)
         )
@@ -171,10 +171,10 @@ class Anthropic(WireFormat):
         return "messages" in request and "questions" not in request and answer.get("type") == "message"
 
     def write_request(self, request: CompletionRequest) -> dict[str, Json]:
-        messages = [{"role": each.role, "content": content_of(each)} for each in request.inputs]
+        messages = [{"role": each.role, "content": write_content(each)} for each in request.inputs]
         system = [{"type": "text", "text": part} for each in request.system for part in each.parts]
         body = {
-            "max_tokens": _MOST_TOKENS,
+            "max_tokens": _DEFAULT_MAX_TOKENS,
             **request.parameters,
             "model": request.model,
             "messages": messages,
@@ -185,7 +185,7 @@ class Anthropic(WireFormat):
         return {"anthropic-version": "2023-06-01", **({"x-api-key": key} if key else {})}
 
 
-def _schema(body: Mapping[str, Json]) -> tuple[str, str, Mapping[str, Json]]:
+def _read_schema(body: Mapping[str, Json]) -> tuple[str, str, Mapping[str, Json]]:
     config = body.get("output_config")
     described = config.get("format") if isinstance(config, dict) else None
     described = described or body.get("output_format")
@@ -197,12 +197,12 @@ def _schema(body: Mapping[str, Json]) -> tuple[str, str, Mapping[str, Json]]:
     kind = choice.get("type") if isinstance(choice, dict) else None
     if kind not in _CHOICES:
         raise NotMirrored("tool-not-required")
-    return required_tool(
+    return find_required_tool(
         list_of(tools, "malformed-request"), choice if kind == "tool" else "required", "input_schema"
     )
 
 
-def message_of(given: Json) -> ChatMessage:
+def read_message(given: Json) -> ChatMessage:
     """One of a request; what a tool was called with, and what it answered, are parts. Raises NotMirrored."""
     message = object_of(given, "malformed-request")
     role, content = text_of(message.get("role")), message.get("content")
@@ -220,13 +220,15 @@ def message_of(given: Json) -> ChatMessage:
     return ChatMessage(role, tuple(found))
 
 
-def _value(request: CompletionRequest, blocks: list[Mapping[str, Json]]) -> Json:
-    calls = [each for each in blocks if each.get("type") == "tool_use"]
+def _read_value(request: CompletionRequest, blocks: list[Mapping[str, Json]]) -> Json:
+    calls = [block for block in blocks if block.get("type") == "tool_use"]
     if request.way != "tool":
         if calls:
             raise NotMirrored("tool-call")
         texts = [
-            text_of(each.get("text"), "malformed-answer") for each in blocks if each.get("type") in TEXT_TYPES
+            text_of(block.get("text"), "malformed-answer")
+            for block in blocks
+            if block.get("type") in TEXT_TYPES
         ]
         if not texts:
             raise NotMirrored("no-answer")
@@ -238,7 +240,7 @@ def _value(request: CompletionRequest, blocks: list[Mapping[str, Json]]) -> Json
     return calls[0].get("input")
 
 
-def _whole_block(block: dict[str, Any]) -> dict[str, Any]:
+def _finish_block(block: dict[str, Any]) -> dict[str, Any]:
     pieces = block.pop("pieces")
     if pieces:
         try:
@@ -248,7 +250,9 @@ def _whole_block(block: dict[str, Any]) -> dict[str, Any]:
     return block
 
 
-def _events(answer: StudentCompletion, message: dict[str, Any], block: dict[str, Any]) -> Iterator[bytes]:
+def _write_events(
+    answer: StudentCompletion, message: dict[str, Any], block: dict[str, Any]
+) -> Iterator[bytes]:
     yield named_event("message_start", message={**message, "content": [], "stop_reason": None})
     is_call = block["type"] == "tool_use"
     begun = {**block, "input": {}} if is_call else {**block, "text": ""}

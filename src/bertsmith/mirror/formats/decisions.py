@@ -22,12 +22,12 @@ from bertsmith.mirror.formats.reading import (
     word,
 )
 from bertsmith.mirror.formats.systemone import (
+    complete_probabilities,
     confidence_of_choice,
     confidence_of_score,
-    mean_of,
-    of_all,
-    rounded,
-    yes_of,
+    expected_level,
+    probability_of_true,
+    round_probability,
 )
 from bertsmith.mirror.formats.wire_format import ResponseBody, StudentCompletion, whole
 
@@ -51,12 +51,12 @@ class Decisions(OpenAIFormat):
             [ChatMessage("user", (given,))]
             if isinstance(given, str)
             else [
-                _message_of(object_of(each, "malformed-request"))
+                _read_message(object_of(each, "malformed-request"))
                 for each in list_of(given, "malformed-request")
             ]
         )
         fields = {
-            _name_of(each, place): _field(object_of(each, "malformed-request"))
+            _question_name(each, place): _question_schema(object_of(each, "malformed-request"))
             for place, each in enumerate(questions)
         }
         if len(fields) != len(questions) or not fields:
@@ -78,7 +78,7 @@ class Decisions(OpenAIFormat):
             if answer.get("type") == "refusal":
                 continue
             try:
-                value[name], probabilities[f"$.{name}"] = _read(answer, field)
+                value[name], probabilities[f"$.{name}"] = _read_decision(answer, field)
             except (KeyError, TypeError, ValueError):
                 raise NotMirrored("malformed-answer") from None
         if not value:
@@ -97,7 +97,7 @@ class Decisions(OpenAIFormat):
     def write(self, answer: StudentCompletion) -> ResponseBody:
         """Raises NotMirrored without probabilities."""
         answers = [
-            _answer(question, answer, _name_of(question, place))
+            _write_answer(question, answer, _question_name(question, place))
             for place, question in enumerate(answer.body["questions"])
         ]
         usage = {
@@ -113,12 +113,12 @@ class Decisions(OpenAIFormat):
         return "questions" in request and "state" not in request
 
 
-def _name_of(question: Json, place: int) -> str:
+def _question_name(question: Json, place: int) -> str:
     """`place` from 0."""
     return word(object_of(question, "malformed-request").get("name")) or f"question_{place + 1}"
 
 
-def _message_of(item: Mapping[str, Json]) -> ChatMessage:
+def _read_message(item: Mapping[str, Json]) -> ChatMessage:
     """Of an item of the input. Raises NotMirrored."""
     kind = item.get("type") or "message"
     if kind in _CALLS:
@@ -139,13 +139,13 @@ def _json_as_text(part: Json) -> Json:
     return part
 
 
-def _field(question: Mapping[str, Json]) -> dict[str, Json]:
+def _question_schema(question: Mapping[str, Json]) -> dict[str, Json]:
     kind, said = question.get("type"), {"description": question.get("instructions")}
     if kind == "predicate":
         return {"type": "boolean", **said}
     if kind == "choice":
         choices = list_of(question.get("choices"), "malformed-request")
-        values = [object_of(each, "malformed-request").get("value") for each in choices]
+        values = [object_of(choice, "malformed-request").get("value") for choice in choices]
         return {"enum": values, **said, "criteria": choices}
     if kind == "score":
         levels = list_of(question.get("levels"), "malformed-request")
@@ -153,7 +153,9 @@ def _field(question: Mapping[str, Json]) -> dict[str, Json]:
     raise NotMirrored("unknown-question")
 
 
-def _read(answer: Mapping[str, Json], field: Mapping[str, Json]) -> tuple[Json, list[tuple[Json, float]]]:
+def _read_decision(
+    answer: Mapping[str, Json], field: Mapping[str, Json]
+) -> tuple[Json, list[tuple[Json, float]]]:
     if answer["type"] == "predicate":
         yes = float(answer["probability"])
         return yes >= 0.5, [(True, yes), (False, 1 - yes)]
@@ -166,14 +168,14 @@ def _read(answer: Mapping[str, Json], field: Mapping[str, Json]) -> tuple[Json, 
     return max(numbered, key=lambda each: each[1])[0], numbered
 
 
-def _answer(question: Mapping[str, Json], answer: StudentCompletion, name: str) -> dict[str, Any]:
+def _write_answer(question: Mapping[str, Json], answer: StudentCompletion, name: str) -> dict[str, Any]:
     spread, kind = answer.spread(name), question["type"]
     head = {"type": kind, "name": question.get("name")}
     if kind == "predicate":
-        return {**head, "probability": yes_of(spread)}
+        return {**head, "probability": probability_of_true(spread)}
     if kind == "choice":
-        spread = of_all(spread, [each["value"] for each in question["choices"]])
-        values = [{"value": value, "probability": rounded(share)} for value, share in spread]
+        spread = complete_probabilities(spread, [each["value"] for each in question["choices"]])
+        values = [{"value": value, "probability": round_probability(share)} for value, share in spread]
         return {
             **head,
             "choice": answer.value[name],
@@ -183,12 +185,12 @@ def _answer(question: Mapping[str, Json], answer: StudentCompletion, name: str) 
     shares = dict(spread)
     levels = [shares.get(number, 0.0) for number in range(len(question["levels"]))]
     named = [
-        {"value": number, "label": each["label"], "probability": rounded(levels[number])}
+        {"value": number, "label": each["label"], "probability": round_probability(levels[number])}
         for number, each in enumerate(question["levels"])
     ]
     return {
         **head,
-        "score": rounded(mean_of(levels)),
+        "score": round_probability(expected_level(levels)),
         "confidence": confidence_of_score(levels),
         "probabilities": named,
     }

@@ -41,7 +41,7 @@ from bertsmith.mirror.formats.wire_format import (
     whole,
 )
 
-_KEPT = (
+_PARAMETERS = (
     "temperature", "top_p", "seed", "max_tokens", "max_completion_tokens", "frequency_penalty",
     "presence_penalty", "logit_bias", "stop", "reasoning_effort", "verbosity", "logprobs", "top_logprobs",
     "response_format", "tools", "tool_choice", "parallel_tool_calls",
@@ -83,10 +83,17 @@ class OpenAIChat(OpenAIFormat):
         """Raises NotMirrored saying why."""
         if (body.get("n") or 1) != 1:
             raise NotMirrored("several-choices")
-        way, name, schema = _schema(body)
-        messages = tuple(message_of(each) for each in list_of(body.get("messages"), "malformed-request"))
+        way, name, schema = _read_schema(body)
+        messages = tuple(read_message(each) for each in list_of(body.get("messages"), "malformed-request"))
         return CompletionRequest(
-            self.NAME, model_of(body), messages, name, schema, way, chosen(body, _KEPT), subjects_of(body)
+            self.NAME,
+            model_of(body),
+            messages,
+            name,
+            schema,
+            way,
+            chosen(body, _PARAMETERS),
+            subjects_of(body),
         )
 
     def read_answer(self, request: CompletionRequest, body: Mapping[str, Json]) -> Completion:
@@ -106,7 +113,7 @@ class OpenAIChat(OpenAIFormat):
             raise NotMirrored(_FINISHED_EARLY[finished])
         logprobs = choice.get("logprobs")
         return Completion(
-            _value(request, message),
+            _read_value(request, message),
             word(body.get("model")),
             finished,
             word(body.get("id")),
@@ -132,7 +139,7 @@ class OpenAIChat(OpenAIFormat):
                 _add_piece(choice, piece)
         if not choices or any(not each.get("finish_reason") for each in choices.values()):
             raise NotMirrored("cut")
-        joined["choices"] = [_choice(index, choices[index]) for index in sorted(choices)]
+        joined["choices"] = [_finish_choice(index, choices[index]) for index in sorted(choices)]
         return joined
 
     def write(self, answer: StudentCompletion) -> ResponseBody:
@@ -142,15 +149,19 @@ class OpenAIChat(OpenAIFormat):
         if answer.body.get("store"):
             raise NotMirrored("store-wanted")
         if answer.is_streamed:
-            return ResponseBody(EVENTS, list(_chunks(answer)))
+            return ResponseBody(EVENTS, list(_write_chunks(answer)))
         is_call = answer.request.way == "tool"
         message: dict[str, Any] = {"role": "assistant", "content": answer.text, "refusal": None}
         if is_call:
-            call = {"id": _call_id(answer), "type": "function", "function": _function(answer, answer.text)}
+            call = {
+                "id": _call_id(answer),
+                "type": "function",
+                "function": _function_call(answer, answer.text),
+            }
             message = {"role": "assistant", "content": None, "refusal": None, "tool_calls": [call]}
         message["annotations"] = []
-        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _finished(answer)}
-        return whole(_head(answer, "chat.completion") | {"choices": [choice], "usage": _USAGE})
+        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _finish_reason(answer)}
+        return whole(_chunk_head(answer, "chat.completion") | {"choices": [choice], "usage": _USAGE})
 
     def tokens_of(self, body: Mapping[str, Json]) -> Tokens:
         """Read and written."""
@@ -162,11 +173,11 @@ class OpenAIChat(OpenAIFormat):
         return "messages" in request and not is_other
 
     def write_request(self, request: CompletionRequest) -> dict[str, Json]:
-        messages = [{"role": each.role, "content": content_of(each)} for each in request.messages]
+        messages = [{"role": message.role, "content": write_content(message)} for message in request.messages]
         return {**request.parameters, "model": request.model, "messages": messages}
 
 
-def _schema(body: Mapping[str, Json]) -> tuple[str, str, Mapping[str, Json]]:
+def _read_schema(body: Mapping[str, Json]) -> tuple[str, str, Mapping[str, Json]]:
     wanted = body.get("response_format")
     wanted = wanted if isinstance(wanted, dict) else {}
     kind = wanted.get("type")
@@ -180,32 +191,34 @@ def _schema(body: Mapping[str, Json]) -> tuple[str, str, Mapping[str, Json]]:
         raise NotMirrored("no-schema")
     if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
         allowed = object_of(choice.get("allowed_tools"), "malformed-request")
-        tools, choice = allowed_of(tools, allowed.get("tools")), allowed.get("mode")
+        tools, choice = select_allowed_tools(tools, allowed.get("tools")), allowed.get("mode")
     functions = [
         object_of(each, "malformed-request").get("function") for each in list_of(tools, "malformed-request")
     ]
-    return required_tool(functions, choice, "parameters")
+    return find_required_tool(functions, choice, "parameters")
 
 
-def allowed_of(tools: Json, allowed: Json) -> list[Json]:
+def select_allowed_tools(tools: Json, allowed: Json) -> list[Json]:
     """Those tools that a request's tool_choice leaves."""
-    names = [_name_of(each) for each in list_of(allowed, "malformed-request")]
-    return [each for each in list_of(tools, "malformed-request") if _name_of(each) in names]
+    names = [_tool_name(each) for each in list_of(allowed, "malformed-request")]
+    return [each for each in list_of(tools, "malformed-request") if _tool_name(each) in names]
 
 
-def _name_of(tool: Json) -> Json:
+def _tool_name(tool: Json) -> Json:
     tool = object_of(tool, "malformed-request")
     return object_of(tool.get("function", tool), "malformed-request").get("name")
 
 
-def required_tool(
+def find_required_tool(
     functions: list[Json], choice: Json, schema_key: str
 ) -> tuple[str, str, Mapping[str, Json]]:
     """The one that `choice` names, or the only one where one is required."""
     if isinstance(choice, dict):
         named = choice.get("function", choice)
         name = named.get("name") if isinstance(named, dict) else None
-        functions = [each for each in functions if isinstance(each, dict) and each.get("name") == name]
+        functions = [
+            function for function in functions if isinstance(function, dict) and function.get("name") == name
+        ]
     elif choice not in ("required", "any"):  # as Mistral's clients call it
         raise NotMirrored("tool-not-required")
     if len(functions) != 1 or not isinstance(functions[0], dict):
@@ -214,17 +227,17 @@ def required_tool(
     return "tool", text_of(functions[0].get("name")), object_of(schema, "malformed-request")
 
 
-def message_of(given: Json) -> ChatMessage:
+def read_message(given: Json) -> ChatMessage:
     """One of a request. Raises NotMirrored."""
     message = object_of(given, "malformed-request")
     parts = texts_of(message.get("content"))
     calls = message.get("tool_calls") or ()
     return ChatMessage(
-        text_of(message.get("role")), (*parts, *(as_json(each.get("function")) for each in calls))
+        text_of(message.get("role")), (*parts, *(as_json(call.get("function")) for call in calls))
     )
 
 
-def _value(request: CompletionRequest, message: Mapping[str, Json]) -> Json:
+def _read_value(request: CompletionRequest, message: Mapping[str, Json]) -> Json:
     """What the message says, as JSON: its content, or the arguments of the tool that was asked for."""
     calls = message.get("tool_calls") or []
     if request.way != "tool":
@@ -258,7 +271,7 @@ def _add_piece(choice: dict[str, Any], piece: Mapping[str, Json]) -> None:
     choice["finish_reason"] = piece.get("finish_reason") or choice.get("finish_reason")
 
 
-def _choice(index: int, choice: dict[str, Any]) -> dict[str, Any]:
+def _finish_choice(index: int, choice: dict[str, Any]) -> dict[str, Any]:
     calls = choice["message"]["tool_calls"]
     tool_calls = [calls[place] for place in sorted(calls)] or None
     return {
@@ -269,8 +282,8 @@ def _choice(index: int, choice: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _chunks(answer: StudentCompletion) -> Iterator[bytes]:
-    head = _head(answer, "chat.completion.chunk")
+def _write_chunks(answer: StudentCompletion) -> Iterator[bytes]:
+    head = _chunk_head(answer, "chat.completion.chunk")
     counts = bool((answer.body.get("stream_options") or {}).get("include_usage"))
     if counts:
         head["usage"] = None
@@ -280,7 +293,12 @@ def _chunks(answer: StudentCompletion) -> Iterator[bytes]:
         return data(head | {"choices": [choice]})
 
     if answer.request.way == "tool":
-        begun = {"index": 0, "id": _call_id(answer), "type": "function", "function": _function(answer, "")}
+        begun = {
+            "index": 0,
+            "id": _call_id(answer),
+            "type": "function",
+            "function": _function_call(answer, ""),
+        }
         yield chunk({"role": "assistant", "content": None, "tool_calls": [begun], "refusal": None})
         for piece in answer.text_pieces():
             yield chunk({"tool_calls": [{"index": 0, "function": {"arguments": piece}}]})
@@ -288,13 +306,13 @@ def _chunks(answer: StudentCompletion) -> Iterator[bytes]:
         yield chunk({"role": "assistant", "content": "", "refusal": None})
         for piece in answer.text_pieces():
             yield chunk({"content": piece})
-    yield chunk({}, _finished(answer))
+    yield chunk({}, _finish_reason(answer))
     if counts:
         yield data(head | {"choices": [], "usage": _USAGE})
     yield b"data: [DONE]\n\n"
 
 
-def _head(answer: StudentCompletion, kind: str) -> dict[str, Json]:
+def _chunk_head(answer: StudentCompletion, kind: str) -> dict[str, Json]:
     return {
         "id": f"chatcmpl-{answer.number}",
         "object": kind,
@@ -305,14 +323,14 @@ def _head(answer: StudentCompletion, kind: str) -> dict[str, Json]:
     }
 
 
-def _finished(answer: StudentCompletion) -> str:
+def _finish_reason(answer: StudentCompletion) -> str:
     """A tool that the request names is answered with stop, one that it requires with tool_calls."""
     if answer.request.way != "tool":
         return "stop"
     return "stop" if isinstance(answer.body.get("tool_choice"), dict) else "tool_calls"
 
 
-def _function(answer: StudentCompletion, arguments: str) -> dict[str, str]:
+def _function_call(answer: StudentCompletion, arguments: str) -> dict[str, str]:
     return {"name": answer.request.schema_name, "arguments": arguments}
 
 
@@ -320,7 +338,7 @@ def _call_id(answer: StudentCompletion) -> str:
     return f"call_{answer.number[:24]}"
 
 
-def content_of(message: ChatMessage) -> Json:
+def write_content(message: ChatMessage) -> Json:
     """As a request of ours has it."""
     if len(message.parts) == 1:
         return message.parts[0]

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from bertsmith.mirror.call import ChatMessage, Completion, CompletionRequest, Json, NotMirrored
-from bertsmith.mirror.formats.openai_chat import OpenAIFormat, allowed_of, required_tool
+from bertsmith.mirror.formats.openai_chat import OpenAIFormat, find_required_tool, select_allowed_tools
 from bertsmith.mirror.formats.reading import (
     Event,
     as_json,
@@ -27,12 +27,12 @@ from bertsmith.mirror.formats.reading import (
 )
 from bertsmith.mirror.formats.wire_format import EVENTS, ResponseBody, StudentCompletion, named_event, whole
 
-_KEPT = (
+_PARAMETERS = (
     "temperature", "top_p", "top_logprobs", "max_output_tokens", "reasoning", "text", "tools", "tool_choice",
     "parallel_tool_calls", "truncation", "include",
 )  # fmt: skip
 # With these a part of what is asked lies on the provider's machines.
-_ELSEWHERE = ("previous_response_id", "conversation", "prompt")
+_SERVER_STATE_KEYS = ("previous_response_id", "conversation", "prompt")
 _INCOMPLETE = {"max_output_tokens": "truncated", "content_filter": "content-filter"}
 _USAGE = {
     "input_tokens": 0,
@@ -42,7 +42,7 @@ _USAGE = {
     "total_tokens": 0,
 }
 # What a response says again of its request, with the value of a request that doesn't say.
-_REPEATED: dict[str, Json] = {
+_ECHOED: dict[str, Json] = {
     "instructions": None, "max_output_tokens": None, "metadata": {}, "parallel_tool_calls": True,
     "previous_response_id": None, "reasoning": {"effort": None, "summary": None}, "store": False,
     "temperature": 1.0, "text": {"format": {"type": "text"}}, "tool_choice": "auto", "tools": [],
@@ -61,11 +61,11 @@ class OpenAIResponses(OpenAIFormat):
 
     def read_request(self, body: Mapping[str, Json]) -> CompletionRequest:
         """Raises NotMirrored saying why."""
-        if any(body.get(name) for name in _ELSEWHERE):
+        if any(body.get(name) for name in _SERVER_STATE_KEYS):
             raise NotMirrored("server-state")
         if body.get("background"):
             raise NotMirrored("background")
-        way, name, schema = _schema(body)
+        way, name, schema = _read_schema(body)
         messages = []
         if body.get("instructions"):
             messages.append(ChatMessage("system", texts_of(body["instructions"])))
@@ -74,7 +74,7 @@ class OpenAIResponses(OpenAIFormat):
             messages.append(ChatMessage("user", (given,)))
         else:
             messages += [
-                message for each in list_of(given, "malformed-request") for message in messages_of(each)
+                message for each in list_of(given, "malformed-request") for message in read_messages(each)
             ]
         return CompletionRequest(
             self.NAME,
@@ -83,7 +83,7 @@ class OpenAIResponses(OpenAIFormat):
             name,
             schema,
             way,
-            chosen(body, _KEPT),
+            chosen(body, _PARAMETERS),
             subjects_of(body),
         )
 
@@ -109,7 +109,7 @@ class OpenAIResponses(OpenAIFormat):
                     logprobs += part.get("logprobs") or []
         usage = body.get("usage")
         return Completion(
-            _value(request, texts, calls),
+            _read_value(request, texts, calls),
             word(body.get("model")),
             word(status),
             word(body.get("id")),
@@ -142,8 +142,8 @@ class OpenAIResponses(OpenAIFormat):
             raise NotMirrored("logprobs-wanted")
         if answer.body.get("store"):
             raise NotMirrored("store-wanted")
-        item = _item(answer)
-        said = {name: answer.body.get(name, usual) for name, usual in _REPEATED.items()}
+        item = _write_item(answer)
+        said = {name: answer.body.get(name, usual) for name, usual in _ECHOED.items()}
         response = {
             "id": f"resp_{answer.number}",
             "object": "response",
@@ -158,7 +158,7 @@ class OpenAIResponses(OpenAIFormat):
             **said,
         }
         return (
-            ResponseBody(EVENTS, list(_events(answer, response, item)))
+            ResponseBody(EVENTS, list(_write_events(answer, response, item)))
             if answer.is_streamed
             else whole(response)
         )
@@ -168,7 +168,7 @@ class OpenAIResponses(OpenAIFormat):
         return "input" in request and "output" in answer and not is_other
 
 
-def _schema(body: Mapping[str, Json]) -> tuple[str, str, Mapping[str, Json]]:
+def _read_schema(body: Mapping[str, Json]) -> tuple[str, str, Mapping[str, Json]]:
     wanted = body.get("text")
     described = wanted.get("format") if isinstance(wanted, dict) else None
     described = described if isinstance(described, dict) else {}
@@ -181,11 +181,11 @@ def _schema(body: Mapping[str, Json]) -> tuple[str, str, Mapping[str, Json]]:
     if not tools:
         raise NotMirrored("no-schema")
     if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
-        tools, choice = allowed_of(tools, choice.get("tools")), choice.get("mode")
-    return required_tool(list_of(tools, "malformed-request"), choice, "parameters")
+        tools, choice = select_allowed_tools(tools, choice.get("tools")), choice.get("mode")
+    return find_required_tool(list_of(tools, "malformed-request"), choice, "parameters")
 
 
-def messages_of(given: Json) -> list[ChatMessage]:
+def read_messages(given: Json) -> list[ChatMessage]:
     """Of an item of the input: none for thoughts. Raises NotMirrored."""
     item = object_of(given, "malformed-request")
     kind = item.get("type") or "message"
@@ -204,7 +204,7 @@ def messages_of(given: Json) -> list[ChatMessage]:
     raise NotMirrored("server-state" if kind == "item_reference" else "input-not-text")
 
 
-def _value(request: CompletionRequest, texts: list[str], calls: list[Mapping[str, Json]]) -> Json:
+def _read_value(request: CompletionRequest, texts: list[str], calls: list[Mapping[str, Json]]) -> Json:
     if request.way != "tool":
         if calls:
             raise NotMirrored("tool-call")
@@ -218,7 +218,7 @@ def _value(request: CompletionRequest, texts: list[str], calls: list[Mapping[str
     return parsed(text_of(calls[0].get("arguments"), "malformed-answer"))
 
 
-def _item(answer: StudentCompletion) -> dict[str, Any]:
+def _write_item(answer: StudentCompletion) -> dict[str, Any]:
     number = answer.number[:24]
     if answer.request.way == "tool":
         return {
@@ -239,7 +239,9 @@ def _item(answer: StudentCompletion) -> dict[str, Any]:
     }
 
 
-def _events(answer: StudentCompletion, response: dict[str, Any], item: dict[str, Any]) -> Iterator[bytes]:
+def _write_events(
+    answer: StudentCompletion, response: dict[str, Any], item: dict[str, Any]
+) -> Iterator[bytes]:
     numbers = itertools.count()
 
     def event(kind: str, **more: Any) -> bytes:

@@ -12,7 +12,7 @@ DONE = "[DONE]"
 TEXT_TYPES = ("text", "input_text", "output_text")
 _REFUSED_TYPES = ("refusal",)
 # Thoughts aren't what was asked, and come back only for the provider's own use.
-_UNSEEN_TYPES = ("thinking", "redacted_thinking", "reasoning")
+_THOUGHT_TYPES = ("thinking", "redacted_thinking", "reasoning")
 
 
 def object_of(value: Json, reason: str) -> Mapping[str, Json]:
@@ -58,7 +58,7 @@ def texts_of(content: Json) -> tuple[str, ...]:
             found.append(text_of(part.get("text")))
         elif kind in _REFUSED_TYPES:
             found.append(text_of(part.get("refusal")))
-        elif kind not in _UNSEEN_TYPES:
+        elif kind not in _THOUGHT_TYPES:
             raise NotMirrored("input-not-text")
     return tuple(found)
 
@@ -125,11 +125,11 @@ def logprobs_of(tokens: Json) -> list[Json] | None:
     try:
         return [
             [
-                each["token"],
-                each["logprob"],
-                [[other["token"], other["logprob"]] for other in each.get("top_logprobs") or ()],
+                token["token"],
+                token["logprob"],
+                [[other["token"], other["logprob"]] for other in token.get("top_logprobs") or ()],
             ]
-            for each in tokens
+            for token in tokens
         ]
     except (KeyError, TypeError, AttributeError):
         return None  # a server's own way of writing them

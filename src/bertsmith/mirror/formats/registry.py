@@ -19,8 +19,10 @@ FORMATS: tuple[WireFormat, ...] = (
     SystemOne(),
     Decisions(),
 )
-USUAL = FORMATS[0]  # most servers of LLMs speak it, so on an unknown path its clients are the likeliest
-BY_NAME = {each.NAME: each for each in FORMATS}
+DEFAULT_FORMAT = FORMATS[
+    0
+]  # most servers of LLMs speak it, so on an unknown path its clients are the likeliest
+FORMATS_BY_NAME = {each.NAME: each for each in FORMATS}
 
 
 def find_formats(own: Iterable[str]) -> tuple[WireFormat, ...]:
@@ -35,13 +37,13 @@ def find_formats(own: Iterable[str]) -> tuple[WireFormat, ...]:
             raise InputError(
                 f"The wire format {name!r} lacks {', '.join(sorted(found.__abstractmethods__))}."
             )
-        if found.NAME in BY_NAME:
+        if found.NAME in FORMATS_BY_NAME:
             raise InputError(f"The wire format {name!r} is called {found.NAME!r}, as one of ours is.")
         formats.append(found())
     return (*formats, *FORMATS)
 
 
-def format_of(method: str, path: str, formats: Iterable[WireFormat] = FORMATS) -> WireFormat | None:
+def find_format(method: str, path: str, formats: Iterable[WireFormat] = FORMATS) -> WireFormat | None:
     """None for what can't be mirrored, as lists of models or files."""
     if method != "POST":
         return None
@@ -49,7 +51,7 @@ def format_of(method: str, path: str, formats: Iterable[WireFormat] = FORMATS) -
     return next((each for each in formats if each.is_at(path)), None)
 
 
-def guessed(
+def guess_format(
     request: Mapping[str, Json], answer: Mapping[str, Json], formats: Iterable[WireFormat] = FORMATS
 ) -> WireFormat | None:
     """The format of a logged call whose path nobody knows."""

@@ -40,7 +40,8 @@ class SystemOne(WireFormat):
             {
                 "type": "object",
                 "properties": {
-                    name: _field(object_of(each, "malformed-request")) for name, each in questions.items()
+                    name: _question_schema(object_of(each, "malformed-request"))
+                    for name, each in questions.items()
                 },
             },
             "questions",
@@ -55,7 +56,7 @@ class SystemOne(WireFormat):
         for name, field in request.schema["properties"].items():
             answer = object_of(answers.get(name), "no-answer")
             try:
-                spread = _probabilities(answer, field)
+                spread = _read_probabilities(answer, field)
             except (KeyError, TypeError, ValueError):
                 raise NotMirrored("malformed-answer") from None
             probabilities[f"$.{name}"] = spread
@@ -76,7 +77,7 @@ class SystemOne(WireFormat):
     def write(self, answer: StudentCompletion) -> ResponseBody:
         """Raises NotMirrored without probabilities."""
         answers = {
-            name: _answer(question, answer, name) for name, question in answer.body["questions"].items()
+            name: _write_answer(question, answer, name) for name, question in answer.body["questions"].items()
         }
         usage = {"input_tokens": 0, "output_tokens": 0}
         return whole({"model": answer.request.model, "answers": answers, "usage": usage})
@@ -94,7 +95,7 @@ class SystemOne(WireFormat):
         return [json.dumps(state, ensure_ascii=False) if isinstance(state, dict | list) else state]
 
 
-def _field(question: Mapping[str, Json]) -> dict[str, Json]:
+def _question_schema(question: Mapping[str, Json]) -> dict[str, Json]:
     kind, criteria = question.get("type"), question.get("criteria")
     said = {"description": question.get("instructions"), "criteria": criteria}
     if kind == "noul":
@@ -106,7 +107,7 @@ def _field(question: Mapping[str, Json]) -> dict[str, Json]:
     raise NotMirrored("unknown-question")
 
 
-def _probabilities(answer: Mapping[str, Json], field: Mapping[str, Json]) -> list[tuple[Json, float]]:
+def _read_probabilities(answer: Mapping[str, Json], field: Mapping[str, Json]) -> list[tuple[Json, float]]:
     if answer["type"] == "noul":
         yes = float(answer["noul"])
         return [(True, yes), (False, 1 - yes)]
@@ -117,13 +118,13 @@ def _probabilities(answer: Mapping[str, Json], field: Mapping[str, Json]) -> lis
     return [(option, float(given[option])) for option in options]
 
 
-def _answer(question: Mapping[str, Json], answer: StudentCompletion, name: str) -> dict[str, Any]:
+def _write_answer(question: Mapping[str, Json], answer: StudentCompletion, name: str) -> dict[str, Any]:
     spread, kind = answer.spread(name), question["type"]
     if kind == "noul":
-        return {"type": kind, "noul": yes_of(spread)}
+        return {"type": kind, "noul": probability_of_true(spread)}
     if kind == "choice":
-        spread = of_all(spread, list(question["criteria"]))
-        shares = {str(value): rounded(share) for value, share in spread}
+        spread = complete_probabilities(spread, list(question["criteria"]))
+        shares = {str(value): round_probability(share) for value, share in spread}
         return {
             "type": kind,
             "choice": answer.value[name],
@@ -134,34 +135,34 @@ def _answer(question: Mapping[str, Json], answer: StudentCompletion, name: str) 
     levels = [of_level.get(number, 0.0) for number in range(len(question["criteria"]))]
     return {
         "type": kind,
-        "score": rounded(mean_of(levels)),
+        "score": round_probability(expected_level(levels)),
         "legend": {str(number): each for number, each in enumerate(question["criteria"])},
-        "probabilities": {str(number): rounded(share) for number, share in enumerate(levels)},
+        "probabilities": {str(number): round_probability(share) for number, share in enumerate(levels)},
         "confidence": confidence_of_score(levels),
     }
 
 
-def of_all(spread: list[tuple[Json, float]], options: list[Json]) -> list[tuple[Json, float]]:
+def complete_probabilities(spread: list[tuple[Json, float]], options: list[Json]) -> list[tuple[Json, float]]:
     """In the question's order; an option that the student never saw has nothing."""
     shares = dict(spread)
     return [(option, shares.get(option, 0.0)) for option in options]
 
 
-def yes_of(spread: list[tuple[Json, float]]) -> float:
-    return rounded(sum(share for value, share in spread if value is True))
+def probability_of_true(spread: list[tuple[Json, float]]) -> float:
+    return round_probability(sum(share for value, share in spread if value is True))
 
 
 def confidence_of_choice(spread: list[tuple[Json, float]]) -> float:
-    return rounded(choice_confidence(np.array([share for _, share in spread])))
+    return round_probability(choice_confidence(np.array([share for _, share in spread])))
 
 
-def mean_of(levels: list[float]) -> float:
+def expected_level(levels: list[float]) -> float:
     return sum(number * share for number, share in enumerate(levels))
 
 
 def confidence_of_score(levels: list[float]) -> float:
-    return rounded(score_confidence(np.array(levels)))
+    return round_probability(score_confidence(np.array(levels)))
 
 
-def rounded(share: float) -> float:
+def round_probability(share: float) -> float:
     return round(float(share), _DIGITS)

@@ -18,8 +18,8 @@ from pathlib import Path
 from starlette.types import Receive, Scope, Send
 
 from bertsmith.mirror.call import NotMirrored
-from bertsmith.mirror.formats.registry import USUAL, format_of
-from bertsmith.mirror.guard.guarded_texts import GuardedTexts, answer_texts, request_texts
+from bertsmith.mirror.formats.registry import DEFAULT_FORMAT, find_format
+from bertsmith.mirror.guard.guarded_texts import GuardedTexts, collect_answer_texts, collect_request_texts
 from bertsmith.mirror.guard.judge import AuditLog, CantJudge, GuardJudge, GuardVerdict
 from bertsmith.mirror.guard.policy import ACTIONS, ALLOW, GuardServerSettings, SidePolicy
 from bertsmith.mirror.relay_server import ClientGone, RelayApp, RequestBody, run, send_json
@@ -78,7 +78,7 @@ class _GuardedCall:
 
     def __init__(self, app: GuardApp, scope: Scope, receive: Receive, send: Send) -> None:
         self.app, self.scope, self.send = app, scope, send
-        self.form = format_of(scope["method"], scope["path"], app.formats)
+        self.form = find_format(scope["method"], scope["path"], app.formats)
         # Answers that the provider stores, as for background requests, are fetched at its path or below.
         paths = [f"{form.PATH}/" for form in app.formats]
         self.is_stored = scope["method"] == "GET" and any(path in f"{scope['path']}/" for path in paths)
@@ -148,7 +148,7 @@ class _GuardedCall:
                 raise NotMirrored("too-large")
             if dict(self.scope["headers"]).get(b"content-encoding"):
                 raise NotMirrored("encoding")
-            return request_texts(self.form, content)
+            return collect_request_texts(self.form, content)
 
         return read
 
@@ -220,14 +220,14 @@ class _GuardedCall:
                 raise NotMirrored("too-large")
             if 300 <= answer.status < 400 and answer.header(b"location"):
                 raise NotMirrored("redirect")  # the client would go around this guard
-            return answer_texts(
+            return collect_answer_texts(
                 None if self.is_stored else content or b"",
                 b"".join(pieces),
                 answer.header(b"content-encoding"),
                 is_stream="event-stream" in answer.header(b"content-type").lower(),
                 is_error=answer.status != 200,
                 largest=max_bytes,
-                form=self.form or USUAL,
+                form=self.form or DEFAULT_FORMAT,
             )
 
         if await self._is_blocked("response", policy, read):
@@ -254,7 +254,7 @@ class _GuardedCall:
 
     async def _refuse(self, status: int, message: str, code: str) -> None:
         """Sends an error in the protocol's own form."""
-        form = self.form or USUAL
+        form = self.form or DEFAULT_FORMAT
         await send_json(self.send, status, form.error_body(message, code), self.header)
 
 

@@ -16,36 +16,38 @@ from typing import NamedTuple
 from bertsmith.mirror.call import Json, NotMirrored
 from bertsmith.mirror.exchange import LARGEST, decode_content
 from bertsmith.mirror.formats.reading import DONE, events_of, object_of
-from bertsmith.mirror.formats.registry import USUAL
+from bertsmith.mirror.formats.registry import DEFAULT_FORMAT
 from bertsmith.mirror.formats.wire_format import WireFormat
 
 _MALFORMED = (AttributeError, KeyError, IndexError, TypeError, ValueError, RecursionError)
 _Address = tuple[str | int, ...]
 
-_SPOKEN = frozenset(("choices", "content", "delta", "output"))  # whatever it repeats, the model says it
+_MODEL_KEYS = frozenset(("choices", "content", "delta", "output"))  # whatever it repeats, the model says it
 # Beside names that the application gave, and that the model can but choose from.
-_NAMES = ("name", "namespace", "server_label", "stop", "stop_reason", "stop_sequence")  # ends of keys
+_NAME_ENDINGS = ("name", "namespace", "server_label", "stop", "stop_reason", "stop_sequence")  # ends of keys
 # Keys whose values are words of the protocol, as long as they are words; and what only the provider reads.
-_WORDS = frozenset((
+_WORD_KEYS = frozenset((
     "button", "category", "channel", "context_compression", "created_by", "detail", "effort", "error_code",
     "execution", "format", "id", "inference_geo", "mode", "model", "object", "payer", "phase",
     "prompt_cache_key", "prompt_cache_retention", "provider", "role", "service_tier", "severity", "speed",
     "status", "tool_choice", "truncation", "ttl", "type", "verbosity", "version",
 ))  # fmt: skip
-_ENDS_OF_WORDS = ("_at", "_id", "_model", "_reason", "_token", "_type", "_version", "fingerprint")
-_ERRORS = frozenset(("acknowledged_safety_checks", "error", "pending_safety_checks"))
+_WORD_KEY_ENDINGS = ("_at", "_id", "_model", "_reason", "_token", "_type", "_version", "fingerprint")
+_ERROR_KEYS = frozenset(("acknowledged_safety_checks", "error", "pending_safety_checks"))
 # Settings and facts, beside what is spoken: each single word in them is the provider's.
-_FACTS = frozenset((
+_FACT_KEYS = frozenset((
     "access_programs", "background_options", "incomplete_details", "input_transformations", "moderation",
     "prompt_cache_diagnostics", "reasoning", "usage",
 ))  # fmt: skip
-_DEFINITIONS = frozenset(("definition", "properties", "schema", "tools"))  # their keys name fields of calls
-_SETTINGS = _DEFINITIONS | frozenset((  # those wherever they stand
+_DEFINITION_KEYS = frozenset(
+    ("definition", "properties", "schema", "tools")
+)  # their keys name fields of calls
+_SETTING_KEYS = _DEFINITION_KEYS | frozenset((  # those wherever they stand
     "image_generation_call", "response.audio.delta", "response.image_generation_call.partial_image",
     "transformations",
 ))  # fmt: skip
 # `p` is Mistral's `obfuscation`.
-_SEALED = frozenset((
+_SEALED_KEYS = frozenset((
     "encrypted_content", "encrypted_index", "encrypted_stdout", "obfuscation", "p", "redactedContent",
     "signature", "thought_signature", "thought_signatures",
 ))  # fmt: skip
@@ -66,20 +68,20 @@ _BASE64 = re.compile(rf"{_BASE64_URL.pattern}|[A-Za-z0-9+/_-]{{200,}}={{0,2}}", 
 _BASE64_LINE_END = re.compile(r"(?<=[A-Za-z0-9+/_=-]{60})\s+", re.ASCII)  # lines have 64 or 76 characters
 _LONGEST_REPEATED = 40  # characters, of what is repeated all through a text
 _FOLLOWS, _IN_A_FENCE = re.compile(r"\s*(?=[{\[])"), re.compile(r"\w*\s*(?=[{\[])")  # objects and lists
-_OF_TOOLS = frozenset(("arguments", "input", "json"))  # objects of the application's: their keys are its own
+_TOOL_KEYS = frozenset(("arguments", "input", "json"))  # objects of the application's: their keys are its own
 # In a stream: where pieces of a text stand, and what comes whole beside them.
-_OF_PIECES = frozenset(("delta", "logprobs"))
-_WHOLE = frozenset(("annotations", "citation", "citations"))
-_DEPTH_OF_A_CHOICE = 4  # of its fields' addresses, with its place and its index
+_PIECE_KEYS = frozenset(("delta", "logprobs"))
+_WHOLE_KEYS = frozenset(("annotations", "citation", "citations"))
+_CHOICE_DEPTH = 4  # of its fields' addresses, with its place and its index
 # Characters without a shape, by Unicode's Default_Ignorable_Code_Point: BERT's cleaning leaves most of them
 # out. Tags (U+E0020 … U+E007E) are ASCII that LLMs can read.
-_UNSEEN = re.compile(
+_INVISIBLE = re.compile(
     "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e"
     "\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
     "\U000e0000-\U000e0fff]"
 )
 _TAGS = {0xE0000 + code: code for code in range(0x20, 0x7F)}
-_PLACES = ("type", "index", "output_index", "content_index", "summary_index", "annotation_index")
+_ADDRESS_KEYS = ("type", "index", "output_index", "content_index", "summary_index", "annotation_index")
 
 
 class GuardedTexts(NamedTuple):
@@ -89,14 +91,14 @@ class GuardedTexts(NamedTuple):
     reason: str = ""
 
 
-def request_texts(form: WireFormat, content: bytes) -> GuardedTexts:
+def collect_request_texts(form: WireFormat, content: bytes) -> GuardedTexts:
     """Raises NotMirrored where none of it can be judged: malformed-request, server-state."""
     try:
-        body = object_of(_json(content), "malformed-request")
-        found, items = _Texts(form), form.new_items(body)
+        body = object_of(_parse_json(content), "malformed-request")
+        found, items = _TextCollector(form), form.new_items(body)
         for place, item in enumerate(items):
             found.add(item, ("items", place))
-        if len(texts := [text for text in map(_text_of, items) if text]) > 1:  # the model reads on
+        if len(texts := [text for text in map(_visible_text, items) if text]) > 1:  # the model reads on
             found.add("\n".join(texts), ("items", "together"))
         for key in body.keys() - form.OF_APPLICATION - {form.INPUT}:
             found.add(body[key], (key,))
@@ -105,7 +107,7 @@ def request_texts(form: WireFormat, content: bytes) -> GuardedTexts:
         raise NotMirrored("malformed-request") from None
 
 
-def answer_texts(
+def collect_answer_texts(
     asked: bytes | None,
     content: bytes,
     encoding: str,
@@ -113,7 +115,7 @@ def answer_texts(
     is_stream: bool,
     is_error: bool = False,
     largest: int = LARGEST,
-    form: WireFormat = USUAL,
+    form: WireFormat = DEFAULT_FORMAT,
 ) -> GuardedTexts:
     """Of a body, or of a stream, of at most `largest` bytes unpacked. `asked` is the request, of which some
     answers repeat what the application said; None for an answer that was kept, which is all that is left of
@@ -121,29 +123,29 @@ def answer_texts(
     """
     content = decode_content(content, encoding, largest)
     try:
-        found = _Texts(form, _own_words(content if asked is None else asked, form))
+        found = _TextCollector(form, _read_application_words(content if asked is None else asked, form))
         if is_stream:
             for event in events_of(content + b"\n\n"):  # many clients read one that was cut short too
                 found.add(event.name, ("type",))
-                value = _parsed(event.data)
+                value = _parse_json_or_keep(event.data)
                 found.add(_as_delta(value), ())
                 # Lines of JSON that no empty line parts, as clients read them that read line by line.
                 for line in event.data.split("\n") if value is event.data and "\n" in value else ():
-                    found.add(_as_delta(_parsed(line)), ())
+                    found.add(_as_delta(_parse_json_or_keep(line)), ())
             _add_other_lines(found, content)
-        elif is_error and _parsed(content) is content:
+        elif is_error and _parse_json_or_keep(content) is content:
             found.add(content.decode(), ())
         elif content.strip() or not is_error:
-            found.add(_json(content), ())
+            found.add(_parse_json(content), ())
         return GuardedTexts(list(found.texts()), "answer-not-text" if found.has_other else "")
     except _MALFORMED:
         raise NotMirrored("malformed-answer") from None
 
 
-def _own_words(asked: bytes, form: WireFormat) -> set[str]:
+def _read_application_words(asked: bytes, form: WireFormat) -> set[str]:
     """The application's, which some answers repeat."""
-    body = _parsed(asked)
-    words = _Texts(form)
+    body = _parse_json_or_keep(asked)
+    words = _TextCollector(form)
     if isinstance(body, dict):
         given = {key: body[key] for key in body.keys() & form.OF_APPLICATION}
         for place in ("arguments", "content"):  # single words too, and parts as one
@@ -159,9 +161,9 @@ def _as_delta(event: Json) -> Json:
     return {**given, "type": "content_block_delta", "delta": event.get("content_block")}
 
 
-def _add_other_lines(found: "_Texts", content: bytes) -> None:
+def _add_other_lines(found: "_TextCollector", content: bytes) -> None:
     """Comments and ids, and a body that is no stream: some clients read what isn't an event."""
-    body = _parsed(content)
+    body = _parse_json_or_keep(content)
     if body is not content:
         found.add(body, ("body",))
         return
@@ -171,36 +173,36 @@ def _add_other_lines(found: "_Texts", content: bytes) -> None:
             found.add(line, ("lines", line))
 
 
-def _parsed(text: str | bytes) -> Json:
+def _parse_json_or_keep(text: str | bytes) -> Json:
     """JSON, or else the text itself."""
     try:
-        return _json(text)
+        return _parse_json(text)
     except ValueError:
         return "" if text == DONE else text
 
 
-def _json(text: str | bytes) -> Json:
+def _parse_json(text: str | bytes) -> Json:
     """As lenient as those who read it after us: half of a surrogate pair is text. A key that stands there
     twice has both values in a list, for which of them counts depends on the reader.
     """
-    return json.loads(text, object_pairs_hook=_object)
+    return json.loads(text, object_pairs_hook=_build_object)
 
 
-def _object(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+def _build_object(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
     found = dict(pairs)
     if len(found) < len(pairs):
         return {name: [value for key, value in pairs if key == name] for name in found}
     return found
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=_object)
+_DECODER = json.JSONDecoder(object_pairs_hook=_build_object)
 
 
-def _json_in(text: str) -> Iterator[Json]:
+def _find_json(text: str) -> Iterator[Json]:
     """Objects and lists that a text begins with, or that follow a fence (```json), and those right behind
     them; a text that is a string of JSON.
     """
-    if text.lstrip()[:1] == '"' and (string := _parsed(text)) is not text:
+    if text.lstrip()[:1] == '"' and (string := _parse_json_or_keep(text)) is not text:
         yield string
     for number, part in enumerate((text, *text.split("```")[1:])):
         begin = (_IN_A_FENCE if number else _FOLLOWS).match(part)
@@ -213,7 +215,7 @@ def _json_in(text: str) -> Iterator[Json]:
             begin = _FOLLOWS.match(part, end)
 
 
-def _text_of(part: Json) -> str:
+def _visible_text(part: Json) -> str:
     """A part's text, or a message's: its parts as one. Empty for what isn't shown beside such."""
     if not isinstance(part, dict):
         return part if isinstance(part, str) else ""
@@ -226,7 +228,7 @@ def _text_of(part: Json) -> str:
     return text if isinstance(text, str) else ""
 
 
-class _Texts:
+class _TextCollector:
     """Texts by where they stand. `has_other`: there is something beside them that is no text."""
 
     def __init__(self, form: WireFormat, own_words: Collection[str] = ()) -> None:
@@ -252,10 +254,10 @@ class _Texts:
             self._pieces.setdefault(("delta", "parts"), []).append(text)  # clients show blocks as one
 
     def _add_object(self, value: dict[str, Json], address: _Address, with_keys: bool) -> None:
-        kind, is_own = str(value.get("type")), not (_OF_TOOLS | _DEFINITIONS).isdisjoint(address)
+        kind, is_own = str(value.get("type")), not (_TOOL_KEYS | _DEFINITION_KEYS).isdisjoint(address)
         is_media = kind in self._media or (kind == "url" and "sources" not in address)  # not a search's
         # Events of a stream are told apart by their types; a part's type comes with its first piece alone.
-        places = _PLACES if not address or is_media else _PLACES[1:]
+        places = _ADDRESS_KEYS if not address or is_media else _ADDRESS_KEYS[1:]
         address += tuple(str(value[key]) for key in places if isinstance(value.get(key), str | int))
         is_cited = kind.endswith("citation") or "text" in value or "cited_text" in value
         for key, each in value.items():
@@ -266,7 +268,7 @@ class _Texts:
             if with_keys or not _WORD.fullmatch(key):
                 self._pieces.setdefault((*address, key, "key"), [key])
             # Moderation has an `input` too, and a tool's fields may be called so.
-            is_of_application = key in _OF_TOOLS and (_DEFINITIONS | {"moderation"}).isdisjoint(address)
+            is_of_application = key in _TOOL_KEYS and (_DEFINITION_KEYS | {"moderation"}).isdisjoint(address)
             is_of_application |= kind == "input_json" and key == "data"
             is_name = key == "name" and value.get("role") in ("function", "tool")  # of the application's
             if is_of_application and each and isinstance(each, dict | list) and not with_keys:
@@ -275,18 +277,20 @@ class _Texts:
                 self.add(each, (*address, key), with_keys=with_keys)
 
     def _add_list(self, values: list[Json], address: _Address, with_keys: bool) -> None:
-        if address[-1:] == ("bytes",) and values and all(isinstance(each, int) for each in values):
-            self._bytes.setdefault(address, bytearray()).extend(each & 0xFF for each in values)
+        if address[-1:] == ("bytes",) and values and all(isinstance(value, int) for value in values):
+            self._bytes.setdefault(address, bytearray()).extend(value & 0xFF for value in values)
             return
         # Tokens are pieces of one text; what else a place might have had is one text a rank.
         is_tokens = "logprobs" in address and address[-1] != "top_logprobs"
         for place, each in enumerate(values):
             number = each.get("index", place) if isinstance(each, dict) else place
             self.add(each, address if is_tokens else (*address, str(number)), with_keys=with_keys)
-        texts = [text for text in map(_text_of, values) if text]
-        are_words = all(isinstance(each, str) and _WORD.fullmatch(each) for each in values)  # joined: no text
+        texts = [text for text in map(_visible_text, values) if text]
+        are_words = all(
+            isinstance(value, str) and _WORD.fullmatch(value) for value in values
+        )  # joined: no text
         # Clients show them as one.
-        if len(texts) > 1 and not (is_tokens or are_words) and _OF_TOOLS.isdisjoint(address):
+        if len(texts) > 1 and not (is_tokens or are_words) and _TOOL_KEYS.isdisjoint(address):
             self._pieces.setdefault((*address, "parts"), []).append("".join(texts))
 
     def texts(self) -> Iterator[str]:
@@ -296,16 +300,16 @@ class _Texts:
         found = dict[str, None]()
         for text in self._texts():
             text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-            found |= dict.fromkeys((text, _UNSEEN.sub("", text.translate(_TAGS))))
+            found |= dict.fromkeys((text, _INVISIBLE.sub("", text.translate(_TAGS))))
         yield from (text for text in found if text.strip())
 
     def _texts(self) -> Iterator[str]:
         for address, pieces in self._pieces.items():
-            is_name = address[-1:] != () and str(address[-1]).endswith(_NAMES)
+            is_name = address[-1:] != () and str(address[-1]).endswith(_NAME_ENDINGS)
             if is_name and all(piece in self.own_words for piece in pieces):  # of calls without an index
                 continue
-            for text in _joined(address, pieces):
-                if text in self.own_words and (is_name or not _SPOKEN & set(address)):
+            for text in _join_pieces(address, pieces):
+                if text in self.own_words and (is_name or not _MODEL_KEYS & set(address)):
                     continue
                 if self._is_text(text, address):
                     yield text
@@ -316,24 +320,24 @@ class _Texts:
     def _is_text(self, text: str, address: _Address) -> bool:
         key = address[-1] if address else ""
         is_link = key in ("source", "url") or "citations" in address[-2:]
-        is_link = is_link and _OF_TOOLS.isdisjoint(address) and _URL.fullmatch(text) is not None
-        has_word = _has_word(address) or (key in self.form.WORDS and _OF_TOOLS.isdisjoint(address))
+        is_link = is_link and _TOOL_KEYS.isdisjoint(address) and _URL.fullmatch(text) is not None
+        has_word = _is_protocol_word(address) or (key in self.form.WORDS and _TOOL_KEYS.isdisjoint(address))
         if is_link or (_WORD.fullmatch(text) and has_word):
             return False
         one_line = _BASE64_LINE_END.sub("", text.strip())
-        if _BASE64.fullmatch(one_line) and not _repeats(one_line):
+        if _BASE64.fullmatch(one_line) and not _is_repetition(one_line):
             self.has_other = True
         # Bytes and addresses of what isn't text; a word in their place elsewhere is judged.
-        is_of_media = not self._media.isdisjoint(address) and _OF_TOOLS.isdisjoint(address)
+        is_of_media = not self._media.isdisjoint(address) and _TOOL_KEYS.isdisjoint(address)
         is_content = is_of_media and key in self._media | {"data", "url"} and " " not in text
         return not (is_content or _BASE64_URL.fullmatch(text))
 
     def _inside(self, text: str) -> Iterator[str]:
         if not re.search(r'[{\["]', text):  # as of most of the strings in a long list
             return
-        inner = _Texts(self.form)
+        inner = _TextCollector(self.form)
         try:
-            for number, value in enumerate(_json_in(text)):
+            for number, value in enumerate(_find_json(text)):
                 inner.add(value, ("json", number))
             yield from list(inner.texts())
         except RecursionError:  # brackets in brackets: who reads it as JSON may find more than we do
@@ -341,7 +345,7 @@ class _Texts:
         self.has_other = self.has_other or inner.has_other
 
 
-def _repeats(text: str) -> bool:
+def _is_repetition(text: str) -> bool:
     """Whether a text of many characters is a few ones again and again: laughter, or a word that each chunk of
     a stream says. No file is.
     """
@@ -350,28 +354,34 @@ def _repeats(text: str) -> bool:
     return any(text[size:] == text[:-size] for size in begins)
 
 
-def _has_word(address: _Address) -> bool:
+def _is_protocol_word(address: _Address) -> bool:
     """Whether a single word that stands there is one of the protocol, or of the provider."""
     key = str(address[-1]) if address else ""
-    outside = tuple(takewhile(lambda place: place not in _FACTS and place not in _SETTINGS, address[:-1]))
+    outside = tuple(
+        takewhile(lambda place: place not in _FACT_KEYS and place not in _SETTING_KEYS, address[:-1])
+    )
     inside = address[len(outside) : -1]
-    if inside and _OF_TOOLS.isdisjoint(outside) and (inside[0] in _SETTINGS or _SPOKEN.isdisjoint(outside)):
+    if (
+        inside
+        and _TOOL_KEYS.isdisjoint(outside)
+        and (inside[0] in _SETTING_KEYS or _MODEL_KEYS.isdisjoint(outside))
+    ):
         return key not in ("description", "message", "revised_prompt")
-    is_word = key in _WORDS or key.endswith(_ENDS_OF_WORDS)
-    is_word |= not _SEALED.isdisjoint(address[-2:])  # in a list too
-    is_word |= key in ("code", "param", "review_target") and not _ERRORS.isdisjoint(address)
-    return is_word and _OF_TOOLS.isdisjoint(address)
+    is_word = key in _WORD_KEYS or key.endswith(_WORD_KEY_ENDINGS)
+    is_word |= not _SEALED_KEYS.isdisjoint(address[-2:])  # in a list too
+    is_word |= key in ("code", "param", "review_target") and not _ERROR_KEYS.isdisjoint(address)
+    return is_word and _TOOL_KEYS.isdisjoint(address)
 
 
-def _joined(address: _Address, pieces: list[str]) -> list[str]:
+def _join_pieces(address: _Address, pieces: list[str]) -> list[str]:
     """The text that they make. What a stream repeats or adds to whole, chunk by chunk, is also a text each
     time that it is another.
     """
     text = "".join(pieces)
-    if len(pieces) == 1 or (not _OF_PIECES.isdisjoint(address) and _WHOLE.isdisjoint(address)):
+    if len(pieces) == 1 or (not _PIECE_KEYS.isdisjoint(address) and _WHOLE_KEYS.isdisjoint(address)):
         return [text]
     others = [piece for piece, after in pairwise(pieces) if not after.startswith(piece)]
-    is_of_choice = address[:1] == ("choices",) and len(address) <= _DEPTH_OF_A_CHOICE
+    is_of_choice = address[:1] == ("choices",) and len(address) <= _CHOICE_DEPTH
     if others and is_of_choice and address[-1] == "text":  # as Together's, beside `delta`
         return [text]
     whole = list(dict.fromkeys((*others, pieces[-1])))

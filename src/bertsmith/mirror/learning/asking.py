@@ -35,9 +35,9 @@ from bertsmith.mirror.call import (
     NotMirrored,
 )
 from bertsmith.mirror.exchange import make_call, read_completion, read_request
-from bertsmith.mirror.formats.registry import FORMATS, USUAL
+from bertsmith.mirror.formats.registry import DEFAULT_FORMAT, FORMATS
 from bertsmith.mirror.formats.wire_format import Tokens, WireFormat
-from bertsmith.mirror.identity import site_of, version_of
+from bertsmith.mirror.identity import site_id, version_id
 from bertsmith.mirror.learning.learned_calls import hash_fraction, is_drawn
 from bertsmith.mirror.learning.understand import CallRecords
 from bertsmith.mirror.redaction import Redactor
@@ -68,7 +68,7 @@ class Upstream:
     def __init__(
         self,
         base_url: str,
-        protocol: str = USUAL.NAME,
+        protocol: str = DEFAULT_FORMAT.NAME,
         key_from: str | None = None,
         environment: Mapping[str, str] = os.environ,
         formats: Iterable[WireFormat] = FORMATS,
@@ -374,7 +374,7 @@ def label_texts(
         redactor.begin().redact_request(upstream.parse_request(question.body(text))) for text in texts
     )
     requests = list({_input_parts(request): request for request in redacted}.values())
-    versions = {version_of(request, site_of(request, site)) for request in requests[:1]}  # all have the same
+    versions = {version_id(request, site_id(request, site)) for request in requests[:1]}  # all have the same
     known = {_input_parts(call.request) for version in versions for call in store.calls(version)}
     new = [request for request in requests if _input_parts(request) not in known]
 
@@ -393,7 +393,7 @@ def find_other_version(
     """The latest other version of the site and the version of these calls, which a student would learn from
     separately. None where they were merged or there is no other.
     """
-    own = version_of(redactor.begin().redact_request(upstream.parse_request(question.body(GAP))), site)
+    own = version_id(redactor.begin().redact_request(upstream.parse_request(question.body(GAP))), site)
     groups = [group for group in CallRecords(store).groups() if group[0].site == site]
     others = [group for group in groups if own not in {version.version for version in group}]
     if not others or len(others) == len(groups):  # none of them was answered

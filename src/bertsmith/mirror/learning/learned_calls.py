@@ -31,7 +31,7 @@ import orjson
 
 from bertsmith.errors import InputError
 from bertsmith.mirror.call import AGAIN, LABELLED, UNDATED, Call, Completion, Json
-from bertsmith.mirror.fields import AnswerShape, Field, Values, path_of, written
+from bertsmith.mirror.fields import AnswerShape, Field, Values, canonical_json, json_path
 from bertsmith.mirror.learning.settings import LearnSettings
 from bertsmith.mirror.learning.understand import SiteProfile
 from bertsmith.mirror.store import Store
@@ -62,8 +62,8 @@ def _shares_from_probabilities(
     by_path = {}
     for field in fields:
         given = probabilities.get(field.path, ())
-        known = {written(value) for value in field.classes}
-        shares = [(value, share) for value, share in given if written(value) in known]
+        known = {canonical_json(value) for value in field.classes}
+        shares = [(value, share) for value, share in given if canonical_json(value) in known]
         is_likely = sum(share for _, share in shares) >= _LIKELY * sum(share for _, share in given)
         if is_likely and (spread := _normalise(shares)):
             by_path[field.path] = spread
@@ -122,7 +122,7 @@ def _share_token_probability(field: Field, text: str, offset: int, logprobs: lis
 
 def _add_share(sums: dict[bytes, tuple[Any, float]], value: Any, share: float) -> None:
     """Adds a share to what the value has so far."""
-    key = written(value)
+    key = canonical_json(value)
     sums[key] = value, sums.get(key, (value, 0.0))[1] + share
 
 
@@ -145,7 +145,7 @@ def _locate_values(text: str, at: int, keys: tuple[str, ...]) -> tuple[list[tupl
     """
     if text[at] == '"':
         _, end = scanstring(text, at + 1, True)
-        return [(path_of(keys), at)], end
+        return [(json_path(keys), at)], end
     if text[at] == "{":
         return _locate_object_values(text, _skip_blanks(text, at + 1), keys)
     if text[at] == "[":
@@ -154,7 +154,7 @@ def _locate_values(text: str, at: int, keys: tuple[str, ...]) -> tuple[list[tupl
     end = at
     while end < len(text) and text[end] not in ",}]" + _BLANKS:
         end += 1
-    return [(path_of(keys), at)], end
+    return [(json_path(keys), at)], end
 
 
 def _locate_object_values(text: str, at: int, keys: tuple[str, ...]) -> tuple[list[tuple[str, int]], int]:
@@ -269,9 +269,9 @@ def _join_calls(same: Sequence[LearnedCall], shape: AnswerShape) -> LearnedCall:
     values, spreads = dict(same[-1].values), dict[str, ValueShares]()
     for field in shape.fields:
         given = [call.values[field.path] for call in same]
-        counts = Counter(written(value) for value in given)
+        counts = Counter(canonical_json(value) for value in given)
         most = max(counts.values())
-        values[field.path] = next(v for v in reversed(given) if counts[written(v)] == most)
+        values[field.path] = next(v for v in reversed(given) if counts[canonical_json(v)] == most)
         if len(counts) > 1 or any(field.path in call.spreads for call in same):
             sums: dict[bytes, tuple[Any, float]] = {}
             for call in same:

@@ -17,7 +17,7 @@ from bertsmith.metrics.guarantees.teacher_noise import ceiling
 from bertsmith.metrics.scores import Interval
 from bertsmith.mirror.answering.ledger import REFUSED
 from bertsmith.mirror.answering.stage_store import StageStore
-from bertsmith.mirror.fields import ABSENT, AnswerShape, written
+from bertsmith.mirror.fields import ABSENT, AnswerShape, canonical_json
 from bertsmith.mirror.learning.learned_calls import LearnedCall, hash_fraction
 from bertsmith.mirror.learning.targets import build_heads
 from bertsmith.mirror.learning.tiers import TeacherComparison, fit_word_model
@@ -65,7 +65,7 @@ def estimate_teacher_ceiling(
 def _contradicts(shape: AnswerShape, one: LearnedCall, other: LearnedCall) -> bool:
     """Whether two answers differ. Parts beside the fields that are equal in both are no contradiction."""
     return any(
-        written(one.values.get(path, ABSENT)) != written(other.values.get(path, ABSENT))
+        canonical_json(one.values.get(path, ABSENT)) != canonical_json(other.values.get(path, ABSENT))
         for path in shape.differing(one.values, other.values)
     )
 

@@ -25,7 +25,7 @@ from bertsmith.metrics.guarantees.learn_then_test import (
     threshold_sequence,
 )
 from bertsmith.metrics.guarantees.sample_size import calls_to_prove, fewest_calls
-from bertsmith.mirror.fields import as_text
+from bertsmith.mirror.fields import format_value
 from bertsmith.mirror.learning.settings import LearnSettings
 from bertsmith.mirror.learning.tiers import StudentCandidate, TeacherComparison
 from bertsmith.mirror.student_file import Claim, Claims, TeacherCeiling
@@ -214,7 +214,7 @@ def _group_calls(judged: TeacherComparison, settings: LearnSettings) -> dict[str
     whole answer and, where there are several, each field; or the answers with each value of a field.
     """
     if settings.by_class is not None:
-        predicted = np.array([as_text(answer[settings.by_class]) for answer in judged.answers])
+        predicted = np.array([format_value(answer[settings.by_class]) for answer in judged.answers])
         return {
             name: (judged.confidence[predicted == name], judged.differs[predicted == name])
             for name in np.unique(predicted).tolist()

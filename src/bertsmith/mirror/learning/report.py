@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bertsmith.mirror.fields import ABSENT, AnswerShape, Field, as_text, is_number, written
+from bertsmith.mirror.fields import ABSENT, AnswerShape, Field, canonical_json, format_value, is_number
 from bertsmith.mirror.learning.learned_calls import CallSplit, LearnedCall
 from bertsmith.mirror.learning.limits import CallCurve
 from bertsmith.mirror.learning.proving import (
@@ -238,7 +238,7 @@ def find_confusions(
     for ours, call, confidence in zip(judged.answers, calls, judged.confidence, strict=True):
         for path in shape.differing(ours, call.values):
             values = call.values.get(path, ABSENT), ours.get(path, ABSENT)
-            key = path, as_text(values[0]), as_text(values[1])
+            key = path, format_value(values[0]), format_value(values[1])
             counts[key] += 1
             if key not in surest or confidence > surest[key][0]:
                 surest[key] = max(float(confidence), 0.0), call, values
@@ -296,10 +296,10 @@ def _is_known(field: Field | None, value: Any) -> bool:
         return True
     if field is None:
         return False
-    known = {written(own) for own in (field.values if field.kind == "labels" else field.classes)}
+    known = {canonical_json(own) for own in (field.values if field.kind == "labels" else field.classes)}
     if field.kind == "labels":
-        return isinstance(value, tuple) and all(written(label) in known for label in value)
-    return written(value) in known
+        return isinstance(value, tuple) and all(canonical_json(label) in known for label in value)
+    return canonical_json(value) in known
 
 
 def summarise_curve(curve: CallCurve, target: float) -> dict[str, Any]:

@@ -25,11 +25,11 @@ from bertsmith.mirror.fields import (
     Field,
     SpanForm,
     UnsupportedPart,
+    canonical_json,
     is_number,
-    path_of,
-    plain,
+    json_path,
+    normalize_number,
     value_at,
-    written,
 )
 
 _FREE = "a free text, neither quoted from the input nor one of few values"
@@ -105,9 +105,9 @@ class _SchemaWalk:
         """Refuses parts with the same path, such as the key a.b beside the key b in a."""
         groups = (self.fields, self.refused, self.constants)
         parts = [part.keys for group in groups for part in group]
-        counts = Counter(map(path_of, parts))
+        counts = Counter(map(json_path, parts))
         for keys in parts:
-            if counts.pop(path_of(keys), 1) > 1:
+            if counts.pop(json_path(keys), 1) > 1:
                 self.refuse(keys, "several keys that are written alike", required=True)
 
     def object(self, schema: Mapping[str, Json], keys: Keys, depth: int) -> None:
@@ -240,7 +240,7 @@ class _SchemaWalk:
         if (others or nullable) and all(values is not None for values in enumerations):
             values = [value for enumeration in enumerations for value in enumeration or ()]
             nullable = nullable or None in values
-            once = {written(value): value for value in values if value is not None}
+            once = {canonical_json(value): value for value in values if value is not None}
             return _SchemaNode({}, list(once.values()), nullable)
         return _SchemaNode(others[0] if others else {}, None, nullable, max(len(others), 1))
 
@@ -301,7 +301,9 @@ def _describe_number(schema: Mapping[str, Json], seen: list[FieldObservation]) -
     is_short = isinstance(low, int) and isinstance(high, int) and 0 < high - low <= 20
     if schema.get("type") == "integer" and is_short:
         return {"kind": "ordinal", "values": tuple(range(low, high + 1))}  # type: ignore[arg-type,operator]
-    numbers = [FieldObservation(plain(value.value), "") for value in seen if is_number(value.value)]
+    numbers = [
+        FieldObservation(normalize_number(value.value), "") for value in seen if is_number(value.value)
+    ]
     if few := list_few_values(numbers, _MOST_NUMBERS):
         return {"kind": "ordinal", "values": few, "is_observed": True}
     return {"kind": "number", "tolerance": estimate_tolerance(seen, low, high)}

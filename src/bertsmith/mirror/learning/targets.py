@@ -12,7 +12,15 @@ import numpy as np
 
 from bertsmith.arrays import Floats
 from bertsmith.errors import InputError
-from bertsmith.mirror.fields import ABSENT, AnswerShape, Field, FieldHead, is_number, place_of_number, written
+from bertsmith.mirror.fields import (
+    ABSENT,
+    AnswerShape,
+    Field,
+    FieldHead,
+    canonical_json,
+    is_number,
+    nearest_output,
+)
 from bertsmith.mirror.learning.learned_calls import LearnedCall
 from bertsmith.tasks.examples.tagged_example import WordOffsets, word_offsets
 
@@ -48,11 +56,13 @@ def build_targets(head: FieldHead, field: Field, calls: Sequence[LearnedCall]) -
 def _build_head(field: Field, train: Sequence[LearnedCall]) -> FieldHead:
     values = [call.values[field.path] for call in train]
     if field.kind == "labels":
-        given = {written(label) for value in values if isinstance(value, tuple) for label in value}
+        given = {canonical_json(label) for value in values if isinstance(value, tuple) for label in value}
         return FieldHead(path=field.path, classes=_class_indices(field.values, given))
-    seen = {written(value) for value in values}
+    seen = {canonical_json(value) for value in values}
     for call in train:
-        seen |= {written(value) for value, share in call.spreads.get(field.path, ()) if share >= MIN_SHARE}
+        seen |= {
+            canonical_json(value) for value, share in call.spreads.get(field.path, ()) if share >= MIN_SHARE
+        }
     classes = _class_indices(field.classes, seen)
     if field.kind != "number":
         return FieldHead(path=field.path, classes=classes)
@@ -65,7 +75,7 @@ def _build_head(field: Field, train: Sequence[LearnedCall]) -> FieldHead:
 
 
 def _class_indices(values: Sequence[Any], seen: set[bytes]) -> tuple[int, ...]:
-    return tuple(number for number, value in enumerate(values) if written(value) in seen)
+    return tuple(number for number, value in enumerate(values) if canonical_json(value) in seen)
 
 
 def _choose_centres(numbers: Sequence[Any]) -> tuple[float, ...]:
@@ -86,17 +96,19 @@ def _build_target_row(head: FieldHead, field: Field, call: LearnedCall) -> Float
         value = () if value == field.nothing else value
         if not isinstance(value, tuple):
             return np.full(len(head.classes), np.nan)
-        given = {written(label) for label in value}
-        return np.array([written(field.values[number]) in given for number in head.classes], np.float64)
+        given = {canonical_json(label) for label in value}
+        return np.array(
+            [canonical_json(field.values[number]) in given for number in head.classes], np.float64
+        )
     if field.kind == "number":
-        index = place_of_number(head, field, value)
+        index = nearest_output(head, field, value)
         if index is not None:
             row[index] = 1.0
     else:
-        indices = {written(field.classes[number]): index for index, number in enumerate(head.classes)}
+        indices = {canonical_json(field.classes[number]): index for index, number in enumerate(head.classes)}
         for candidate, share in call.spreads.get(field.path) or [(value, 1.0)]:
-            if written(candidate) in indices:
-                row[indices[written(candidate)]] += share
+            if canonical_json(candidate) in indices:
+                row[indices[canonical_json(candidate)]] += share
     return row / row.sum() if row.sum() >= _LIKELY else np.full(len(head.classes), np.nan)
 
 

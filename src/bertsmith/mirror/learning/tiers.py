@@ -24,7 +24,7 @@ from bertsmith.errors import BertsmithError, InputError
 from bertsmith.files import atomic_write
 from bertsmith.metrics.baselines import MOST_FEATURES, MOST_WEIGHTS, TOKEN
 from bertsmith.metrics.calibration import fit_temperature
-from bertsmith.mirror.fields import AnswerShape, FieldHead, Guess, Values
+from bertsmith.mirror.fields import AnswerShape, FieldHead, FieldPrediction, Values
 from bertsmith.mirror.learning.learned_calls import LearnedCall
 from bertsmith.mirror.learning.settings import LearnSettings, Tier
 from bertsmith.mirror.learning.targets import (
@@ -35,12 +35,12 @@ from bertsmith.mirror.learning.targets import (
     build_targets,
 )
 from bertsmith.mirror.redaction import holds_placeholder
-from bertsmith.mirror.student import EncoderOutputs, WordModel, load_predictor, span_guesses
+from bertsmith.mirror.student import EncoderOutputs, WordModel, load_predictor, predict_spans
 from bertsmith.mirror.student_file import MODEL, SPANS
 from bertsmith.training.finetuning.finetune import finetune
 
 NEVER = -1.0  # the confidence of an answer that is never given
-Guesses = Mapping[str, list[Guess]]
+Guesses = Mapping[str, list[FieldPrediction]]
 _STRENGTH, _ITERATIONS = 10.0, 200  # scikit-learn's C
 _RARE_FROM = 500  # texts, from which on a word of a single text is ignored
 _CERTAIN = 12.0  # the logit of a label that was always given; minus it, of one that never was
@@ -241,15 +241,15 @@ def train_encoder_candidate(
         tagger = load_predictor(_finetune_model("tagging", rows, settings, work / SPANS, console))
     own_heads, own_outputs = heads, outputs
 
-    def guesses(texts: Sequence[str]) -> Mapping[str, list[Guess]]:
-        answers: dict[str, list[Guess]] = {}
+    def guesses(texts: Sequence[str]) -> Mapping[str, list[FieldPrediction]]:
+        answers: dict[str, list[FieldPrediction]] = {}
         if own_outputs is not None:
             logits = own_outputs.logits(texts)
             answers = {
                 head.path: head.guesses(shape.field(head.path), logits[head.path]) for head in own_heads
             }
         if tagger is not None:
-            answers |= span_guesses(tagger, tags, shape.fields, texts)
+            answers |= predict_spans(tagger, tags, shape.fields, texts)
         return answers
 
     def save(folder: Path) -> None:

@@ -71,7 +71,7 @@ from bertsmith.mirror.student_file import (
     Claims,
     StudentFile,
     TeacherCeiling,
-    hashes_of,
+    hash_files,
     read_student_file,
     student_id,
 )
@@ -430,7 +430,7 @@ def write_student(out: Path, file: StudentFile, candidate: StudentCandidate, rep
     with atomic_folder(out, overwrite=True) as folder:
         candidate.save(folder)
         (folder / "report.html").write_text(report, encoding="utf-8")
-        hashed = file.model_copy(update={"files": hashes_of(folder)})
+        hashed = file.model_copy(update={"files": hash_files(folder)})
         write_json(folder / FILE, hashed.model_dump(mode="json"))
     return hashed
 

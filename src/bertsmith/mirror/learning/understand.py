@@ -35,7 +35,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from bertsmith.errors import InputError, did_you_mean
 from bertsmith.mirror.call import AGAIN, Call
 from bertsmith.mirror.database import READING, is_sqlite
-from bertsmith.mirror.fields import ABSENT, AnswerShape, Field, as_text
+from bertsmith.mirror.fields import ABSENT, AnswerShape, Field, format_value
 from bertsmith.mirror.learning.schema_fields import AnswerObservation, infer_shape
 from bertsmith.mirror.store import Store, VersionCount
 from bertsmith.mirror.tables import CALLS, MERGED
@@ -171,13 +171,13 @@ def _count_values(
     for observation in observations:
         value = shape.read(observation.answer)[field.path]
         if field.kind == "labels" and isinstance(value, tuple):
-            counts.update(map(as_text, value))
+            counts.update(map(format_value, value))
         elif field.kind == "spans" and isinstance(value, tuple):
             counts.update(kind or "quote" for kind, _ in value)
         elif field.kind == "number" and value is not None and value is not ABSENT:
             counts["a number"] += 1
         else:
-            counts[as_text(value)] += 1
+            counts[format_value(value)] += 1
     return counts.most_common()
 
 

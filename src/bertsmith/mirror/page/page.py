@@ -27,7 +27,7 @@ from starlette.types import Receive, Scope, Send
 from bertsmith.errors import BertsmithError
 from bertsmith.mirror.answering.judging import MOVES, apply_move, change_stage
 from bertsmith.mirror.answering.stages import Stage
-from bertsmith.mirror.database import shown
+from bertsmith.mirror.database import mask_password
 from bertsmith.mirror.page.state import StateReader
 from bertsmith.mirror.settings import MirrorSettings
 from bertsmith.serving import LOG
@@ -129,7 +129,7 @@ class MirrorPage:
             state = self._state
         own = {
             "running": self.running(),
-            "store": shown(self.settings.store),
+            "store": mask_password(self.settings.store),
             "may_act": client.admin,
             "has_texts": texts,
         }

@@ -18,10 +18,10 @@ from bertsmith.mirror.answering.stage_store import (
 )
 from bertsmith.mirror.answering.stages import empty_evidence
 from bertsmith.mirror.call import Call, Json
-from bertsmith.mirror.fields import plain
+from bertsmith.mirror.fields import normalize_number
 from bertsmith.mirror.settings import MirrorSettings
 from bertsmith.mirror.store import Store, VersionCount
-from bertsmith.mirror.tables import values_of
+from bertsmith.mirror.tables import walk_values
 from bertsmith.mirror.template import BETWEEN, PromptTemplate, find_template
 
 _SAMPLED_CALLS = 400  # latest calls of a version that its details are computed from
@@ -193,9 +193,9 @@ def seen_values(calls: Sequence[Call]) -> dict[str, dict[str, Any]]:
     """
     counts: dict[str, Counter[Any]] = {}
     for call in calls:
-        for path, value in values_of(call.completion.value):
+        for path, value in walk_values(call.completion.value):
             # What can be counted: 1.0 is 1.
-            shown = plain(value) if isinstance(value, str | bool | int | float | None) else "…"
+            shown = normalize_number(value) if isinstance(value, str | bool | int | float | None) else "…"
             counts.setdefault(path, Counter())[type(shown), shown] += 1
     named = set(_schema_values(calls[0].request.schema)) if calls else set[str]()
     return {path: _summarise_field(values, len(calls), named) for path, values in sorted(counts.items())}
