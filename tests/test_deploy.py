@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from bertsmith.serving.admission import Keys
+from bertsmith.serving.admission import ApiKeys
 from bertsmith.serving.app import make_app
 from bertsmith.serving.settings import ENVIRONMENT, ServingSettings, read_settings
 
@@ -196,19 +196,19 @@ def test_the_page_shows_the_files_and_names_metrics_that_there_are() -> None:
     for name in ("Dockerfile", "bertsmith.service", "kubernetes.yaml"):
         assert f"\n{(DEPLOY / name).read_text('utf-8')}```\n" in PAGE
     page = make_app(read_settings(["a"], None, {}, {}))
-    metrics = page.state.metrics.page().decode()
+    metrics = page.state.metrics.render().decode()
     for metric in set(re.findall(r"bertsmith_\w+", PAGE)):
         family = re.sub(r"_(sum|count|bucket|total)$", "", metric)
         assert f"# TYPE {family} " in metrics or f"# TYPE {family}_total " in metrics, metric
 
 
 def test_the_alerts_are_rules_about_reasons_and_routes_that_there_are(routes: set[str]) -> None:
-    from bertsmith.serving.refusals import kinds
+    from bertsmith.serving.refusals import list_refusal_classes
 
     (block,) = re.findall(r"^```yaml\n(groups:.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
     rules = yaml.safe_load(block)["groups"][0]["rules"]
     assert len(rules) == 7
-    codes = {kind.code for kind in kinds()}
+    codes = {kind.code for kind in list_refusal_classes()}
     for rule in rules:
         assert set(rule) == {"alert", "expr", "for"}
         assert rule["expr"].count("(") == rule["expr"].count(")")
@@ -222,4 +222,4 @@ def test_the_keys_of_the_page_on_serving_are_read(tmp_path: Path) -> None:
     page = (REPOSITORY / "docs" / "serving.md").read_text("utf-8")
     (lines,) = re.findall(r"^```\n(# openssl.*?)^```", page, re.DOTALL | re.MULTILINE)
     (tmp_path / "keys").write_text(lines)
-    assert Keys(tmp_path / "keys").client("Bearer c4d17b9b4b0f4c7f9a53a84be1a0e6b2").admin
+    assert ApiKeys(tmp_path / "keys").client("Bearer c4d17b9b4b0f4c7f9a53a84be1a0e6b2").admin

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bertsmith.serving.refusals import kinds
+from bertsmith.serving.refusals import list_refusal_classes
 from bertsmith.serving.settings import ServingSettings
 from live_server import LiveServer, live_server
 from served_models import TASKS, save_fine_tuned, save_pretrained
@@ -115,7 +115,7 @@ def test_a_filter_that_is_no_sql_is_the_clients_to_mend(server: LiveServer) -> N
 
 def test_the_table_of_errors_has_every_refusal() -> None:
     shown = {(int(status), code.strip("`")) for status, code, _ in table("Deadlines and errors")}
-    assert shown == {(kind.status, kind.code) for kind in kinds()}
+    assert shown == {(kind.status, kind.code) for kind in list_refusal_classes()}
 
 
 def test_the_table_of_settings_has_each_with_its_default() -> None:

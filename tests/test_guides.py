@@ -164,7 +164,9 @@ def has_everything_that_ours_have(desk: Path, others: list[list[str]]) -> None:
     rows = (desk / "runs/next/rows.csv").read_text().splitlines()
     assert len(rows) > 10 and rows[0].startswith("text,")
     settings = read_settings([serve[1]], None, {"task": serve[-1]})
-    (answer,) = open_model(settings.models[0], 1).operation(None).prepare(["superb film"], Options()).answer()
+    (answer,) = (
+        open_model(settings.models[0], 1).operation(None).prepare(["superb film"], Options()).compute_answer()
+    )
     assert answer == Predictor.load("runs/stars/model", find_task("stars:Stars")).predict(["superb film"])[0]
 
 

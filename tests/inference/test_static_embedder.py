@@ -106,7 +106,7 @@ def test_of_a_table_of_sentence_transformers_unknown_pieces_count(
 
 def served(folder: Path, texts: list[str], long_text: str | None = None) -> Vectors:
     model = open_model(ModelSettings(name="table", path=str(folder)), 1)
-    return model.operation("embed").prepare(texts, Options(long_text)).answer()
+    return model.operation("embed").prepare(texts, Options(long_text)).compute_answer()
 
 
 def test_a_service_makes_the_same_vectors_of_a_table_of_sentence_transformers(
@@ -160,7 +160,7 @@ def test_a_service_cuts_a_long_text_of_a_table_where_an_embedder_does(table: Pat
         write_json(path, json.loads(path.read_text()) | said)
     embed = open_model(ModelSettings(name="table", path=str(table)), 1, "cpu").operation("embed")
     text = "red " * 9 + "bird cats old " * 6
-    (served,) = embed.prepare([text], Options(long_text="truncate")).answer()
+    (served,) = embed.prepare([text], Options(long_text="truncate")).compute_answer()
     np.testing.assert_allclose(served, Embedder(table).documents([text])[0], atol=1e-6)
     first = "red " * 9 + "bird"
     np.testing.assert_allclose(served, Embedder(table).documents([first])[0], atol=1e-6)

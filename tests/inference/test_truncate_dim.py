@@ -85,7 +85,7 @@ def test_a_service_a_graph_an_index_and_an_explanation_keep_them(tmp_path: Path)
     embed = opened.operations["embed"]
     for asked, width in (({}, 5), ({"dimensions": 9}, 9)):
         prepared = embed.prepare(list(TEXTS), Options(more=asked, long_text="truncate"))
-        found = prepared.finish(prepared.run.outputs(prepared.encoded))
+        found = prepared.finish(prepared.run.compute_outputs(prepared.encoded))
         assert np.shape(found) == (len(TEXTS), width)
         if width == 5:
             np.testing.assert_allclose(found, wanted, atol=1e-5)

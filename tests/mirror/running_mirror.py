@@ -19,7 +19,7 @@ from bertsmith.mirror.app import MirrorApp
 from bertsmith.mirror.relay_server import RelayServer
 from bertsmith.mirror.settings import read_settings
 from bertsmith.mirror.store import Store
-from bertsmith.serving.http_server import listening
+from bertsmith.serving.http_server import bind_socket
 
 PATIENCE = 60.0  # seconds, on a busy machine
 QUICK = Pace(0.02, 0.05, 0.1)
@@ -127,7 +127,7 @@ def running_mirror(
     """In a thread."""
     given = {"upstream": upstream, "store": str(folder / "mirror.sqlite"), "port": 0, **settings}
     read = read_settings(None, given, {})
-    with listening(read.host, read.port) as listener:
+    with bind_socket(read.host, read.port) as listener:
         app = MirrorApp(read, Store(read.store), pace=pace)
         listener.listen(512)
         server = RelayServer(read, app)

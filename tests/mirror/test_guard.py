@@ -33,7 +33,7 @@ from bertsmith.mirror.guard.policy import Costs, SidePolicy, read_policy
 from bertsmith.mirror.relay_server import RelayServer
 from bertsmith.mirror.settings import RelaySettings
 from bertsmith.mirror.upstreams import UpstreamAnswer, Upstreams
-from bertsmith.serving.http_server import listening
+from bertsmith.serving.http_server import bind_socket
 from bertsmith.tasks.finetuning import encode_examples
 from bertsmith.tasks.task_model import outputs_of
 from served_models import WORDS, save_fine_tuned
@@ -120,7 +120,7 @@ def guarding(
     policy.write_text(f'model = {json.dumps(str(model))}\nfail = "closed"\n' + "".join(sides))
     given = {"upstream": upstream, "port": 0, "log": str(folder / "guard.jsonl"), **settings}
     read = read_policy(policy, given, {})
-    with listening(read.host, read.port) as listener:
+    with bind_socket(read.host, read.port) as listener:
         app = GuardApp(read, GuardJudge(read.model, read.judge_seconds))
         listener.listen(64)
         server = RelayServer(read, app)

@@ -34,7 +34,7 @@ from bertsmith.mirror.redaction import Redactor
 from bertsmith.mirror.relay_server import run
 from bertsmith.mirror.settings import read_settings
 from bertsmith.mirror.store import Store
-from bertsmith.serving.http_server import listening
+from bertsmith.serving.http_server import bind_socket
 
 CHAT = "/v1/chat/completions"
 
@@ -188,7 +188,7 @@ def test_an_address_that_is_told_may_be_connected_to(tmp_path: Path, monkeypatch
     monkeypatch.setattr("bertsmith.mirror.relay_server.LOG.info", announce)
     settings = read_settings(None, {"upstream": "http://localhost", "port": 0}, {})
     app: Any = None
-    with listening(settings.host, settings.port) as listener, pytest.raises(Told):
+    with bind_socket(settings.host, settings.port) as listener, pytest.raises(Told):
         run(settings, app, listener, doing="mirroring", into="", told={})
 
 

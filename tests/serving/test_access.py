@@ -13,7 +13,7 @@ from fastapi import FastAPI
 
 from bertsmith.errors import InputError
 from bertsmith.serving import admission
-from bertsmith.serving.admission import Client, Keys
+from bertsmith.serving.admission import ApiKeys, Client
 from bertsmith.serving.app import make_app
 from bertsmith.serving.refusals import AuthenticationError
 from bertsmith.serving.settings import read_settings
@@ -134,28 +134,28 @@ def test_one_of_several_processes_replaces_no_model(folder: Path, app: FastAPI) 
 def test_keys_are_read_again_when_their_file_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(admission, "_LOOKED_AT", 0.0)
+    monkeypatch.setattr(admission, "_RELOAD_SECONDS", 0.0)
     path = tmp_path / "keys"
     path.write_text(f"one {'1' * 16}\n")
-    keys = Keys(path)
-    assert keys.client(f"Bearer {'1' * 16}") == Client("one")
+    keys = ApiKeys(path)
+    assert keys.find_client(f"Bearer {'1' * 16}") == Client("one")
 
     path.write_text(f"two {'2' * 16} admin\n")
-    assert keys.client(f"Bearer {'2' * 16}") == Client("two", True)
+    assert keys.find_client(f"Bearer {'2' * 16}") == Client("two", True)
     with pytest.raises(AuthenticationError):
-        keys.client(f"Bearer {'1' * 16}")
+        keys.find_client(f"Bearer {'1' * 16}")
 
     replacement, times = tmp_path / "new", path.stat().st_mtime
     replacement.write_text(f"six {'6' * 16} admin\n")  # as long as it, as old as it: another file though
     os.utime(replacement, (times, times))
     replacement.replace(path)
-    assert keys.client(f"Bearer {'6' * 16}").name == "six"
+    assert keys.find_client(f"Bearer {'6' * 16}").name == "six"
 
     path.write_text("nonsense\n")
     for _ in range(3):
-        assert keys.client(f"Bearer {'6' * 16}").name == "six"
+        assert keys.find_client(f"Bearer {'6' * 16}").name == "six"
     path.unlink()
-    assert keys.client(f"Bearer {'6' * 16}").name == "six"
+    assert keys.find_client(f"Bearer {'6' * 16}").name == "six"
     errors = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
     assert [error.startswith("the keys stay as they were") for error in errors] == [True, True]
     assert "6" * 16 not in caplog.text
@@ -167,12 +167,12 @@ def test_a_key_may_stand_as_its_hash_and_have_signs_in_it(tmp_path: Path) -> Non
     path.write_text(
         f"# all of them\n\nhashed sha256:{digest}  # of the team\nsigns {signs} admin # x\n", "utf-8"
     )
-    keys = Keys(path)
-    assert keys.client(f"Bearer {key}") == Client("hashed")
-    assert keys.client(f"Bearer {signs}".encode().decode("latin-1")) == Client("signs", True)
+    keys = ApiKeys(path)
+    assert keys.find_client(f"Bearer {key}") == Client("hashed")
+    assert keys.find_client(f"Bearer {signs}".encode().decode("latin-1")) == Client("signs", True)
     for wrong in (f"sha256:{digest}", digest, "a#b=c:d/", "a"):
         with pytest.raises(AuthenticationError):
-            keys.client(f"Bearer {wrong}")
+            keys.find_client(f"Bearer {wrong}")
 
 
 def test_a_hash_is_read_in_capitals_and_a_cut_one_is_refused(tmp_path: Path) -> None:
@@ -180,10 +180,10 @@ def test_a_hash_is_read_in_capitals_and_a_cut_one_is_refused(tmp_path: Path) -> 
     path, key = tmp_path / "keys", "k" * 20
     digest = hashlib.sha256(key.encode()).hexdigest()
     path.write_text(f"web SHA256:{digest.upper()}\n", "utf-8")
-    assert Keys(path).client(f"Bearer {key}") == Client("web")
+    assert ApiKeys(path).find_client(f"Bearer {key}") == Client("web")
     path.write_text(f"web sha256:{digest[:-1]}\n", "utf-8")
     with pytest.raises(InputError, match=r"line 1: expected sha256: and 64 hexadecimal digits .* found 63"):
-        Keys(path)
+        ApiKeys(path)
 
 
 def test_a_key_may_end_with_any_letter(tmp_path: Path) -> None:
@@ -191,9 +191,9 @@ def test_a_key_may_end_with_any_letter(tmp_path: Path) -> None:
     path = tmp_path / "keys"
     for key in ("voilà" * 4, "x" * 16 + "Å"):  # they end with the bytes A0, 85
         path.write_text(f"web {key}x\nother {key}\n", "utf-8")
-        keys = Keys(path)
+        keys = ApiKeys(path)
         given = f"Bearer {key} \t".encode().decode("latin-1")
-        assert keys.client(given) == Client("other")
+        assert keys.find_client(given) == Client("other")
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_a_wrong_line_is_named(tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "keys"
     path.write_bytes(text.encode("utf-8", "surrogateescape"))
     with pytest.raises(InputError, match=re.escape(said)) as caught:
-        Keys(path)
+        ApiKeys(path)
     assert "\n" not in str(caught.value)
     assert WEB not in str(caught.value)
 
@@ -221,14 +221,14 @@ def test_finding_a_key_takes_as_long_for_the_first_as_for_none(tmp_path: Path) -
     """All are compared: the last of a thousand is not found later than the first, beyond noise."""
     path = tmp_path / "keys"
     path.write_text("".join(f"n{number} {number:020}\n" for number in range(1000)))
-    keys = Keys(path)
+    keys = ApiKeys(path)
 
     def seconds(key: str) -> float:
         best = 1.0
         for _ in range(30):
             began = time.perf_counter()
             try:
-                keys.client(f"Bearer {key}")
+                keys.find_client(f"Bearer {key}")
             except AuthenticationError:
                 assert key == "absent"
             best = min(best, time.perf_counter() - began)

@@ -14,7 +14,7 @@ from bertsmith.serving import monitoring
 from bertsmith.serving.models import Models, probe_once
 from bertsmith.serving.monitoring import Health
 from bertsmith.serving.refusals import Refusal
-from bertsmith.serving.service import Request, Service
+from bertsmith.serving.service import Service, ServiceRequest
 from bertsmith.serving.settings import read_settings
 from served_models import save_fine_tuned
 
@@ -26,7 +26,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, seconds in (("_PROBED_EVERY", 0.02), ("_OLDEST", 0.5), ("_STUCK", 0.3), ("_DEAD", 1.0)):
+    for name, seconds in (
+        ("_PROBE_SECONDS", 0.02),
+        ("_READY_SECONDS", 0.5),
+        ("_STUCK_SECONDS", 0.3),
+        ("_DEAD_SECONDS", 1.0),
+    ):
         monkeypatch.setattr(monitoring, name, seconds)
 
 
@@ -68,13 +73,13 @@ async def until(true: Callable[[], bool], seconds: float = 30.0) -> None:
 def test_ready_is_red_while_work_waits_and_none_is_finished_though_more_arrives(folder: Path) -> None:
     async def ask() -> None:
         async with running(folder) as (service, health, go_on):
-            assert (await service.answer(Request(["bano"]))).results
+            assert (await service.answer(ServiceRequest(["bano"]))).results
             go_on.clear()
             asked = []
 
             async def arrive() -> None:
                 while True:
-                    asked.append(asyncio.ensure_future(service.answer(Request(["bano"]))))
+                    asked.append(asyncio.ensure_future(service.answer(ServiceRequest(["bano"]))))
                     await asyncio.sleep(0.05)
 
             arriving = asyncio.ensure_future(arrive())
@@ -92,7 +97,7 @@ def test_ready_is_red_while_work_waits_and_none_is_finished_though_more_arrives(
 def test_a_long_queue_alone_leaves_ready_green(folder: Path) -> None:
     async def ask() -> None:
         async with running(folder) as (service, health, _):
-            asked = [asyncio.ensure_future(service.answer(Request(["bano"] * 20))) for _ in range(50)]
+            asked = [asyncio.ensure_future(service.answer(ServiceRequest(["bano"] * 20))) for _ in range(50)]
             while not all(each.done() for each in asked):
                 assert health.problem() is None
                 await asyncio.sleep(0.01)
@@ -123,6 +128,6 @@ def test_whoever_leaves_is_not_ready_and_still_alive(folder: Path) -> None:
             health.leaving = True
             assert health.problem() == "the service is stopping"
             assert not health.is_dead
-            assert (await service.answer(Request(["bano"]))).results
+            assert (await service.answer(ServiceRequest(["bano"]))).results
 
     asyncio.run(ask())

@@ -30,20 +30,20 @@ ROWS = np.arange(24, dtype=np.float32).reshape(2, 3, 4) / 7
     ids=str,
 )
 def test_what_is_written_in_parts_is_what_is_written_at_once(content: Any) -> None:
-    assert b"".join(routing._in_parts(content)) == JsonResponse(content).body
+    assert b"".join(routing._write_parts(content)) == JsonResponse(content).body
 
 
 def test_while_millions_of_numbers_are_written_the_event_loop_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rows = np.random.default_rng(0).standard_normal((4000, 384), np.float32)
-    goes_on, parts = threading.Event(), routing._in_parts
+    goes_on, parts = threading.Event(), routing._write_parts
 
     def waiting(content: object) -> Iterator[bytes]:
         assert goes_on.wait(30)  # for the event loop, which can't come where it writes itself
         yield from parts(content)
 
-    monkeypatch.setattr(routing, "_in_parts", waiting)
+    monkeypatch.setattr(routing, "_write_parts", waiting)
 
     async def ask() -> None:
         writing = asyncio.ensure_future(json_response(rows, {"x-model": "m"}))

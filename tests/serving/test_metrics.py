@@ -19,7 +19,7 @@ from starlette.testclient import TestClient
 
 from bertsmith.serving import LOG
 from bertsmith.serving.app import make_app
-from bertsmith.serving.http_server import JsonLines
+from bertsmith.serving.http_server import JsonFormatter
 from bertsmith.serving.monitoring import Metrics
 from bertsmith.serving.queue import WorkQueue
 from bertsmith.serving.settings import read_settings
@@ -51,7 +51,7 @@ def log() -> Iterator[io.StringIO]:
     """All that the service logs, as the command writes it."""
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
-    handler.setFormatter(JsonLines())
+    handler.setFormatter(JsonFormatter())
     before = LOG.level
     LOG.addHandler(handler)
     LOG.setLevel(logging.INFO)
@@ -71,7 +71,7 @@ def test_what_is_true_of_a_moment_is_looked_at_again_after_an_error(
             raise RuntimeError("changed while it was read")
 
     monkeypatch.setattr(metrics, "_refresh", refresh)
-    monkeypatch.setattr("bertsmith.serving.monitoring._REFRESHED_EVERY", 0.001)
+    monkeypatch.setattr("bertsmith.serving.monitoring._REFRESH_SECONDS", 0.001)
 
     async def ask() -> None:
         measuring = asyncio.ensure_future(metrics.keep_fresh())

@@ -22,7 +22,7 @@ from bertsmith.serving import served_model
 from bertsmith.serving.app import make_app
 from bertsmith.serving.models import Models, probe_once
 from bertsmith.serving.operations.operation import Options
-from bertsmith.serving.page.page import described
+from bertsmith.serving.page.page import describe_model
 from bertsmith.serving.refusals import UnsupportedRequest
 from bertsmith.serving.served_model import open_model
 from bertsmith.serving.settings import ModelSettings, read_settings
@@ -60,9 +60,9 @@ def test_models_of_series_and_images_are_served_and_the_page_has_a_row_of_theirs
     build_sequences([tmp_path / "rows.npy"], tmp_path / "store", settings)
     tokenizer = load_tokenizer(tmp_path / "store/tokenizer")
     model = opened(save_of_numbers(tmp_path / "model", tokenizer))["m"]
-    (example,) = described(model)["example"]
+    (example,) = describe_model(model)["example"]
     assert [float(number) for number in example.split()] == pytest.approx([1e6] * size, abs=1)
-    (answer,) = model.operation("predict").prepare([example], Options()).answer()
+    (answer,) = model.operation("predict").prepare([example], Options()).compute_answer()
     assert answer["label"] in ("low", "high")
 
 
@@ -70,12 +70,12 @@ def test_the_page_knows_the_label_whose_probability_ranks(tmp_path: Path) -> Non
     """Which need not be the last one."""
     labels = ["related", "unrelated"]
     pairs = opened(save_fine_tuned(tmp_path / "pairs", "classification", labels=labels, pair=True))["m"]
-    assert described(pairs)["relevant"] == "related"
-    (answer,) = pairs.operation("predict").prepare([("bano", "delo")], Options()).answer()
-    ranked = pairs.operation("rerank").prepare(["delo"], Options(more={"query": "bano"})).answer()
+    assert describe_model(pairs)["relevant"] == "related"
+    (answer,) = pairs.operation("predict").prepare([("bano", "delo")], Options()).compute_answer()
+    ranked = pairs.operation("rerank").prepare(["delo"], Options(more={"query": "bano"})).compute_answer()
     assert ranked == [answer["probabilities"]["related"]]
     number = opened(save_fine_tuned(tmp_path / "number", "reranking"))["m"]
-    assert described(number)["relevant"] is None
+    assert describe_model(number)["relevant"] is None
 
 
 def test_a_second_reload_of_the_same_folder_keeps_the_version_to_go_back_to(
@@ -171,7 +171,7 @@ def test_a_link_that_leads_elsewhere_is_seen(folder: Path, tmp_path: Path) -> No
 
 
 def answer(models: Models) -> Any:
-    return models["m"].operation("predict").prepare(["bano"], Options()).answer()[0]["probabilities"]
+    return models["m"].operation("predict").prepare(["bano"], Options()).compute_answer()[0]["probabilities"]
 
 
 def put(new: Path, folder: Path) -> None:
@@ -253,7 +253,7 @@ def test_the_health_s_forward_pass_does_not_wait_for_a_model_that_is_opened(
     opening.start()
     try:
         assert begun.wait(60)
-        models.apart(probe_once, models["m"]).result(timeout=30)
+        models.run_in_thread(probe_once, models["m"]).result(timeout=30)
     finally:
         go_on.set()
         opening.join()
@@ -306,8 +306,8 @@ def test_signals_that_come_while_models_are_opened_are_one_look_more(
             server._reload()
             await asyncio.sleep(0.005)
         all_signals.set()
-        assert server._loading is not None
-        await server._loading
+        assert server._reloading is not None
+        await server._reloading
 
     asyncio.run(ask())
     assert looks == ["m", "m"]

@@ -13,7 +13,7 @@ from fastapi import FastAPI
 from hypothesis import HealthCheck
 
 from bertsmith.serving.app import make_app
-from bertsmith.serving.refusals import Refusal, kinds
+from bertsmith.serving.refusals import Refusal, list_refusal_classes
 from bertsmith.serving.settings import read_settings
 from live_server import LiveServer, threaded_server
 from served_models import TASKS, save_fine_tuned, save_pretrained
@@ -38,14 +38,18 @@ def server(app: FastAPI) -> Iterator[LiveServer]:
 
 
 def test_the_document_names_every_refusal_that_a_route_may_give(app: FastAPI) -> None:
-    statuses = {str(kind.status) for kind in kinds()}
+    statuses = {str(kind.status) for kind in list_refusal_classes()}
     for path, methods in app.openapi()["paths"].items():
         for method, operation in methods.items():
             assert statuses <= set(operation["responses"]), (method, path)
             assert operation["summary"]
     described = app.openapi()["paths"]["/v1/{model}"]["post"]["responses"]["422"]["description"]
-    assert all(kind.code in described for kind in kinds() if kind.status == 422)
-    assert {kind.code for kind in kinds(Refusal)} >= {"overloaded", "too_large", "internal_error"}
+    assert all(kind.code in described for kind in list_refusal_classes() if kind.status == 422)
+    assert {kind.code for kind in list_refusal_classes(Refusal)} >= {
+        "overloaded",
+        "too_large",
+        "internal_error",
+    }
 
 
 ALL = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")

@@ -10,19 +10,19 @@ import numpy as np
 import pytest
 import torch
 
-from bertsmith.serving.operations.operation import Pass, PreparedRequest
+from bertsmith.serving.operations.operation import ForwardPass, PreparedRequest
 from bertsmith.serving.queue import Job, WorkQueue
 from bertsmith.serving.refusals import DeadlineError, ServiceOverload
 from bertsmith.tasks.examples.encoding import EncodedExample, Window
 
-RUN, OTHER = (Pass(lambda batch, layout: torch.zeros(1), torch.device("cpu"), name) for name in "ab")
+RUN, OTHER = (ForwardPass(lambda batch, layout: torch.zeros(1), torch.device("cpu"), name) for name in "ab")
 
 
 def job(
     lengths: list[int],
     seconds: float = 10.0,
     key: str = "",
-    run: Pass = RUN,
+    run: ForwardPass = RUN,
     finish: Callable[..., Any] = list,
 ) -> Job:
     encoded = [
@@ -35,7 +35,7 @@ def job(
 
 def taken(queue: WorkQueue, budget: int = 100) -> list[Job]:
     batch = queue.take(budget, time.monotonic())
-    return [each.job for each in batch.taken] if batch is not None else []
+    return [each.job for each in batch.sequences] if batch is not None else []
 
 
 def in_a_loop(test: Callable[[], Any]) -> Callable[[], None]:
@@ -90,10 +90,10 @@ def test_the_texts_of_a_request_may_be_computed_in_several_batches_and_are_answe
     for number in (2, 0, 1):  # in whatever order the cores are done
         batch = batches[number]
         assert batch is not None
-        assert not request.over
-        (each,) = batch.taken
-        each.job.settle(each.place, np.array([each.place], np.float32))
-    assert request.over
+        assert not request.is_over
+        (each,) = batch.sequences
+        each.job.settle(each.index, np.array([each.index], np.float32))
+    assert request.is_over
     request.future.add_done_callback(lambda found: results.append(found.result()))
     results: list[Any] = []
     asyncio.get_running_loop().call_later(0.005, lambda: _equal(results, [[0.0, 1.0, 2.0]]))
@@ -112,8 +112,8 @@ def test_what_would_be_late_is_refused_at_once_and_told_when_to_come_back() -> N
         queue.admit(job([500], 2.3))
     assert refused.value.retry_after == pytest.approx(0.2, abs=0.05)  # 2.5 seconds of work, due in 2.3
     with pytest.raises(ServiceOverload):
-        queue.require_hope(time.monotonic() - 0.1, "")
-    queue.require_hope(time.monotonic() + 2.3, "")
+        queue.require_time_left(time.monotonic() - 0.1, "")
+    queue.require_time_left(time.monotonic() + 2.3, "")
     assert queue.size == 1
     assert queue.waiting_tokens == 2000
 
@@ -154,8 +154,8 @@ def test_expired_work_is_never_computed() -> None:
     queue.admit(fresh)
     batch = queue.take(100, time.monotonic() + 1)
     assert batch is not None
-    assert [each.job for each in batch.taken] == [fresh]
-    assert late.over
+    assert [each.job for each in batch.sequences] == [fresh]
+    assert late.is_over
     late.future.add_done_callback(lambda found: _equal(type(found.exception()), DeadlineError))
 
 
@@ -166,12 +166,12 @@ def test_what_was_begun_is_computed_to_its_end_though_its_deadline_has_passed() 
     begun, waits = job([60, 60, 60], 1), job([60], 2)
     queue.admit(begun)
     queue.admit(waits)
-    while batch := queue.take(60, time.monotonic() + (3 if begun.taken else 0)):
-        for each in batch.taken:
-            each.job.settle(each.place, np.zeros(1, np.float32))
+    while batch := queue.take(60, time.monotonic() + (3 if begun.next_index else 0)):
+        for each in batch.sequences:
+            each.job.settle(each.index, np.zeros(1, np.float32))
     begun.future.add_done_callback(lambda found: _equal(len(found.result()), 3))
     waits.future.add_done_callback(lambda found: _equal(type(found.exception()), DeadlineError))
-    assert (begun.over, begun.left, waits.taken, queue.size) == (True, 0, 0, 0)
+    assert (begun.is_over, begun.waiting_tokens, waits.next_index, queue.size) == (True, 0, 0, 0)
 
 
 @in_a_loop
@@ -244,10 +244,10 @@ def test_the_rate_follows_what_batches_take() -> None:
         queue.admit(job([100]))
         batch = queue.take(100, time.monotonic())
         assert batch is not None
-        queue.finished(batch, 0.01, 2)
+        queue.finish_batch(batch, 0.01, 2)
     assert queue.rate == pytest.approx(20_000, rel=0.01)
     assert queue.computing == 0
-    assert queue.wait() == 0
+    assert queue.estimate_wait() == 0
 
 
 @in_a_loop
@@ -258,7 +258,7 @@ def test_small_batches_say_little_about_the_rate_of_large_ones() -> None:
         queue.admit(job([tokens]))
         batch = queue.take(384, time.monotonic())
         assert batch is not None
-        queue.finished(batch, seconds, 1)
+        queue.finish_batch(batch, seconds, 1)
 
     for _ in range(20):
         computed(384, 0.0384)

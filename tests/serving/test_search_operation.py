@@ -9,7 +9,7 @@ import pytest
 from bertsmith.errors import FilterError, InputError
 from bertsmith.serving.operations.operation import Options, PreparedRequest
 from bertsmith.serving.operations.search import SearchOperation
-from bertsmith.serving.refusals import IndexUnreadable, TooLarge
+from bertsmith.serving.refusals import IndexUnreadable, RequestTooLarge
 
 
 class _Index:
@@ -74,5 +74,5 @@ def test_a_filter_that_is_none_is_the_clients_fault() -> None:
 def test_many_queries_with_many_hits_are_too_much_at_a_time() -> None:
     search = search_of(_Index())
     search.prepare(["q"] * 10, Options(None, {"k": 1000}))
-    with pytest.raises(TooLarge, match="11 queries with k = 1,000 would bring 11,000 hits"):
+    with pytest.raises(RequestTooLarge, match="11 queries with k = 1,000 would bring 11,000 hits"):
         search.prepare(["q"] * 11, Options(None, {"k": 1000}))

@@ -23,14 +23,14 @@ from bertsmith.serving.refusals import (
     DeadlineError,
     InvalidRequest,
     Refusal,
+    RequestTooLarge,
     ServiceOverload,
-    TooLarge,
-    TooLong,
-    Unavailable,
+    ServiceUnavailable,
+    TextTooLong,
     UnknownModel,
     UnsupportedRequest,
 )
-from bertsmith.serving.service import Request, Service
+from bertsmith.serving.service import Service, ServiceRequest
 from bertsmith.serving.settings import ServingSettings, read_settings
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from served_models import TASKS, inputs_of, save_fine_tuned, save_pretrained
@@ -88,16 +88,16 @@ def test_answers_are_those_of_the_python_interface(models: Models, folders: dict
                 inputs = inputs_of(name, 20)
                 if name == "similarity":
                     texts = [each[0] for each in inputs]
-                    vectors = (await service.answer(Request(texts, name))).results
+                    vectors = (await service.answer(ServiceRequest(texts, name))).results
                     expected = Embedder(folders[name]).documents(texts)
                     np.testing.assert_allclose(
                         vectors, expected, atol=5e-3 if torch.cuda.is_available() else 1e-6
                     )
-                answer = await service.answer(Request(inputs, name, "predict"))
+                answer = await service.answer(ServiceRequest(inputs, name, "predict"))
                 predicted = Predictor.load(folders[name]).predict(inputs)
                 assert plain(answer.results) == predicted if BY_KERNELS else len(predicted) == 20
             masked = inputs_of("masked-language", 5)
-            filled = (await service.answer(Request(masked, "masked-language"))).results
+            filled = (await service.answer(ServiceRequest(masked, "masked-language"))).results
             model = MaskedLanguageModel.load(folders["masked-language"])
             for text, found in zip(masked, filled, strict=True):
                 for expected_mask, mask in zip(model.fill_mask(text), found, strict=True):
@@ -152,10 +152,10 @@ def _operations(models: Models, name: str) -> list[str]:
     ]
 
 
-def _request(name: str, operation: str, inputs: list[Any]) -> Request:
+def _request(name: str, operation: str, inputs: list[Any]) -> ServiceRequest:
     if operation in ("embed", "embed_tokens"):
         inputs = [each if isinstance(each, str) else each[0] for each in inputs]
-    return Request(inputs, name, operation)
+    return ServiceRequest(inputs, name, operation)
 
 
 def test_long_texts_are_cut_read_as_windows_or_refused(models: Models, folders: dict[str, Path]) -> None:
@@ -167,7 +167,7 @@ def test_long_texts_are_cut_read_as_windows_or_refused(models: Models, folders: 
             async def answer(
                 model: str, long_text: Any, text: Any = long, operation: str | None = None
             ) -> Any:
-                request = Request([text, short], model, operation, Options(long_text))
+                request = ServiceRequest([text, short], model, operation, Options(long_text))
                 return await service.answer(request)
 
             for model, operation in (("classification", "predict"), ("similarity", "embed")):
@@ -177,14 +177,14 @@ def test_long_texts_are_cut_read_as_windows_or_refused(models: Models, folders: 
                 assert windows.truncated == [False, False]
                 assert windows.input_tokens[0] > cut.input_tokens[0] > windows.input_tokens[1]
                 assert plain(cut.results)[0] != plain(windows.results)[0]
-                with pytest.raises(TooLong, match="nput 1 is longer than the"):
+                with pytest.raises(TextTooLong, match="nput 1 is longer than the"):
                     await answer(model, "error", operation=operation)
             tags = await answer("tagging", None)
             assert tags.truncated == [False, False]
             assert len(tags.results[0]["tags"]) == 60
             with pytest.raises(InvalidRequest, match="no tag"):
                 await answer("tagging", "truncate")
-            with pytest.raises(TooLong):
+            with pytest.raises(TextTooLong):
                 await answer("tagging", "error")
 
     asyncio.run(ask())
@@ -193,35 +193,51 @@ def test_long_texts_are_cut_read_as_windows_or_refused(models: Models, folders: 
 @pytest.mark.parametrize(
     ("request_", "refusal", "said"),
     [
-        (Request(["bano"], "nobody"), UnknownModel, "There is no model 'nobody' here"),
-        (Request(["bano"]), UnknownModel, "Name a model"),
-        (Request(["bano"], "classification", "embed"), UnsupportedRequest, "it has no embed"),
-        (Request(["bano"], None, "search"), UnsupportedRequest, "No model here can search"),
-        (Request([], "classification"), InvalidRequest, "There are no inputs"),
-        (Request([3], "classification"), InvalidRequest, "input 1: the model reads a text"),
-        (Request([["bano", "delo"]], "tagging"), None, ""),
-        (Request([None], "tagging"), InvalidRequest, "input 1: expected a text, or its words"),
-        (Request(["bano"] * 3000, "classification"), TooLarge, "3000 inputs; this service takes 2048"),
-        (Request(["bano"], "classification", timeout_ms=0), InvalidRequest, "timeout_ms"),
+        (ServiceRequest(["bano"], "nobody"), UnknownModel, "There is no model 'nobody' here"),
+        (ServiceRequest(["bano"]), UnknownModel, "Name a model"),
+        (ServiceRequest(["bano"], "classification", "embed"), UnsupportedRequest, "it has no embed"),
+        (ServiceRequest(["bano"], None, "search"), UnsupportedRequest, "No model here can search"),
+        (ServiceRequest([], "classification"), InvalidRequest, "There are no inputs"),
+        (ServiceRequest([3], "classification"), InvalidRequest, "input 1: the model reads a text"),
+        (ServiceRequest([["bano", "delo"]], "tagging"), None, ""),
+        (ServiceRequest([None], "tagging"), InvalidRequest, "input 1: expected a text, or its words"),
         (
-            Request(["bano"], "classification", options=Options(more={"top": 3})),
+            ServiceRequest(["bano"] * 3000, "classification"),
+            RequestTooLarge,
+            "3000 inputs; this service takes 2048",
+        ),
+        (ServiceRequest(["bano"], "classification", timeout_ms=0), InvalidRequest, "timeout_ms"),
+        (
+            ServiceRequest(["bano"], "classification", options=Options(more={"top": 3})),
             UnsupportedRequest,
             "option 'top'",
         ),
-        (Request(["bano " * 9000], "classification", options=Options("windows")), TooLarge, "An input has"),
         (
-            Request(["bano " * 9000], "similarity", "embed", Options("windows")),
-            TooLarge,
+            ServiceRequest(["bano " * 9000], "classification", options=Options("windows")),
+            RequestTooLarge,
+            "An input has",
+        ),
+        (
+            ServiceRequest(["bano " * 9000], "similarity", "embed", Options("windows")),
+            RequestTooLarge,
             "An input has .* tokens with the windows' overlap",
         ),
-        (Request(["no mask"], "masked-language"), InvalidRequest, "has no \\[MASK\\]"),
-        (Request([[99999]], "similarity", "embed"), InvalidRequest, "token ids from 0 to"),
-        (Request(["a"], "similarity", "embed", Options(more={"dimensions": 17})), InvalidRequest, "1 to 16"),
-        (Request(["a"], "reranking", "rerank"), InvalidRequest, "query must be a text"),
+        (ServiceRequest(["no mask"], "masked-language"), InvalidRequest, "has no \\[MASK\\]"),
+        (ServiceRequest([[99999]], "similarity", "embed"), InvalidRequest, "token ids from 0 to"),
+        (
+            ServiceRequest(["a"], "similarity", "embed", Options(more={"dimensions": 17})),
+            InvalidRequest,
+            "1 to 16",
+        ),
+        (ServiceRequest(["a"], "reranking", "rerank"), InvalidRequest, "query must be a text"),
     ],
 )
 def test_what_can_not_be_answered_is_refused_in_a_sentence(
-    models: Models, folders: dict[str, Path], request_: Request, refusal: type[Refusal] | None, said: str
+    models: Models,
+    folders: dict[str, Path],
+    request_: ServiceRequest,
+    refusal: type[Refusal] | None,
+    said: str,
 ) -> None:
     async def ask() -> None:
         async with running(models, settings_of(folders)) as service:
@@ -237,14 +253,15 @@ def test_what_can_not_be_answered_is_refused_in_a_sentence(
 def test_under_more_than_it_can_do_it_refuses_at_once_and_answers_the_rest_in_time(
     models: Models, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(WorkQueue, "_learn", lambda *_: None)
+    monkeypatch.setattr(WorkQueue, "_update_rate", lambda *_: None)
 
     async def ask() -> None:
         async with running(models, settings_of(folders)) as service:
             service.queue.rate = 200.0  # so that few may wait, however fast the machine
             began = time.monotonic()
             asked = [
-                service.answer(Request(["bano " * 10], "classification", timeout_ms=300)) for _ in range(300)
+                service.answer(ServiceRequest(["bano " * 10], "classification", timeout_ms=300))
+                for _ in range(300)
             ]
             found = await asyncio.gather(*asked, return_exceptions=True)
             refused = [each for each in found if isinstance(each, ServiceOverload)]
@@ -262,14 +279,14 @@ def test_a_stopping_service_answers_what_it_accepted_and_takes_nothing_new(
     async def ask() -> None:
         service = Service(settings_of(folders), models)
         service.start()
-        asked = [asyncio.ensure_future(service.answer(Request([text], "classification")))
+        asked = [asyncio.ensure_future(service.answer(ServiceRequest([text], "classification")))
                  for text in inputs_of("classification", 50)]  # fmt: skip
         await asyncio.sleep(0)
         await service.stop()
         answers = await asyncio.gather(*asked)
         assert len(answers) == 50
-        with pytest.raises(Unavailable):
-            await service.answer(Request(["bano"], "classification"))
+        with pytest.raises(ServiceUnavailable):
+            await service.answer(ServiceRequest(["bano"], "classification"))
 
     asyncio.run(ask())
 
@@ -282,7 +299,7 @@ def test_a_request_that_is_tokenised_while_the_service_stops_is_still_answered(
     async def ask() -> None:
         service = Service(settings_of(folders), models)
         service.start()
-        asked = asyncio.ensure_future(service.answer(Request(["bano " * 2000], "classification")))
+        asked = asyncio.ensure_future(service.answer(ServiceRequest(["bano " * 2000], "classification")))
         await asyncio.sleep(0)
         assert service.queue.size == 0
         await service.stop()
@@ -304,7 +321,7 @@ def test_one_guilty_text_fails_alone(models: Models, folders: dict[str, Path]) -
     async def ask() -> None:
         async with running(models, settings_of(folders)) as service:
             texts = ["bano", "delos", "firu"] * 10
-            asked = [service.answer(Request([text], "classification")) for text in texts]
+            asked = [service.answer(ServiceRequest([text], "classification")) for text in texts]
             found = await asyncio.gather(*asked, return_exceptions=True)
             for text, each in zip(texts, found, strict=True):
                 assert isinstance(each, Exception) == (text == "delos")
@@ -324,17 +341,17 @@ def test_a_model_is_replaced_and_rolled_back_while_it_serves(tmp_path: Path) -> 
 
     async def ask() -> None:
         async with running(models, settings) as service:
-            first = (await service.answer(Request(["bano"]))).results[0]
+            first = (await service.answer(ServiceRequest(["bano"]))).results[0]
             folder.rename(tmp_path / "before")
             with pytest.raises(ModelError):
                 models.replace("intents")
-            assert (await service.answer(Request(["bano"]))).results[0] == first
+            assert (await service.answer(ServiceRequest(["bano"]))).results[0] == first
             save_fine_tuned(folder, "classification", seed=9)
             assert models.replace("intents").version == 2
-            second = await service.answer(Request(["bano"]))
+            second = await service.answer(ServiceRequest(["bano"]))
             assert second.model.version == 2
             assert models.roll_back("intents").version == 1
-            assert (await service.answer(Request(["bano"]))).results[0] == first
+            assert (await service.answer(ServiceRequest(["bano"]))).results[0] == first
             with pytest.raises(UnsupportedRequest, match="nothing to go back to"):
                 models.roll_back("intents")
             (folder / "bertsmith.json").unlink()
@@ -351,7 +368,7 @@ def test_of_many_masks_the_candidates_alone_wait(models: Models, folders: dict[s
     operation: Any = models["masked-language"].operations["fill_mask"]
     text = "[MASK] bano [MASK]"
     prepared = operation.prepare([text, text], Options(more={"top": 2}))
-    logits = prepared.run.outputs(prepared.encoded)
+    logits = prepared.run.compute_outputs(prepared.encoded)
     kept = [prepared.keep(each) for each in logits]
     assert [each.shape for each in logits] == [(2, 15)] * 2
     assert [tuple(part.shape) for each in kept for part in each] == [(2, 2)] * 4
@@ -369,11 +386,11 @@ def test_more_candidates_than_fit_into_an_answer_are_refused(
 ) -> None:
     operation: Any = models["masked-language"].operations["fill_mask"]
     monkeypatch.setattr("bertsmith.serving.operations.fill_mask._MOST_OF_ALL", 10)
-    with pytest.raises(TooLarge, match="3 masks with 5 candidates each; at most 10"):
+    with pytest.raises(RequestTooLarge, match="3 masks with 5 candidates each; at most 10"):
         operation.prepare(["[MASK] [MASK]", "[MASK]"], Options())
     operation.prepare(["[MASK] [MASK]", "[MASK]"], Options(more={"targets": ["bano"], "top": 5}))
     monkeypatch.setattr("bertsmith.serving.operations.fill_mask._MOST_NUMBERS", 15)
-    with pytest.raises(TooLarge, match="A text has 2 masks; at most 1 are"):
+    with pytest.raises(RequestTooLarge, match="A text has 2 masks; at most 1 are"):
         operation.prepare(["[MASK] [MASK]"], Options(more={"top": 1}))
 
 
@@ -394,7 +411,7 @@ def test_a_query_is_tokenised_once_and_not_on_the_event_loop(
     async def ask() -> None:
         async with running(models, settings_of(folders)) as service:
             options = Options(more={"query": "miru " * 400})
-            answer = await service.answer(Request(documents, "reranking", "rerank", options))
+            answer = await service.answer(ServiceRequest(documents, "reranking", "rerank", options))
             assert len(answer.results) == 6
 
     asyncio.run(ask())
@@ -407,7 +424,7 @@ def test_a_query_that_leaves_no_room_is_refused_where_nothing_may_be_cut(models:
     operation: Any = models["reranking"].operations["rerank"]
     options = {"query": "miru " * 30}
     for long_text in ("windows", "error"):
-        with pytest.raises(TooLong, match="The query has 24 tokens or more"):
+        with pytest.raises(TextTooLong, match="The query has 24 tokens or more"):
             operation.prepare(["bano"], Options(long_text, options))
     assert operation.prepare(["bano"], Options("truncate", options)).truncated == [True]
 
@@ -415,9 +432,9 @@ def test_a_query_that_leaves_no_room_is_refused_where_nothing_may_be_cut(models:
 def test_messages_of_similarity_count_the_inputs_and_name_the_source(models: Models) -> None:
     operation: Any = models["similarity"].operations["similarity"]
     long = "bano " * 60
-    with pytest.raises(TooLong, match=r"^Input 2 is longer"):
+    with pytest.raises(TextTooLong, match=r"^Input 2 is longer"):
         operation.prepare(["bano", long], Options("error", {"source": "bano"}))
-    with pytest.raises(TooLong, match=r"^The source is longer"):
+    with pytest.raises(TextTooLong, match=r"^The source is longer"):
         operation.prepare(["bano"], Options("error", {"source": long}))
     with pytest.raises(InputError, match=r"^Input 1: expected a text"):
         operation.prepare([[999]], Options(None, {"source": "bano"}))
@@ -481,8 +498,8 @@ def test_of_a_text_that_is_longer_than_is_taken_no_more_is_tokenised(
     async def ask() -> None:
         async with running(models, settings_of(folders)) as service:
             more = {"query": "bano"} if operation == "rerank" else {}
-            request = Request(["delo " * 150_000], model, operation, Options("windows", more))
-            with pytest.raises(TooLarge, match="at least"):
+            request = ServiceRequest(["delo " * 150_000], model, operation, Options("windows", more))
+            with pytest.raises(RequestTooLarge, match="at least"):
                 await service.answer(request)
 
     asyncio.run(ask())
@@ -502,8 +519,8 @@ def test_tokenising_is_in_turn_by_key_and_not_begun_when_its_deadline_has_passed
 
     monkeypatch.setattr(operation, "prepare", prepare)
 
-    def request(word: str, key: str, timeout_ms: float = 10_000) -> Request:
-        return Request([f"{word} " * 2000], "classification", timeout_ms=timeout_ms, key=key)
+    def request(word: str, key: str, timeout_ms: float = 10_000) -> ServiceRequest:
+        return ServiceRequest([f"{word} " * 2000], "classification", timeout_ms=timeout_ms, key=key)
 
     async def ask() -> None:
         async with running(models, settings_of(folders)) as service:
@@ -534,7 +551,7 @@ def test_a_deadline_holds_while_a_text_is_tokenised(
             began = time.monotonic()
             try:
                 with pytest.raises(DeadlineError):
-                    await service.answer(Request(["a" * 10_000], "classification", timeout_ms=100))
+                    await service.answer(ServiceRequest(["a" * 10_000], "classification", timeout_ms=100))
                 assert time.monotonic() - began < 10
             finally:
                 go_on.set()
@@ -551,12 +568,12 @@ def test_a_text_of_more_characters_than_are_taken_is_refused_before_it_is_tokeni
     async def ask() -> None:
         async with running(models, settings_of(folders, max_input_characters=2000)) as service:
             for request in (
-                Request([long], "classification", options=Options("truncate")),
-                Request(["a", short], "similarity", "predict"),
-                Request(["a"], "similarity", "similarity", Options(more={"source": long})),
-                Request(["a"], "reranking", "rerank", Options(more={"query": long})),
+                ServiceRequest([long], "classification", options=Options("truncate")),
+                ServiceRequest(["a", short], "similarity", "predict"),
+                ServiceRequest(["a"], "similarity", "similarity", Options(more={"source": long})),
+                ServiceRequest(["a"], "reranking", "rerank", Options(more={"query": long})),
             ):
-                with pytest.raises(TooLarge, match="has 2,001 characters; this service takes 2,000"):
+                with pytest.raises(RequestTooLarge, match="has 2,001 characters; this service takes 2,000"):
                     await service.answer(request)
 
     asyncio.run(ask())
@@ -575,7 +592,7 @@ def test_stopping_leaves_the_event_loop_free(models: Models, folders: dict[str, 
     async def ask() -> None:
         service = Service(settings_of(folders), models)
         service.start()
-        asked = asyncio.ensure_future(service.answer(Request(["bano"], "classification")))
+        asked = asyncio.ensure_future(service.answer(ServiceRequest(["bano"], "classification")))
         while not begun.is_set():
             await asyncio.sleep(0.01)
         asked.cancel()

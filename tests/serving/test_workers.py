@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from bertsmith.serving.operations.operation import Pass, PreparedRequest
+from bertsmith.serving.operations.operation import ForwardPass, PreparedRequest
 from bertsmith.serving.queue import Job, WorkQueue
 from bertsmith.serving.refusals import DeadlineError
-from bertsmith.serving.workers import Workers, usual_budget
+from bertsmith.serving.workers import Workers, default_batch_tokens
 from bertsmith.tasks.examples.encoding import EncodedExample, Window
 
 CPU = torch.device("cpu")
@@ -20,13 +20,13 @@ CPU = torch.device("cpu")
 
 def prepared(finish: Any, is_slow: bool = False, compute: Any = None) -> PreparedRequest:
     window = Window(np.ones(4, np.int64), np.zeros(4, np.int64), np.zeros(1, np.int64))
-    run = Pass(compute or (lambda batch, layout: torch.ones(len(batch.lengths), 1)), CPU, "m")
+    run = ForwardPass(compute or (lambda batch, layout: torch.ones(len(batch.lengths), 1)), CPU, "m")
     return PreparedRequest(run, [EncodedExample((window,))], finish, [4], [False], is_slow=is_slow)
 
 
 def test_a_batch_has_as_many_tokens_as_suit_the_device() -> None:
-    assert usual_budget(CPU) == Workers(WorkQueue(100), CPU).budget == 384
-    assert usual_budget(torch.device("cuda")) == 32_768
+    assert default_batch_tokens(CPU) == Workers(WorkQueue(100), CPU).budget == 384
+    assert default_batch_tokens(torch.device("cuda")) == 32_768
     assert Workers(WorkQueue(100), CPU, 77).budget == 77
 
 

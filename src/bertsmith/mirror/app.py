@@ -24,7 +24,7 @@ from bertsmith.mirror.relay_server import RelayApp, run
 from bertsmith.mirror.settings import MirrorSettings, require_upstream
 from bertsmith.mirror.store import Store
 from bertsmith.serving import LOG
-from bertsmith.serving.http_server import listening
+from bertsmith.serving.http_server import bind_socket
 
 _AT_LEAST = 1.0  # seconds for the store when the mirror stops
 
@@ -112,7 +112,7 @@ def serve(settings: MirrorSettings) -> None:
     """
     require_upstream(settings, "bertsmith mirror serve")
     find_formats(settings.format)  # refuses one that isn't there before a store is made
-    with listening(settings.host, settings.port) as listener:
+    with bind_socket(settings.host, settings.port) as listener:
         app, store = MirrorApp(settings, Store(settings.store)), mask_password(settings.store)
         told = settings.model_dump(mode="json") | {"store": store}
         run(settings, app, listener, doing="mirroring", into=f"recording into {store}", told=told, page=ROOT)

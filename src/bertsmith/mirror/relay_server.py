@@ -23,7 +23,7 @@ from starlette.types import Message, Receive, Scope, Send
 from bertsmith.mirror.call import Json
 from bertsmith.mirror.settings import RelaySettings
 from bertsmith.serving import LOG
-from bertsmith.serving.http_server import DrainingServer, listen, log_to_stderr
+from bertsmith.serving.http_server import DrainingServer, log_to_stderr, start_listening
 
 # Seconds that the recorder's thread may hold the interpreter before the relay gets it. Python's own 5 ms
 # would be seen in the relay's slowest answers.
@@ -90,7 +90,7 @@ def run(
     log_to_stderr()
     logging.getLogger("uvicorn.error").addFilter(_is_not_a_cut_answer)
     sys.setswitchinterval(_SWITCH)
-    address = listen(listener, settings.host, settings.port)
+    address = start_listening(listener, settings.host, settings.port)
     if sys.stderr.isatty():
         print(f"\n{doing.capitalize()} on {address}, {into}  (Ctrl-C stops)\n", file=sys.stderr)
         print(f"  OPENAI_BASE_URL={address}/v1\n  ANTHROPIC_BASE_URL={address}\n", file=sys.stderr)

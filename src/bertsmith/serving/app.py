@@ -20,13 +20,13 @@ from starlette.types import Receive, Scope, Send
 import bertsmith
 from bertsmith.door import own_object
 from bertsmith.errors import InputError
-from bertsmith.serving.admission import Access, BodyReader, Keys
+from bertsmith.serving.admission import Access, ApiKeys, BodyReader
 from bertsmith.serving.models import Models
-from bertsmith.serving.monitoring import Health, Metrics, RequestLog, operators_router
-from bertsmith.serving.page.page import page_router
+from bertsmith.serving.monitoring import Health, Metrics, RequestLog, make_operators_router
+from bertsmith.serving.page.page import make_page_router
 from bertsmith.serving.protocols import decisions, hugging_face, openai, ours, ranking, systemone, tei
-from bertsmith.serving.protocols.routing import JsonResponse, Protocol, our_error_body, refuse, router_of
-from bertsmith.serving.refusals import Refusal, WrongMethod, documented
+from bertsmith.serving.protocols.routing import JsonResponse, Protocol, make_router, our_error_body, refuse
+from bertsmith.serving.refusals import Refusal, WrongMethod, make_openapi_responses
 from bertsmith.serving.service import Service
 from bertsmith.serving.settings import ServingSettings
 
@@ -35,19 +35,21 @@ PROTOCOLS = (
     openai.PROTOCOL,
     tei.PROTOCOL,
     ranking.PROTOCOL,
-    ranking.PROTOCOL_OF_EITHER,
+    ranking.SHARED_PROTOCOL,
     hugging_face.PROTOCOL,
     systemone.PROTOCOL,
     decisions.PROTOCOL,
     ours.PROTOCOL,
 )
-_TAKEN = re.compile(r"/v1/([^/{}]+)")
+_MODEL_PATH = re.compile(r"/v1/([^/{}]+)")
 _METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 
 
 def make_app(settings: ServingSettings, models: Models | None = None) -> FastAPI:
-    """`models` are opened already; without them they are when the server begins. Raises InputError for a
-    model that is called as a route, and for routes of the user's that aren't there or can't be added.
+    """The whole application. `models` are open already; if None, they are opened when the server starts.
+
+    Raises InputError for a model whose name is a route's, and for a user's routes that can't be imported or
+    added.
     """
     service = Service(settings, models or Models(settings))
     health, metrics = Health(service), Metrics(service.queue)
@@ -58,11 +60,11 @@ def make_app(settings: ServingSettings, models: Models | None = None) -> FastAPI
             service.models.open_all()
         service.start()
         health.start()
-        measuring = asyncio.ensure_future(metrics.keep_fresh())
+        refreshing = asyncio.ensure_future(metrics.keep_fresh())
         try:
             yield
         finally:
-            measuring.cancel()
+            refreshing.cancel()
             await health.stop()
             await service.stop()
 
@@ -72,39 +74,40 @@ def make_app(settings: ServingSettings, models: Models | None = None) -> FastAPI
         lifespan=lifespan,
         docs_url=None,  # their pages are fetched from the internet
         redoc_url=None,
-        exception_handlers={HTTPException: _not_found},
-        responses=documented(lambda refusal: refusal.status),  # before any route is known
+        exception_handlers={HTTPException: _answer_not_found},
+        responses=make_openapi_responses(lambda refusal: refusal.status),  # before any route is known
         telemetry={"logs": settings.log_texts},  # which say what was refused, texts among it
     )
     app.state.service, app.state.health, app.state.metrics = service, health, metrics
-    routers = [operators_router(service, health, metrics), page_router(service)]
+    routers = [make_operators_router(service, health, metrics), make_page_router(service)]
     routers += [protocol.router(service) for protocol in PROTOCOLS]
     for name in settings.routes:
-        routers.insert(-1, _own_router(name, service, routers))
-    _require_free_names(settings, routers)
-    for router in with_other_methods(routers, service):
+        routers.insert(-1, _make_user_router(name, service, routers))
+    _check_model_names(settings, routers)
+    for router in add_other_methods(routers, service):
         app.include_router(router)
     app.add_middleware(BodyReader, most_bytes=settings.max_body_bytes, refuse=refuse_early)
-    app.add_middleware(Access, keys=Keys(settings.keys_file), host=settings.host, refuse=refuse_early)
+    app.add_middleware(Access, keys=ApiKeys(settings.keys_file), host=settings.host, refuse=refuse_early)
     app.add_middleware(RequestLog, settings=settings, metrics=metrics)
     return app
 
 
-def _own_router(name: str, service: Service, others: Sequence[APIRouter]) -> APIRouter:
-    """Of a protocol of the user's, by its name as `package.module:PROTOCOL`. Raises InputError where there is
-    none, and where one of its routes would never be reached or would take /v1/{model} from the last router,
-    which comes behind it.
+def _make_user_router(name: str, service: Service, others: Sequence[APIRouter]) -> APIRouter:
+    """The router of a user's own protocol, named as `package.module:PROTOCOL`.
+
+    Raises InputError if it can't be imported, if one of its routes would never be reached, or if one would
+    hide /v1/{model}, which is in the last of `others`.
     """
     protocol = own_object(name, "protocol")
     if not isinstance(protocol, Protocol):
         raise InputError(f"{name!r} is not a bertsmith.serving.protocols.routing.Protocol.")
     router = protocol.router(service)
-    routes, before, behind = _routes_of([router]), _routes_of(others[:-1]), _routes_of(others[-1:])
+    routes, before, behind = _list_routes([router]), _list_routes(others[:-1]), _list_routes(others[-1:])
     hidden = [(own, other) for own in routes for other in before if other.path_regex.match(own.path)]
     hiding = [(own, other) for own in routes for other in behind if own.path_regex.match(other.path)]
     for own, other in [*hidden, *hiding]:
-        if both := (own.methods or set()) & (other.methods or set()):
-            method = min(both)
+        if shared := (own.methods or set()) & (other.methods or set()):
+            method = min(shared)
             raise InputError(
                 f"The protocol {name!r} can't have {method} {own.path}: the service has {method} "
                 f"{other.path} already. Choose another path."
@@ -112,37 +115,37 @@ def _own_router(name: str, service: Service, others: Sequence[APIRouter]) -> API
     return router
 
 
-def _routes_of(routers: Iterable[APIRouter]) -> list[APIRoute]:
+def _list_routes(routers: Iterable[APIRouter]) -> list[APIRoute]:
     return [route for router in routers for route in router.routes if isinstance(route, APIRoute)]
 
 
-def _require_free_names(settings: ServingSettings, routers: Iterable[APIRouter]) -> None:
-    """Raises InputError for a model that /v1/{model} could not reach, for another route is there."""
-    taken = {found[1] for route in _routes_of(routers) if (found := _TAKEN.match(route.path))}
+def _check_model_names(settings: ServingSettings, routers: Iterable[APIRouter]) -> None:
+    """Raises InputError for a model that /v1/{model} could not reach because another route has the path."""
+    route_names = {match[1] for route in _list_routes(routers) if (match := _MODEL_PATH.match(route.path))}
     for model in settings.models:
-        if model.name in taken:
+        if model.name in route_names:
             raise InputError(
                 f"A model can't be called {model.name!r}: /v1/{model.name} is a route of the service. Give "
-                f"it another name, NAME={model.path}. Not free are {', '.join(sorted(taken))}."
+                f"it another name, NAME={model.path}. Not free are {', '.join(sorted(route_names))}."
             )
 
 
-def with_other_methods(routers: Sequence[APIRouter], service: Service) -> list[APIRouter]:
-    """The routers, and routes for methods that they leave open: HEAD as GET, and 405 with the methods that a
-    path has, where Starlette's own would tell those of one of its routes. The last router has /v1/{model},
-    which takes any name below /v1 by POST.
+def add_other_methods(routers: Sequence[APIRouter], service: Service) -> list[APIRouter]:
+    """The routers, with routes added for the methods that a path doesn't have: HEAD is answered as GET, and
+    any other by a 405 with all methods of the path (Starlette would name those of one route only). The last
+    router has /v1/{model}, which matches any name below /v1 by POST.
     """
     methods = defaultdict[str, set[str]](set)
-    before = router_of(include_in_schema=False)
-    behind = router_of(include_in_schema=False)
-    for route in _routes_of(routers):
+    before = make_router(include_in_schema=False)
+    behind = make_router(include_in_schema=False)
+    for route in _list_routes(routers):
         known = route.methods or set()
         methods[route.path] |= known
         if "GET" in known:  # the server leaves the body away
             methods[route.path].add("HEAD")
             behind.add_api_route(route.path, route.endpoint, methods=["HEAD"])
 
-    async def wrong(request: Request) -> Response:
+    async def refuse_method(request: Request) -> Response:
         if (name := request.path_params.get("model")) is not None:
             service.models[name]  # raises UnknownModel
         path = request.scope["route"].path
@@ -152,22 +155,24 @@ def with_other_methods(routers: Sequence[APIRouter], service: Service) -> list[A
     for path, known in methods.items():
         others = _METHODS - known
         if path.startswith("/v1/") and path != last and "{" not in path and "POST" in others:
-            before.add_api_route(path, wrong, methods=["POST"])
-        behind.add_api_route(path, wrong, methods=sorted(others))
+            before.add_api_route(path, refuse_method, methods=["POST"])
+        behind.add_api_route(path, refuse_method, methods=sorted(others))
     return [*routers[:-1], before, routers[-1], behind]
 
 
 async def refuse_early(refusal: Refusal, scope: Scope, receive: Receive, send: Send) -> None:
-    """Before any route is known."""
+    """Sends a refusal in Bertsmith's own envelope, before a route, and so a protocol, is known."""
     scope.setdefault("state", {})
     response: Any = refuse(refusal, our_error_body, Request(scope, receive))
     await response(scope, receive, send)
 
 
-async def _not_found(request: Request, error: Exception) -> Response:
-    """A path or a method that there isn't."""
+async def _answer_not_found(request: Request, error: Exception) -> Response:
+    """The answer to a path or a method that doesn't exist."""
     assert isinstance(error, HTTPException)
-    said = f"There is no {request.method} {request.url.path[:200]} here. /openapi.json lists what there is."
+    message = (
+        f"There is no {request.method} {request.url.path[:200]} here. /openapi.json lists what there is."
+    )
     code = "method_not_allowed" if error.status_code == 405 else "not_found"
-    body = {"error": {"code": code, "message": said, "retry_after": None}}
+    body = {"error": {"code": code, "message": message, "retry_after": None}}
     return JsonResponse(body, error.status_code, error.headers)

@@ -1,9 +1,9 @@
-"""How any service of ours runs under uvicorn: its socket, its connections, its end, and what it logs.
+"""How every service of ours runs under uvicorn: its socket, connections, shutdown and log.
 
-SIGTERM, Ctrl-C   what was begun is answered, exit status 0; a second one ends at once
+SIGTERM, Ctrl-C   requests in progress are answered, exit status 0; a second signal ends the process at once
 
-uvicorn bounds neither the size nor the time of a request's headers; ours does. What follows the headers is
-bounded by admission.py.
+uvicorn limits neither the size nor the time of a request's headers; BoundedConnection does. admission.py
+limits the body.
 """
 
 import asyncio
@@ -26,15 +26,15 @@ from bertsmith.errors import InputError
 from bertsmith.serving import LOG
 
 LONGEST_HEADERS = 65_536  # bytes, the path among them
-_SECONDS = 30.0  # for the headers of a request
+_HEADER_SECONDS = 30.0  # for the headers of a request
 _LAST_MOMENT = 1.0  # seconds that a connection without a request has when the service stops
 _BACKLOG = 2048  # connections that wait to be accepted
 _NICENESS = 5
 
 
-def listening(host: str, port: int) -> socket.socket:
-    """A socket that is bound: another process that listens there already is found now, one that begins to
-    meanwhile by `listen`. Raises InputError.
+def bind_socket(host: str, port: int) -> socket.socket:
+    """A socket that is bound to the address but doesn't listen yet. Raises InputError if the address is in
+    use or unusable; a process that takes it later is noticed by `start_listening`.
     """
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
@@ -42,21 +42,21 @@ def listening(host: str, port: int) -> socket.socket:
         listener.bind((host, port))
     except (OSError, UnicodeError) as error:
         listener.close()
-        raise _unusable(host, port, error) from None
+        raise _address_error(host, port, error) from None
     return listener
 
 
-def listen(listener: socket.socket, host: str, port: int) -> str:
-    """Whoever connects from now on is answered; the address, to be told. Raises InputError."""
+def start_listening(listener: socket.socket, host: str, port: int) -> str:
+    """Accepts connections from now on, and returns the URL to announce. Raises InputError."""
     try:
         listener.listen(_BACKLOG)
     except OSError as error:
-        raise _unusable(host, port, error) from None
+        raise _address_error(host, port, error) from None
     host, port = listener.getsockname()[:2]
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-def _unusable(host: str, port: int, error: Exception) -> InputError:
+def _address_error(host: str, port: int, error: Exception) -> InputError:
     return InputError(
         f"{host}:{port} can't be listened on: {getattr(error, 'strerror', None) or error}. "
         "Choose another --port or --host; --port 0 takes a free one."
@@ -64,29 +64,31 @@ def _unusable(host: str, port: int, error: Exception) -> InputError:
 
 
 class BoundedConnection(HttpToolsProtocol):
-    """One client's connection. `header_seconds` are from its first byte, or from the first of each request;
-    `last_moment` is for one that has no request when the service stops.
+    """One client's connection, with limits on the headers of each request.
+
+    `header_seconds`: the time for the headers, from the start of the connection or the end of the request
+    before. `last_moment`: seconds that a connection without a request stays open when the service stops.
     """
 
-    header_seconds = _SECONDS
+    header_seconds = _HEADER_SECONDS
     last_moment = _LAST_MOMENT
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """The time for the first headers begins."""
+        """Starts the time limit of the first headers."""
         self._header_bytes = 0
-        self._late: asyncio.TimerHandle | None = None
-        self._is_last = self._in_body = self._is_offer = False
+        self._header_timer: asyncio.TimerHandle | None = None
+        self._is_closing = self._in_body = self._offers_upgrade = False
         super().connection_made(transport)
         self._begin_headers()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The time doesn't matter any more."""
+        """Cancels the time limit of the headers."""
         self._end_headers()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """uvicorn forgets its own time limit at the first byte, so ours begins here; also for the rest of a
-        body that was refused.
+        """Parses what arrived, and checks the limits of the headers. uvicorn drops its keep-alive limit at
+        the first byte, so ours starts here, also for the rest of a body that was refused.
         """
         if self.timeout_keep_alive_task is not None:
             self._begin_headers()
@@ -96,47 +98,51 @@ class BoundedConnection(HttpToolsProtocol):
         except httptools.HttpParserError:
             self.send_400_response("Invalid HTTP request received.")
             return
-        if self._late is not None and not self._in_body:
+        if self._header_timer is not None and not self._in_body:
             self._header_bytes += len(data)
             if self._header_bytes > LONGEST_HEADERS:
                 self._refuse("431 Request Header Fields Too Large", f"more than {LONGEST_HEADERS:,} bytes")
 
     def _parse(self, data: bytes) -> None:
-        """Once more without the offer where a request offers another protocol: the parser takes what comes
-        behind such a head for that protocol. HTTP lets a server ignore the offer (RFC 9110, section 7.8). By
-        another parser: the one that stopped passes over all that follows where the connection is to close.
+        """Feeds the parser; a request that offers an upgrade is parsed again without the offer.
+
+        The parser takes what follows such a head for the other protocol. HTTP lets a server ignore the offer
+        (RFC 9110, section 7.8). A new parser is needed: the one that stopped skips all that follows if the
+        connection is to be closed.
         """
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as stopped:
-            if self._is_offer:
-                asked = self.parser.get_method(), self.url, self.parser.get_http_version().encode()
-                lines = [b"%b %b HTTP/%b" % asked]
-                lines += [b"%b: %b" % each for each in self.headers if each[0] != b"upgrade"]
+            if self._offers_upgrade:
+                request_line = self.parser.get_method(), self.url, self.parser.get_http_version().encode()
+                lines = [b"%b %b HTTP/%b" % request_line]
+                lines += [b"%b: %b" % header for header in self.headers if header[0] != b"upgrade"]
                 self.parser = httptools.HttpRequestParser(self)
                 self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's
                 self._parse(b"\r\n".join([*lines, b"", data[stopped.args[0] :]]))
 
     def on_message_begin(self) -> None:
-        """Perhaps of a request behind another one."""
+        """Starts the time limit of the headers; the request may be pipelined behind another one."""
         super().on_message_begin()
-        self._is_offer = False
+        self._offers_upgrade = False
         self._begin_headers()
 
     def on_headers_complete(self) -> None:
-        """The application goes on, and reads the body."""
-        self._is_offer = self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT"
-        if self._is_offer:
+        """Ends the time limit of the headers and hands the request to the application."""
+        self._offers_upgrade = self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT"
+        if self._offers_upgrade:
             return
         self._end_headers()
         self._in_body = True
         super().on_headers_complete()
-        if self._is_last and self.cycle is not None:
+        if self._is_closing and self.cycle is not None:
             self.cycle.keep_alive = False
 
     def on_message_complete(self) -> None:
-        """Perhaps long after its refusal: what came meanwhile was thrown away."""
-        if self._is_offer:
+        """Starts the keep-alive limit if the answer, such as a refusal, was sent before the body had
+        ended.
+        """
+        if self._offers_upgrade:
             return
         super().on_message_complete()
         self._in_body = False
@@ -147,11 +153,13 @@ class BoundedConnection(HttpToolsProtocol):
             )
 
     def shutdown(self) -> None:
-        """A request that is on its way is still read and answered: uvicorn would reset the connection."""
+        """Closes after the request that is arriving was answered, where uvicorn would reset the
+        connection.
+        """
         if self.cycle is not None and not self.cycle.response_complete:
             self.cycle.keep_alive = False
             return
-        self._is_last = True
+        self._is_closing = True
 
         def close_if_idle() -> None:
             if self.cycle is None or self.cycle.response_complete:
@@ -160,34 +168,34 @@ class BoundedConnection(HttpToolsProtocol):
         self.loop.call_later(self.last_moment, close_if_idle)
 
     def _begin_headers(self) -> None:
-        if self._late is None:
+        if self._header_timer is None:
             self._header_bytes = 0
-            self._late = self.loop.call_later(self.header_seconds, self._refuse_late)
+            self._header_timer = self.loop.call_later(self.header_seconds, self._refuse_late_headers)
 
     def _end_headers(self) -> None:
-        if self._late is not None:
-            self._late.cancel()
-            self._late = None
+        if self._header_timer is not None:
+            self._header_timer.cancel()
+            self._header_timer = None
 
-    def _refuse_late(self) -> None:
+    def _refuse_late_headers(self) -> None:
         if self._header_bytes == 0:
             self.transport.close()  # nothing was asked: an answer would be taken for that to the next request
             return
         self._refuse("408 Request Timeout", f"not complete within {self.header_seconds:g} seconds")
 
-    def _refuse(self, status: str, what: str) -> None:
-        """Before there is a request that could be answered. Answers to earlier ones are not waited for."""
+    def _refuse(self, status: str, problem: str) -> None:
+        """Answers and closes at once, without a request object and without waiting for earlier answers."""
         self._end_headers()
         if self.transport.is_closing():
             return
-        said = f"The request's headers are {what}."
-        head = f"HTTP/1.1 {status}\r\ncontent-type: text/plain\r\ncontent-length: {len(said)}\r\n"
-        self.transport.write(f"{head}connection: close\r\n\r\n{said}".encode())
+        sentence = f"The request's headers are {problem}."
+        head = f"HTTP/1.1 {status}\r\ncontent-type: text/plain\r\ncontent-length: {len(sentence)}\r\n"
+        self.transport.write(f"{head}connection: close\r\n\r\n{sentence}".encode())
         self.transport.close()
 
 
 class DrainingServer(uvicorn.Server):
-    """uvicorn's own ends by the signal that it caught, with its status; ours drains and ends with 0."""
+    """A uvicorn server that drains at the first signal and ends with status 0, not with the signal's."""
 
     def __init__(
         self,
@@ -197,7 +205,7 @@ class DrainingServer(uvicorn.Server):
         connections: type[BoundedConnection] = BoundedConnection,
         **config: Any,
     ) -> None:
-        """`config`: more of uvicorn.Config."""
+        """`config` has further arguments of uvicorn.Config; `connections` is the class of a connection."""
         super().__init__(
             uvicorn.Config(
                 app,
@@ -211,27 +219,27 @@ class DrainingServer(uvicorn.Server):
                 **config,
             )
         )
-        self._is_leaving = False
+        self._is_draining = False
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Called in a signal handler, between two steps of the loop."""
-        if self._is_leaving:
+        """The signal handler: drains at the first signal, ends at once at a second one."""
+        if self._is_draining:
             self.end_now()
         else:
-            self._is_leaving = True
+            self._is_draining = True
             self.leave()
 
     def leave(self) -> None:
-        """At the first signal."""
+        """Begins to stop, at the first signal; subclasses may do more before it."""
         self.should_exit = True
 
     def end_now(self) -> None:
-        """At each further one. The application's end, and the threads that compute, would be waited for."""
+        """Ends the process at once, at each further signal, without waiting for computing threads."""
         os._exit(1)
 
 
-class JsonLines(logging.Formatter):
-    """Whatever is logged, as JSON."""
+class JsonFormatter(logging.Formatter):
+    """Formats a log record as one line of JSON: its time, its level, and its message or `facts`."""
 
     def format(self, record: logging.LogRecord) -> str:
         facts = getattr(record, "facts", None) or {"message": record.getMessage()}
@@ -246,9 +254,9 @@ class JsonLines(logging.Formatter):
 
 
 def log_to_stderr() -> None:
-    """All that a service and its server say from now on."""
+    """Sends the log of the service and of uvicorn to standard error, as lines of JSON."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines())
+    handler.setFormatter(JsonFormatter())
     for name in ("bertsmith.serving", "uvicorn.error"):
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [handler], False
@@ -256,9 +264,9 @@ def log_to_stderr() -> None:
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
 
 
-def give_way() -> None:
-    """Of the thread that calls it, where Linux can tell threads apart: a refusal is then a matter of a
-    millisecond while all cores compute.
+def lower_thread_priority() -> None:
+    """Gives the calling thread a lower priority, on Linux, where threads have their own. The event loop then
+    answers within a millisecond while all cores compute.
     """
     if sys.platform.startswith("linux"):
         with suppress(OSError):

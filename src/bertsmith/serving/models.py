@@ -1,7 +1,7 @@
 """The models of a service by name: opened, tried before they are served, replaced, rolled back.
 
-A model is tried by a few texts through each of its operations, alone and together, and by golden answers of
-its folder, asked again in the precision that it is served in.
+A model is tried with a few texts through each of its operations, alone and in a batch, and with the golden
+answers of its folder, computed again in the precision that it is served in.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -35,21 +35,21 @@ _PROBES = (
     "no",
     "It was the best of times, it was the worst of times, was it?",
 )
-_MOST_NAMED = 8
+_MOST_NAMES = 8
 _TOLERANCES = {torch.bfloat16: 0.1, torch.float16: 0.02}  # hidden states, which are some units large
-_WORK = 2e10  # operations: half a second of a core
-_FEWEST = 3  # texts
+_WORK_BUDGET = 2e10  # operations: half a second of a core
+_FEWEST_TEXTS = 3  # texts
 Result = TypeVar("Result")
 
 
 class Models:
-    """Clients name a model; a folder's path is the operator's, and never comes from a request."""
+    """The models of a service. Clients know their names; paths come from the operator's settings alone."""
 
     def __init__(self, settings: ServingSettings) -> None:
         self.device = device_of("auto")
-        self._settings = {each.name: each for each in settings.models}
-        self._serving: dict[str, ServedModel] = {}
-        self._before: dict[str, ServedModel] = {}
+        self._settings = {model.name: model for model in settings.models}
+        self._served: dict[str, ServedModel] = {}
+        self._previous: dict[str, ServedModel] = {}
         self._rolled_back: dict[str, ServedFiles] = {}
         self._versions = dict.fromkeys(self._settings, 1)
         self._changing = Lock()
@@ -57,72 +57,75 @@ class Models:
         self._probing = start_one_core_threads(1, "probing")
 
     def open_all(self) -> None:
-        """Opens and probes each. Raises ModelError, InputError as `open_model` does."""
+        """Opens and tries all models. Raises ModelError and InputError as `open_model` does."""
         for settings in self._settings.values():
-            self._serving[settings.name] = self._opening.submit(_opened, settings, 1, self.device).result()
+            self._served[settings.name] = self._opening.submit(
+                _open_and_try, settings, 1, self.device
+            ).result()
 
-    def apart(self, function: Callable[..., Result], *arguments: Any) -> "Future[Result]":
-        """Calls it in a thread of one core, not the one that opens models, which may take minutes. A second
-        team of OpenMP's threads, once there is one, would have the workers' sleep between any two operations:
-        a lone request would take half as long again.
+    def run_in_thread(self, function: Callable[..., Result], *arguments: Any) -> "Future[Result]":
+        """Calls `function` in a one-core thread of its own, not the one that opens models, which may take
+        minutes. One core, because a second team of OpenMP threads would make those of the workers sleep
+        between any two operations: a lone request would take half as long again.
         """
         return self._probing.submit(function, *arguments)
 
     def __iter__(self) -> Iterator[ServedModel]:
-        return iter(list(self._serving.values()))
+        return iter(list(self._served.values()))
 
-    def lines(self) -> list[str]:
-        """What each is and can be asked for, for people."""
+    def describe(self) -> list[str]:
+        """A line for people about each model: name, task, precision and operations."""
         return [
-            f"  {each.name:20}  {each.task}, {str(each.compute_dtype).removeprefix('torch.')}, "
-            f"{', '.join(each.operations)}"
-            for each in self
+            f"  {model.name:20}  {model.task}, {str(model.compute_dtype).removeprefix('torch.')}, "
+            f"{', '.join(model.operations)}"
+            for model in self
         ]
 
     def __getitem__(self, name: str) -> ServedModel:
-        """Raises UnknownModel."""
-        if name not in self._serving:
-            known = list(self._serving)
-            more = f" and {len(known) - _MOST_NAMED} more" if len(known) > _MOST_NAMED else ""
+        """The model of this name. Raises UnknownModel."""
+        if name not in self._served:
+            known = list(self._served)
+            more = f" and {len(known) - _MOST_NAMES} more" if len(known) > _MOST_NAMES else ""
             raise UnknownModel(
-                f"There is no model {name[:80]!r} here. There are: {', '.join(known[:_MOST_NAMED])}{more}."
+                f"There is no model {name[:80]!r} here. There are: {', '.join(known[:_MOST_NAMES])}{more}."
             )
-        return self._serving[name]
+        return self._served[name]
 
     def find(
         self, name: str | None, operation: str | None, tasks: Collection[str] | None = None
     ) -> ServedModel:
-        """By name; without one, the only model that has the operation and, where said, one of the tasks.
-        Raises UnknownModel, Unsupported.
+        """The model of this name; for None, the only one that has the operation and one of the `tasks`, if
+        given. Raises UnknownModel, UnsupportedRequest.
         """
         if name is not None:
             return self[name]
-        able = [
-            each
-            for each in self
-            if (operation is None or operation in each.operations) and (tasks is None or each.task in tasks)
+        candidates = [
+            model
+            for model in self
+            if (operation is None or operation in model.operations) and (tasks is None or model.task in tasks)
         ]
-        if len(able) == 1:
-            return able[0]
-        if not able:
-            what = f"can {operation}" if tasks is None else f"is for {' or '.join(sorted(tasks))}"
-            raise UnsupportedRequest(f"No model here {what}.")
+        if len(candidates) == 1:
+            return candidates[0]
+        if not candidates:
+            reason = f"can {operation}" if tasks is None else f"is for {' or '.join(sorted(tasks))}"
+            raise UnsupportedRequest(f"No model here {reason}.")
         raise UnknownModel(
-            f"Name a model: {', '.join(each.name for each in able[:_MOST_NAMED])} could answer."
+            f"Name a model: {', '.join(model.name for model in candidates[:_MOST_NAMES])} could answer."
         )
 
     def replace(self, name: str) -> ServedModel:
-        """Opens the model's folder again, probes what it finds, and only then serves it; the version before
-        stays for `roll_back`, but for an index's. What is served already is left as it is, and so is what
-        there is to go back to.
-        Raises UnknownModel, ModelError for one that doesn't pass, and as `open_model`.
+        """Opens the model's folder again, tries the new version, and only then serves it.
+
+        The version before is held for `roll_back`, except for an index. If the folder has the files that are
+        served already, nothing changes. Raises UnknownModel, ModelError for a version that fails its trial,
+        and what `open_model` raises.
         """
         with self._changing:
             return self._replace(self[name])
 
     def refresh(self, name: str) -> ServedModel:
-        """As `replace`, but files that were rolled back are left alone until others lie there: whoever asks
-        for a look at all models doesn't mean those.
+        """Like `replace`, but skips files that were rolled back until others replace them: a reload of all
+        models (SIGHUP) must not undo a roll-back.
         """
         with self._changing:
             now = self[name]
@@ -131,7 +134,7 @@ class Models:
             return self._replace(now)
 
     def was_rolled_back(self, name: str) -> bool:
-        """Whether its folder had, when it was last looked at, files that are served no more."""
+        """Whether the model was rolled back and its folder has not had other files since."""
         return name in self._rolled_back
 
     def _replace(self, now: ServedModel) -> ServedModel:
@@ -140,7 +143,7 @@ class Models:
             self._rolled_back.pop(name, None)
             return now
         version = self._versions[name] + 1
-        new = self._opening.submit(_opened, self._settings[name], version, self.device).result()
+        new = self._opening.submit(_open_and_try, self._settings[name], version, self.device).result()
         if new.task != now.task:
             raise ModelError(
                 f"{self._settings[name].path} is a model for {new.task} now, but {name} is served for "
@@ -148,14 +151,14 @@ class Models:
             )
         self._versions[name] = new.version
         if not new.files.is_index:
-            self._before[name] = now
-        self._serving[name] = new
+            self._previous[name] = now
+        self._served[name] = new
         self._rolled_back.pop(name, None)
         return new
 
     def roll_back(self, name: str) -> ServedModel:
-        """Serves the version before again. Raises UnknownModel, Unsupported where there is none, as of an
-        index: the one before would read what is committed now.
+        """Serves the version before again. Raises UnknownModel, and UnsupportedRequest if there is none; an
+        index has none, because its old version would read what is committed now.
         """
         with self._changing:
             undone = self[name]
@@ -164,50 +167,52 @@ class Models:
                     f"{name} is an index: each search sees what is committed, so there is no version to go "
                     "back to. Build it again from the sources that you want."
                 )
-            before = self._before.pop(name, None)
+            before = self._previous.pop(name, None)
             if before is None:
                 raise UnsupportedRequest(
                     f"{name} was not replaced since the service began: there is nothing to go back to."
                 )
-            self._serving[name], self._rolled_back[name] = before, undone.files
+            self._served[name], self._rolled_back[name] = before, undone.files
             return before
 
 
-def _opened(settings: ModelSettings, version: int, device: torch.device) -> ServedModel:
-    found = open_model(settings, version, device)
-    probe(found)
-    require_golden_answers(found)
-    return found
+def _open_and_try(settings: ModelSettings, version: int, device: torch.device) -> ServedModel:
+    model = open_model(settings, version, device)
+    probe(model)
+    require_golden_answers(model)
+    return model
 
 
 def probe(model: ServedModel) -> None:
-    """A few texts through every operation, alone and together: raises ModelError unless each can be computed,
-    and on a processor's kernels unless both ways give the same bits.
+    """Computes a few texts through every operation, alone and in a batch.
+
+    Raises ModelError if the two results differ: on the CPU kernels by a single bit, elsewhere by more than
+    the precision allows.
     """
     for name, operation in model.operations.items():
-        inputs, options = probe_of(model, name)
-        together = operation.prepare(inputs, options).answer()
+        inputs, options = make_probe_inputs(model, name)
+        together = operation.prepare(inputs, options).compute_answer()
         if name == "search":
             continue
-        for number, one in enumerate(inputs):
-            (alone,) = operation.prepare([one], options).answer()
-            if not _same(alone, together[number], model.compute_dtype):
+        for number, input_ in enumerate(inputs):
+            (alone,) = operation.prepare([input_], options).compute_answer()
+            if not _results_agree(alone, together[number], model.compute_dtype):
                 raise ModelError(
                     f"{model.path}: {name} gives another answer alone than in company. It isn't served."
                 )
 
 
 def probe_once(model: ServedModel) -> None:
-    """One short forward pass, past the queue."""
+    """Computes one short forward pass without the queue, as the health check does."""
     name, operation = next(iter(model.operations.items()))
-    inputs, options = probe_of(model, name)
+    inputs, options = make_probe_inputs(model, name)
     prepared = operation.prepare(inputs[:1], options)
-    prepared.run.outputs(prepared.encoded)
+    prepared.run.compute_outputs(prepared.encoded)
 
 
-def probe_of(model: ServedModel, operation: str) -> tuple[list[Any], Options]:
-    """Inputs that an operation of a model reads."""
-    texts: list[Any] = list(rows_of(model) or _PROBES)
+def make_probe_inputs(model: ServedModel, operation: str) -> tuple[list[Any], Options]:
+    """Inputs and options that the operation of this model can read."""
+    texts: list[Any] = list(make_probe_rows(model) or _PROBES)
     if operation == "fill_mask":
         mask = model.tokenizer.id_to_token(model.tokenizer.mask_id)
         return [f"{text} {mask}" for text in texts], Options()
@@ -217,16 +222,18 @@ def probe_of(model: ServedModel, operation: str) -> tuple[list[Any], Options]:
         return texts, Options(more={"source": texts[0]})
     columns = getattr(model.opened, "column_names", ())
     if operation == "predict" and columns:  # blank ones
-        beside = dict.fromkeys(columns) | ({"text_pair": texts[0]} if reads_pairs(model) else {})
-        return [{**beside, "text": text} for text in texts], Options()
+        blank_columns = dict.fromkeys(columns) | ({"text_pair": texts[0]} if reads_pairs(model) else {})
+        return [{**blank_columns, "text": text} for text in texts], Options()
     if operation == "predict" and model.opened is not None and reads_pairs(model):
         return [(texts[0], text) for text in texts], Options()
     return texts, Options()
 
 
-def rows_of(model: ServedModel) -> list[str] | None:
-    """Of a model that reads rows of numbers three images, or series of one, two and three patches: all values
-    the mean, or something above it.
+def make_probe_rows(model: ServedModel) -> list[str] | None:
+    """Rows of numbers for a model that reads images or time series, None for a model of texts.
+
+    Three images, or series of one, two and three patches. All values are the mean, or up to one standard
+    deviation above it.
     """
     if not isinstance(model.tokenizer, PatchTokenizer):
         return None
@@ -246,8 +253,8 @@ def reads_pairs(model: ServedModel) -> bool:
     return model.opened is not None and bool(model.opened.reads_pairs)
 
 
-def _same(one: Any, other: Any, dtype: torch.dtype) -> bool:
-    """To the bit by the kernels; elsewhere as far as the precision lets vectors of other batches agree."""
+def _results_agree(one: Any, other: Any, dtype: torch.dtype) -> bool:
+    """Whether two results are equal: to the bit for int16 kernels, else within the precision's tolerance."""
     if dtype == torch.int16:
         return bool(np.array_equal(one, other)) if isinstance(one, np.ndarray) else bool(one == other)
     if not isinstance(one, np.ndarray):
@@ -256,36 +263,38 @@ def _same(one: Any, other: Any, dtype: torch.dtype) -> bool:
 
 
 def require_golden_answers(model: ServedModel) -> None:
-    """Some of them, as many as half a second allows; nothing where the folder has none. Raises ModelError
-    where one differs by more than the precision may.
+    """Computes some of the folder's golden answers again, as many as half a second allows.
+
+    Raises ModelError if one differs by more than the precision allows. A folder without golden answers
+    passes.
     """
     golden = read_golden(model.files.weights)
     if golden is None:
         return
-    subject = _subject(model)
+    subject = _make_subject(model)
     if golden.kind != subject.kind:  # the folder is served for something else
         return
-    config, room = subject.encoder.config, _WORK
+    config, work_left = subject.encoder.config, _WORK_BUDGET
     weights = 4 * config.hidden_size**2 + 2 * config.hidden_size * getattr(config, "intermediate_size", 0)
     operations = 2 * weights * getattr(config, "num_hidden_layers", 1)  # of a token
-    chosen = list[GoldenRecord]()
+    records = list[GoldenRecord]()
     for record in golden.records:
-        room -= operations * len(record.ids)
-        if isinstance(record.ids, str) or (room < 0 and len(chosen) >= _FEWEST):
+        work_left -= operations * len(record.ids)
+        if isinstance(record.ids, str) or (work_left < 0 and len(records) >= _FEWEST_TEXTS):
             continue
-        chosen.append(record)
+        records.append(record)
     with autocasting(subject.encoder, model.device, model.compute_dtype):
-        now = answers_of(subject, [record.input for record in chosen])
-    expected = ModelAnswers(golden.stages, tuple(chosen))
-    found = compare(expected, now, TOLERANCES[model.compute_dtype], told=False)
-    if found.differences:
+        answers = answers_of(subject, [record.input for record in records])
+    expected = ModelAnswers(golden.stages, tuple(records))
+    comparison = compare(expected, answers, TOLERANCES[model.compute_dtype], told=False)
+    if comparison.differences:
         raise ModelError(
             f"{model.path} doesn't answer on this machine as it did when it was written: "
-            f"{found.differences[0]}. It isn't served. All that differs: bertsmith check {model.path}"
+            f"{comparison.differences[0]}. It isn't served. All that differs: bertsmith check {model.path}"
         )
 
 
-def _subject(model: ServedModel) -> GoldenSubject:
+def _make_subject(model: ServedModel) -> GoldenSubject:
     """The opened model itself, not another copy of it."""
     if model.opened is not None:
         assert isinstance(model.module, TaskModel)

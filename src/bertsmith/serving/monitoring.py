@@ -1,5 +1,6 @@
-"""What an operator sees and does: whether the service is well, what it counts, what it logs, and models that
-are replaced while it goes on. No text and no key is in any of it, unless `log_texts` asks for the bodies.
+"""What an operator sees and does: health, metrics, the request log, and replacing models at run time.
+
+No text and no key is in any of it, unless `log_texts` asks for the bodies.
 """
 
 import asyncio
@@ -32,20 +33,22 @@ from bertsmith.errors import BertsmithError
 from bertsmith.files import can_open_folders, locked_folder
 from bertsmith.serving import LOG
 from bertsmith.serving.models import probe_once
-from bertsmith.serving.protocols.routing import JsonResponse, router_of
+from bertsmith.serving.protocols.routing import JsonResponse, make_router
 from bertsmith.serving.queue import WorkQueue
 from bertsmith.serving.refusals import PermissionDeniedError, UnsupportedRequest
 from bertsmith.serving.served_model import ServedModel
-from bertsmith.serving.service import Answer, Service
+from bertsmith.serving.service import Service, ServiceAnswer
 from bertsmith.serving.settings import ServingSettings
 
-_SEVERAL = "PROMETHEUS_MULTIPROC_DIR"  # Prometheus' own name for the folder of several processes
+_MULTIPROCESS_VARIABLE = (
+    "PROMETHEUS_MULTIPROC_DIR"  # Prometheus' own name for the folder of several processes
+)
 _FOLDER = "bertsmith-metrics-"
-_PROBED_EVERY = 5.0  # seconds between two forward passes, where traffic makes none
-_OLDEST = 20.0  # seconds since the last one, to be ready
-_DEAD = 120.0  # seconds since the last one, to be begun anew
-_STUCK = 30.0  # seconds that work may wait while none is finished
-_REFRESHED_EVERY = 1.0  # seconds between two looks at what is true of a moment
+_PROBE_SECONDS = 5.0  # seconds between two forward passes, where traffic makes none
+_READY_SECONDS = 20.0  # seconds since the last one, to be ready
+_DEAD_SECONDS = 120.0  # seconds since the last one, to be begun anew
+_STUCK_SECONDS = 30.0  # seconds that work may wait while none is finished
+_REFRESH_SECONDS = 1.0  # seconds between two looks at what is true of a moment
 _SECONDS = tuple(0.0005 * 2**power for power in range(16))
 _TOKENS = tuple(2**power for power in range(2, 19))
 _ID = re.compile(r"[\w.:/+=-]{1,128}")
@@ -54,59 +57,60 @@ _LONGEST_BODY = 10_000  # bytes of a body in the log
 
 
 class Health:
-    """Whether the service can answer: by a real forward pass of late, which never waits behind traffic.
-    `leaving`: on the way out, while what was accepted is still answered.
+    """Whether the service can answer, judged by a recent forward pass that never waits behind traffic.
+
+    `leaving` is True once the service is shutting down and still answers what it has accepted.
     """
 
     def __init__(self, service: Service) -> None:
         self.service = service
         self.leaving = False
-        self._computed = 0.0
+        self._last_probe = 0.0
         self._probing: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """The models were probed a moment ago; goes on doing so."""
-        self._computed = time.monotonic()
+        """Starts the regular probes; the models have just passed their trial."""
+        self._last_probe = time.monotonic()
         self._probing = asyncio.ensure_future(self._probe())
 
     async def stop(self) -> None:
-        """Ends the probing."""
+        """Ends the regular probes and waits for their task."""
         if self._probing is not None:
             self._probing.cancel()
             with suppress(asyncio.CancelledError):
                 await self._probing
 
     def problem(self) -> str | None:
-        """Why it isn't ready; None where it is."""
+        """Why the service isn't ready; None if it is."""
         now, queue = time.monotonic(), self.service.queue
         if self.leaving or self.service.draining:
             return "the service is stopping"
-        if queue.size and now - max(queue.last_finished, queue.began_waiting) > _STUCK:
+        if queue.size and now - max(queue.last_finished, queue.began_waiting) > _STUCK_SECONDS:
             return "work waits, and none is finished"
-        if now - max(self._computed, queue.last_finished) > _OLDEST:
+        if now - max(self._last_probe, queue.last_finished) > _READY_SECONDS:
             return "no forward pass of late"
         return None
 
     @property
     def is_dead(self) -> bool:
-        """Whether it doesn't compute, and won't by waiting."""
-        return time.monotonic() - max(self._computed, self.service.queue.last_finished) > _DEAD
+        """Whether nothing was computed for so long that the process should be restarted."""
+        return time.monotonic() - max(self._last_probe, self.service.queue.last_finished) > _DEAD_SECONDS
 
     async def _probe(self) -> None:
         while True:
-            await asyncio.sleep(_PROBED_EVERY)
-            if time.monotonic() - self.service.queue.last_finished < _PROBED_EVERY:
+            await asyncio.sleep(_PROBE_SECONDS)
+            if time.monotonic() - self.service.queue.last_finished < _PROBE_SECONDS:
                 continue  # traffic has just shown it
             try:
                 for model in self.service.models:
-                    await asyncio.wrap_future(self.service.models.apart(probe_once, model))
-                self._computed = time.monotonic()
+                    await asyncio.wrap_future(self.service.models.run_in_thread(probe_once, model))
+                self._last_probe = time.monotonic()
             except Exception:
                 LOG.exception("a forward pass that only tests failed")
 
 
 class Metrics:
-    """What Prometheus is told, by model and route. Of one application: several in a process don't mix."""
+    """The Prometheus metrics of one application, in a registry of its own, by model and route."""
 
     def __init__(self, queue: WorkQueue) -> None:
         self.registry = CollectorRegistry()
@@ -128,12 +132,12 @@ class Metrics:
         self.waiting_tokens = Gauge(f"{name}_queue_tokens", "Tokens that wait.", **several)
         self.resident = Gauge(f"{name}_resident_bytes", "Memory of all processes that answer.", **several)
         self._queue, self._process = queue, psutil.Process()
-        if _SEVERAL not in os.environ:
+        if _MULTIPROCESS_VARIABLE not in os.environ:
             ProcessCollector(registry=self.registry)
         queue.on_batch = lambda batch: self.batches.labels(batch.run.model).observe(batch.tokens)
 
-    def answered(self, answer: Answer) -> None:
-        """What an answer took."""
+    def record_answer(self, answer: ServiceAnswer) -> None:
+        """Records the tokens of an answer and the seconds that it took."""
         name, timing = answer.model.name, answer.timing
         self.tokenizing.labels(name).observe(timing.tokenizing)
         self.queued.labels(name).observe(timing.queued)
@@ -141,63 +145,61 @@ class Metrics:
         self.tokens.labels(name).observe(answer.total_tokens)
 
     async def keep_fresh(self) -> None:
-        """What is true of a moment: of several processes another one than this may be asked for it."""
+        """Refreshes the gauges once a second: with several processes, another one may answer the scrape."""
         while True:
             try:
                 self._refresh()
             except Exception:  # the next look may succeed
                 LOG.exception("the metrics of this moment can't be read")
-            await asyncio.sleep(_REFRESHED_EVERY)
+            await asyncio.sleep(_REFRESH_SECONDS)
 
     def _refresh(self) -> None:
         self.waiting.set(self._queue.size)
         self.waiting_tokens.set(self._queue.waiting_tokens)
         self.resident.set(self._process.memory_info().rss)
 
-    def page(self) -> bytes:
-        """In Prometheus' text format."""
+    def render(self) -> bytes:
+        """All metrics in Prometheus' text format, those of all processes if there are several."""
         self._refresh()
         registry = self.registry
-        if _SEVERAL in os.environ:
+        if _MULTIPROCESS_VARIABLE in os.environ:
             registry = CollectorRegistry()
             multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
-        found: bytes = generate_latest(registry)
-        return found
+        text: bytes = generate_latest(registry)
+        return text
 
     def _histogram(self, name: str, what: str, labels: list[str], buckets: tuple[float, ...]) -> Histogram:
         return Histogram(f"bertsmith_{name}", what, labels, buckets=buckets, registry=self.registry)
 
 
 @contextmanager
-def metrics_of_several() -> Iterator[Path]:
-    """Where the metrics of processes that are begun meanwhile lie, locked by this one. What was left by one
-    that was killed is cleared away.
+def share_metrics_folder() -> Iterator[Path]:
+    """A locked temporary folder for the metrics of the processes started within the context. Folders that
+    killed services left behind are removed.
     """
     if can_open_folders():
-        for left in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*"):
-            with suppress(OSError), locked_folder(left) as is_nobodys:  # another user's can't be opened
-                if is_nobodys:
-                    shutil.rmtree(left, ignore_errors=True)
+        for leftover in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*"):
+            with suppress(OSError), locked_folder(leftover) as is_unused:  # another user's can't be opened
+                if is_unused:
+                    shutil.rmtree(leftover, ignore_errors=True)
     while True:
-        with tempfile.TemporaryDirectory(prefix=_FOLDER) as folder, locked_folder(Path(folder)) as is_ours:
-            if is_ours:  # else another process that begins has taken it for left
-                os.environ[_SEVERAL] = folder
+        with tempfile.TemporaryDirectory(prefix=_FOLDER) as folder, locked_folder(Path(folder)) as is_locked:
+            if is_locked:  # else another process that begins has taken it for left
+                os.environ[_MULTIPROCESS_VARIABLE] = folder
                 try:
                     yield Path(folder)
                 finally:
-                    os.environ.pop(_SEVERAL, None)
+                    os.environ.pop(_MULTIPROCESS_VARIABLE, None)
                 return
 
 
-def leave_metrics_of(process: int | None) -> None:
-    """What a process that has died counted stays; what was true of it then doesn't."""
+def forget_dead_process(process: int | None) -> None:
+    """Drops the gauges of a process that has died; its counters stay in the sums."""
     multiprocess.mark_process_dead(process)  # type: ignore[no-untyped-call]
 
 
 class RequestLog:
-    """An ASGI application around another: counts, times and names each request, in a line of JSON on the
-    standard error.
-    """
+    """ASGI middleware that gives each request an id, counts and times it, and logs it as a line of JSON."""
 
     def __init__(self, app: ASGIApp, settings: ServingSettings, metrics: Metrics) -> None:
         self.app, self.settings, self.metrics = app, settings, metrics
@@ -207,8 +209,8 @@ class RequestLog:
             await self.app(scope, receive, send)
             return
         headers = dict(scope["headers"])
-        given = headers.get(b"x-request-id", b"").decode("latin-1")
-        request_id = given if _ID.fullmatch(given) else uuid.uuid4().hex
+        client_id = headers.get(b"x-request-id", b"").decode("latin-1")
+        request_id = client_id if _ID.fullmatch(client_id) else uuid.uuid4().hex
         state = scope.setdefault("state", {})
         status, began = 499, time.perf_counter()  # 499: gone before an answer began
 
@@ -222,11 +224,11 @@ class RequestLog:
         try:
             await self.app(scope, receive, answer)
         finally:
-            facts = self._facts(scope, state, status, time.perf_counter() - began)
+            facts = self._make_log_fields(scope, state, status, time.perf_counter() - began)
             if self.settings.log_requests and not scope["path"].startswith(_QUIET):
                 LOG.info("request", extra={"facts": {"id": request_id, **facts}})
 
-    def _facts(
+    def _make_log_fields(
         self, scope: Scope, state: MutableMapping[str, Any], status: int, seconds: float
     ) -> dict[str, Any]:
         route = getattr(scope.get("route"), "path", "none")  # a path of a stranger would be a label each
@@ -241,8 +243,8 @@ class RequestLog:
             self.metrics.refusals.labels(route, refusal.code).inc()
             facts["refused"] = refusal.code
         if answer is not None:
-            for each in state["answers"]:
-                self.metrics.answered(each)
+            for model_answer in state["answers"]:
+                self.metrics.record_answer(model_answer)
             timing = answer.timing
             facts |= {
                 "model": model,
@@ -258,9 +260,9 @@ class RequestLog:
         return facts
 
 
-def operators_router(service: Service, health: Health, metrics: Metrics) -> APIRouter:
-    """The operator's routes, for an application."""
-    router = router_of(tags=["operation"])
+def make_operators_router(service: Service, health: Health, metrics: Metrics) -> APIRouter:
+    """The routes for operators: health, metrics, and replacing models."""
+    router = make_router(tags=["operation"])
 
     @router.get("/health/live", summary="The process answers, and has computed within two minutes")
     async def live() -> Response:
@@ -276,20 +278,20 @@ def operators_router(service: Service, health: Health, metrics: Metrics) -> APIR
 
     @router.get("/metrics", summary="For Prometheus")
     async def page() -> Response:
-        return Response(metrics.page(), media_type=CONTENT_TYPE_LATEST)
+        return Response(metrics.render(), media_type=CONTENT_TYPE_LATEST)
 
     @router.post("/admin/models/{name}/reload", summary="Serve what the model's folder holds now")
     async def reload(name: str, request: Request) -> Response:
         _require_admin(request, service)
         try:
-            return _served(await asyncio.to_thread(service.models.replace, name))
+            return _describe_served_model(await asyncio.to_thread(service.models.replace, name))
         except BertsmithError as error:
             raise UnsupportedRequest(f"{name} stays as it was: {error}") from error
 
     @router.post("/admin/models/{name}/rollback", summary="Serve the version before")
     async def roll_back(name: str, request: Request) -> Response:
         _require_admin(request, service)
-        return _served(await asyncio.to_thread(service.models.roll_back, name))
+        return _describe_served_model(await asyncio.to_thread(service.models.roll_back, name))
 
     return router
 
@@ -306,6 +308,6 @@ def _require_admin(request: Request, service: Service) -> None:
         )
 
 
-def _served(model: ServedModel) -> Response:
-    found: dict[str, Any] = {"model": model.name, "version": model.version, "task": model.task}
-    return JsonResponse(found)
+def _describe_served_model(model: ServedModel) -> Response:
+    description: dict[str, Any] = {"model": model.name, "version": model.version, "task": model.task}
+    return JsonResponse(description)

@@ -1,11 +1,12 @@
-"""Accepted work: what is admitted, and what is computed next.
+"""The queue of accepted requests: which are admitted, and which are computed next.
 
     admit ──► [ key → its jobs by deadline ] ──► take: one batch of one pass, within a token budget
-       └► Overloaded, with the seconds after which to come back
+       └► ServiceOverload, with the seconds after which to come back
 
-The key that was given the fewest tokens has its most urgent job computed next, so that one client's flood
-doesn't delay the others (start-time fair queueing, Goyal et al. 1996). A request is admitted if it will be
-done in time, as it seems, and makes no other of its key late. Times are of time.monotonic, in seconds.
+The next job is the most urgent one of the key that was granted the fewest tokens, so that one client's flood
+doesn't delay the others (start-time fair queueing, Goyal et al. 1996). A request is admitted if, by the
+measured rate, it will meet its deadline and make no other request of its key miss one. Times are those of
+time.monotonic, in seconds.
 """
 
 import asyncio
@@ -16,20 +17,20 @@ from collections.abc import Callable, Sequence
 from threading import Condition, Lock
 from typing import Any, NamedTuple
 
-from bertsmith.serving.operations.operation import Pass, PreparedRequest
+from bertsmith.serving.operations.operation import ForwardPass, PreparedRequest
 from bertsmith.serving.refusals import DeadlineError, ServiceOverload
 from bertsmith.tasks.examples.encoding import EncodedExample
 from bertsmith.tasks.task import Outputs
 
-_FIRST_RATE = 4000.0  # tokens a second, until the first batches were timed
-_FIRST_WEIGHT = 50.0**2  # of that rate: as a batch of so many tokens
-_LASTING = 10 * 384.0**2  # of all that was timed: about ten full batches of a core
-_SOONEST = 0.05  # seconds after which to come back, at least
+_INITIAL_RATE = 4000.0  # tokens a second, until the first batches were timed
+_INITIAL_WEIGHT = 50.0**2  # of that rate: as a batch of so many tokens
+_MEMORY = 10 * 384.0**2  # of all that was timed: about ten full batches of a core
+_SHORTEST_WAIT = 0.05  # seconds after which to come back, at least
 
 
 class Job:
-    """An accepted request. Made and cancelled by the event loop; computed by the workers, perhaps in several
-    batches at a time. `future` has the answer.
+    """An accepted request. The event loop creates and cancels it; workers compute it, perhaps in several
+    batches at the same time. `future` gets the answer.
     """
 
     def __init__(
@@ -38,23 +39,23 @@ class Job:
         self.prepared, self.deadline, self.key, self.loop = prepared, deadline, key, loop
         self.future: asyncio.Future[Any] = loop.create_future()
         self.outputs: list[Any] = [None] * len(prepared.encoded)
-        self.taken = 0  # of its sequences, in order
-        self.left = prepared.tokens  # that no worker has taken
+        self.next_index = 0  # of the first sequence that no worker has taken
+        self.waiting_tokens = prepared.tokens  # that no worker has taken
         self.begun = self.ended = 0.0
-        self.over = False  # cancelled, failed or answered
+        self.is_over = False  # cancelled, failed or answered
         self._missing = len(self.outputs)
         self._lock = Lock()
 
-    def settle(self, place: int, output: Outputs) -> None:
-        """From a worker; the last one decodes, and so answers, unless that is slow: then the future has what
-        is still to be finished.
+    def settle(self, index: int, output: Outputs) -> None:
+        """Stores the output of one sequence, in a worker's thread. The last one finishes the request and sets
+        the future's result; if finishing is slow, the future gets the unfinished outputs.
         """
         try:
-            kept = self.prepared.keep(output)
+            reduced = self.prepared.keep(output)
             with self._lock:
-                self.outputs[place] = kept
+                self.outputs[index] = reduced
                 self._missing -= 1
-                if self._missing or self.over:
+                if self._missing or self.is_over:
                     return
             results = self.outputs if self.prepared.is_slow else self.prepared.finish(self.outputs)
         except Exception as error:
@@ -63,13 +64,13 @@ class Job:
         self._end(lambda: self.future.set_result(results))
 
     def fail(self, error: BaseException) -> None:
-        """From any thread."""
+        """Sets the future's exception, from any thread."""
         self._end(lambda: self.future.set_exception(error))
 
     def _end(self, settle: Any) -> None:
-        if self.over:
+        if self.is_over:
             return
-        self.over, self.ended = True, time.monotonic()
+        self.is_over, self.ended = True, time.monotonic()
         try:
             self.loop.call_soon_threadsafe(lambda: None if self.future.done() else settle())
         except RuntimeError:  # the loop was closed: nobody waits any more
@@ -77,60 +78,60 @@ class Job:
 
 
 class JobSequence(NamedTuple):
-    """A sequence of a job, by its place in it."""
+    """One sequence of a job, by its index."""
 
     job: Job
-    place: int
+    index: int
 
     @property
     def encoded(self) -> EncodedExample:
-        return self.job.prepared.encoded[self.place]
+        return self.job.prepared.encoded[self.index]
 
 
-class Batch(NamedTuple):
-    """Sequences of one pass."""
+class JobBatch(NamedTuple):
+    """Sequences of several jobs that one forward pass computes together."""
 
-    run: Pass
-    taken: Sequence[JobSequence]
+    run: ForwardPass
+    sequences: Sequence[JobSequence]
     tokens: int
 
 
 class WorkQueue:
-    """Shared by the event loop, which admits and cancels, and the workers, which take and finish."""
+    """The jobs that wait. The event loop admits and cancels them; workers take and finish batches of them."""
 
     def __init__(self, most_tokens: int) -> None:
         self.most_tokens = most_tokens
         self.changed = Condition()
         self.computing = 0  # batches
-        self.rate = _FIRST_RATE  # tokens a second by all workers together
-        self._squares, self._products = _FIRST_WEIGHT, _FIRST_WEIGHT / _FIRST_RATE
+        self.rate = _INITIAL_RATE  # tokens a second by all workers together
+        self._squares, self._products = _INITIAL_WEIGHT, _INITIAL_WEIGHT / _INITIAL_RATE
         self.waiting_tokens = 0
         self.began_waiting = self.last_finished = time.monotonic()
-        self.on_batch: Callable[[Batch], None] = lambda batch: None
-        self._clients: dict[str, _KeyQueue] = {}  # those that have a job here
+        self.on_batch: Callable[[JobBatch], None] = lambda batch: None
+        self._queues: dict[str, _KeyQueue] = {}  # those that have a job here
         self._count = 0
         self._in_flight = 0  # tokens that workers have
 
     # -- the event loop's side -------------------------------------------------------------------------------
 
-    def require_hope(self, deadline: float, key: str) -> None:
-        """Raises Overloaded where even an empty request of this key would come too late."""
+    def require_time_left(self, deadline: float, key: str) -> None:
+        """Raises ServiceOverload if even an empty request of this key would miss the deadline."""
         with self.changed:
             self._require_time(deadline, key, 0)
 
     def admit(self, job: Job) -> None:
-        """All of it or nothing. Raises Overloaded."""
-        tokens = job.left
+        """Adds a whole job, or raises ServiceOverload."""
+        tokens = job.waiting_tokens
         with self.changed:
             self._require_time(job.deadline, job.key, tokens)
             self._require_room(job.key, tokens)
-            if not self._clients:
+            if not self._queues:
                 self.began_waiting = time.monotonic()
-            if job.key not in self._clients:
+            if job.key not in self._queues:
                 # As the one that was given least: a new one has no arrears to claim.
-                least = min((client.given for client in self._clients.values()), default=0.0)
-                self._clients[job.key] = _KeyQueue(least)
-            client = self._clients[job.key]
+                least = min((client.granted for client in self._queues.values()), default=0.0)
+                self._queues[job.key] = _KeyQueue(least)
+            client = self._queues[job.key]
             self._count += 1
             insort(client.jobs, (job.deadline, self._count, job))
             client.waiting += tokens
@@ -138,162 +139,172 @@ class WorkQueue:
             self.changed.notify_all()
 
     def cancel(self, job: Job) -> None:
-        """Takes out what no worker has begun with."""
+        """Removes the sequences of a job that no worker has taken."""
         with self.changed:
-            job.over = True
+            job.is_over = True
             self._remove(job)
             self.changed.notify_all()  # what is left may be for another worker than before
 
     @property
     def size(self) -> int:
-        """Jobs that wait. From any thread."""
+        """The number of jobs that wait; callable from any thread."""
         with self.changed:
-            return sum(len(client.jobs) for client in self._clients.values())
+            return sum(len(client.jobs) for client in self._queues.values())
 
-    def wait(self) -> float:
-        """Seconds until what is here now will have been computed, as it seems."""
+    def estimate_wait(self) -> float:
+        """The estimated seconds until all present work is computed."""
         return (self.waiting_tokens + self._in_flight) / self.rate
 
-    def expired(self) -> DeadlineError:
-        """What a request is told whose deadline has passed. From any thread."""
-        return DeadlineError("Its time was over before it was computed.", max(self.wait(), _SOONEST))
+    def make_deadline_error(self) -> DeadlineError:
+        """The error for a request whose deadline has passed; callable from any thread."""
+        return DeadlineError(
+            "Its time was over before it was computed.", max(self.estimate_wait(), _SHORTEST_WAIT)
+        )
 
     # -- the workers' side: all under `changed` --------------------------------------------------------------
 
-    def take(self, budget: int, now: float) -> Batch | None:
-        """The work that is next, and what may be computed with it: at most `budget` tokens, at least one
-        sequence. What expires before it is begun is refused instead. None where nothing waits.
+    def take(self, budget: int, now: float) -> JobBatch | None:
+        """The next batch: at least one sequence, at most `budget` tokens; None if nothing waits. Jobs whose
+        deadline has passed before a worker began with them fail.
         """
-        late = [
+        late_jobs = [
             job
-            for client in self._clients.values()
+            for client in self._queues.values()
             for _, _, job in client.jobs
             # Not what was begun: what was computed of it would be thrown away, and asked for again.
-            if job.over or (job.deadline <= now and not job.taken)
+            if job.is_over or (job.deadline <= now and not job.next_index)
         ]
-        for job in late:
+        for job in late_jobs:
             self._remove(job)
-            job.fail(self.expired())
-        if not self._clients:
+            job.fail(self.make_deadline_error())
+        if not self._queues:
             return None
-        clients = sorted(self._clients.values(), key=lambda each: each.given)
-        run, taken, tokens = clients[0].jobs[0][2].prepared.run, list[JobSequence](), 0
-        waiting = [(each, job) for each in clients for _, _, job in each.jobs]
+        clients = sorted(self._queues.values(), key=lambda client: client.granted)
+        run, sequences, tokens = clients[0].jobs[0][2].prepared.run, list[JobSequence](), 0
+        waiting = [(client, job) for client in clients for _, _, job in client.jobs]
         for client, job in waiting:
-            if taken and tokens >= budget:
+            if sequences and tokens >= budget:
                 break
             if job.prepared.run is run:
-                tokens += self._take(client, job, taken, budget - tokens, now)
+                tokens += self._take_sequences(client, job, sequences, budget - tokens, now)
         self._in_flight += tokens
         self.computing += 1
-        batch = Batch(run, taken, tokens)
+        batch = JobBatch(run, sequences, tokens)
         self.on_batch(batch)  # before anybody has its answer
         return batch
 
-    def finished(self, batch: Batch, seconds: float, at_a_time: int) -> None:
-        """`at_a_time` batches were computed beside each other, this one among them."""
+    def finish_batch(self, batch: JobBatch, seconds: float, at_a_time: int) -> None:
+        """Records that a batch took `seconds`, while `at_a_time` batches, this one included, were
+        computed.
+        """
         self.computing -= 1
         self.last_finished = time.monotonic()
         self._in_flight -= batch.tokens
-        self._learn(batch.tokens, max(seconds, 1e-6) / at_a_time)
+        self._update_rate(batch.tokens, max(seconds, 1e-6) / at_a_time)
 
     # -- inside ----------------------------------------------------------------------------------------------
 
-    def _learn(self, tokens: int, seconds: float) -> None:
-        """The line through 0 that fits the batches of late best: by least squares, a batch counts by the
-        square of its tokens. A small one takes its time for other things than tokens, and says little.
+    def _update_rate(self, tokens: int, seconds: float) -> None:
+        """Updates the rate: the slope of the least-squares line through 0 that fits the latest batches. A
+        batch is weighted by the square of its tokens, because a small one spends its time on other things.
         """
-        fading = math.exp(-(tokens**2) / _LASTING)
+        fading = math.exp(-(tokens**2) / _MEMORY)
         self._squares = fading * self._squares + tokens**2
         self._products = fading * self._products + tokens * seconds
         self.rate = self._squares / self._products
 
-    def _take(self, client: "_KeyQueue", job: Job, taken: list[JobSequence], room: int, now: float) -> int:
-        """Adds as many sequences of a job to `taken` as there is room for; how many tokens they have."""
+    def _take_sequences(
+        self, client: "_KeyQueue", job: Job, sequences: list[JobSequence], room: int, now: float
+    ) -> int:
+        """Moves as many sequences of a job to `sequences` as fit into `room`; returns their tokens."""
         tokens = 0
-        while job.taken < len(job.prepared.encoded):
-            size = job.prepared.encoded[job.taken].tokens
-            if taken and tokens + size > room:
+        while job.next_index < len(job.prepared.encoded):
+            size = job.prepared.encoded[job.next_index].tokens
+            if sequences and tokens + size > room:
                 break
-            taken.append(JobSequence(job, job.taken))
+            sequences.append(JobSequence(job, job.next_index))
             tokens += size
-            job.taken += 1
+            job.next_index += 1
             job.begun = job.begun or now
-        job.left -= tokens
+        job.waiting_tokens -= tokens
         client.waiting -= tokens
-        client.given += tokens
+        client.granted += tokens
         self.waiting_tokens -= tokens
-        if job.taken == len(job.prepared.encoded):
+        if job.next_index == len(job.prepared.encoded):
             self._remove(job)
         return tokens
 
     def _require_room(self, key: str, tokens: int) -> None:
-        """One key alone may have all tokens that may wait. Where several wait, each has its equal share, also
-        when another has taken all before; twice `most_tokens` is the end of it.
+        """Raises ServiceOverload if the queue is full. A single key may use all `most_tokens`. If several
+        keys wait, each has an equal share, even if another has filled the queue, up to twice `most_tokens` in
+        all.
         """
         if not self.waiting_tokens:
             return
-        mine = self._clients[key].waiting if key in self._clients else 0
-        share = self.most_tokens / len({key, *self._clients})
+        mine = self._queues[key].waiting if key in self._queues else 0
+        share = self.most_tokens / len({key, *self._queues})
         within, total = mine + tokens <= share, self.waiting_tokens + tokens
         if total <= self.most_tokens * (2 if within else 1) and (within or not mine):
             return
-        wait = max(self.waiting_tokens / self.rate, _SOONEST)
-        whose = f", {mine:,} of them this key's" if len(self._clients) > 1 and mine else ""
+        wait = max(self.waiting_tokens / self.rate, _SHORTEST_WAIT)
+        whose = f", {mine:,} of them this key's" if len(self._queues) > 1 and mine else ""
         raise ServiceOverload(
-            f"{self.waiting_tokens:,} tokens are waiting already{whose}. {_again(wait)}", wait
+            f"{self.waiting_tokens:,} tokens are waiting already{whose}. {_retry_sentence(wait)}", wait
         )
 
     def _require_time(self, deadline: float, key: str, tokens: int) -> None:
-        """Of its own key all that is more urgent comes before; of each other key as much as that at most."""
-        client = self._clients.get(key)
+        """Raises ServiceOverload if the request would miss its deadline or delay another of its key too long.
+
+        All more urgent work of its own key comes first, and of each other key at most as much as that.
+        """
+        client = self._queues.get(key)
         mine = client.jobs if client is not None else []
-        others = [each.waiting for each in self._clients.values() if each is not client]
+        others = [other.waiting for other in self._queues.values() if other is not client]
         now, before = time.monotonic(), tokens
         lateness = [0.0]
         for due, _, job in mine:
             if due <= deadline:
-                before += job.left
-        lateness.append(self._done(now, before, others) - deadline)
+                before += job.waiting_tokens
+        lateness.append(self._estimate_end(now, before, others) - deadline)
         for due, _, job in mine:  # the less urgent ones, which the new one delays
             if due > deadline:
-                before += job.left
-                lateness.append(self._done(now, before, others) - due)
+                before += job.waiting_tokens
+                lateness.append(self._estimate_end(now, before, others) - due)
         late = max(lateness)
         if late > 0 and (mine or others or self._in_flight):
-            wait = max(late, _SOONEST)
+            wait = max(late, _SHORTEST_WAIT)
             raise ServiceOverload(
                 f"There is more work than can be done before its deadline, by {late * 1000:,.0f} ms. "
-                f"{_again(wait)}",
+                f"{_retry_sentence(wait)}",
                 wait,
             )
 
-    def _done(self, now: float, mine: int, others: Sequence[int]) -> float:
-        return now + (self._in_flight + mine + sum(min(each, mine) for each in others)) / self.rate
+    def _estimate_end(self, now: float, mine: int, others: Sequence[int]) -> float:
+        return now + (self._in_flight + mine + sum(min(tokens, mine) for tokens in others)) / self.rate
 
     def _remove(self, job: Job) -> None:
-        client = self._clients.get(job.key)
+        client = self._queues.get(job.key)
         if client is None:
             return
         for number, (_, _, other) in enumerate(client.jobs):
             if other is job:
                 del client.jobs[number]
-                client.waiting -= job.left
-                self.waiting_tokens -= job.left
+                client.waiting -= job.waiting_tokens
+                self.waiting_tokens -= job.waiting_tokens
                 break
         if not client.jobs:
-            del self._clients[job.key]
+            del self._queues[job.key]
 
 
 class _KeyQueue:
-    """The jobs of one key, the most urgent first. `given`: tokens, counted from what others had been given
-    when it came; `waiting`: tokens.
+    """The jobs of one key, the most urgent first. `granted`: tokens that workers took, starting from the
+    least of the other keys when it came; `waiting`: tokens that no worker has taken.
     """
 
-    def __init__(self, given: float) -> None:
+    def __init__(self, granted: float) -> None:
         self.jobs: list[tuple[float, int, Job]] = []
-        self.given, self.waiting = given, 0
+        self.granted, self.waiting = granted, 0
 
 
-def _again(seconds: float) -> str:
+def _retry_sentence(seconds: float) -> str:
     return f"Come back in {seconds:.2f} seconds."

@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from bertsmith.serving.admission import BodyReader
 from bertsmith.serving.app import make_app, refuse_early
 from bertsmith.serving.http_server import log_to_stderr
-from bertsmith.serving.refusals import Unavailable
+from bertsmith.serving.refusals import ServiceUnavailable
 from bertsmith.serving.settings import ServingSettings
 
 _ATTEMPTS = 5  # replicas that may die of a request, or beside it
@@ -154,17 +154,17 @@ class Door:
         facts = {name: scope[name] for name in _PASSED_ON if name in scope}
         reply: Reply | None = None
         for _ in range(_ATTEMPTS):
-            asked = self.replicas.answer.remote(facts, body)
+            pending = self.replicas.answer.remote(facts, body)
             try:
-                reply = await asked
+                reply = await pending
                 break
             except asyncio.CancelledError:  # the client has gone
-                asked.cancel()
+                pending.cancel()
                 raise
             except (RayActorError, DeploymentUnavailableError):
                 continue
         if reply is None:
-            late = Unavailable("No replica could answer. Send the request again.", retry_after=1.0)
+            late = ServiceUnavailable("No replica could answer. Send the request again.", retry_after=1.0)
             await refuse_early(late, scope, receive, send)
             return
         await send({"type": "http.response.start", "status": reply.status, "headers": reply.headers})

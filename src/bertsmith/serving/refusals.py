@@ -1,21 +1,21 @@
-"""What the service answers when it doesn't do what was asked: a status, a code and one sentence.
+"""The errors that clients see: each has an HTTP status, a code and one sentence.
 
     Refusal
-    ├── InvalidRequest   422  a body that isn't what the route reads
-    │   └── NoInputs     422  a request for nothing
-    ├── WrongMethod      405  a path that is asked by other methods
-    ├── TooSlow          408  a body that took longer to arrive than the service waits
-    ├── TooLarge         413  more than the service takes: says what, how much, and how much is taken
-    ├── UnreadableBody   415  a body in a coding or a charset that isn't read here
-    ├── TooLong          422  a text of more tokens than the model reads, under long_text = "error"
-    ├── Unauthorized     401  no key, or none that is known
-    ├── Forbidden        403  a key without this right
-    ├── UnknownModel     404  no model of this name
-    ├── Unsupported      422  the model can't do this
-    ├── Overloaded       429  it would not be done in time: come back after `retry_after` seconds
-    ├── Unavailable      503  starting, stopping, or the model is being replaced
-    │   └── IndexUnreadable  503  an index that is served is gone or damaged
-    └── Expired          504  its time was over before it was begun
+    ├── InvalidRequest              422  a body that isn't what the route reads
+    │   └── EmptyRequest            422  a request for nothing
+    ├── WrongMethod                 405  a path that is asked by other methods
+    ├── BodyTimeout                 408  a body that took longer to arrive than the service waits
+    ├── RequestTooLarge             413  more than the service takes: its size, and the limit
+    ├── UnreadableBody              415  a body in a coding or a charset that isn't read here
+    ├── TextTooLong                 422  a text of more tokens than the model reads, under long_text = "error"
+    ├── AuthenticationError         401  no key, or none that is known
+    ├── PermissionDeniedError       403  a key without this right
+    ├── UnknownModel                404  no model of this name
+    ├── UnsupportedRequest          422  the model can't do this
+    ├── ServiceOverload             429  it would not be done in time: come back after `retry_after` seconds
+    ├── ServiceUnavailable          503  starting, stopping, or the model is being replaced
+    │   └── IndexUnreadable         503  an index that is served is gone or damaged
+    └── DeadlineError               504  its time was over before it was begun
 
 Each protocol has an envelope of its own for these (serving/protocols/).
 """
@@ -46,7 +46,7 @@ class InvalidRequest(Refusal):
     status, code = 422, "invalid_request"
 
 
-class NoInputs(InvalidRequest):
+class EmptyRequest(InvalidRequest):
     """A request for nothing."""
 
     code = "no_inputs"
@@ -73,19 +73,19 @@ class UnreadableBody(Refusal):
         self.headers = {"accept-encoding": "gzip, deflate"}
 
 
-class TooSlow(Refusal):
+class BodyTimeout(Refusal):
     """A body that took longer to arrive than the service waits."""
 
     status, code = 408, "request_timeout"
 
 
-class TooLarge(Refusal):
+class RequestTooLarge(Refusal):
     """More than the service takes."""
 
     status, code = 413, "too_large"
 
 
-class TooLong(Refusal):
+class TextTooLong(Refusal):
     """A text of more tokens than the model reads."""
 
     status, code = 422, "text_too_long"
@@ -127,13 +127,13 @@ class ServiceOverload(Refusal):
     status, code = 429, "overloaded"
 
 
-class Unavailable(Refusal):
+class ServiceUnavailable(Refusal):
     """Starting or stopping."""
 
     status, code = 503, "unavailable"
 
 
-class IndexUnreadable(Unavailable):
+class IndexUnreadable(ServiceUnavailable):
     """An index that is served is gone, damaged, or built anew with another model."""
 
     code = "index_unreadable"
@@ -145,21 +145,22 @@ class DeadlineError(Refusal):
     status, code = 504, "deadline_exceeded"
 
 
-def kinds(of: type[Refusal] = Refusal) -> list[type[Refusal]]:
-    """All refusals of this file, the bug of the service (500) among them."""
-    found = [of, *(each for kind in of.__subclasses__() for each in kinds(kind))]
-    return [each for each in found if each.__module__ == __name__]
+def list_refusal_classes(base: type[Refusal] = Refusal) -> list[type[Refusal]]:
+    """`base` and all its subclasses in this file; Refusal itself stands for a bug of the service (500)."""
+    classes = [base, *(cls for child in base.__subclasses__() for cls in list_refusal_classes(child))]
+    return [cls for cls in classes if cls.__module__ == __name__]
 
 
-def documented(status_of: Callable[[Refusal], int]) -> dict[int | str, dict[str, Any]]:
-    """The answers that any route may give, for an OpenAPI document: their envelope is the protocol's, and so
-    may the status be.
+def make_openapi_responses(status_of: Callable[[Refusal], int]) -> dict[int | str, dict[str, Any]]:
+    """The `responses` of an OpenAPI document that any route may give, by status. A protocol's `status_of` may
+    move a refusal to another status.
     """
-    said: dict[int, list[str]] = {}
-    for kind in kinds():
-        what = "A bug of the service; its log says more." if kind is Refusal else kind.__doc__
-        said.setdefault(status_of(kind.__new__(kind)), []).append(f"{kind.code}: {what}")
+    sentences: dict[int, list[str]] = {}
+    for refusal in list_refusal_classes():
+        meaning = "A bug of the service; its log says more." if refusal is Refusal else refusal.__doc__
+        sentences.setdefault(status_of(refusal.__new__(refusal)), []).append(f"{refusal.code}: {meaning}")
     schema = {"application/json": {"schema": {"type": "object"}}}
     return {
-        status: {"description": " ".join(found), "content": schema} for status, found in sorted(said.items())
+        status: {"description": " ".join(lines), "content": schema}
+        for status, lines in sorted(sentences.items())
     }

@@ -1,4 +1,4 @@
-"""`bertsmith serve`: the socket first, then the models, then one process or several that answer.
+"""`bertsmith serve`: opens the socket, then the models, then runs one process or several that answer.
 
 One process
     SIGTERM, Ctrl-C   ready turns red, what was accepted is answered, exit status 0; a second one ends at once
@@ -31,11 +31,11 @@ from bertsmith.errors import BertsmithError, InputError, ResourceError
 from bertsmith.files import lock
 from bertsmith.machine import Hardware
 from bertsmith.serving import LOG
-from bertsmith.serving.admission import Keys
+from bertsmith.serving.admission import ApiKeys
 from bertsmith.serving.app import make_app
-from bertsmith.serving.http_server import DrainingServer, listen, listening, log_to_stderr
+from bertsmith.serving.http_server import DrainingServer, bind_socket, log_to_stderr, start_listening
 from bertsmith.serving.models import Models
-from bertsmith.serving.monitoring import leave_metrics_of, metrics_of_several
+from bertsmith.serving.monitoring import forget_dead_process, share_metrics_folder
 from bertsmith.serving.settings import ServingSettings
 
 _ADVANCE = 0.2  # seconds that ready is red before the socket closes, with `drain_delay` on top
@@ -45,34 +45,38 @@ _LONGEST_PAUSE = 60.0
 
 
 def serve(settings: ServingSettings) -> None:
-    """Serves until a signal comes. Raises InputError for an address that can't be used, for a file of keys
-    that can't be read and for a model that is called as a route; as `open_model`.
+    """Serves until a signal comes. Raises InputError for an unusable address, an unreadable file of keys and
+    a model whose name is a route's, and what `open_model` raises.
     """
-    early = list[int]()  # SIGHUP from now on: whoever takes it over finds those that came before
+    early_hangups = list[int]()  # SIGHUP from now on: whoever takes it over finds those that came before
     if hasattr(signal, "SIGHUP"):
-        signal.signal(signal.SIGHUP, lambda number, _: early.append(number))
-    Keys(settings.keys_file)  # whatever is wrong is said before models are opened, which takes longest
-    with _process_noted(settings.pid_file), listening(settings.host, settings.port) as listener:
+        signal.signal(signal.SIGHUP, lambda number, _: early_hangups.append(number))
+    ApiKeys(settings.keys_file)  # whatever is wrong is said before models are opened, which takes longest
+    with _write_pid_file(settings.pid_file), bind_socket(settings.host, settings.port) as listener:
         torch.set_num_threads(min(torch.get_num_threads(), Hardware.detect().threads))  # a container's too
         models = Models(settings)
         make_app(settings, models)  # raises for a name that a route has
         if settings.workers == 1:
             models.open_all()
-            lines = models.lines()
+            lines = models.describe()
         else:
             lines = try_models(settings)
         log_to_stderr()
         # Not before: whoever connects is answered.
-        announce = _announcement(settings, lines, listen(listener, settings.host, settings.port))
+        announce = _make_announcement(
+            settings, lines, start_listening(listener, settings.host, settings.port)
+        )
         if settings.workers == 1:
-            ServiceServer(settings, models, announce, early=early).serve_until_signal(listener)
+            ServiceServer(settings, models, announce, early=early_hangups).serve_until_signal(listener)
         else:
             run_processes(settings, listener, announce)
 
 
 @contextmanager
-def _process_noted(path: Path | None) -> Iterator[None]:
-    """The number of this process in a file, until the end. Raises InputError where another service has it."""
+def _write_pid_file(path: Path | None) -> Iterator[None]:
+    """Writes this process's id to a file that exists until the end. Raises InputError if another service has
+    it.
+    """
     if path is None:
         yield
         return
@@ -93,22 +97,24 @@ def _process_noted(path: Path | None) -> Iterator[None]:
             path.unlink(missing_ok=True)
 
 
-def _announcement(settings: ServingSettings, lines: list[str], address: str) -> Callable[[], None]:
-    """For people on a terminal, with a line of each model; a line of JSON elsewhere, as all that follows."""
+def _make_announcement(settings: ServingSettings, lines: list[str], address: str) -> Callable[[], None]:
+    """A function that says that the service is ready: with models and an example on a terminal, else in
+    JSON.
+    """
     if not sys.stderr.isatty():
         facts = {"message": "serving", "address": address, "settings": json.loads(settings.model_dump_json())}
         return lambda: LOG.info("serving", extra={"facts": facts})
     first = settings.models[0].name
-    asking = f"curl {address}/v1/{first} -H 'content-type: application/json' -d '{{\"inputs\": \"a text\"}}'"
-    text = "\n".join([*lines, f"\nServing on {address}  (Ctrl-C stops)\n", f"  {asking}\n"])
+    example = f"curl {address}/v1/{first} -H 'content-type: application/json' -d '{{\"inputs\": \"a text\"}}'"
+    text = "\n".join([*lines, f"\nServing on {address}  (Ctrl-C stops)\n", f"  {example}\n"])
     return lambda: print(text, file=sys.stderr)
 
 
 class ServiceServer(DrainingServer):
-    """The application with its opened models, in one process.
+    """The server of one process, with the application and its open models.
 
-    A worker is ended by the process that began it, so a second signal says nothing new to it: Ctrl-C and a
-    supervisor's signal reach both. `early`: where SIGHUP is noted until it is ours.
+    A worker process (`is_worker`) ignores a second signal: Ctrl-C and a supervisor's signal reach its parent
+    too, which ends it. `early` collects the SIGHUPs that came before `startup`.
     """
 
     def __init__(
@@ -124,17 +130,17 @@ class ServiceServer(DrainingServer):
         super().__init__(self.app, settings.drain_seconds)
         self.settings, self.models, self.on_ready, self.is_worker = settings, models, on_ready, is_worker
         self._early = early
-        self._loading: asyncio.Task[None] | None = None
-        self._load_again = False
+        self._reloading: asyncio.Task[None] | None = None
+        self._reload_pending = False
 
     def serve_until_signal(self, listener: socket.socket) -> None:
-        """Doesn't come back from a second one."""
+        """Serves until a signal; a second signal ends the process without returning."""
         self.run(sockets=[listener])
         if self.force_exit:
             os._exit(1)  # the threads that compute would be waited for
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """SIGHUP from now on is ours."""
+        """Starts the server, and handles SIGHUP from now on."""
         await super().startup(sockets)
         if hasattr(signal, "SIGHUP"):
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload)
@@ -143,8 +149,8 @@ class ServiceServer(DrainingServer):
         self.on_ready()
 
     def leave(self) -> None:
-        """Ready is red from now on, and answers say that their connection ends with them: clients come back
-        elsewhere.
+        """Begins to stop: readiness fails from now on, and answers close their connection, so that clients
+        turn to another server.
         """
         self.app.state.health.leaving = True
         loop = asyncio.get_running_loop()
@@ -159,12 +165,12 @@ class ServiceServer(DrainingServer):
         loop.call_soon_threadsafe(close_soon)
 
     def end_now(self) -> None:
-        """Wherever it is: see `shutdown`."""
+        """Makes `shutdown` return at once, unless this is a worker, which its parent ends."""
         if not self.is_worker:
             self.force_exit = self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """A second signal ends it, wherever it is: uvicorn would wait for the application."""
+        """Shuts down, but stops waiting at a second signal, where uvicorn would wait for the application."""
         ending = asyncio.ensure_future(super().shutdown(sockets))
         while not ending.done() and not self.force_exit:
             await asyncio.wait({ending}, timeout=_LOOK)
@@ -172,14 +178,14 @@ class ServiceServer(DrainingServer):
             ending.result()
 
     def _reload(self) -> None:
-        """However many signals come while models are opened, they are looked at once more."""
-        self._load_again = True
-        if self._loading is None or self._loading.done():
-            self._loading = asyncio.ensure_future(self._reload_while_asked())
+        """Reloads all models. Signals that come during a reload cause one more reload together."""
+        self._reload_pending = True
+        if self._reloading is None or self._reloading.done():
+            self._reloading = asyncio.ensure_future(self._reload_while_pending())
 
-    async def _reload_while_asked(self) -> None:
-        while self._load_again:
-            self._load_again = False
+    async def _reload_while_pending(self) -> None:
+        while self._reload_pending:
+            self._reload_pending = False
             for model in self.models:
                 try:
                     new = await asyncio.to_thread(self.models.refresh, model.name)
@@ -194,19 +200,23 @@ class ServiceServer(DrainingServer):
 
 
 def run_processes(settings: ServingSettings, listener: socket.socket, on_ready: Callable[[], None]) -> None:
-    """Until all have ended; `on_ready` is called when all are ready. Exits with 1 where one can't begin."""
-    with metrics_of_several():
-        well = _Processes(settings, listener).run(on_ready)
-    if not well:
+    """Runs worker processes until all have ended. Calls `on_ready` once all are ready. Exits with status 1 if
+    one can't start.
+    """
+    with share_metrics_folder():
+        all_started = _WorkerPool(settings, listener).run(on_ready)
+    if not all_started:
         sys.exit(1)
 
 
 def try_models(settings: ServingSettings) -> list[str]:
-    """Opens and probes the models in a process that ends then, with all that they take; `Models.lines`.
-    Raises InputError where one can't be served.
+    """Opens and tries the models in a process of its own, which frees their memory when it ends. Returns
+    `Models.describe`. Raises InputError if one can't be served.
     """
     ours, theirs = get_context("spawn").Pipe(duplex=False)
-    trying = get_context("spawn").Process(target=_try, args=(settings.model_dump_json(), theirs), daemon=True)
+    trying = get_context("spawn").Process(
+        target=_run_trial, args=(settings.model_dump_json(), theirs), daemon=True
+    )
     trying.start()
     theirs.close()
     try:
@@ -222,64 +232,64 @@ def try_models(settings: ServingSettings) -> list[str]:
         trying.join()
     if problem:
         raise InputError(problem)
-    found: list[str] = lines
-    return found
+    descriptions: list[str] = lines
+    return descriptions
 
 
-def _try(settings_json: str, answer: connection.Connection) -> None:
+def _run_trial(settings_json: str, answer: connection.Connection) -> None:
     _leave_signals_to_parent()
     models = Models(ServingSettings.model_validate_json(settings_json))
     try:
         models.open_all()
-        found: tuple[str, list[str]] = ("", models.lines())
+        result: tuple[str, list[str]] = ("", models.describe())
     except BertsmithError as error:
-        found = (str(error), [])
+        result = (str(error), [])
     with suppress(BrokenPipeError):  # the other one was ended meanwhile
-        answer.send(found)
+        answer.send(result)
 
 
 @dataclass
 class _Worker:
-    """`lifeline`: says when it is ready, and its end tells it that this process is gone. `owed`: SIGHUP came
-    before that, when it may have read some folders already.
+    """A worker process. It reports through `lifeline` that it is ready, and notices by its closing that the
+    parent has died. `reload_pending`: SIGHUP came before it was ready, when it may have read folders already.
     """
 
     process: context.SpawnProcess
     lifeline: connection.Connection
     ready: bool = False
-    owed: bool = False
+    reload_pending: bool = False
 
 
-class _Processes:
+class _WorkerPool:
     def __init__(self, settings: ServingSettings, listener: socket.socket) -> None:
         self.settings, self.listener = settings, listener
         self._workers: list[_Worker] = []
-        self._stopping, self._announced, self._well = False, False, True
-        self._due: list[float] = []  # when each one that is missing is begun, by time.monotonic
+        self._stopping, self._announced, self._all_started = False, False, True
+        self._start_times: list[float] = []  # when each one that is missing is begun, by time.monotonic
         self._failures = 0  # one after the other
 
     def run(self, on_ready: Callable[[], None]) -> bool:
-        """False where one couldn't begin."""
+        """Runs the workers until all have ended. False if one could not start."""
         signal.signal(signal.SIGTERM, self._stop)
         signal.signal(signal.SIGINT, self._stop)
         if hasattr(signal, "SIGHUP"):
-            signal.signal(signal.SIGHUP, self._pass_on)
+            signal.signal(signal.SIGHUP, self._forward_hangup)
         for _ in range(self.settings.workers):
-            self._begin()
-        while self._workers or (self._due and not self._stopping):
-            self._look()
-            all_ready = not self._due and all(each.ready for each in self._workers)
+            self._start_worker()
+        while self._workers or (self._start_times and not self._stopping):
+            self._handle_events()
+            all_ready = not self._start_times and all(worker.ready for worker in self._workers)
             if not self._announced and all_ready and not self._stopping:
                 self._announced = True
                 on_ready()
-        return self._well
+        return self._all_started
 
-    def _look(self) -> None:
-        """Waits until something has happened."""
-        watched = [each.process.sentinel for each in self._workers]
-        unheard = [each.lifeline for each in self._workers if not each.ready]
+    def _handle_events(self) -> None:
+        """Waits for a worker to be ready or to die, or until one is due to be started, and handles it."""
+        watched = [worker.process.sentinel for worker in self._workers]
+        starting = [worker.lifeline for worker in self._workers if not worker.ready]
         if watched:
-            connection.wait([*watched, *unheard], timeout=1.0)
+            connection.wait([*watched, *starting], timeout=1.0)
         else:
             time.sleep(_PAUSE / 10)
         for worker in list(self._workers):
@@ -287,18 +297,18 @@ class _Processes:
                 with suppress(EOFError):  # it died
                     worker.ready = bool(worker.lifeline.recv())
                 self._failures = 0 if worker.ready else self._failures
-                if worker.ready and worker.owed:
-                    _hang_up(worker)
+                if worker.ready and worker.reload_pending:
+                    _send_hangup(worker)
             if not worker.process.is_alive():
                 self._replace(worker)
-        for due in [each for each in self._due if each <= time.monotonic() and not self._stopping]:
-            self._due.remove(due)
-            self._begin()
+        for due in [start for start in self._start_times if start <= time.monotonic() and not self._stopping]:
+            self._start_times.remove(due)
+            self._start_worker()
 
-    def _begin(self) -> None:
+    def _start_worker(self) -> None:
         ours, theirs = get_context("spawn").Pipe()
         process = get_context("spawn").Process(
-            target=_work, args=(self.settings.model_dump_json(), self.listener, theirs)
+            target=_run_worker, args=(self.settings.model_dump_json(), self.listener, theirs)
         )
         process.start()
         theirs.close()
@@ -308,44 +318,44 @@ class _Processes:
 
     def _replace(self, dead: _Worker) -> None:
         self._workers.remove(dead)
-        leave_metrics_of(dead.process.pid)
+        forget_dead_process(dead.process.pid)
         if self._stopping:
             return
         LOG.error("process %s ended with status %s", dead.process.pid, dead.process.exitcode)
         if not dead.ready and not self._announced:
-            self._well = False
+            self._all_started = False
             self._stop()
             return
         pause = min(_PAUSE * 2**self._failures, _LONGEST_PAUSE)
         if not dead.ready:
             self._failures += 1
             LOG.error("another could not begin in its place; the next one tries in %g seconds", pause)
-        self._due.append(time.monotonic() + pause)
+        self._start_times.append(time.monotonic() + pause)
 
     def _stop(self, sig: int = 0, frame: object = None) -> None:
-        again, self._stopping = self._stopping, True
+        was_stopping, self._stopping = self._stopping, True
         for worker in list(self._workers):
-            if again:
+            if was_stopping:
                 worker.process.kill()
             else:
                 worker.process.terminate()
 
-    def _pass_on(self, sig: int, frame: object) -> None:
+    def _forward_hangup(self, sig: int, frame: object) -> None:
         for worker in list(self._workers):
             if worker.ready:
-                _hang_up(worker)
+                _send_hangup(worker)
             else:
-                worker.owed = True
+                worker.reload_pending = True
 
 
-def _hang_up(worker: _Worker) -> None:
+def _send_hangup(worker: _Worker) -> None:
     if worker.process.pid is not None:
         with suppress(ProcessLookupError):  # it died, and is replaced at the next look
             os.kill(worker.process.pid, signal.SIGHUP)
 
 
-def _work(settings_json: str, listener: socket.socket, lifeline: connection.Connection) -> None:
-    """One process, with its share of the cores."""
+def _run_worker(settings_json: str, listener: socket.socket, lifeline: connection.Connection) -> None:
+    """Runs one worker process, with its share of the cores."""
     _leave_signals_to_parent()
     settings = ServingSettings.model_validate_json(settings_json)
     torch.set_num_threads(max(1, Hardware.detect().threads // settings.workers))
@@ -358,7 +368,7 @@ def _work(settings_json: str, listener: socket.socket, lifeline: connection.Conn
         sys.exit(2)
 
     def end_with_parent() -> None:
-        """It never says anything: what ends the wait is its death."""
+        """Stops this process when the parent dies; the parent never sends anything."""
         try:
             lifeline.recv()
         except (EOFError, OSError):
@@ -370,7 +380,7 @@ def _work(settings_json: str, listener: socket.socket, lifeline: connection.Conn
 
 
 def _leave_signals_to_parent() -> None:
-    """Ctrl-C, and what is sent to a whole group, reach us too; the other one passes them on."""
+    """Ignores Ctrl-C and SIGHUP, which may reach the whole process group: the parent forwards them."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(signal, "SIGHUP"):
         signal.signal(signal.SIGHUP, signal.SIG_IGN)

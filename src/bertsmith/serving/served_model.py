@@ -1,4 +1,4 @@
-"""A model's folder as the service has it: what it is called, what it is, and what it can be asked for."""
+"""A model's folder opened for the service: its name, its task and its operations."""
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -16,9 +16,9 @@ from bertsmith.model.locate import locate_model
 from bertsmith.serving.operations.embed import (
     EmbedOperation,
     TextEncoder,
-    encoder_beside_a_head,
-    text_encoder,
-    vector_operations,
+    make_backbone_encoder,
+    make_text_encoder,
+    make_vector_operations,
 )
 from bertsmith.serving.operations.fill_mask import FillMaskOperation
 from bertsmith.serving.operations.operation import Operation
@@ -33,17 +33,17 @@ from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.task import Task
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
-_TELLING = (".safetensors", ".json", ".txt", ".model")  # files that decide what a model answers
-_TIMES = 5  # that a folder is opened whose files are replaced each time
+_MODEL_SUFFIXES = (".safetensors", ".json", ".txt", ".model")  # files that decide what a model answers
+_TRIES = 5  # that a folder is opened whose files are replaced each time
 _State = tuple[tuple[object, ...], ...]
 
 
 @dataclass(frozen=True)
 class ServedFiles:
-    """The files that a model was read from: which they were, and whether they are there still.
+    """The files that a model was read from, so that a change of them is noticed.
 
-    `folder` is the model's or the index's; `weights` the model's in both cases. `written`: when the folder
-    was, in seconds since 1970.
+    `folder` is the model's or the index's, `weights` the model's folder in both cases. `written` is the
+    folder's modification time, in seconds since 1970.
     """
 
     folder: Path
@@ -54,9 +54,11 @@ class ServedFiles:
 
     @classmethod
     def at(cls, path: str) -> "ServedFiles":
-        """As they are now. Raises ModelError where there is no such model, InputError for a damaged index."""
+        """The files at a path now. Raises ModelError if there is no such model, InputError for a damaged
+        index.
+        """
         folder = Path(path)
-        index = _seen(folder.glob(MANIFEST))  # () where it is none
+        index = _stat_files(folder.glob(MANIFEST))  # () where it is none
         if not index:
             folder = weights = locate_model(path).folder
         else:
@@ -68,7 +70,7 @@ class ServedFiles:
                     f"{folder} was built by {name!r}, which can't be opened; an index of an embedder of your "
                     f"own can't be served. {error}"
                 ) from error
-        return cls(folder, weights, folder.stat().st_mtime, _state(weights), index)
+        return cls(folder, weights, folder.stat().st_mtime, _stat_model_files(weights), index)
 
     @property
     def is_index(self) -> bool:
@@ -76,38 +78,38 @@ class ServedFiles:
 
     @property
     def are_still_there(self) -> bool:
-        """Whether the folder has the weights still. What is committed to an index is seen by each search."""
-        return self._opened == _state(self.weights)
+        """Whether the folder still has the same weights. (Each search sees what is committed to an index.)"""
+        return self._opened == _stat_model_files(self.weights)
 
     def are_at(self, path: str) -> bool:
-        """Whether opening the path again would give the same: a link may lead elsewhere by now. Raises as
-        `at`.
+        """Whether opening the path again would read the same files: a link may lead elsewhere by now. Raises
+        what `at` raises.
         """
         now = ServedFiles.at(path)
         return (self._opened, self._index) == (now._opened, now._index)
 
 
-def _state(folder: Path) -> _State:
-    """Of the files with weights, settings and vocabulary."""
-    return _seen(path for path in folder.rglob("*") if path.suffix in _TELLING)
+def _stat_model_files(folder: Path) -> _State:
+    """The state of the files with weights, settings and vocabulary."""
+    return _stat_files(path for path in folder.rglob("*") if path.suffix in _MODEL_SUFFIXES)
 
 
-def _seen(paths: Iterable[Path]) -> _State:
-    """Another file of the same name is told apart. One that goes meanwhile isn't there."""
-    found = list[tuple[object, ...]]()
+def _stat_files(paths: Iterable[Path]) -> _State:
+    """Name, inode, size and modification time of each file; one that vanishes meanwhile is left out."""
+    states = list[tuple[object, ...]]()
     for path in sorted(paths):
         with suppress(FileNotFoundError):
-            each = path.stat()
-            found.append((path.name, each.st_ino, each.st_size, each.st_mtime_ns))
-    return tuple(found)
+            status = path.stat()
+            states.append((path.name, status.st_ino, status.st_size, status.st_mtime_ns))
+    return tuple(states)
 
 
 @dataclass(frozen=True)
 class ServedModel:
     """One version of a model. `task` is classification, tagging, …, embedding, masked-language or search.
 
-    `operations` by name, the usual one first. `max_length` in tokens. `opened` is the task of a model that
-    has a head; `encoder` is what makes vectors, where it does. `files` as they were before they were read.
+    `operations` by name, the default one first. `max_length` in tokens. `opened` is the task of a model that
+    has a head; `encoder` makes vectors, if the model can. `files` as they were before they were read.
     """
 
     name: str
@@ -126,11 +128,11 @@ class ServedModel:
 
     @property
     def written(self) -> float:
-        """When its folder was, in seconds since 1970."""
+        """The modification time of the folder, in seconds since 1970."""
         return self.files.written
 
     def operation(self, name: str | None) -> Operation:
-        """The usual one for None. Raises Unsupported."""
+        """The operation of this name, or the default one for None. Raises UnsupportedRequest."""
         if name is None:
             return next(iter(self.operations.values()))
         if name not in self.operations:
@@ -142,73 +144,82 @@ class ServedModel:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Of classes or tags, in the order of the head's outputs."""
+        """The labels of classes or tags, in the order of the head's outputs; () for a model without."""
         return self.opened.labels if self.opened is not None else ()
 
 
 def open_model(settings: ModelSettings, version: int, device: torch.device | str = "auto") -> ServedModel:
-    """By path, alias or hub name. Where files are replaced while they are read, they are read again: it is
-    never a mixture of two models. Raises ModelError and InputError as the folder's kind does.
+    """Opens a model by path, alias or hub name. Files that are replaced during the reading are read again, so
+    that two models are never mixed. Raises ModelError and InputError as the folder's kind does.
     """
-    for _ in range(_TIMES):
+    for _ in range(_TRIES):
         files = ServedFiles.at(settings.path)
-        found: ServedModel | None = None  # not a second copy while it is opened again
+        model: ServedModel | None = None  # not a second copy while it is opened again
         try:
-            found = _open(settings, version, files, device)
+            model = _open_files(settings, version, files, device)
         except Exception:  # what a mixture of files raises may be anything
             if files.are_still_there:
                 raise
-        if found is not None and files.are_still_there:
-            return found
+        if model is not None and files.are_still_there:
+            return model
     raise ModelError(
-        f"{settings.path}: files were replaced each of the {_TIMES} times that it was opened. Let whatever "
+        f"{settings.path}: files were replaced each of the {_TRIES} times that it was opened. Let whatever "
         "writes there finish, and have it opened again."
     )
 
 
-def _open(
+def _open_files(
     settings: ModelSettings, version: int, files: ServedFiles, device: torch.device | str
 ) -> ServedModel:
-    wanted = getattr(torch, settings.compute_dtype) if settings.compute_dtype else None
+    compute_dtype = getattr(torch, settings.compute_dtype) if settings.compute_dtype else None
     if files.is_index:
-        embedder = Embedder(files.weights, device=device, compute_dtype=wanted)
-        found = text_encoder(settings.name, embedder)
-        embed = EmbedOperation(found)
+        embedder = Embedder(files.weights, device=device, compute_dtype=compute_dtype)
+        encoder = make_text_encoder(settings.name, embedder)
+        embed = EmbedOperation(encoder)
         search = SearchOperation.open(files.folder, embedder, embed)
-        return _of_vectors(settings, files, version, "search", {"search": search, "embed": embed}, found)
+        return _make_vector_model(
+            settings, files, version, "search", {"search": search, "embed": embed}, encoder
+        )
     folder = files.folder
     kind = model_kind(folder)
     if kind == "embedding":
-        found = text_encoder(settings.name, Embedder(folder, device=device, compute_dtype=wanted))
-        return _of_vectors(settings, files, version, "embedding", vector_operations(found), found)
+        encoder = make_text_encoder(
+            settings.name, Embedder(folder, device=device, compute_dtype=compute_dtype)
+        )
+        return _make_vector_model(
+            settings, files, version, "embedding", make_vector_operations(encoder), encoder
+        )
     if kind == "masked-language":
         model, _ = load_pretraining_model(folder)
-        engine = start_engine(model, folder, device, wanted)
-        found = encoder_beside_a_head(settings.name, folder, engine, model.encoder)
-        operations = {"fill_mask": FillMaskOperation(settings.name, engine), **vector_operations(found)}
+        engine = start_engine(model, folder, device, compute_dtype)
+        encoder = make_backbone_encoder(settings.name, folder, engine, model.encoder)
+        operations = {
+            "fill_mask": FillMaskOperation(settings.name, engine),
+            **make_vector_operations(encoder),
+        }
         return replace(
-            _of_vectors(settings, files, version, kind, operations, found),
+            _make_vector_model(settings, files, version, kind, operations, encoder),
             max_length=model.config.max_length,
             module=model,
         )
-    return _open_task(settings, version, files, device, wanted)
+    return _open_task(settings, version, files, device, compute_dtype)
 
 
 def _open_task(
-    settings: ModelSettings, version: int, files: ServedFiles, device: torch.device | str, wanted: Any
+    settings: ModelSettings, version: int, files: ServedFiles, device: torch.device | str, compute_dtype: Any
 ) -> ServedModel:
     folder = files.folder
     own = find_task(settings.task) if settings.task and needs_class(folder) else None
     model, task = load_task_model(folder, own)
-    engine = start_engine(model, folder, device, wanted)
+    engine = start_engine(model, folder, device, compute_dtype)
     predict = PredictOperation(settings.name, engine, task)
     operations: dict[str, Operation] = {"predict": predict}
     if ranks_pairs(task):
         operations["rerank"] = RerankOperation(predict)
-    found = None
+    encoder = None
     if task.makes_vectors:
-        found = encoder_beside_a_head(settings.name, folder, engine, model.encoder)
-        operations = {**vector_operations(found), **operations}
+        encoder = make_backbone_encoder(settings.name, folder, engine, model.encoder)
+        operations = {**make_vector_operations(encoder), **operations}
     return ServedModel(
         name=settings.name,
         path=settings.path,
@@ -222,17 +233,17 @@ def _open_task(
         tokenizer=engine.tokenizer,
         module=model,
         opened=task,
-        encoder=found,
+        encoder=encoder,
     )
 
 
-def _of_vectors(
+def _make_vector_model(
     settings: ModelSettings,
     files: ServedFiles,
     version: int,
     task: str,
     operations: Mapping[str, Operation],
-    found: TextEncoder,
+    encoder: TextEncoder,
 ) -> ServedModel:
     return ServedModel(
         name=settings.name,
@@ -241,10 +252,10 @@ def _of_vectors(
         version=version,
         task=task,
         operations=operations,
-        max_length=found.windows.max_length,
-        compute_dtype=found.compute_dtype,
-        device=found.device,
-        tokenizer=found.windows.tokenizer,
-        module=found.encoder,
-        encoder=found,
+        max_length=encoder.windows.max_length,
+        compute_dtype=encoder.compute_dtype,
+        device=encoder.device,
+        tokenizer=encoder.windows.tokenizer,
+        module=encoder.encoder,
+        encoder=encoder,
     )

@@ -16,7 +16,13 @@ from bertsmith.serving.admission import ANONYMOUS
 from bertsmith.serving.models import Models
 from bertsmith.serving.operations.operation import Options, PreparedRequest
 from bertsmith.serving.queue import Job, WorkQueue
-from bertsmith.serving.refusals import InvalidRequest, NoInputs, TooLarge, Unavailable, UnsupportedRequest
+from bertsmith.serving.refusals import (
+    EmptyRequest,
+    InvalidRequest,
+    RequestTooLarge,
+    ServiceUnavailable,
+    UnsupportedRequest,
+)
 from bertsmith.serving.served_model import ServedModel
 from bertsmith.serving.settings import ServingSettings
 from bertsmith.serving.workers import Workers
@@ -25,8 +31,8 @@ _INLINE_CHARACTERS = 4096  # tokenised in a millisecond: sooner than another thr
 
 
 @dataclass(frozen=True)
-class Request:
-    """What a protocol makes of a body.
+class ServiceRequest:
+    """A request as the service reads it, whatever protocol it came by.
 
     `model` None is the only model, or the only one that has the operation. `operation` None is the model's
     usual one. `timeout_ms` None is the service's. `key` is the name of the client's key.
@@ -42,7 +48,7 @@ class Request:
 
 @dataclass(frozen=True)
 class RequestTiming:
-    """Seconds: reading and tokenising, waiting in the queue, computing and decoding."""
+    """Seconds that a request spent: reading and tokenising, waiting in the queue, computing and decoding."""
 
     tokenizing: float
     queued: float
@@ -50,9 +56,9 @@ class RequestTiming:
 
 
 @dataclass(frozen=True)
-class Answer:
-    """`results`, `input_tokens` and `truncated`: one an input. `total_tokens` were computed for all of them,
-    those of a source that they are compared with too.
+class ServiceAnswer:
+    """The answer to a request. `results`, `input_tokens` and `truncated` have one element an input.
+    `total_tokens` were computed in all, including those of a source that the inputs are compared with.
     """
 
     results: Any
@@ -64,7 +70,7 @@ class Answer:
 
 
 class Service:
-    """Models, the queue and the threads that compute."""
+    """The service: its models, its queue and its threads."""
 
     def __init__(self, settings: ServingSettings, models: Models) -> None:
         self.settings, self.models = settings, models
@@ -74,7 +80,7 @@ class Service:
         self._answering = 0  # requests on their way, tokenised or not
 
     def start(self) -> None:
-        """Begins the threads."""
+        """Starts the threads; call it in the event loop's process."""
         self.workers.start()
 
     async def stop(self) -> None:
@@ -84,29 +90,31 @@ class Service:
             await asyncio.sleep(0.01)
         await asyncio.to_thread(self.workers.stop)  # meanwhile a second signal is still heard
 
-    async def answer(self, request: Request) -> Answer:
-        """The whole way. Raises Refusal. What is cancelled leaves the queue."""
+    async def answer(self, request: ServiceRequest) -> ServiceAnswer:
+        """Answers a request. Raises Refusal. A cancelled request leaves the queue."""
         if self.draining:
-            raise Unavailable("The service is stopping. Send the request to another one.", retry_after=1.0)
+            raise ServiceUnavailable(
+                "The service is stopping. Send the request to another one.", retry_after=1.0
+            )
         self._answering += 1
         try:
             return await self._answer(request)
         finally:
             self._answering -= 1
 
-    async def _answer(self, request: Request) -> Answer:
+    async def _answer(self, request: ServiceRequest) -> ServiceAnswer:
         model = self.models.find(request.model, request.operation)
         operation = model.operation(request.operation)
         self.require_size(request.inputs, request.options.more.values())
-        allowed = operation.options
-        if unknown := sorted(set(request.options.more) - allowed):
+        known_options = operation.options
+        if unknown := sorted(set(request.options.more) - known_options):
             raise UnsupportedRequest(
                 f"{model.name} doesn't know the option {unknown[0]!r} here: "
-                f"{', '.join(sorted(allowed)) or 'there are none'}."
+                f"{', '.join(sorted(known_options)) or 'there are none'}."
             )
         began = time.monotonic()
         deadline = self.deadline(request.timeout_ms)
-        self.queue.require_hope(deadline, request.key)  # before time is spent on it
+        self.queue.require_time_left(deadline, request.key)  # before time is spent on it
         prepared = await self._prepare(operation.prepare, request, deadline)
         prepared_at = time.monotonic()
         job = Job(prepared, deadline, request.key, asyncio.get_running_loop())
@@ -122,59 +130,66 @@ class Service:
         except FilterError as error:  # a filter of a search is read when it is used
             raise InvalidRequest(str(error)) from error
         timing = RequestTiming(prepared_at - began, job.begun - prepared_at, job.ended - job.begun)
-        counted = prepared.input_tokens, prepared.truncated, prepared.tokens
-        return Answer(results, model, *counted, timing)
+        return ServiceAnswer(
+            results, model, prepared.input_tokens, prepared.truncated, prepared.tokens, timing
+        )
 
-    async def _prepare(self, prepare: Any, request: Request, deadline: float) -> PreparedRequest:
+    async def _prepare(self, prepare: Any, request: ServiceRequest, deadline: float) -> PreparedRequest:
         options = replace(request.options, most_tokens=self.settings.max_input_tokens)
         try:
-            beside = characters(request.options.more) * len(request.inputs)  # a query is read with each text
-            if characters(request.inputs) + beside <= _INLINE_CHARACTERS:
+            beside = count_characters(request.options.more) * len(
+                request.inputs
+            )  # a query is read with each text
+            if count_characters(request.inputs) + beside <= _INLINE_CHARACTERS:
                 prepared: PreparedRequest = prepare(request.inputs, options)
             else:
                 prepared = await self.workers.read(request.key, deadline, prepare, request.inputs, options)
         except BertsmithError as error:
             raise InvalidRequest(str(error)) from error
-        longest = max((*prepared.input_tokens, *(each.tokens for each in prepared.encoded)), default=0)
+        longest = max((*prepared.input_tokens, *(encoded.tokens for encoded in prepared.encoded)), default=0)
         if longest > self.settings.max_input_tokens:
-            raise TooLarge(
+            raise RequestTooLarge(
                 f"An input has at least {longest:,} tokens with the windows' overlap; this service takes "
                 f"{self.settings.max_input_tokens:,}. Send it in parts, or with long_text = 'truncate'."
             )
         if prepared.tokens > self.settings.max_request_tokens:
-            raise TooLarge(
+            raise RequestTooLarge(
                 f"The request has {prepared.tokens:,} tokens; this service takes "
                 f"{self.settings.max_request_tokens:,}. Send fewer inputs at a time."
             )
         return prepared
 
     def deadline(self, wanted_ms: float | None) -> float:
-        """Of a request that comes now, of time.monotonic. Raises InvalidRequest."""
+        """The deadline of a request that arrives now, by time.monotonic. Raises InvalidRequest."""
         most = self.settings.timeout_ms
         if wanted_ms is not None and not 0 < wanted_ms <= most:
             raise InvalidRequest(f"timeout_ms must be above 0 and at most {most:g}, found {wanted_ms!r}.")
         return time.monotonic() + (most if wanted_ms is None else wanted_ms) / 1000
 
     def require_size(self, inputs: Sequence[Any], beside: Iterable[Any] = ()) -> None:
-        """`beside`: what is read with each, as a query. Raises NoInputs, TooLarge."""
+        """Checks the inputs' number and length; `beside` are texts read with each, as a query. Raises
+        EmptyRequest, RequestTooLarge.
+        """
         most = self.settings.max_inputs
         if not inputs:
-            raise NoInputs("There are no inputs. Send at least one.")
+            raise EmptyRequest("There are no inputs. Send at least one.")
         if len(inputs) > most:
-            raise TooLarge(f"The request has {len(inputs)} inputs; this service takes {most} at a time.")
-        longest, most = max(map(characters, [*inputs, *beside])), self.settings.max_input_characters
+            raise RequestTooLarge(
+                f"The request has {len(inputs)} inputs; this service takes {most} at a time."
+            )
+        longest, most = max(map(count_characters, [*inputs, *beside])), self.settings.max_input_characters
         if longest > most:
-            raise TooLarge(
+            raise RequestTooLarge(
                 f"An input has {longest:,} characters; this service takes {most:,}. Send it in parts."
             )
 
 
-def characters(inputs: Any) -> int:
-    """About how many there are to be tokenised."""
+def count_characters(inputs: Any) -> int:
+    """The approximate number of characters to tokenise in (nested) inputs."""
     if isinstance(inputs, str):
         return len(inputs)
     if isinstance(inputs, Mapping):
-        return sum(characters(value) for value in inputs.values())
+        return sum(count_characters(value) for value in inputs.values())
     if isinstance(inputs, Sequence):
-        return sum(characters(each) for each in inputs)
+        return sum(count_characters(part) for part in inputs)
     return 1

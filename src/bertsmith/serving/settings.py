@@ -1,4 +1,4 @@
-"""Every choice of a service: from the command line, from BERTSMITH_SERVE_… in the environment, from TOML."""
+"""The settings of a service, from the command line, BERTSMITH_SERVE_… in the environment, or a TOML file."""
 
 import os
 import re
@@ -86,36 +86,36 @@ def read_settings(
     given: Mapping[str, Any],
     environment: Mapping[str, str] = os.environ,
 ) -> ServingSettings:
-    """What the command line gives goes before the environment, and that before the file.
+    """The checked settings. The command line overrides the environment, which overrides the file.
 
     `models` are PATH or NAME=PATH. Raises RecipeError naming the key, InputError for a file that can't be
     read.
     """
-    found = gather(ServingSettings, ENVIRONMENT, config, given, environment)
-    if isinstance(found.get("models"), str):
-        found["models"] = found["models"].split()
+    values = gather(ServingSettings, ENVIRONMENT, config, given, environment)
+    if isinstance(values.get("models"), str):
+        values["models"] = values["models"].split()
     if models:
-        found["models"] = models
-    if not found.get("models"):
+        values["models"] = models
+    if not values.get("models"):
         raise RecipeError("There is nothing to serve. Name a model: bertsmith serve minilm, or NAME=FOLDER.")
-    found["models"] = [_model(each, found.get("task")) for each in found["models"]]
-    return check(ServingSettings, found, str(config) if config else "the settings of the service")
+    values["models"] = [_parse_model(model, values.get("task")) for model in values["models"]]
+    return check(ServingSettings, values, str(config) if config else "the settings of the service")
 
 
-def _model(given: Any, task: Any) -> Any:
-    """PATH or NAME=PATH; a table of TOML as it is, but for the `task` where it names none."""
-    if isinstance(given, dict):
-        return {"task": task} | given
-    if not isinstance(given, str):
-        return given
-    name, mark, path = given.partition("=")
+def _parse_model(model: Any, task: Any) -> Any:
+    """Turns PATH or NAME=PATH into a table. A TOML table stays, with `task` as the default for its own."""
+    if isinstance(model, dict):
+        return {"task": task} | model
+    if not isinstance(model, str):
+        return model
+    name, mark, path = model.partition("=")
     if not mark or "/" in name:  # a folder may have = in its name
-        return {"name": usual_name(given), "path": given, "task": task}
+        return {"name": usual_name(model), "path": model, "task": task}
     return {"name": name, "path": path, "task": task}
 
 
 def usual_name(path: str) -> str:
-    """The folder's own name; of runs/NAME/model it is NAME."""
+    """The default name of a model: the folder's own name, or NAME of runs/NAME/model."""
     parts = [part for part in Path(path).parts if part not in ("/", "..", ".")]
     name = parts[-1] if parts else path
     return parts[-2] if name == "model" and len(parts) > 1 else name
@@ -128,15 +128,16 @@ def gather(
     given: Mapping[str, Any],
     environment: Mapping[str, str],
 ) -> dict[str, Any]:
-    """What was said of each setting of `kind`, not yet checked. `given` is of the command line, None where it
-    says nothing; of the environment PREFIX and the setting's name in capitals. Raises InputError for a file
-    that can't be read.
+    """The raw values of the settings class `kind`, by name, not yet validated.
+
+    `given` holds the command line's values, None for an option that was not used. In the environment a
+    setting is called PREFIX and its name in capitals. Raises InputError for a file that can't be read.
     """
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     if config is not None:
         expected = "Expected a TOML file with the service's settings."
         try:
-            found = tomllib.loads(config.read_text("utf-8"))
+            values = tomllib.loads(config.read_text("utf-8"))
         except FileNotFoundError:
             raise InputError(f"{config} is not there. {expected}") from None
         except OSError as error:
@@ -145,5 +146,5 @@ def gather(
             raise InputError(f"{config} is no TOML: {error}.") from None
     for name in kind.model_fields:
         if (value := environment.get(prefix + name.upper())) is not None:
-            found[name] = value
-    return found | {name: value for name, value in given.items() if value is not None}
+            values[name] = value
+    return values | {name: value for name, value in given.items() if value is not None}

@@ -1,5 +1,5 @@
-"""The threads of a service: those that compute, one a core and one that has all cores for a request that
-comes alone, and those that keys take turns at, for what is slow beside computing.
+"""The threads of a service: one a core for batches, one with all cores for a request that comes alone, and
+shared threads for slow work that isn't computing, which keys use in turn.
 """
 
 import asyncio
@@ -19,23 +19,23 @@ import torch
 
 from bertsmith.data.batch import usual_batch_tokens
 from bertsmith.model.cpu.process import start_one_core_threads
-from bertsmith.serving.http_server import give_way
-from bertsmith.serving.queue import Batch, Job, WorkQueue
+from bertsmith.serving.http_server import lower_thread_priority
+from bertsmith.serving.queue import Job, JobBatch, WorkQueue
 
-_BUDGET = 384  # tokens of a batch on a core: larger ones are no faster, and a short text waits longer
+_CPU_TOKENS = 384  # tokens of a batch on a core: larger ones are no faster, and a short text waits longer
 _FINISHING = 4  # threads of a key: a search waits for a disk more than for a core
 Result = TypeVar("Result")
 
 
 class Workers:
-    """On a processor a batch a core, so that none waits for another. A batch that finds all cores idle, and
-    nothing behind it, has them all. A GPU has one thread.
+    """The threads that compute batches. On a CPU each core computes its own batch, so that none waits for
+    another; a batch that finds all cores idle and an empty queue gets all of them. A GPU has one thread.
     """
 
     def __init__(self, queue: WorkQueue, device: torch.device, budget: int | None = None) -> None:
         """`budget`: tokens computed together on a core, None for what suits the device."""
         self.queue, self.device = queue, device
-        self.budget = budget or usual_budget(device)
+        self.budget = budget or default_batch_tokens(device)
         self.cores = torch.get_num_threads() if device.type == "cpu" else 1
         self._stopping = False
         self._one_core: ThreadPoolExecutor | None = None
@@ -44,17 +44,19 @@ class Workers:
         self._alone = Thread(target=self._work, args=(True,), name="all-cores", daemon=True)
 
     def start(self) -> None:
-        """Begins the threads."""
+        """Starts all threads."""
         self._alone.start()
-        self._finishing = SharedThreads(_FINISHING, "finishing", self.queue.expired)
-        self._reading = SharedThreads(torch.get_num_threads(), "reading", self.queue.expired)
+        self._finishing = SharedThreads(_FINISHING, "finishing", self.queue.make_deadline_error)
+        self._reading = SharedThreads(torch.get_num_threads(), "reading", self.queue.make_deadline_error)
         if self.cores > 1:
             self._one_core = start_one_core_threads(self.cores, "one-core")
             for _ in range(self.cores):
                 self._one_core.submit(self._work, False)
 
     def stop(self) -> None:
-        """Waits for what is being computed; what waits is left. It would hold the event loop."""
+        """Waits for the batches in progress and drops those that wait. Blocks: don't call it in the event
+        loop.
+        """
         with self.queue.changed:
             self._stopping = True
             self.queue.changed.notify_all()
@@ -65,18 +67,18 @@ class Workers:
         if self._one_core is not None:
             self._one_core.shutdown()
 
-    async def finish(self, job: Job, kept: list[Any]) -> Any:
-        """What is slow to finish, as a search: beside the threads that compute, in turn with other keys'.
-        Raises Expired where its deadline passes before a thread begins with it.
+    async def finish(self, job: Job, outputs: list[Any]) -> Any:
+        """Finishes a request whose last step is slow, such as a search, in a shared thread.
+        Raises DeadlineError if its deadline passes before a thread begins with it.
         """
         assert self._finishing is not None
-        return await self._finishing.run(job.key, job.deadline, job.prepared.finish, kept)
+        return await self._finishing.run(job.key, job.deadline, job.prepared.finish, outputs)
 
     async def read(
         self, key: str, deadline: float, function: Callable[..., Result], *arguments: Any
     ) -> Result:
-        """What is slow to read, as a long text that is tokenised: likewise. The deadline holds for what was
-        begun, too, which isn't worth waiting for: its thread goes on alone.
+        """Calls a slow reader, such as the tokeniser of a long text, in a shared thread. Raises DeadlineError
+        if it isn't done by the deadline; a call that has begun goes on, its result is dropped.
         """
         assert self._reading is not None
         left = None if deadline == math.inf else max(deadline - time.monotonic(), 0.0)
@@ -84,20 +86,20 @@ class Workers:
             async with asyncio.timeout(left):
                 return await self._reading.run(key, deadline, function, *arguments)
         except TimeoutError:
-            raise self.queue.expired() from None
+            raise self.queue.make_deadline_error() from None
 
     def _work(self, has_all_cores: bool) -> None:
-        give_way()
+        lower_thread_priority()
         while (batch := self._next(has_all_cores)) is not None:
             began = time.monotonic()
-            _compute(batch)
+            _compute_batch(batch)
             with self.queue.changed:
                 beside = self.cores if not has_all_cores else 1
-                self.queue.finished(batch, time.monotonic() - began, beside)
+                self.queue.finish_batch(batch, time.monotonic() - began, beside)
                 self.queue.changed.notify_all()
 
-    def _next(self, has_all_cores: bool) -> Batch | None:
-        """Waits for a batch; None at the end."""
+    def _next(self, has_all_cores: bool) -> JobBatch | None:
+        """Waits for the next batch; None once the service stops."""
         with self.queue.changed:
             while not self._stopping:
                 waits = self.queue.size and self.queue.computing < self.cores
@@ -110,35 +112,34 @@ class Workers:
             return None
 
 
-def usual_budget(device: torch.device) -> int:
-    """Tokens that are computed together where nobody says how many."""
-    return _BUDGET if device.type == "cpu" else usual_batch_tokens(device.type)
+def default_batch_tokens(device: torch.device) -> int:
+    """The tokens that are computed together on this device by default."""
+    return _CPU_TOKENS if device.type == "cpu" else usual_batch_tokens(device.type)
 
 
-def _compute(batch: Batch) -> None:
-    """An error is of the whole batch at first; then each is computed alone, and only the guilty ones fail."""
+def _compute_batch(batch: JobBatch) -> None:
+    """Computes a batch. If it fails, each sequence is computed alone, so that only the guilty ones fail."""
     try:
-        outputs = batch.run.outputs([each.encoded for each in batch.taken])
+        outputs = batch.run.compute_outputs([sequence.encoded for sequence in batch.sequences])
     except Exception as error:
-        if len(batch.taken) == 1:
-            batch.taken[0].job.fail(error)
+        if len(batch.sequences) == 1:
+            batch.sequences[0].job.fail(error)
             return
-        for each in batch.taken:
-            _compute(Batch(batch.run, [each], each.encoded.tokens))
+        for sequence in batch.sequences:
+            _compute_batch(JobBatch(batch.run, [sequence], sequence.encoded.tokens))
         return
-    for each, output in zip(batch.taken, outputs, strict=True):
-        each.job.settle(each.place, output)
+    for sequence, output in zip(batch.sequences, outputs, strict=True):
+        sequence.job.settle(sequence.index, output)
 
 
 class SharedThreads:
-    """Threads beside the event loop that keys share, so that one client's flood leaves one for the others.
+    """A thread pool that keys share, so that one client's flood leaves a thread for the others.
 
-    A key has at most `most` of them at a time; there is one more, for another key. The next turn is that of
-    the key that has the fewest threads, and of several of the one whose last turn was longest ago; of a key,
-    of what is due first. What is due before its turn comes is refused at that moment. All but the work itself
-    is done by the event loop.
-
-    Begun when it is made. `expired` makes what is raised where a deadline passes.
+    A key has at most `most` threads at a time; the pool has one more, for another key. The next turn goes to
+    the key with the fewest threads, among equals to the one whose last turn was longest ago, and within a key
+    to the call with the earliest deadline. A call whose deadline passes before its turn is refused at that
+    moment. The event loop does all bookkeeping. The threads start with the object. `expired` makes the
+    exception for a deadline that has passed.
     """
 
     def __init__(self, most: int, name: str, expired: Callable[[], Exception]) -> None:
@@ -146,21 +147,21 @@ class SharedThreads:
         self._threads = start_one_core_threads(most + 1, name)
         self._free = most + 1
         self._busy = Counter[str]()  # threads of each key
-        self._waiting = dict[str, list[tuple[float, int, _Work]]]()  # of each key a heap
-        self._last = dict[str, int]()  # each key's last turn
+        self._waiting = dict[str, list[tuple[float, int, _ThreadCall]]]()  # of each key a heap
+        self._last_turn = dict[str, int]()  # each key's last turn
         self._numbers = count()
 
     def stop(self) -> None:
-        """Waits for what was begun."""
+        """Waits for the calls that have begun and ends the threads."""
         self._threads.shutdown()
 
     async def run(
         self, key: str, deadline: float, function: Callable[..., Result], *arguments: Any
     ) -> Result:
-        """Calls it in a thread. Raises `expired` as soon as the deadline, of time.monotonic, has passed and
-        it was not begun; what was begun is waited for.
+        """Calls `function` in a thread and returns its result. Raises `expired` as soon as the deadline (by
+        time.monotonic) passes before the call has begun; a call that has begun is waited for.
         """
-        work = _Work(key, deadline, partial(function, *arguments))
+        work = _ThreadCall(key, deadline, partial(function, *arguments))
         heappush(self._waiting.setdefault(key, []), (deadline, next(self._numbers), work))
         self._give_turns()
         left = None if deadline == math.inf else max(deadline - time.monotonic(), 0.0)
@@ -168,8 +169,8 @@ class SharedThreads:
             await asyncio.wait({work.answer}, timeout=left)
             if not work.begun:
                 raise self._expired()
-            found: Result = await work.answer
-            return found
+            result: Result = await work.answer
+            return result
         finally:  # nobody waits any more: its texts are held no longer, though its place may be
             work.answer.cancel()
             work.call = lambda: None
@@ -179,13 +180,13 @@ class SharedThreads:
             work.begun = True
             self._free -= 1
             self._busy[work.key] += 1
-            self._last[work.key] = next(self._numbers)
-            self._threads.submit(work.call).add_done_callback(partial(self._tell, work))
+            self._last_turn[work.key] = next(self._numbers)
+            self._threads.submit(work.call).add_done_callback(partial(self._report_end, work))
 
-    def _next(self) -> "_Work | None":
-        """The one whose turn it is, taken out."""
+    def _next(self) -> "_ThreadCall | None":
+        """Removes and returns the call whose turn it is."""
         able = [key for key in self._waiting if self._busy[key] < self.most]
-        for key in sorted(able, key=lambda each: (self._busy[each], self._last.get(each, -1))):
+        for key in sorted(able, key=lambda name: (self._busy[name], self._last_turn.get(name, -1))):
             waiting = self._waiting[key]
             while waiting:
                 _, _, work = heappop(waiting)
@@ -194,12 +195,12 @@ class SharedThreads:
             del self._waiting[key]
         return None
 
-    def _tell(self, work: "_Work", done: "Future[Any]") -> None:
-        """From the thread."""
+    def _report_end(self, work: "_ThreadCall", done: "Future[Any]") -> None:
+        """Tells the event loop, from the thread, that a call has ended."""
         with suppress(RuntimeError):  # the loop was closed: nobody waits any more
-            work.answer.get_loop().call_soon_threadsafe(self._ended, work, done)
+            work.answer.get_loop().call_soon_threadsafe(self._finish_call, work, done)
 
-    def _ended(self, work: "_Work", done: "Future[Any]") -> None:
+    def _finish_call(self, work: "_ThreadCall", done: "Future[Any]") -> None:
         self._free += 1
         self._busy[work.key] -= 1
         if not work.answer.done():
@@ -211,8 +212,10 @@ class SharedThreads:
         self._give_turns()
 
 
-class _Work:
-    """`begun`: a thread has it. `answer` is cancelled where nobody waits for it."""
+class _ThreadCall:
+    """A call that waits for a thread or runs in one (`begun`). `answer` is cancelled if nobody waits for
+    it.
+    """
 
     def __init__(self, key: str, deadline: float, call: Callable[[], Any]) -> None:
         self.key, self.deadline, self.call = key, deadline, call

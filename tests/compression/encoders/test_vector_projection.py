@@ -15,7 +15,7 @@ from bertsmith.inference.explaining.attribution import Explainer
 from bertsmith.inference.export.source import open_source
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import save_checkpoint
-from bertsmith.serving.operations.embed import text_encoder, vector_operations
+from bertsmith.serving.operations.embed import make_text_encoder, make_vector_operations
 from bertsmith.serving.operations.operation import Options
 from bertsmith.tasks.checkpoints.sentence_folder import write_sentence_folder
 
@@ -77,9 +77,9 @@ def test_fewer_dimensions_are_the_first_of_the_projected(projected: Path) -> Non
 
 def test_a_service_gives_the_same_vectors(projected: Path) -> None:
     embedder = Embedder(projected)
-    embed = vector_operations(text_encoder("m", embedder))["embed"]
+    embed = make_vector_operations(make_text_encoder("m", embedder))["embed"]
     prepared = embed.prepare([TEXTS[0]], Options())
-    outputs = prepared.run.outputs(prepared.encoded)
+    outputs = prepared.run.compute_outputs(prepared.encoded)
     np.testing.assert_array_equal(prepared.finish(outputs), embedder.documents([TEXTS[0]]))
 
 

@@ -12,7 +12,7 @@ import pytest
 from running_service import Running
 
 from bertsmith import Embedder
-from bertsmith.serving.refusals import ServiceOverload, Unavailable
+from bertsmith.serving.refusals import ServiceOverload, ServiceUnavailable
 
 TEXTS = ["bano delo", "firu", "guma kano lelo miru bano"]
 LONG = "bano " * 60
@@ -118,7 +118,9 @@ def test_a_long_text_is_read_as_the_client_says(server: Running, client: openai.
         np.testing.assert_array_equal(np.array(found.embedding, np.float32), expected)
 
 
-@pytest.mark.parametrize("refusal", [ServiceOverload("Full.", retry_after=0.02), Unavailable("Stops.", 0.02)])
+@pytest.mark.parametrize(
+    "refusal", [ServiceOverload("Full.", retry_after=0.02), ServiceUnavailable("Stops.", 0.02)]
+)
 def test_the_client_comes_back_after_a_refusal(
     server: Running, client: openai.OpenAI, monkeypatch: pytest.MonkeyPatch, refusal: Any
 ) -> None:

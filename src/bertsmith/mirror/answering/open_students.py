@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from bertsmith.mirror.answering.stage_store import VersionFacts
 from bertsmith.mirror.answering.stages import Stage
 from bertsmith.mirror.call import CompletionRequest, Json
-from bertsmith.serving.http_server import give_way
+from bertsmith.serving.http_server import lower_thread_priority
 
 if TYPE_CHECKING:
     from bertsmith.mirror.student import StudentAnswer
@@ -97,7 +97,7 @@ class StudentThread:
         self._thread.shutdown()
 
     def _work(self) -> None:
-        give_way()
+        lower_thread_priority()
         while batch := self._next_batch():
             texts = [text for text, _ in batch]
             try:

@@ -35,7 +35,7 @@ from bertsmith.mirror.upstreams import (
     sent_on,
 )
 from bertsmith.serving import LOG
-from bertsmith.serving.http_server import listening
+from bertsmith.serving.http_server import bind_socket
 
 _CONNECT_SECONDS = 10.0
 _HEADER = b"x-bertsmith-guard"
@@ -263,7 +263,7 @@ def serve_guard(settings: GuardServerSettings) -> None:
     doesn't have, ModelError for the model, InputError for an address or a log that can't be used.
     """
     require_upstream(settings, "bertsmith mirror guard --policy policy.toml")
-    with listening(settings.host, settings.port) as listener:
+    with bind_socket(settings.host, settings.port) as listener:
         app = GuardApp(settings, GuardJudge(settings.model, settings.judge_seconds))
         shown_settings = settings.model_dump(mode="json")
         run(

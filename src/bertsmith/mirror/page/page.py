@@ -31,14 +31,14 @@ from bertsmith.mirror.database import mask_password
 from bertsmith.mirror.page.state import StateReader
 from bertsmith.mirror.settings import MirrorSettings
 from bertsmith.serving import LOG
-from bertsmith.serving.admission import Client, Keys, is_loopback
+from bertsmith.serving.admission import ApiKeys, Client, is_loopback
 from bertsmith.serving.page import FOLDERS, HEADERS, MEDIA_TYPES
 from bertsmith.serving.refusals import (
     InvalidRequest,
     PermissionDeniedError,
     Refusal,
-    TooLarge,
-    Unavailable,
+    RequestTooLarge,
+    ServiceUnavailable,
     UnknownModel,
 )
 
@@ -72,7 +72,7 @@ class MirrorPage:
     ) -> None:
         """Raises InputError for a file of keys that can't be read."""
         self.settings, self.reader, self.running = settings, reader, running
-        self.keys = Keys(settings.page_keys_file)
+        self.keys = ApiKeys(settings.page_keys_file)
         self.files = {path.name: path for folder in _FOLDERS for path in sorted(folder.iterdir())}
         self._state: dict[str, Any] = {}
         self._until = 0.0
@@ -123,7 +123,7 @@ class MirrorPage:
                 except (DBAPIError, NoConnection) as error:
                     LOG.error("the page: the store can't be read: %s", type(error).__name__)
                     message = "The store can't be read just now. The mirror goes on relaying."
-                    raise Unavailable(message) from None
+                    raise ServiceUnavailable(message) from None
                 now = time.monotonic()
                 self._until = now + _CACHE_FACTOR * (now - began)
             state = self._state
@@ -144,7 +144,7 @@ class MirrorPage:
         except BertsmithError as error:
             raise InvalidRequest(str(error)) from None
         except (DBAPIError, NoConnection):
-            raise Unavailable("The store can't be written just now. Nothing was changed.") from None
+            raise ServiceUnavailable("The store can't be written just now. Nothing was changed.") from None
         finally:
             self._until = 0.0
         LOG.warning("version %s: %s on the page; now %s", version, move, after.mode)
@@ -163,12 +163,12 @@ class MirrorPage:
 
 
 async def _read_move(request: Request) -> tuple[str, int, str]:
-    """Reads the version, its revision and the move from the body. Raises InvalidRequest or TooLarge."""
+    """Reads the version, its revision and the move of the body. Raises InvalidRequest, RequestTooLarge."""
     body = b""
     async for piece in request.stream():
         body += piece
         if len(body) > _MAX_BODY_BYTES:
-            raise TooLarge(f"Expected at most {_MAX_BODY_BYTES} bytes.")
+            raise RequestTooLarge(f"Expected at most {_MAX_BODY_BYTES} bytes.")
     try:
         values = orjson.loads(body)
         version, revision, move = values["version"], values["revision"], values["move"]
@@ -185,17 +185,17 @@ def _json(body: Any, status: int = 200) -> Response:
     return Response(orjson.dumps(body, option=orjson.OPT_NON_STR_KEYS), status, headers)
 
 
-def admitted(request: Request, keys: Keys) -> Client:
-    """The client of a request, by its key or as this machine's user. Raises Unauthorized or Forbidden."""
+def admitted(request: Request, keys: ApiKeys) -> Client:
+    """The client of a request, by its key or as this machine's user. Raises Refusal."""
     if keys.path is not None:
-        return keys.client(request.headers.get("authorization", ""))
+        return keys.find_client(request.headers.get("authorization", ""))
     if not _is_local(request):
         raise PermissionDeniedError(_LOCAL_ONLY)
     return Client("", admin=True)
 
 
 def require_own_page(request: Request, client: Client) -> None:
-    """Requires a client who may change modes and a request from the mirror's own page. Raises Forbidden."""
+    """Requires a client who may change modes, on the mirror's own page. Raises PermissionDeniedError."""
     if not client.admin:
         raise PermissionDeniedError(
             f"The key {client.name} may look, and not change modes. It takes one with 'admin'."

@@ -1,4 +1,4 @@
-"""Vectors of texts, of their tokens, and how alike texts are by them.
+"""The operations on vectors: of texts, of their tokens, and the similarity of texts.
 
 E inputs, W windows of them, T tokens of an input, H hidden size, D width of a vector.
 """
@@ -20,8 +20,8 @@ from bertsmith.inference.embedding.vectors import Vectors, cut, normalised
 from bertsmith.inference.engine import Engine, autocasting
 from bertsmith.model.bert import Bert
 from bertsmith.model.static_table import StaticTable
-from bertsmith.serving.operations.operation import Operation, Options, Pass, PreparedRequest
-from bertsmith.serving.refusals import TooLarge, TooLong
+from bertsmith.serving.operations.operation import ForwardPass, Operation, Options, PreparedRequest
+from bertsmith.serving.refusals import RequestTooLarge, TextTooLong
 from bertsmith.tasks.checkpoints.sentence_folder import SentenceSettings, read_sentence_settings
 from bertsmith.tasks.examples.encoding import EncodedExample, Layout, windows
 from bertsmith.tasks.heads.pooling import Pooling, join_pooled, pool_examples
@@ -33,8 +33,8 @@ _MOST_NUMBERS = 1 << 23  # of an answer, which has 12 characters for each in JSO
 
 @dataclass(frozen=True)
 class Prompts:
-    """What may stand before a text, by the rules of sentence-transformers' encode, encode_query and
-    encode_document: `default` where nothing is said, one of `of_kind` query and document, or one by its name.
+    """The prompts before a text, as in sentence-transformers' encode, encode_query and encode_document: the
+    `default` one, those `of_kind` query and document, and those `by_name`.
     """
 
     default: str
@@ -42,28 +42,30 @@ class Prompts:
     by_name: Mapping[str, str]
 
     @classmethod
-    def of(cls, settings: SentenceSettings) -> "Prompts":
-        """Those of a model's folder."""
+    def from_settings(cls, settings: SentenceSettings) -> "Prompts":
+        """The prompts that a model's folder defines."""
         of_kind = {"query": settings.query_prefix, "document": settings.document_prefix}
         return cls(settings.default_prompt, of_kind, settings.prompts)
 
-    def chosen(self, kind: Any, prompt_name: Any) -> str:
-        """Raises InputError for a kind or a name that there isn't."""
+    def choose(self, kind: Any, prompt_name: Any) -> str:
+        """The prompt for a request's `kind` or `prompt_name`. Raises InputError for an unknown one, or
+        both.
+        """
         if kind is not None and prompt_name is not None:
             raise InputError("kind and prompt_name both choose a prompt: say one of them.")
         if kind is None and prompt_name is None:
             return self.default
-        what, known, wanted = (
+        option, known, value = (
             ("kind", self.of_kind, kind) if kind is not None else ("prompt_name", self.by_name, prompt_name)
         )
-        if not isinstance(wanted, str) or wanted not in known:
-            raise InputError(f"{what} must be {' or '.join(known)}, found {str(wanted)[:80]!r}.")
-        return known[wanted]
+        if not isinstance(value, str) or value not in known:
+            raise InputError(f"{option} must be {' or '.join(known)}, found {str(value)[:80]!r}.")
+        return known[value]
 
 
 @dataclass(frozen=True)
 class TextEncoder:
-    """An encoder, and how its hidden states become a vector."""
+    """An encoder, and how its hidden states become a vector (pooling, projection, truncation)."""
 
     name: str
     encoder: Bert | StaticTable
@@ -78,23 +80,26 @@ class TextEncoder:
 
     @property
     def width(self) -> int:
-        """D."""
+        """D, the width of a vector before `dimensions` truncates it."""
         return self.dimensions or self.encoder.config.hidden_size
 
-    def sequences(
+    def make_sequences(
         self, inputs: Sequence[Any], options: Options, names: Sequence[str] = ()
     ) -> tuple[list[EncodedExample], list[int], list[bool]]:
         """(W,) sequences, the number of the input of each, and whether each input (E,) was cut. Inputs are
         texts, or token ids; `names` are what messages call the first ones that aren't the request's inputs.
         """
-        made, owners, longer, room = list[EncodedExample](), list[int](), list[bool](), self.windows.room
-        prefix = self.prompts.chosen(options.more.get("kind"), options.more.get("prompt_name"))
-        called = [*names, *(f"Input {number}" for number in range(1, len(inputs) - len(names) + 1))]
-        for number, ids in enumerate(self._ids(inputs, prefix, options, called)):
+        sequences, owners, longer, room = list[EncodedExample](), list[int](), list[bool](), self.windows.room
+        prefix = self.prompts.choose(options.more.get("kind"), options.more.get("prompt_name"))
+        titles = [
+            *names,
+            *(f"Input {number}" for number in range(1, len(inputs) - len(names) + 1)),
+        ]
+        for number, ids in enumerate(self._read_ids(inputs, prefix, options, titles)):
             longer.append(len(ids) > room)
             if longer[-1] and options.long_text == "error":
-                raise TooLong(
-                    f"{called[number]} is longer than the {self.windows.max_length} tokens that the model "
+                raise TextTooLong(
+                    f"{titles[number]} is longer than the {self.windows.max_length} tokens that the model "
                     "reads at a time. Shorten it, or say long_text = 'truncate' or 'windows'."
                 )
             # A static table, which has no positions, reads a text whole, or its beginning.
@@ -105,54 +110,54 @@ class TextEncoder:
             else:
                 ranges = windows(ids, room, None, self.windows.tokenizer.truncation)
             for start, end in ranges:
-                made.append(self.windows.sequence(ids[start:end]))
+                sequences.append(self.windows.sequence(ids[start:end]))
                 owners.append(number)
         cut = options.long_text != "windows"
-        return made, owners, [cut and each for each in longer]
+        return sequences, owners, [cut and is_longer for is_longer in longer]
 
-    def _ids(
-        self, inputs: Sequence[Any], prefix: str, options: Options, called: Sequence[str]
+    def _read_ids(
+        self, inputs: Sequence[Any], prefix: str, options: Options, names: Sequence[str]
     ) -> list[Sequence[int]]:
-        """Of a text, at least one more than is read, and one more than is taken."""
-        texts = [prefix + each for each in inputs if isinstance(each, str)]
-        enough: int | None = self.windows.room + 1
+        """The token ids of each input; of a long text enough to see that it exceeds the limits."""
+        texts = [prefix + text for text in inputs if isinstance(text, str)]
+        limit: int | None = self.windows.room + 1
         if options.long_text == "windows":
-            enough = None if options.most_tokens is None else options.most_tokens + 1
+            limit = None if options.most_tokens is None else options.most_tokens + 1
         tokenizer = self.windows.tokenizer
-        read, found = iter(tokenizer.encode_batch(texts, enough)), list[Sequence[int]]()
+        encodings, ids = iter(tokenizer.encode_batch(texts, limit)), list[Sequence[int]]()
         known = range(tokenizer.vocab_size)
-        for name, given in zip(called, inputs, strict=True):
-            if isinstance(given, str):
-                found.append(next(read))
+        for name, input_ in zip(names, inputs, strict=True):
+            if isinstance(input_, str):
+                ids.append(next(encodings))
                 continue
-            if not isinstance(given, list) or not all(type(each) is int and each in known for each in given):
+            if not isinstance(input_, list) or not all(type(id_) is int and id_ in known for id_ in input_):
                 raise InputError(f"{name}: expected a text, or its token ids from 0 to {known[-1]}.")
             # A client may have left the special tokens around them.
-            first, last = int(given[:1] == [tokenizer.cls_id]), int(given[-1:] == [tokenizer.sep_id])
-            found.append(given[first : len(given) - last])
-        return found
+            first, last = int(input_[:1] == [tokenizer.cls_id]), int(input_[-1:] == [tokenizer.sep_id])
+            ids.append(input_[first : len(input_) - last])
+        return ids
 
 
-def text_encoder(name: str, embedder: Embedder) -> TextEncoder:
-    """The same encoder, for the service's queue."""
-    prompts = Prompts.of(read_sentence_settings(embedder.folder))
+def make_text_encoder(name: str, embedder: Embedder) -> TextEncoder:
+    """The embedder's encoder, as the operations use it."""
+    prompts = Prompts.from_settings(read_sentence_settings(embedder.folder))
     how = embedder.pooling, prompts, embedder.device, embedder.compute_dtype
     last = embedder.projection, embedder.full_width, embedder.dimensions
     return TextEncoder(name, embedder.encoder, embedder.windows, *how, *last)
 
 
-def encoder_beside_a_head(name: str, folder: Path, engine: Engine[Any], encoder: Bert) -> TextEncoder:
-    """Vectors by the encoder of a model that has a head too."""
-    found = read_sentence_settings(folder)
-    longest = min(found.max_length or encoder.config.max_length, encoder.config.max_length)
-    read = TextWindows(engine.tokenizer, longest, None, found.pooling == "cls")
-    how = found.pooling, Prompts.of(found), engine.device, engine.compute_dtype
-    return TextEncoder(name, encoder, read, *how)
+def make_backbone_encoder(name: str, folder: Path, engine: Engine[Any], encoder: Bert) -> TextEncoder:
+    """The encoder of a model that has a head as well, to make vectors with."""
+    settings = read_sentence_settings(folder)
+    longest = min(settings.max_length or encoder.config.max_length, encoder.config.max_length)
+    windows = TextWindows(engine.tokenizer, longest, None, settings.pooling == "cls")
+    how = settings.pooling, Prompts.from_settings(settings), engine.device, engine.compute_dtype
+    return TextEncoder(name, encoder, windows, *how)
 
 
 class EmbedOperation:
-    """A vector (D,) for each input. `kind` query or document, or `prompt_name`, chooses the prompt before it;
-    `dimensions` keeps the first D, `normalise` False leaves the length as it is.
+    """A vector (D,) for each input. `kind` (query or document) or `prompt_name` chooses the prompt;
+    `dimensions` truncates to the first D values; `normalise` False leaves the length as it is.
     """
 
     options: frozenset[str] = frozenset({"kind", "prompt_name", "dimensions", "normalise"})
@@ -165,10 +170,12 @@ class EmbedOperation:
                 states = encoder.encoder(batch, layout.rows)
             return pool_examples(states.float(), layout, encoder.pooling)
 
-        self.run = Pass(compute, encoder.device, encoder.name)
+        self.run = ForwardPass(compute, encoder.device, encoder.name)
 
     def prepare(self, inputs: Sequence[Any], options: Options, names: Sequence[str] = ()) -> PreparedRequest:
-        """`names` as `TextEncoder.sequences` has them."""
+        """Tokenises the inputs; `names` as in `TextEncoder.make_sequences`. Raises InputError,
+        TextTooLong.
+        """
         width = self.encoder.width
         dimensions = options.more.get("dimensions")
         if dimensions is not None and (type(dimensions) is not int or not 1 <= dimensions <= width):
@@ -176,27 +183,29 @@ class EmbedOperation:
         normalise = options.more.get("normalise")
         if normalise is not None and type(normalise) is not bool:
             raise InputError(f"normalise must be true or false, found {normalise!r}.")
-        kept = dimensions or self.encoder.truncate_dim
-        _require_few(len(inputs), kept or width, "inputs")
-        made, owners, cut_off = self.encoder.sequences(inputs, options, names)
-        tokens = np.bincount(owners, [each.tokens for each in made], len(inputs)).astype(int).tolist()
+        kept_width = dimensions or self.encoder.truncate_dim
+        _check_vector_count(len(inputs), kept_width or width, "inputs")
+        sequences, owners, cut_off = self.encoder.make_sequences(inputs, options, names)
+        tokens = (
+            np.bincount(owners, [sequence.tokens for sequence in sequences], len(inputs)).astype(int).tolist()
+        )
 
         def finish(outputs: Sequence[Outputs]) -> Vectors:
             vectors, numbers = np.stack(outputs), np.array(owners)
             if len(numbers) != numbers[-1] + 1:  # (W, H) -> (E, H)
-                lengths = np.array([each.tokens for each in made])
+                lengths = np.array([sequence.tokens for sequence in sequences])
                 size = lengths if self.encoder.pooling == "mean" else np.ones_like(lengths)
                 vectors = join_pooled(vectors, numbers, size, self.encoder.pooling)
             vectors = projected(vectors, self.encoder.projection)
-            if kept:
-                vectors = cut(vectors, kept, normalise=False)
+            if kept_width:
+                vectors = cut(vectors, kept_width, normalise=False)
             return vectors if normalise is False else normalised(vectors)
 
-        return PreparedRequest(self.run, made, finish, tokens, cut_off)
+        return PreparedRequest(self.run, sequences, finish, tokens, cut_off)
 
 
 class SimilarityOperation:
-    """The cosine of `source` and each input."""
+    """The cosine similarity of the option `source` and each input."""
 
     options: frozenset[str] = frozenset({"source", "kind", "prompt_name"})
 
@@ -219,12 +228,12 @@ class SimilarityOperation:
             prepared,
             finish=finish,
             input_tokens=prepared.input_tokens[1:],
-            truncated=[source_was_cut or each for each in cut_off],
+            truncated=[source_was_cut or was_cut for was_cut in cut_off],
         )
 
 
 class EmbedTokensOperation:
-    """The hidden states (T, H) of each input's tokens, special ones included; long inputs are cut."""
+    """The hidden states (T, H) of each input's tokens, special ones included; long inputs are truncated."""
 
     options: frozenset[str] = frozenset({"kind", "prompt_name"})
 
@@ -236,31 +245,31 @@ class EmbedTokensOperation:
                 states: Tensor = encoder.encoder(batch, layout.rows)
             return states.float()
 
-        self.run = Pass(compute, encoder.device, encoder.name, per_row=True)
+        self.run = ForwardPass(compute, encoder.device, encoder.name, per_row=True)
 
     def prepare(self, inputs: Sequence[Any], options: Options) -> PreparedRequest:
         if options.long_text == "windows":
             raise InputError("Vectors of tokens are of one window: say long_text = 'truncate' or 'error'.")
-        made, _, cut_off = self.encoder.sequences(inputs, options)
-        tokens = [each.tokens for each in made]
-        _require_few(sum(tokens), self.encoder.encoder.config.hidden_size, "tokens")
-        return PreparedRequest(self.run, made, list, tokens, cut_off)
+        sequences, _, cut_off = self.encoder.make_sequences(inputs, options)
+        tokens = [sequence.tokens for sequence in sequences]
+        _check_vector_count(sum(tokens), self.encoder.encoder.config.hidden_size, "tokens")
+        return PreparedRequest(self.run, sequences, list, tokens, cut_off)
 
 
-def vector_operations(found: TextEncoder) -> dict[str, Operation]:
-    """What any encoder can be asked for."""
-    embed = EmbedOperation(found)
+def make_vector_operations(encoder: TextEncoder) -> dict[str, Operation]:
+    """The operations that any encoder has, by name."""
+    embed = EmbedOperation(encoder)
     return {
         "embed": embed,
         "similarity": SimilarityOperation(embed),
-        "embed_tokens": EmbedTokensOperation(found),
+        "embed_tokens": EmbedTokensOperation(encoder),
     }
 
 
-def _require_few(vectors: int, width: int, of: str) -> None:
-    """Raises TooLarge for more numbers than are sent at a time."""
+def _check_vector_count(vectors: int, width: int, of: str) -> None:
+    """Raises RequestTooLarge if the vectors have more numbers than one answer may have."""
     if vectors * width > _MOST_NUMBERS:
-        raise TooLarge(
+        raise RequestTooLarge(
             f"The vectors of {vectors:,} {of} are {vectors * width:,} numbers; at most {_MOST_NUMBERS:,} are "
             "sent at a time. Send fewer inputs at a time."
         )

@@ -20,10 +20,10 @@ LongText = Literal["error", "truncate", "windows"]
 
 
 @dataclass(frozen=True, eq=False)
-class Pass:
-    """What computes a batch of one model. Only sequences of the same pass are computed together.
+class ForwardPass:
+    """Computes a batch with one model. Only sequences of the same pass are computed together.
 
-    `per_row`: the outputs are of the rows read, else of the examples.
+    `per_row`: the outputs belong to the rows that the head reads, such as words, else to the examples.
     """
 
     compute: Callable[[PackedBatch, Layout], Tensor]
@@ -31,8 +31,8 @@ class Pass:
     model: str
     per_row: bool = False
 
-    def outputs(self, encoded: Sequence[EncodedExample]) -> list[Outputs]:
-        """Of each example. Raises NotFinite."""
+    def compute_outputs(self, encoded: Sequence[EncodedExample]) -> list[Outputs]:
+        """The outputs of each example. Raises NotFinite for a NaN or an infinity."""
         computed = forward_pass(self.compute, encoded, self.device)
         if not self.per_row:
             return list(computed.outputs)
@@ -42,15 +42,15 @@ class Pass:
 
 @dataclass(frozen=True)
 class PreparedRequest:
-    """A request ready to be computed.
+    """A tokenised request, ready to be computed.
 
-    `keep` makes of a sequence's outputs what has to wait for the others; a worker calls it. `finish` makes of
-    the E that were kept what is answered: one result an input, or what the operation says; `is_slow` where
-    that takes as long as computing, so that no worker should do it. `input_tokens` and `truncated` are of the
-    inputs, in their order.
+    `keep` reduces a sequence's outputs to what has to be held until all are there; a worker calls it.
+    `finish` turns the E kept values into the results, one an input unless the operation says otherwise;
+    `is_slow` if that takes as long as computing, so that no worker should do it. `input_tokens` and
+    `truncated` have one element an input.
     """
 
-    run: Pass
+    run: ForwardPass
     encoded: Sequence[EncodedExample]
     finish: Callable[[list[Any]], Any]
     input_tokens: Sequence[int]
@@ -60,21 +60,21 @@ class PreparedRequest:
 
     @property
     def tokens(self) -> int:
-        """That have to be computed."""
-        return sum(each.tokens for each in self.encoded)
+        """The number of tokens to compute, over all sequences."""
+        return sum(encoded.tokens for encoded in self.encoded)
 
-    def answer(self) -> Any:
-        """Computes and finishes it in this thread, past any queue. Raises NotFinite."""
-        return self.finish([self.keep(each) for each in self.run.outputs(self.encoded)])
+    def compute_answer(self) -> Any:
+        """Computes and finishes the request in this thread, without a queue. Raises NotFinite."""
+        return self.finish([self.keep(output) for output in self.run.compute_outputs(self.encoded)])
 
 
 @dataclass(frozen=True)
 class Options:
-    """What a request says beside its inputs. `long_text` None: as the model was trained to read.
+    """The options of a request. `long_text` None: as the model was trained to read.
 
-    `more` is what one operation alone knows: `top`, `kind`, `dimensions`, `normalise`, `query`, …
+    `more` has the options of one operation: `top`, `kind`, `dimensions`, `normalise`, `query`, …
 
-    `most_tokens` of a text are taken, says the service: a longer one need not be tokenised to its end.
+    `most_tokens` is the service's limit for a text: a longer one need not be tokenised to its end.
     """
 
     long_text: LongText | None = None
@@ -83,10 +83,12 @@ class Options:
 
 
 class Operation(Protocol):
-    """One thing that a model can be asked for. `options` names what it reads of `Options.more`."""
+    """Something that a model can compute for a request. `options` are the names that it reads of
+    `Options.more`.
+    """
 
     options: frozenset[str]
 
     def prepare(self, inputs: Sequence[Any], options: Options) -> PreparedRequest:
-        """Reads and tokenises. Raises InputError for inputs of another kind, TooLong."""
+        """Checks and tokenises the inputs. Raises InputError for inputs of another kind, TextTooLong."""
         ...

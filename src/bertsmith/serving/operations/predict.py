@@ -1,4 +1,4 @@
-"""Predictions of a fine-tuned model, whatever its task decodes, and how relevant documents are by them."""
+"""The operations of a fine-tuned model: its task's predictions, and re-ranking by them."""
 
 from collections.abc import Mapping, Sequence
 from copy import copy
@@ -11,8 +11,8 @@ from bertsmith.data.batch import PackedBatch
 from bertsmith.errors import InputError
 from bertsmith.inference.engine import Engine
 from bertsmith.inference.ranking.reranker import relevant_label, score_of
-from bertsmith.serving.operations.operation import LongText, Options, Pass, PreparedRequest
-from bertsmith.serving.refusals import TooLong
+from bertsmith.serving.operations.operation import ForwardPass, LongText, Options, PreparedRequest
+from bertsmith.serving.refusals import TextTooLong
 from bertsmith.tasks.examples.encoding import EncodedExample, Layout, special_tokens
 from bertsmith.tasks.finetuning import pieces_of
 from bertsmith.tasks.task import Prediction, Task
@@ -21,9 +21,9 @@ from bertsmith.text.tokens.long_texts import TextEncoding
 
 
 class PredictOperation:
-    """`question` and `context`, or `text` and `text_pair`, may be named in place of a pair; the columns of a
-    model that reads some beside the text are always named: {"text": …, "age": …}. `logits` True adds what the
-    head gave, before temperature and softmax, where it answers for whole texts.
+    """A prediction for each input. A pair may also be an object with `question` and `context`, or `text` and
+    `text_pair`; a model that reads further columns always takes an object: {"text": …, "age": …}. `logits`
+    True adds the head's outputs before temperature and softmax, for tasks on whole texts.
     """
 
     def __init__(self, name: str, engine: Engine[TaskModel], task: Task[Any]) -> None:
@@ -34,14 +34,14 @@ class PredictOperation:
         def compute(batch: PackedBatch, layout: Layout) -> Tensor:
             return at_least_float32(model(batch, layout))
 
-        self.run = Pass(compute, engine.device, name, model.head.per_row)
-        cut = task if task.is_pretokenized else _with_stride(task, None)  # a text's first window alone
+        self.run = ForwardPass(compute, engine.device, name, model.head.per_row)
+        cut = task if task.is_pretokenized else _copy_with_stride(task, None)  # a text's first window alone
         overlap = max((task.settings.max_length - 3) // 4, 0)
         self.tasks: dict[LongText | None, Task[Any]] = {
             None: task,
             "error": task,
             "truncate": cut,
-            "windows": task if task.settings.stride is not None else _with_stride(task, overlap),
+            "windows": task if task.settings.stride is not None else _copy_with_stride(task, overlap),
         }
 
     def prepare(self, inputs: Sequence[Any], options: Options) -> PreparedRequest:
@@ -51,13 +51,17 @@ class PredictOperation:
                 "A tagging model reads long sentences as windows: cut, some words would have no tag. "
                 "Leave long_text away, or say 'windows' or 'error'."
             )
-        examples = [task.example(_named(each), f"input {n}") for n, each in enumerate(inputs, 1)]
+        examples = [
+            task.example(_read_named_input(input_), f"input {n}") for n, input_ in enumerate(inputs, 1)
+        ]
         texts = [task.texts(example) for example in examples]
         pieces = pieces_of(task, texts, self.engine.tokenizer, options.most_tokens)
-        encoded = [task.encode(*each, self.engine.tokenizer) for each in zip(examples, pieces, strict=True)]
-        longer = [self._is_longer(*each) for each in zip(pieces, encoded, strict=True)]
+        encoded = [
+            task.encode(*example, self.engine.tokenizer) for example in zip(examples, pieces, strict=True)
+        ]
+        longer = [self._is_longer(*pair) for pair in zip(pieces, encoded, strict=True)]
         if options.long_text == "error" and any(longer):
-            raise TooLong(
+            raise TextTooLong(
                 f"Input {longer.index(True) + 1} is longer than the {task.settings.max_length} tokens that "
                 "the model reads at a time. Shorten it, or say long_text = 'truncate' or 'windows'."
             )
@@ -68,44 +72,47 @@ class PredictOperation:
             raise InputError(f"logits must be true or false, found {logits!r}.")
 
         def finish(outputs: Sequence[Any]) -> list[Prediction]:
-            found = task.decode(outputs, examples, encoded)
+            predictions = task.decode(outputs, examples, encoded)
             if not logits:
-                return found
-            return [{**each, "logits": row.tolist()} for each, row in zip(found, outputs, strict=True)]
+                return predictions
+            return [
+                {**prediction, "logits": row.tolist()}
+                for prediction, row in zip(predictions, outputs, strict=True)
+            ]
 
-        tokens = [each.tokens for each in encoded]
-        return PreparedRequest(self.run, encoded, finish, tokens, [cut and each for each in longer])
+        tokens = [sequence.tokens for sequence in encoded]
+        return PreparedRequest(self.run, encoded, finish, tokens, [cut and is_longer for is_longer in longer])
 
     def _is_longer(self, pieces: Sequence[TextEncoding], encoded: EncodedExample) -> bool:
-        """Whether the texts have more pieces than one window shows."""
+        """Whether the texts have more tokens than one window holds."""
         longest = self.task.settings.max_length
-        lengths = [len(each.ids) for each in pieces]
+        lengths = [len(text.ids) for text in pieces]
         if any(window.text for window in encoded.windows):  # texts encoded apart
             return max(lengths) > longest - special_tokens(self.engine.tokenizer, 1)
         texts = 1 if self.task.is_pretokenized else len(lengths)
         return sum(lengths) > longest - special_tokens(self.engine.tokenizer, texts)
 
 
-def _named(given: Any) -> Any:
-    if not isinstance(given, Mapping):
-        return given
+def _read_named_input(input_: Any) -> Any:
+    if not isinstance(input_, Mapping):
+        return input_
     for names in (("question", "context"), ("text", "text_pair"), ("text",)):
-        if set(given) == set(names):
-            found = tuple(given[name] for name in names)
-            return found if len(found) > 1 else found[0]
-    return dict(given)  # which the task refuses, showing it
+        if set(input_) == set(names):
+            texts = tuple(input_[name] for name in names)
+            return texts if len(texts) > 1 else texts[0]
+    return dict(input_)  # which the task refuses, showing it
 
 
-def _with_stride(task: Task[Any], stride: int | None) -> Task[Any]:
-    """The same task, which reads long texts so."""
+def _copy_with_stride(task: Task[Any], stride: int | None) -> Task[Any]:
+    """A copy of the task that reads long texts with this stride; None: only their first window."""
     changed = copy(task)
     changed.settings = task.settings.model_copy(update={"stride": stride})
     return changed
 
 
 class RerankOperation:
-    """`query` against each input, by a model that reads both together. Results are scores, the higher the
-    more relevant.
+    """The relevance of each input to the option `query`, by a model that reads both together (cross-encoder).
+    Results are scores, the higher the more relevant.
     """
 
     options: frozenset[str] = frozenset({"query"})
@@ -124,20 +131,20 @@ class RerankOperation:
         if settings.stride is not None or options.long_text == "error":  # where nothing may be cut
             (ids,) = self.predict.engine.tokenizer.encode_batch([query], settings.max_length)
             if len(ids) >= settings.max_length:
-                raise TooLong(
+                raise TextTooLong(
                     f"The query has {settings.max_length:,} tokens or more: the model reads no more at a "
                     "time, the document among them. Shorten it, or say long_text = 'truncate'."
                 )
         prepared = self.predict.prepare([(query, document) for document in inputs], replace(options, more={}))
 
         def finish(outputs: Sequence[Any]) -> list[float]:
-            return [score_of(each, self.predict.name) for each in prepared.finish(list(outputs))]
+            return [score_of(prediction, self.predict.name) for prediction in prepared.finish(list(outputs))]
 
         return replace(prepared, finish=finish)
 
 
 def ranks_pairs(task: Task[Any]) -> bool:
-    """Whether a task's model can re-rank: it reads pairs, and says of one how much it is."""
+    """Whether a task's model can re-rank: it reads pairs and gives each a score."""
     if task.relevance == "label":
         try:
             relevant_label(tuple(task.labels), task.name)

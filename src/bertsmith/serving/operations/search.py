@@ -1,4 +1,4 @@
-"""The passages of an index that answer a query."""
+"""The operation of an index: the passages that match a query."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -12,7 +12,7 @@ from bertsmith.inference.index.search import IndexQuery, Mode, check_query
 from bertsmith.serving import LOG
 from bertsmith.serving.operations.embed import EmbedOperation
 from bertsmith.serving.operations.operation import Options, PreparedRequest
-from bertsmith.serving.refusals import IndexUnreadable, TooLarge
+from bertsmith.serving.refusals import IndexUnreadable, RequestTooLarge
 from bertsmith.tasks.task import Outputs
 
 _MOST = 1000  # hits of a query
@@ -20,7 +20,7 @@ _MOST_TOGETHER = 10_000  # hits of an answer, each with its passage
 
 
 class SearchOperation:
-    """`k` hits for each input, 10 unless said; `mode` hybrid, vector or text; `where` filters by SQL."""
+    """`k` hits for each input, by default 10. `mode`: hybrid, vector or text. `where`: an SQL filter."""
 
     options: frozenset[str] = frozenset({"k", "mode", "where"})
 
@@ -29,7 +29,9 @@ class SearchOperation:
 
     @classmethod
     def open(cls, folder: Path, embedder: Embedder, embed: EmbedOperation) -> "SearchOperation":
-        """Raises InputError as the index does, and where another model built it."""
+        """Opens the index of a folder. Raises InputError as `Index.open` does, and if another model built
+        it.
+        """
         index = Index.open(folder, embedder)
         index.require_same_model()
         index.warn_if_unfinished()
@@ -37,7 +39,7 @@ class SearchOperation:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """What a filter may ask for."""
+        """The names of the columns that a filter may use."""
         return tuple(self.index.info.metadata)
 
     def prepare(self, inputs: Sequence[Any], options: Options) -> PreparedRequest:
@@ -50,7 +52,7 @@ class SearchOperation:
         if where is not None and not isinstance(where, str):
             raise InputError(f"where must be a text, found {where!r}.")
         if len(inputs) * k > _MOST_TOGETHER:
-            raise TooLarge(
+            raise RequestTooLarge(
                 f"{len(inputs):,} queries with k = {k:,} would bring {len(inputs) * k:,} hits; at most "
                 f"{_MOST_TOGETHER:,} are sent at a time. Send fewer queries at a time, or a smaller k."
             )
@@ -62,7 +64,7 @@ class SearchOperation:
 
         def finish(outputs: Sequence[Outputs]) -> list[list[dict[str, Any]]]:
             vectors = prepared.finish(list(outputs))
-            questions = [IndexQuery(*each, k, mode, where) for each in zip(inputs, vectors, strict=True)]
+            questions = [IndexQuery(*query, k, mode, where) for query in zip(inputs, vectors, strict=True)]
             try:
                 self.index.refresh()
                 self.index.require_same_model()

@@ -1,5 +1,5 @@
-"""The page at /: its files, what it has to know of the models, and what an answer rests on. An explanation is
-computed beside the queue, one at a time, on one core at most.
+"""The page at /: its files, descriptions of the models, and explanations of answers. Explanations don't go
+through the queue: they are computed one at a time, on one core.
 
 N tokens of an input, L layers, A heads.
 """
@@ -24,9 +24,9 @@ from bertsmith.inference.explaining.attribution import Explainer
 from bertsmith.inference.explaining.explained_model import LONGEST
 from bertsmith.inference.ranking.reranker import relevant_label
 from bertsmith.model.cpu.process import start_one_core_threads
-from bertsmith.serving.models import reads_pairs, rows_of
+from bertsmith.serving.models import make_probe_rows, reads_pairs
 from bertsmith.serving.page import FOLDERS, HEADERS, MEDIA_TYPES, PAGE_FILES
-from bertsmith.serving.protocols.routing import JsonResponse, StrictBody, router_of
+from bertsmith.serving.protocols.routing import JsonResponse, StrictBody, make_router
 from bertsmith.serving.refusals import (
     DeadlineError,
     InvalidRequest,
@@ -39,16 +39,23 @@ from bertsmith.serving.service import Service
 from bertsmith.text.tokens.pieces import describe_tokens
 
 _LONGEST_ROW = 100_000  # bytes
-_ASKED = ("predict", "rerank", "similarity", "embed", "fill_mask", "search")  # what the page has a form for
+_FORM_OPERATIONS = (
+    "predict",
+    "rerank",
+    "similarity",
+    "embed",
+    "fill_mask",
+    "search",
+)  # what the page has a form for
 _SECONDS = 60.0  # for one explanation
-_PATIENCE = 2.0  # seconds for which one waits for another's: whoever chose anew has just left his
-_LOOK = 0.02  # seconds between two looks at whether it is done
-Check = Callable[[], None]  # raises where nobody waits any more
+_WAIT_SECONDS = 2.0  # seconds for which one waits for another's: whoever chose anew has just left his
+_POLL_SECONDS = 0.02  # seconds between two looks at whether it is done
+Check = Callable[[], None]  # raises if the client has disconnected or the time is over
 
 
-def page_router(service: Service) -> APIRouter:
-    """The routes, for an application; none where the settings want no page."""
-    router = router_of(include_in_schema=False)
+def make_page_router(service: Service) -> APIRouter:
+    """The routes of the page; none if the settings turn it off."""
+    router = make_router(include_in_schema=False)
     if not service.settings.page:
         return router
     files = {path.name: path for folder in FOLDERS for path in sorted(folder.iterdir())}
@@ -70,32 +77,32 @@ def page_router(service: Service) -> APIRouter:
 
     @router.get("/page/models")
     async def models(request: Request) -> Response:
-        found = [described(model) for model in service.models]
+        descriptions = [describe_model(model) for model in service.models]
         return JsonResponse(
-            {"version": bertsmith.__version__, "explained_tokens": LONGEST, "models": found},
+            {"version": bertsmith.__version__, "explained_tokens": LONGEST, "models": descriptions},
             headers={"cache-control": "no-store"},
         )
 
     explanations = _Explanations()
 
     @router.post("/page/attributions")
-    async def attributions(asked: AttributionsBody) -> Response:
-        model = service.models[asked.model]
+    async def attributions(body: AttributionsBody) -> Response:
+        model = service.models[body.model]
         return JsonResponse(
-            await explanations.run(lambda check: explanations.attributions(asked, model, check))
+            await explanations.run(lambda check: explanations.attributions(body, model, check))
         )
 
     @router.post("/page/attention")
-    async def attention(asked: AttentionBody) -> Response:
-        model = service.models[asked.model]
-        return JsonResponse(await explanations.run(lambda check: explanations.attention(asked, model, check)))
+    async def attention(body: AttentionBody) -> Response:
+        model = service.models[body.model]
+        return JsonResponse(await explanations.run(lambda check: explanations.attention(body, model, check)))
 
     return router
 
 
-def described(model: ServedModel) -> dict[str, Any]:
-    """What the page shows of a model, and makes its form by."""
-    operations = [name for name in _ASKED if name in model.operations]
+def describe_model(model: ServedModel) -> dict[str, Any]:
+    """What the page has to know of a model to show it and to build its form."""
+    operations = [name for name in _FORM_OPERATIONS if name in model.operations]
     task = model.opened
     # A model of transformers doesn't say whether it was trained on one text or two.
     ranks = "rerank" in model.operations and model.labels
@@ -109,7 +116,7 @@ def described(model: ServedModel) -> dict[str, Any]:
         "relevant": relevant_label(model.labels, model.name) if ranks else None,
         "max_length": model.max_length,
         "precision": str(model.compute_dtype).removeprefix("torch."),
-        "example": _example(model),
+        "example": _find_example(model),
         "usual": next(iter(model.operations)),
         # as the model has them; vectors are rather compared than read
         "operations": sorted(
@@ -124,11 +131,11 @@ def described(model: ServedModel) -> dict[str, Any]:
     }
 
 
-def _example(model: ServedModel) -> list[str] | None:
-    """A text or a pair that the model was tried on, where its folder is still that of a run; a row of numbers
-    for a model that reads them. The page has texts of its own for all others.
+def _find_example(model: ServedModel) -> list[str] | None:
+    """An example input: a row of numbers for a model that reads them, or a text or a pair of the run's dev or
+    test predictions, if they are still beside the model. None: the page uses a text of its own.
     """
-    if (rows := rows_of(model)) is not None:
+    if (rows := make_probe_rows(model)) is not None:
         return rows[:1]
     for name in ("test", "dev") if model.opened is not None else ():
         path = model.files.folder.resolve().parent / "predictions" / f"{name}.jsonl"
@@ -173,12 +180,12 @@ class AttentionBody(ExplanationBody):
     pictures: bool = True
 
 
-class _Gone(Exception):
-    """Nobody waits any more."""
+class _ClientGone(Exception):
+    """The client of an explanation has disconnected."""
 
 
 class _Explanations:
-    """One explanation at a time, and the model that was explained last: a second copy in float32."""
+    """Computes one explanation at a time, and holds the model explained last, a second copy in float32."""
 
     def __init__(self) -> None:
         self._busy = Lock()
@@ -186,28 +193,28 @@ class _Explanations:
         self._opened: tuple[ref[ServedModel], bool, Explainer] | None = None
 
     async def run(self, work: Callable[[Check], dict[str, Any]]) -> dict[str, Any]:
-        """Beside the event loop. Raises Overloaded while another one is computed, InvalidRequest for what
-        can't be explained, Expired. A client that goes away ends it at the next points.
+        """Runs beside the event loop. Raises ServiceOverload while another one is computed, InvalidRequest
+        for what can't be explained, DeadlineError. A client that disconnects ends it at its next step.
         """
         self._thread = self._thread or start_one_core_threads(1, "explaining")
-        patient = time.monotonic() + _PATIENCE
+        wait_until = time.monotonic() + _WAIT_SECONDS
         while not self._busy.acquire(blocking=False):
-            if time.monotonic() > patient:
+            if time.monotonic() > wait_until:
                 raise ServiceOverload("Another answer is being explained. Come back in 2 seconds.", 2.0)
-            await asyncio.sleep(_LOOK)
-        gone, until = Event(), time.monotonic() + _SECONDS
+            await asyncio.sleep(_POLL_SECONDS)
+        disconnected, deadline = Event(), time.monotonic() + _SECONDS
 
         def check() -> None:
-            if gone.is_set():
-                raise _Gone
-            if time.monotonic() > until:
+            if disconnected.is_set():
+                raise _ClientGone
+            if time.monotonic() > deadline:
                 raise DeadlineError(f"This took longer than {_SECONDS:g} seconds. Explain a shorter text.")
 
         def compute() -> dict[str, Any]:
             try:
                 began = time.monotonic()
-                found = work(check)
-                return found | {"seconds": time.monotonic() - began}
+                explanation = work(check)
+                return explanation | {"seconds": time.monotonic() - began}
             finally:
                 self._busy.release()
 
@@ -217,56 +224,56 @@ class _Explanations:
         except BertsmithError as error:
             raise InvalidRequest(str(error)) from error
         except asyncio.CancelledError:
-            gone.set()
+            disconnected.set()
             computing.add_done_callback(lambda done: done.cancelled() or done.exception())
             raise
 
-    def attributions(self, asked: AttributionsBody, model: ServedModel, check: Check) -> dict[str, Any]:
-        """Each token's part of an answer."""
-        explainer = self._explainer(model, asked.as_vectors)
-        found = explainer.attributions(
-            asked.input, asked.target, baseline=asked.baseline, progress=lambda *_: check()
+    def attributions(self, body: AttributionsBody, model: ServedModel, check: Check) -> dict[str, Any]:
+        """The contribution of each token to an answer, as JSON."""
+        explainer = self._explainer(model, body.as_vectors)
+        result = explainer.attributions(
+            body.input, body.target, baseline=body.baseline, progress=lambda *_: check()
         )
-        shown = describe_tokens(model.tokenizer, found.token_ids)
+        shown = describe_tokens(model.tokenizer, result.token_ids)
         return {
-            "target": found.target,
-            "value": found.value,
-            "baseline_value": found.baseline_value,
-            "error": found.error,
-            "steps": found.steps,
+            "target": result.target,
+            "value": result.value,
+            "baseline_value": result.baseline_value,
+            "error": result.error,
+            "steps": result.steps,
             "tokens": [
-                {**each, "score": score} for each, score in zip(shown, found.scores.tolist(), strict=True)
+                {**token, "score": score} for token, score in zip(shown, result.scores.tolist(), strict=True)
             ],
         }
 
-    def attention(self, asked: AttentionBody, model: ServedModel, check: Check) -> dict[str, Any]:
-        """Where a layer's head looks, and small pictures of all."""
-        explainer = self._explainer(model, asked.as_vectors)
+    def attention(self, body: AttentionBody, model: ServedModel, check: Check) -> dict[str, Any]:
+        """The attention weights of one head, and thumbnails of all heads, as JSON."""
+        explainer = self._explainer(model, body.as_vectors)
         check()
-        found = explainer.attention(asked.input)
-        layers, heads = found.weights.shape[:2]
-        layer = layers - 1 if asked.layer is None else asked.layer
-        if layer >= layers or asked.head >= heads:
+        result = explainer.attention(body.input)
+        layers, heads = result.weights.shape[:2]
+        layer = layers - 1 if body.layer is None else body.layer
+        if layer >= layers or body.head >= heads:
             raise InvalidRequest(
                 f"{model.name} has {layers} layers of {heads} heads, counted from 0; found layer {layer}, "
-                f"head {asked.head}."
+                f"head {body.head}."
             )
         answer = {
-            "tokens": describe_tokens(model.tokenizer, found.token_ids),
+            "tokens": describe_tokens(model.tokenizer, result.token_ids),
             "layers": layers,
             "heads": heads,
             "layer": layer,
-            "head": asked.head,
-            "weights": _encoded(found.in_two_bytes()[layer, asked.head]),
+            "head": body.head,
+            "weights": _encode_base64(result.in_two_bytes()[layer, body.head]),
         }
-        if asked.pictures:
-            small = found.thumbnails()
-            answer |= {"side": small.shape[-1], "pictures": _encoded(small)}
+        if body.pictures:
+            small = result.thumbnails()
+            answer |= {"side": small.shape[-1], "pictures": _encode_base64(small)}
         return answer
 
     def _explainer(self, model: ServedModel, as_vectors: bool) -> Explainer:
-        """Of the version that is served. Opening the same one again takes no time. Raises Unsupported where
-        its folder has other weights by now.
+        """The explainer of the served version, opened once. Raises UnsupportedRequest if the folder has other
+        weights by now.
         """
         as_vectors = as_vectors or "search" in model.operations
         if self._opened is not None:
@@ -289,5 +296,5 @@ def _require_weights(model: ServedModel) -> None:
         )
 
 
-def _encoded(numbers: "np.ndarray[Any, Any]") -> str:
+def _encode_base64(numbers: "np.ndarray[Any, Any]") -> str:
     return base64.b64encode(np.ascontiguousarray(numbers).tobytes()).decode("ascii")

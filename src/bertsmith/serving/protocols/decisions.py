@@ -16,11 +16,11 @@ from bertsmith.serving.protocols.questions import (
     DIGITS,
     HeadQuestion,
     HeadReply,
-    Unanswerable,
+    NoAnswer,
     as_text,
     ask_heads,
     find_heads,
-    type_of,
+    question_type,
 )
 from bertsmith.serving.protocols.routing import ClientsBody, JsonResponse, ListOf, Protocol, StrictBody
 from bertsmith.serving.refusals import InvalidRequest, UnsupportedRequest
@@ -40,9 +40,9 @@ class Predicate(NamedQuestion):
     type: Literal["predicate"]
 
     def question(self) -> HeadQuestion:
-        """For the heads."""
-        said = (self.instructions,) if isinstance(self.instructions, str) else ()
-        return HeadQuestion("label", self.name, labels=said)
+        """The question as the heads read it."""
+        labels = (self.instructions,) if isinstance(self.instructions, str) else ()
+        return HeadQuestion("label", self.name, labels=labels)
 
 
 class Option(StrictBody):
@@ -59,8 +59,8 @@ class Choice(NamedQuestion):
     choices: ListOf[Option] = Field(min_length=1, max_length=255)
 
     def question(self) -> HeadQuestion:
-        """For the heads: a truth value is a label written so."""
-        values = [each.value for each in self.choices]
+        """The question as the heads read it: a truth value is the label "true" or "false"."""
+        values = [option.value for option in self.choices]
         labels = [value if isinstance(value, str) else str(value).lower() for value in values]
         return HeadQuestion("choice", self.name, tuple(labels))
 
@@ -79,15 +79,15 @@ class Score(NamedQuestion):
     levels: ListOf[Level] = Field(min_length=2, max_length=255)
 
     def question(self) -> HeadQuestion:
-        """For the heads."""
-        return HeadQuestion("score", self.name, tuple(each.label for each in self.levels))
+        """The question as the heads read it."""
+        return HeadQuestion("score", self.name, tuple(level.label for level in self.levels))
 
 
 AnyQuestion = Annotated[
     Annotated[Predicate, Tag("predicate")]
     | Annotated[Choice, Tag("choice")]
     | Annotated[Score, Tag("score")],
-    Discriminator(type_of),
+    Discriminator(question_type),
 ]
 
 
@@ -116,51 +116,51 @@ class DecisionsBody(ClientsBody):
 def add_routes(router: APIRouter, service: Service) -> None:
     @router.post("/v1/decisions", summary="Typed questions, as OpenAI has them")
     async def decisions(body: DecisionsBody, request: Request) -> Response:
-        counts = Counter(each.name for each in body.questions if each.name is not None)
+        counts = Counter(question.name for question in body.questions if question.name is not None)
         for name, count in counts.most_common(1):  # an answer is known by its question's name
             if count > 1:
                 raise InvalidRequest(f"Two questions have the name {name[:80]!r}.")
-        questions = [each.question() for each in body.questions]
-        given = body.input if isinstance(body.input, str) else _input(body.input)
+        questions = [question.question() for question in body.questions]
+        state = body.input if isinstance(body.input, str) else _read_messages(body.input)
         heads = find_heads(questions, service.models, body.model)
-        found = await ask_heads(service, request, heads, given)
-        answers = [_shown(*each) for each in zip(body.questions, found.replies, strict=True)]
+        replies = await ask_heads(service, request, heads, state)
+        answers = [_format_reply(*pair) for pair in zip(body.questions, replies.replies, strict=True)]
         content = {
-            "model": found.model(body.model),
+            "model": replies.model(body.model),
             "answers": answers,
             "usage": {
-                "input_tokens": found.tokens,
+                "input_tokens": replies.tokens,
                 "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
                 "output_tokens": 0,
                 "output_tokens_details": {"reasoning_tokens": 0},
-                "total_tokens": found.tokens,
+                "total_tokens": replies.tokens,
             },
         }
-        return JsonResponse(content, headers=found.headers(request))
+        return JsonResponse(content, headers=replies.headers(request))
 
 
 PROTOCOL = Protocol("OpenAI", add_routes, openai.error_body, openai.status_of)
 
 
-def _shown(question: Predicate | Choice | Score, said: HeadReply | Unanswerable) -> dict[str, Any]:
-    if isinstance(said, Unanswerable):
-        return {"type": "refusal", "name": question.name, "reason": said.reason}
+def _format_reply(question: Predicate | Choice | Score, reply: HeadReply | NoAnswer) -> dict[str, Any]:
+    if isinstance(reply, NoAnswer):
+        return {"type": "refusal", "name": question.name, "reason": reply.reason}
     if isinstance(question, Predicate):
-        return {"type": "predicate", "name": question.name, "probability": round(said.value, DIGITS)}
-    shares = [round(each, DIGITS) for each in said.probabilities]
-    head = {"name": question.name, "confidence": round(said.confidence, DIGITS)}
+        return {"type": "predicate", "name": question.name, "probability": round(reply.value, DIGITS)}
+    shares = [round(share, DIGITS) for share in reply.probabilities]
+    head = {"name": question.name, "confidence": round(reply.confidence, DIGITS)}
     if isinstance(question, Choice):
         pairs = zip(question.choices, shares, strict=True)
         return {
             "type": "choice",
-            "choice": question.choices[int(said.value)].value,
-            "probabilities": [{"value": each.value, "probability": share} for each, share in pairs],
+            "choice": question.choices[int(reply.value)].value,
+            "probabilities": [{"value": option.value, "probability": share} for option, share in pairs],
             **head,
         }
     levels = enumerate(zip(question.levels, shares, strict=True))
     return {
         "type": "score",
-        "score": round(said.value, DIGITS),
+        "score": round(reply.value, DIGITS),
         "probabilities": [
             {"value": number, "label": level.label, "probability": share} for number, (level, share) in levels
         ],
@@ -168,31 +168,33 @@ def _shown(question: Predicate | Choice | Score, said: HeadReply | Unanswerable)
     }
 
 
-def _input(messages: Sequence[Message]) -> Any:
-    """The user's messages, a line between two. Raises Unsupported for what no head here reads."""
+def _read_messages(messages: Sequence[Message]) -> Any:
+    """The text of the user's messages, joined by newlines. Raises UnsupportedRequest for what no head
+    reads.
+    """
     parts = list[Any]()
     for message in messages:
         kind = message.type or "message"
         if kind != "message" or message.role != "user":
             what = kind if kind != "message" else f"a message of the role {message.role}"
             raise UnsupportedRequest(f"input has {what[:80]}: the models here read a user's messages alone.")
-        _require_no_more("A message", message.model_extra or {}, Message.model_fields)
+        _check_no_extra_keys("A message", message.model_extra or {}, Message.model_fields)
         if isinstance(message.content, str):
             parts.append(message.content)
             continue
         for part in message.content or []:
             match part:
-                case {"type": "input_text", "text": str() as read, **more}:
-                    _require_no_more("A part of type input_text", more, ("type", "text"))
-                case {"type": "input_json", "data": dict() | list() as read, **more}:
-                    _require_no_more("A part of type input_json", more, ("type", "data"))
+                case {"type": "input_text", "text": str() as content, **more}:
+                    _check_no_extra_keys("A part of type input_text", more, ("type", "text"))
+                case {"type": "input_json", "data": dict() | list() as content, **more}:
+                    _check_no_extra_keys("A part of type input_json", more, ("type", "data"))
                 case {"type": "input_image"}:
                     raise UnsupportedRequest("input has an image: the models here read text alone.")
                 case _:
                     raise InvalidRequest(
                         "A part of input must be input_text with text, or input_json with data."
                     )
-            parts.append(read)
+            parts.append(content)
     if len(parts) == 1 and not isinstance(parts[0], str):
         return parts[0]
     if not parts:
@@ -200,8 +202,8 @@ def _input(messages: Sequence[Message]) -> Any:
     return "\n".join(as_text(part) for part in parts)
 
 
-def _require_no_more(what: str, more: Mapping[str, Any], known: Iterable[str]) -> None:
-    """Raises InvalidRequest for a key that would be ignored, but for what changes no answer."""
+def _check_no_extra_keys(what: str, more: Mapping[str, Any], known: Iterable[str]) -> None:
+    """Raises InvalidRequest for a key that would be ignored, unless it changes no answer."""
     for name, value in more.items():
         if value is not None and name != "prompt_cache_breakpoint":
             raise InvalidRequest(f"{what} of input has no {name[:80]!r}: {', '.join(known)}.")

@@ -17,8 +17,8 @@ from bertsmith.serving.served_model import ServedModel
 from bertsmith.serving.service import Service
 
 
-class Kind(NamedTuple):
-    """A pipeline, the operation that a model needs for it, and the tasks of the models it is usual for."""
+class PipelineSpec(NamedTuple):
+    """A pipeline, the operation that a model needs for it, and the tasks that it is the default for."""
 
     run: pipelines.Pipeline
     operation: str
@@ -26,19 +26,21 @@ class Kind(NamedTuple):
 
 
 _PIPELINES = {
-    "text-classification": Kind(pipelines.classify_texts, "predict", tei.TASKS),
-    "token-classification": Kind(pipelines.classify_tokens, "predict", frozenset({"tagging"})),
-    "question-answering": Kind(pipelines.answer_questions, "predict", frozenset({"question-answering"})),
-    "fill-mask": Kind(pipelines.fill_masks, "fill_mask", None),
-    "feature-extraction": Kind(pipelines.extract_features, "embed", None),
-    "sentence-similarity": Kind(pipelines.compare_sentences, "similarity", None),
-    "zero-shot-classification": Kind(
+    "text-classification": PipelineSpec(pipelines.classify_texts, "predict", tei.LABEL_TASKS),
+    "token-classification": PipelineSpec(pipelines.classify_tokens, "predict", frozenset({"tagging"})),
+    "question-answering": PipelineSpec(
+        pipelines.answer_questions, "predict", frozenset({"question-answering"})
+    ),
+    "fill-mask": PipelineSpec(pipelines.fill_masks, "fill_mask", None),
+    "feature-extraction": PipelineSpec(pipelines.extract_features, "embed", None),
+    "sentence-similarity": PipelineSpec(pipelines.compare_sentences, "similarity", None),
+    "zero-shot-classification": PipelineSpec(
         pipelines.classify_by_entailment, "predict", frozenset({"classification"})
     ),
 }
 _ALIASES = {"sentiment-analysis": "text-classification", "ner": "token-classification"}
 # By what a model is for; what has vectors first is asked for them.
-_USUAL = {"tagging": "token-classification", "question-answering": "question-answering"}
+_DEFAULT_PIPELINES = {"tagging": "token-classification", "question-answering": "question-answering"}
 ModelName = Annotated[str, Path(max_length=64)]
 
 
@@ -63,23 +65,23 @@ class PipelineBody(BaseModel):
     options: HostedOptions | None = None
 
     def all_parameters(self) -> Mapping[str, Any]:
-        """From both places; null says nothing."""
+        """The parameters from both places, without those that are null."""
         beside = self.model_extra or {}
-        said = [
+        parameters = [
             *((name, beside[name]) for name in set(beside) - CHANGES_NOTHING),
             *(self.parameters or {}).items(),
         ]
-        return {name: value for name, value in said if value is not None}
+        return {name: value for name, value in parameters if value is not None}
 
 
 def add_routes(router: APIRouter, service: Service) -> None:
     async def answer(request: Request, body: PipelineBody, name: str | None, task: str | None) -> Response:
-        model, kind = _choose(service, body, body.model or name, task)
-        model.operation(kind.operation)  # raises Unsupported, naming what it has
-        content, found = await kind.run(
+        model, pipeline = _choose_pipeline(service, body, body.model or name, task)
+        model.operation(pipeline.operation)  # raises UnsupportedRequest, naming what it has
+        content, service_answer = await pipeline.run(
             pipelines.PipelineCall(service, request, model, body.inputs, body.all_parameters())
         )
-        return await json_response(content, note(request, found))
+        return await json_response(content, note(request, service_answer))
 
     @router.post("/models/{model}", summary="A model's own pipeline")
     async def of_model(body: PipelineBody, request: Request, model: ModelName) -> Response:
@@ -90,11 +92,13 @@ def add_routes(router: APIRouter, service: Service) -> None:
         return await answer(request, body, model, task)
 
     @router.post("/pipeline/{task}", summary="A pipeline by the only model that can")
-    async def of_task(body: PipelineBody, request: Request, task: str, model: tei.Named = None) -> Response:
+    async def of_task(
+        body: PipelineBody, request: Request, task: str, model: tei.ModelQuery = None
+    ) -> Response:
         return await answer(request, body, model, task)
 
     @router.post("/", summary="The pipeline of the only model")
-    async def of_all(body: PipelineBody, request: Request, model: tei.Named = None) -> Response:
+    async def of_all(body: PipelineBody, request: Request, model: tei.ModelQuery = None) -> Response:
         return await answer(request, body, model, None)
 
 
@@ -102,26 +106,26 @@ def add_routes(router: APIRouter, service: Service) -> None:
 PROTOCOL = Protocol("Hugging Face", add_routes, tei.error_body)
 
 
-def _choose(
+def _choose_pipeline(
     service: Service, body: PipelineBody, name: str | None, task: str | None
-) -> tuple[ServedModel, Kind]:
-    """The model, and what is asked of it. Raises InvalidRequest, UnknownModel, Unsupported."""
+) -> tuple[ServedModel, PipelineSpec]:
+    """The model and the pipeline of a request. Raises InvalidRequest, UnknownModel, UnsupportedRequest."""
     if task is not None:
-        kind = _PIPELINES.get(_ALIASES.get(task, task))
-        if kind is None:
+        pipeline = _PIPELINES.get(_ALIASES.get(task, task))
+        if pipeline is None:
             raise UnknownPipeline(f"There is no pipeline {task[:80]!r}. There are: {', '.join(_PIPELINES)}.")
-        return service.models.find(name, kind.operation, kind.tasks), kind
+        return service.models.find(name, pipeline.operation, pipeline.tasks), pipeline
     model = service.models.find(name, None)
     first = next(iter(model.operations))
     # What the body can only mean, else what the model is for.
     if isinstance(body.inputs, dict) and "source_sentence" in body.inputs:
-        told = "sentence-similarity"
+        name_of_pipeline = "sentence-similarity"
     elif "candidate_labels" in body.all_parameters():
-        told = "zero-shot-classification"
+        name_of_pipeline = "zero-shot-classification"
     elif first == "fill_mask":
-        told = "fill-mask"
+        name_of_pipeline = "fill-mask"
     elif first != "predict":
-        told = "feature-extraction"
+        name_of_pipeline = "feature-extraction"
     else:
-        told = _USUAL.get(model.task, "text-classification")
-    return model, _PIPELINES[told]
+        name_of_pipeline = _DEFAULT_PIPELINES.get(model.task, "text-classification")
+    return model, _PIPELINES[name_of_pipeline]

@@ -22,7 +22,7 @@ from bertsmith.serving.protocols.routing import (
     json_response,
     note,
 )
-from bertsmith.serving.refusals import InvalidRequest, Refusal, TooLarge
+from bertsmith.serving.refusals import InvalidRequest, Refusal, RequestTooLarge
 from bertsmith.serving.served_model import ServedModel
 from bertsmith.serving.service import Service
 
@@ -53,22 +53,22 @@ class EmbeddingsBody(ClientsBody):
 
 
 def error_body(refusal: Refusal) -> dict[str, Any]:
-    """{"error": {"message", "type", "param", "code"}}."""
+    """OpenAI's error envelope: {"error": {"message", "type", "param", "code"}}."""
     status = status_of(refusal)
-    place = refusal.place[1:] if isinstance(refusal, InvalidBody) else ()
-    usual = "invalid_request_error" if status < 500 else "server_error"
+    location = refusal.location[1:] if isinstance(refusal, InvalidBody) else ()
+    default_type = "invalid_request_error" if status < 500 else "server_error"
     return {
         "error": {
             "message": refusal.message,
-            "type": _TYPES.get(status, usual),
-            "param": str(place[0]) if place else None,
+            "type": _TYPES.get(status, default_type),
+            "param": str(location[0]) if location else None,
             "code": _CODES.get(refusal.code, refusal.code),
         }
     }
 
 
 def status_of(refusal: Refusal) -> int:
-    """400 for whatever is wrong with a request."""
+    """The status as OpenAI has it: 400 for anything wrong with a request."""
     return _STATUSES.get(refusal.status, refusal.status)
 
 
@@ -78,7 +78,7 @@ def add_routes(router: APIRouter, service: Service) -> None:
         answer = await ask(
             service,
             request,
-            _inputs(body.input),
+            _read_inputs(body.input),
             body.model,
             "embed",
             body.long_text,
@@ -88,13 +88,13 @@ def add_routes(router: APIRouter, service: Service) -> None:
         )
         data: list[dict[str, Any]] = []
         for number, vector in enumerate(answer.results):  # (D,)
-            written: Any = np.ascontiguousarray(vector)
+            embedding: Any = np.ascontiguousarray(vector)
             if body.encoding_format == "base64":  # its bytes: float32, the lowest byte first
-                written = base64.b64encode(np.asarray(vector, "<f4").tobytes()).decode("ascii")
-            data.append({"object": "embedding", "index": number, "embedding": written})
+                embedding = base64.b64encode(np.asarray(vector, "<f4").tobytes()).decode("ascii")
+            data.append({"object": "embedding", "index": number, "embedding": embedding})
         usage = {"prompt_tokens": answer.total_tokens, "total_tokens": answer.total_tokens}
-        found = {"object": "list", "data": data, "model": answer.model.name, "usage": usage}
-        return await json_response(found, note(request, answer))
+        content = {"object": "list", "data": data, "model": answer.model.name, "usage": usage}
+        return await json_response(content, note(request, answer))
 
     @router.get("/v1/models", summary="The models, for clients of OpenAI and of System One")
     async def models() -> Response:
@@ -109,32 +109,34 @@ def add_routes(router: APIRouter, service: Service) -> None:
                     "release_date": written.date().isoformat(),
                 }
             )
-        data = [_shown(model) for model in service.models]
+        data = [_describe_model(model) for model in service.models]
         return JsonResponse({"object": "list", "data": data, "models": described})
 
     @router.get("/v1/models/{model}", summary="One model")
     async def one(model: Annotated[str, Path(max_length=64)]) -> Response:
-        return JsonResponse(_shown(service.models[model]))
+        return JsonResponse(_describe_model(service.models[model]))
 
 
 PROTOCOL = Protocol("OpenAI", add_routes, error_body, status_of)
 
 
-def _inputs(given: str | list[int] | list[str] | list[list[int]]) -> list[Any]:
-    """What of it is one text or its tokens."""
-    if isinstance(given, str):
-        return [given]
-    if not given or [] in given:
+def _read_inputs(inputs: str | list[int] | list[str] | list[list[int]]) -> list[Any]:
+    """The list of inputs, each a text or its token ids. Raises InvalidRequest, RequestTooLarge."""
+    if isinstance(inputs, str):
+        return [inputs]
+    if not inputs or [] in inputs:
         raise InvalidRequest("input has no tokens. Send a text, or several.")
-    if isinstance(given[0], int):
-        return [given]
-    if len(given) > _MOST_INPUTS:
-        raise TooLarge(f"input has {len(given):,} texts; at most {_MOST_INPUTS:,} are taken at a time.")
-    return list(given)
+    if isinstance(inputs[0], int):
+        return [inputs]
+    if len(inputs) > _MOST_INPUTS:
+        raise RequestTooLarge(
+            f"input has {len(inputs):,} texts; at most {_MOST_INPUTS:,} are taken at a time."
+        )
+    return list(inputs)
 
 
-def _shown(model: ServedModel) -> dict[str, Any]:
-    """As OpenAI lists a model, and what it can be asked for here."""
+def _describe_model(model: ServedModel) -> dict[str, Any]:
+    """A model in OpenAI's list, with the fields that are ours."""
     return {
         "id": model.name,
         "object": "model",

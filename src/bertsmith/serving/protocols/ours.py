@@ -10,13 +10,12 @@ from bertsmith.serving.protocols.routing import (
     Protocol,
     StrictBody,
     json_response,
-    key_of,
+    make_options,
     note,
-    options_of,
-    timeout_of,
+    read_key,
+    read_timeout,
 )
-from bertsmith.serving.service import Request as ServiceRequest
-from bertsmith.serving.service import Service
+from bertsmith.serving.service import Service, ServiceRequest
 
 
 class Body(StrictBody):
@@ -43,13 +42,13 @@ def add_routes(router: APIRouter, service: Service) -> None:
                 [body.inputs] if one else body.inputs,
                 model,
                 body.operation,
-                options_of(body.long_text, body.options),
-                body.timeout_ms if body.timeout_ms is not None else timeout_of(request),
-                key_of(request),
+                make_options(body.long_text, body.options),
+                body.timeout_ms if body.timeout_ms is not None else read_timeout(request),
+                read_key(request),
             )
         )
         results = list(answer.results)
-        found = {
+        content = {
             "model": answer.model.name,
             "version": answer.model.version,
             "task": answer.model.task,
@@ -57,7 +56,7 @@ def add_routes(router: APIRouter, service: Service) -> None:
             "input_tokens": answer.input_tokens[0] if one else answer.input_tokens,
             "truncated": answer.truncated[0] if one else answer.truncated,
         }
-        return await json_response(found, note(request, answer))
+        return await json_response(content, note(request, answer))
 
 
 PROTOCOL = Protocol("bertsmith", add_routes)

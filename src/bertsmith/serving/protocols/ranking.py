@@ -24,7 +24,7 @@ from bertsmith.serving.protocols.routing import (
 )
 from bertsmith.serving.protocols.tei import labelled_logits
 from bertsmith.serving.refusals import Refusal, UnsupportedRequest
-from bertsmith.serving.service import Answer, Service
+from bertsmith.serving.service import Service, ServiceAnswer
 
 _DOCUMENTS_A_UNIT = 100  # Cohere's search unit
 
@@ -59,63 +59,64 @@ class TextsBody(tei.TruncatedBody):
     return_text: bool = False
 
 
-def _kind(body: Any) -> str:
+def _choose_body_tag(body: Any) -> str:
     texts = body.get("texts") is not None if isinstance(body, dict) else isinstance(body, TextsBody)
     return "texts" if texts else "documents"
 
 
 EitherBody = Annotated[
-    Annotated[TextsBody, Tag("texts")] | Annotated[DocumentsBody, Tag("documents")], Discriminator(_kind)
+    Annotated[TextsBody, Tag("texts")] | Annotated[DocumentsBody, Tag("documents")],
+    Discriminator(_choose_body_tag),
 ]
 
 
 def error_body(refusal: Refusal) -> dict[str, Any]:
-    """Cohere's {"message"}."""
+    """Cohere's error envelope: {"message"}."""
     return {"message": refusal.message}
 
 
 def status_of(refusal: Refusal) -> int:
-    """400 for whatever is wrong with a request."""
+    """The status as Cohere has it: 400 for anything wrong with a request."""
     return 400 if refusal.status in (413, 422) else refusal.status
 
 
 def add_routes(router: APIRouter, service: Service) -> None:
     @router.post("/v2/rerank", summary="Re-ranking, as Cohere has it")
     async def second(body: DocumentsBody, request: Request) -> Response:
-        return await _rank(service, request, body, body.model, "2")
+        return await _answer_ranking(service, request, body, body.model, "2")
 
     @router.post("/v1/rerank", summary="Re-ranking, as Cohere had it first")
     async def first(body: DocumentsBody, request: Request) -> Response:
-        return await _rank(service, request, body, body.model, "1")
+        return await _answer_ranking(service, request, body, body.model, "1")
 
 
 PROTOCOL = Protocol("Cohere", add_routes, error_body, status_of)
 
 
-def add_route_of_either(router: APIRouter, service: Service) -> None:
+def add_shared_route(router: APIRouter, service: Service) -> None:
     @router.post("/rerank", summary="Re-ranking, as TEI and as Jina have it")
-    async def rerank(body: EitherBody, request: Request, model: tei.Named = None) -> Response:
+    async def rerank(body: EitherBody, request: Request, model: tei.ModelQuery = None) -> Response:
         if isinstance(body, DocumentsBody):
-            return await _rank(service, request, body, body.model or model, "1")
-        answer, scores = await _scores(
+            return await _answer_ranking(service, request, body, body.model or model, "1")
+        answer, scores = await _compute_scores(
             service, request, body.query, body.texts, body.model or model, body.long_text(), body.raw_scores
         )
-        found: list[dict[str, Any]] = []
-        for index in _best(scores):
-            shown = {"text": body.texts[index]} if body.return_text else {}
-            found.append({"index": index, **shown, "score": scores[index]})
-        return JsonResponse(found, headers=note(request, answer))
+        results: list[dict[str, Any]] = []
+        for index in _sort_by_score(scores):
+            text = {"text": body.texts[index]} if body.return_text else {}
+            results.append({"index": index, **text, "score": scores[index]})
+        return JsonResponse(results, headers=note(request, answer))
 
 
-PROTOCOL_OF_EITHER = Protocol(
+SHARED_PROTOCOL = Protocol(
     "TEI",
-    add_route_of_either,
+    add_shared_route,
     lambda refusal: {**tei.error_body(refusal), **error_body(refusal)},  # both read their own
     tei.status_of,
 )
 
 
-async def _rank(
+async def _answer_ranking(
     service: Service, request: Request, body: DocumentsBody, model: str | None, version: str
 ) -> Response:
     for option in ("rank_fields", "relevant_spans", "max_chunks_per_doc"):
@@ -127,15 +128,15 @@ async def _rank(
             f"max_tokens_per_doc = {body.max_tokens_per_doc} isn't done here: the model reads {longest} "
             "tokens of query and document. Cut the documents, or leave it out."
         )
-    texts = [each if isinstance(each, str) else each.text for each in body.documents]
-    answer, scores = await _scores(service, request, body.query, texts, model, None, body.raw_scores)
+    texts = [document if isinstance(document, str) else document.text for document in body.documents]
+    answer, scores = await _compute_scores(service, request, body.query, texts, model, None, body.raw_scores)
     results: list[dict[str, Any]] = []
-    for index in _best(scores)[: body.top_n]:
-        shown = {"document": {"text": texts[index]}} if body.return_documents else {}
-        results.append({"index": index, "relevance_score": scores[index], **shown})
+    for index in _sort_by_score(scores)[: body.top_n]:
+        document = {"document": {"text": texts[index]}} if body.return_documents else {}
+        results.append({"index": index, "relevance_score": scores[index], **document})
     units = -(-len(texts) // _DOCUMENTS_A_UNIT)
     tokens = answer.total_tokens
-    found = {
+    content = {
         "id": str(uuid.uuid4()),
         "object": "rerank",
         "model": answer.model.name,
@@ -147,10 +148,10 @@ async def _rank(
             "tokens": {"input_tokens": tokens},
         },
     }
-    return JsonResponse(found, headers=note(request, answer))
+    return JsonResponse(content, headers=note(request, answer))
 
 
-async def _scores(
+async def _compute_scores(
     service: Service,
     request: Request,
     query: str,
@@ -158,8 +159,10 @@ async def _scores(
     name: str | None,
     long_text: Any,
     raw: bool,
-) -> tuple[Answer, list[float]]:
-    """Of each text. Raises Unsupported for raw scores of a model that has several."""
+) -> tuple[ServiceAnswer, list[float]]:
+    """The score of each text, with the answer. Raises UnsupportedRequest for raw scores of a model with
+    several.
+    """
     model = service.models.find(name, "rerank")
     model.operation("rerank")
     if not raw:
@@ -171,9 +174,9 @@ async def _scores(
         )
     pairs = [(query, text) for text in texts]
     answer = await ask(service, request, pairs, model.name, "predict", long_text, logits=True)
-    return answer, [next(iter(labelled_logits(each, model).values())) for each in answer.results]
+    return answer, [next(iter(labelled_logits(prediction, model).values())) for prediction in answer.results]
 
 
-def _best(scores: Sequence[float]) -> list[int]:
-    """Numbers, the highest score first; of equal ones the earlier."""
+def _sort_by_score(scores: Sequence[float]) -> list[int]:
+    """Indices, the highest score first; equal scores stay in order."""
     return sorted(range(len(scores)), key=lambda index: -scores[index])

@@ -1,4 +1,4 @@
-"""What a protocol is, and what the routes of all of them share: bodies in, answers and refusals out.
+"""The class Protocol, and what the routes of all protocols share: request bodies, answers and refusals.
 
 How to add one from outside the package: docs/add-a-route.md.
 """
@@ -22,20 +22,21 @@ from pydantic.json_schema import JsonSchemaValue
 from bertsmith.serving import LOG
 from bertsmith.serving.admission import ANONYMOUS
 from bertsmith.serving.operations.operation import LongText, Options
-from bertsmith.serving.refusals import InvalidRequest, Refusal, documented
-from bertsmith.serving.service import Answer, Service
-from bertsmith.serving.service import Request as ServiceRequest
+from bertsmith.serving.refusals import InvalidRequest, Refusal, make_openapi_responses
+from bertsmith.serving.service import Service, ServiceAnswer, ServiceRequest
 
 T = TypeVar("T")
 
 
-class _First(FailFast):
-    """Of a body of megabytes the first wrong element is told: to list them all takes the server a minute."""
+class _FirstErrorOnly(FailFast):
+    """Stops at the first invalid element of a list: listing all those of a body of megabytes takes a
+    minute.
+    """
 
     __hash__ = object.__hash__  # a part of a union of types must have one
 
 
-ListOf = Annotated[list[T], _First()]
+ListOf = Annotated[list[T], _FirstErrorOnly()]
 ErrorBody = Callable[[Refusal], Any]
 StatusOf = Callable[[Refusal], int]
 TIMEOUT = "x-timeout-ms"
@@ -51,7 +52,7 @@ _JSON = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 
 
 def our_error_body(refusal: Refusal) -> dict[str, Any]:
-    """{"error": {"code", "message", "retry_after"}}."""
+    """Bertsmith's own error envelope: {"error": {"code", "message", "retry_after"}}."""
     return {
         "error": {"code": refusal.code, "message": refusal.message, "retry_after": refusal.retry_after},
     }
@@ -59,11 +60,11 @@ def our_error_body(refusal: Refusal) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Protocol:
-    """The routes that one kind of clients knows, and what they are told where one refuses.
+    """The routes and errors of one API that clients know, such as OpenAI's.
 
-    `name` is its heading in the OpenAPI document. `add_routes` puts its routes on a router, to be answered by
-    a service. `error_body`: a refusal in the clients' envelope; `status_of`: its status, where the clients
-    expect another than the refusal's own.
+    `name` is its heading in the OpenAPI document. `add_routes` adds its routes, answered by a service, to a
+    router. `error_body` puts a refusal into the API's envelope; `status_of` gives its status, None for the
+    refusal's own.
     """
 
     name: str
@@ -72,20 +73,20 @@ class Protocol:
     status_of: StatusOf | None = None
 
     def router(self, service: Service) -> APIRouter:
-        """Its routes, for an application."""
-        router = router_of(self.error_body, self.status_of, service, tags=[self.name])
+        """A router with the protocol's routes, to include in an application."""
+        router = make_router(self.error_body, self.status_of, service, tags=[self.name])
         self.add_routes(router, service)
         return router
 
 
-def router_of(
+def make_router(
     error_body: ErrorBody = our_error_body,
     status_of: StatusOf | None = None,
     service: Service | None = None,
     **more: Any,
 ) -> APIRouter:
-    """A router whose refusals have the protocol's own envelope, and its own status where that differs. Of a
-    service, a body for a {model} of the path that isn't there is not looked at.
+    """A router that answers refusals in a protocol's envelope and with its status. With a `service`, a
+    request for an unknown {model} of the path is refused before its body is parsed.
     """
 
     def refused(refusal: Refusal, request: Request) -> Response:
@@ -112,12 +113,14 @@ def router_of(
             return handle
 
     if status_of is not None:
-        more["responses"] = documented(status_of)
+        more["responses"] = make_openapi_responses(status_of)
     return APIRouter(route_class=Route, default_response_class=JsonResponse, **more)
 
 
 def refuse(refusal: Refusal, error_body: ErrorBody, request: Request, status: int | None = None) -> Response:
-    """The refusal in a protocol's envelope; Retry-After in whole seconds, as HTTP has it, and in ms."""
+    """The response to a refusal, in a protocol's envelope; with Retry-After in seconds and in
+    milliseconds.
+    """
     request.state.refusal = refusal
     headers = dict(refusal.headers)
     if refusal.retry_after is not None:
@@ -129,36 +132,40 @@ def refuse(refusal: Refusal, error_body: ErrorBody, request: Request, status: in
 
 
 class InvalidBody(InvalidRequest):
-    """A body without the route's shape. `place` is the way to what is wrong, "body" first."""
+    """A body that doesn't fit the route's schema. `location` is the path to the error, "body" first."""
 
     def __init__(self, error: RequestValidationError) -> None:
-        super().__init__(first_problem(error))
-        self.place = tuple(error.errors()[0]["loc"])
+        super().__init__(describe_first_error(error))
+        self.location = tuple(error.errors()[0]["loc"])
 
 
-def first_problem(error: RequestValidationError | ValidationError) -> str:
-    """The first thing about a body that isn't as the route reads it."""
+def describe_first_error(error: RequestValidationError | ValidationError) -> str:
+    """A sentence about the first error in a body."""
     first, *others = error.errors()
-    place = ".".join(str(part) for part in first["loc"] if part != "body")
+    location = ".".join(str(part) for part in first["loc"] if part != "body")
     if first["type"] == "json_invalid":
         return f"The body can't be read as JSON: {first['ctx']['error']}."
-    if not place and first["type"] in ("model_attributes_type", "dict_type"):
+    if not location and first["type"] in ("model_attributes_type", "dict_type"):
         return "The body must be a JSON object, sent with content-type: application/json."
-    said = [_lowered(first["msg"])]
+    messages = [_lower_first_letter(first["msg"])]
     *before, kind = first["loc"] or ("",)
     if kind == "str":  # a text, or one of several others
-        place = ".".join(str(part) for part in before if part != "body")
-        said += [_lowered(each["msg"]) for each in others if list(each["loc"][: len(before)]) == before]
-    return f"{place or 'The body'}: {', or '.join(dict.fromkeys(said))}."
+        location = ".".join(str(part) for part in before if part != "body")
+        messages += [
+            _lower_first_letter(other["msg"])
+            for other in others
+            if list(other["loc"][: len(before)]) == before
+        ]
+    return f"{location or 'The body'}: {', or '.join(dict.fromkeys(messages))}."
 
 
-def _lowered(message: str) -> str:
+def _lower_first_letter(message: str) -> str:
     return message[0].lower() + message[1:]
 
 
 class StrictBody(BaseModel):
-    """Takes no key that it doesn't know, and tells the first, and no value of another type: neither true nor
-    "5" is a number. Null is as if nothing was said.
+    """A request body that refuses unknown keys, naming the first, and values of another type: neither true
+    nor "5" is a number. Null means that a key is absent.
     """
 
     model_config = ConfigDict(strict=True)
@@ -167,58 +174,60 @@ class StrictBody(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _what_is_said(cls, given: Any) -> Any:
-        if not isinstance(given, dict):
-            return given
-        known, said = cls.model_fields, {}
-        for name, value in given.items():
+    def _drop_nulls(cls, body: Any) -> Any:
+        if not isinstance(body, dict):
+            return body
+        known, values = cls.model_fields, {}
+        for name, value in body.items():
             if name in known and (value is not None or known[name].is_required()):
-                said[name] = value
+                values[name] = value
             elif name not in known and value is not None and name not in cls.changes_nothing:
                 raise ValueError(f"there is no {str(name)[:80]!r} here: {', '.join(known)}")
-        return said
+        return values
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core: Any, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """What is published says the same of null and of other keys."""
+        """Describes nulls and further keys in the published schema as the validator treats them."""
         schema = handler(core)
         described = handler.resolve_ref_schema(schema)
         for name, field in cls.model_fields.items():
-            told = described["properties"][name]
-            if not field.is_required() and {"type": "null"} not in told.get("anyOf", ()):
-                about = {key: told[key] for key in told if key in ("default", "title", "description")}
-                kind = {key: told[key] for key in told if key not in about}
-                described["properties"][name] = about | {"anyOf": [kind, {"type": "null"}]}
+            property_ = described["properties"][name]
+            if not field.is_required() and {"type": "null"} not in property_.get("anyOf", ()):
+                annotations = {
+                    key: property_[key] for key in property_ if key in ("default", "title", "description")
+                }
+                type_ = {key: property_[key] for key in property_ if key not in annotations}
+                described["properties"][name] = annotations | {"anyOf": [type_, {"type": "null"}]}
         described["properties"] |= {name: {} for name in sorted(cls.changes_nothing - set(cls.model_fields))}
         described["additionalProperties"] = {"type": "null"}
         return schema
 
 
 class ClientsBody(StrictBody):
-    """A body as another service's clients send it. What changes no answer is let pass."""
+    """A body as another service's clients send it: keys that change no answer are ignored."""
 
     changes_nothing = CHANGES_NOTHING
 
 
 class JsonRequest(Request):
-    """JSON as orjson reads it: strictly, no NaN; and not nested deeper than our own code can follow."""
+    """A request whose JSON is read by orjson, strictly (no NaN) and with a limit on nesting."""
 
     async def json(self) -> Any:
         body = await self.body()
-        found = orjson.loads(body)
-        if body.count(b"[") + body.count(b"{") > _DEEPEST and _depth_is_above(found, _DEEPEST):
+        content = orjson.loads(body)
+        if body.count(b"[") + body.count(b"{") > _DEEPEST and _depth_is_above(content, _DEEPEST):
             raise JSONDecodeError(f"it is nested more than {_DEEPEST} deep", "", 0)
-        return found
+        return content
 
 
-def _depth_is_above(found: Any, most: int) -> bool:
-    level = [found]
+def _depth_is_above(content: Any, most: int) -> bool:
+    level = [content]
     for _ in range(most):
         level = [
-            each
+            inner
             for outer in level
-            for each in (outer.values() if isinstance(outer, dict) else outer)
-            if isinstance(each, (dict, list))
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, (dict, list))
         ]
         if not level:
             return False
@@ -226,7 +235,7 @@ def _depth_is_above(found: Any, most: int) -> bool:
 
 
 class JsonResponse(Response):
-    """JSON by orjson, which writes NumPy's numbers too."""
+    """A JSON response written by orjson, NumPy arrays included."""
 
     media_type = "application/json"
 
@@ -235,42 +244,42 @@ class JsonResponse(Response):
 
 
 async def json_response(content: Any, headers: dict[str, str]) -> Response:
-    """A JsonResponse; of megabytes of numbers it is written beside the event loop, row by row, since orjson
-    lets no other thread go on while it writes.
+    """A JsonResponse. Megabytes of numbers are written in another thread, row by row, because orjson holds
+    the GIL while it writes.
     """
     if not _has_many(content):
         return JsonResponse(content, headers=headers)
-    written = await asyncio.to_thread(lambda: b"".join(_in_parts(content)))
+    written = await asyncio.to_thread(lambda: b"".join(_write_parts(content)))
     return Response(written, headers=headers, media_type=JsonResponse.media_type)
 
 
 def _has_many(content: Any) -> bool:
-    """Whether there are more numbers and texts than are written in some milliseconds."""
-    left, count = [content], 0
-    while left and count <= _MANY:
-        each = left.pop()
-        if isinstance(each, np.ndarray):
-            count += each.size
-        elif isinstance(each, (list, tuple, dict)):
-            count += len(each)
-            left += each.values() if isinstance(each, dict) else each
+    """Whether writing the content takes more than some milliseconds."""
+    values, count = [content], 0
+    while values and count <= _MANY:
+        value = values.pop()
+        if isinstance(value, np.ndarray):
+            count += value.size
+        elif isinstance(value, (list, tuple, dict)):
+            count += len(value)
+            values += value.values() if isinstance(value, dict) else value
     return count > _MANY
 
 
-def _in_parts(content: Any) -> Iterator[bytes]:
-    """The same bytes as JsonResponse writes, those of a row at a time."""
+def _write_parts(content: Any) -> Iterator[bytes]:
+    """The bytes that JsonResponse writes, a row at a time."""
     if not _has_rows(content):
         yield orjson.dumps(content, option=_JSON)
     elif isinstance(content, dict):
-        for place, (name, value) in enumerate(content.items()):
-            yield b"," if place else b"{"
+        for index, (name, value) in enumerate(content.items()):
+            yield b"," if index else b"{"
             yield orjson.dumps({name: 0}, option=_JSON)[1:-2]  # the name and its colon, whatever it is
-            yield from _in_parts(value)
+            yield from _write_parts(value)
         yield b"}"
     else:
-        for place, each in enumerate(content):
-            yield b"," if place else b"["
-            yield from _in_parts(each)
+        for index, row in enumerate(content):
+            yield b"," if index else b"["
+            yield from _write_parts(row)
         yield b"]"
 
 
@@ -280,7 +289,7 @@ def _has_rows(content: Any) -> bool:
     if not isinstance(content, (list, tuple, dict)):
         return False
     inside = content.values() if isinstance(content, dict) else content
-    return any(isinstance(each, (list, tuple, dict, np.ndarray)) for each in inside)
+    return any(isinstance(value, (list, tuple, dict, np.ndarray)) for value in inside)
 
 
 async def ask(
@@ -291,42 +300,46 @@ async def ask(
     operation: str | None,
     long_text: LongText | None = None,
     **more: Any,
-) -> Answer:
-    """The service's answer, within the client's time and under its key. Raises Refusal."""
-    options = options_of(long_text, more)
-    asked = ServiceRequest(inputs, model, operation, options, timeout_of(request), key_of(request))
-    return await service.answer(asked)
+) -> ServiceAnswer:
+    """The service's answer to a route, with the client's timeout and key. Raises Refusal."""
+    options = make_options(long_text, more)
+    service_request = ServiceRequest(
+        inputs, model, operation, options, read_timeout(request), read_key(request)
+    )
+    return await service.answer(service_request)
 
 
-def options_of(long_text: LongText | None, more: Mapping[str, Any]) -> Options:
-    """Those that are None, or null in a body, aren't said."""
+def make_options(long_text: LongText | None, more: Mapping[str, Any]) -> Options:
+    """The options of a request, without those that are None (null in a body)."""
     return Options(long_text, {name: value for name, value in more.items() if value is not None})
 
 
-async def read_apart(service: Service, request: Request, function: Callable[..., T], *arguments: Any) -> T:
-    """What is slow, without computing: within the client's time, in turn with other keys'. Raises Refusal."""
-    deadline = service.deadline(timeout_of(request))
-    return await service.workers.read(key_of(request), deadline, function, *arguments)
+async def run_in_reading_thread(
+    service: Service, request: Request, function: Callable[..., T], *arguments: Any
+) -> T:
+    """Calls a slow function in a shared thread, within the client's timeout. Raises Refusal."""
+    deadline = service.deadline(read_timeout(request))
+    return await service.workers.read(read_key(request), deadline, function, *arguments)
 
 
-def key_of(request: Request) -> str:
-    """The name of the client's key."""
+def read_key(request: Request) -> str:
+    """The name of the request's key, "" for a service without keys."""
     return str(getattr(request.state, "key", ANONYMOUS))
 
 
-def timeout_of(request: Request) -> float | None:
-    """Milliseconds, as the client's header says. Raises InvalidRequest."""
-    given = request.headers.get(TIMEOUT)
-    if given is None:
+def read_timeout(request: Request) -> float | None:
+    """The timeout of the header x-timeout-ms, None without one. Raises InvalidRequest."""
+    value = request.headers.get(TIMEOUT)
+    if value is None:
         return None
     try:
-        return float(given)
+        return float(value)
     except ValueError:
-        raise InvalidRequest(f"{TIMEOUT} must be a number of milliseconds, found {given[:40]!r}.") from None
+        raise InvalidRequest(f"{TIMEOUT} must be a number of milliseconds, found {value[:40]!r}.") from None
 
 
-def note(request: Request, answer: Answer) -> dict[str, str]:
-    """Leaves what metrics, the log and a trace want to know, and gives the headers of an answer."""
+def note(request: Request, answer: ServiceAnswer) -> dict[str, str]:
+    """Records an answer for metrics, log and trace, and returns its headers."""
     request.state.answer = answer
     request.state.answers = [*getattr(request.state, "answers", ()), answer]  # several models may have one
     timing = answer.timing
@@ -339,11 +352,11 @@ def note(request: Request, answer: Answer) -> dict[str, str]:
         "x-model": answer.model.name,
         "x-model-version": str(answer.model.version),
         "x-compute-tokens": str(answer.total_tokens),
-        "x-tokenization-time": _ms(timing.tokenizing),
-        "x-queue-time": _ms(timing.queued),
-        "x-inference-time": _ms(timing.computing),
+        "x-tokenization-time": _format_ms(timing.tokenizing),
+        "x-queue-time": _format_ms(timing.queued),
+        "x-inference-time": _format_ms(timing.computing),
     }
 
 
-def _ms(seconds: float) -> str:
+def _format_ms(seconds: float) -> str:
     return f"{seconds * 1000:.3f}"

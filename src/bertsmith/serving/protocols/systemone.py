@@ -14,11 +14,11 @@ from bertsmith.serving.protocols.questions import (
     DIGITS,
     HeadQuestion,
     HeadReply,
-    Unanswerable,
+    NoAnswer,
     as_text,
     ask_heads,
     find_heads,
-    type_of,
+    question_type,
 )
 from bertsmith.serving.protocols.routing import (
     ClientsBody,
@@ -49,9 +49,9 @@ class Noul(StrictBody):
         return self
 
     def question(self, name: str) -> HeadQuestion:
-        """For the heads."""
+        """The question as the heads read it."""
         true = self.criteria.get("true") if isinstance(self.criteria, dict) else self.criteria
-        labels = tuple(each for each in (true, self.instructions) if isinstance(each, str))
+        labels = tuple(text for text in (true, self.instructions) if isinstance(text, str))
         return HeadQuestion("label", name, labels=labels)
 
 
@@ -63,7 +63,7 @@ class Choice(StrictBody):
     criteria: dict[str, Any] = Field(min_length=1, max_length=255)
 
     def question(self, name: str) -> HeadQuestion:
-        """For the heads."""
+        """The question as the heads read it."""
         return HeadQuestion("choice", name, tuple(self.criteria))
 
 
@@ -75,28 +75,28 @@ class Score(StrictBody):
     criteria: list[Any] = Field(min_length=2, max_length=10)
 
     def question(self, name: str) -> HeadQuestion:
-        """For the heads."""
+        """The question as the heads read it."""
         return HeadQuestion("score", name, tuple(as_text(level) for level in self.criteria))
 
 
 AnyQuestion = Annotated[
     Annotated[Noul, Tag("noul")] | Annotated[Choice, Tag("choice")] | Annotated[Score, Tag("score")],
-    Discriminator(type_of),
+    Discriminator(question_type),
 ]
 
 
-def _require_few(given: Any) -> Any:
-    """Before each is looked at."""
-    if isinstance(given, dict) and not 1 <= len(given) <= _MOST_QUESTIONS:
-        raise ValueError(f"expected 1 to {_MOST_QUESTIONS} questions, found {len(given)}")
-    return given
+def _check_question_count(questions: Any) -> Any:
+    """Checks the number of questions before any of them is parsed."""
+    if isinstance(questions, dict) and not 1 <= len(questions) <= _MOST_QUESTIONS:
+        raise ValueError(f"expected 1 to {_MOST_QUESTIONS} questions, found {len(questions)}")
+    return questions
 
 
 class SystemOneBody(ClientsBody):
     """`state`: a text, or JSON. `model`: a served model, or auto, where each question finds its own."""
 
     state: str | dict[str, Any] | list[Any]
-    questions: Annotated[dict[str, AnyQuestion], BeforeValidator(_require_few)]
+    questions: Annotated[dict[str, AnyQuestion], BeforeValidator(_check_question_count)]
     model: str | None = None
 
 
@@ -120,60 +120,60 @@ def error_body(refusal: Refusal) -> dict[str, Any]:
             ]
         }
     if refusal.status == 422:
-        place = refusal.place if isinstance(refusal, InvalidBody) else ("body",)
-        return {"detail": [{"loc": list(place), "msg": refusal.message, "type": refusal.code}]}
+        location = refusal.location if isinstance(refusal, InvalidBody) else ("body",)
+        return {"detail": [{"loc": list(location), "msg": refusal.message, "type": refusal.code}]}
     return {"detail": refusal.message}
 
 
 def add_routes(router: APIRouter, service: Service) -> None:
     @router.post("/v1/systemone", summary="Typed questions, as System One has them")
     async def system_one(body: SystemOneBody, request: Request) -> Response:
-        questions = [each.question(name) for name, each in body.questions.items()]
+        questions = [question.question(name) for name, question in body.questions.items()]
         heads = find_heads(questions, service.models, body.model)
-        _require_all(body.questions, heads)  # before anything is computed
-        found = await ask_heads(service, request, heads, body.state)
-        _require_all(body.questions, found.replies)
+        _require_replies(body.questions, heads)  # before anything is computed
+        replies = await ask_heads(service, request, heads, body.state)
+        _require_replies(body.questions, replies.replies)
         answers = {
-            name: _shown(each, said)
-            for (name, each), said in zip(body.questions.items(), found.replies, strict=True)
-            if isinstance(said, HeadReply)
+            name: _format_reply(question, reply)
+            for (name, question), reply in zip(body.questions.items(), replies.replies, strict=True)
+            if isinstance(reply, HeadReply)
         }
         content = {
-            "model": found.model(body.model),
+            "model": replies.model(body.model),
             "answers": answers,
-            "usage": {"input_tokens": found.tokens, "output_tokens": 0},
+            "usage": {"input_tokens": replies.tokens, "output_tokens": 0},
         }
-        return JsonResponse(content, headers=found.headers(request))
+        return JsonResponse(content, headers=replies.headers(request))
 
 
 PROTOCOL = Protocol("System One", add_routes, error_body)
 
 
-def _shown(question: Noul | Choice | Score, said: HeadReply) -> dict[str, Any]:
+def _format_reply(question: Noul | Choice | Score, reply: HeadReply) -> dict[str, Any]:
     if isinstance(question, Noul):
-        return {"type": "noul", "noul": round(said.value, DIGITS)}
-    shares = [round(each, DIGITS) for each in said.probabilities]
-    confidence = round(said.confidence, DIGITS)
+        return {"type": "noul", "noul": round(reply.value, DIGITS)}
+    shares = [round(share, DIGITS) for share in reply.probabilities]
+    confidence = round(reply.confidence, DIGITS)
     if isinstance(question, Choice):
         options = list(question.criteria)
         return {
             "type": "choice",
-            "choice": options[int(said.value)],
+            "choice": options[int(reply.value)],
             "confidence": confidence,
             "probabilities": dict(zip(options, shares, strict=True)),
         }
     return {
         "type": "score",
-        "score": round(said.value, DIGITS),
+        "score": round(reply.value, DIGITS),
         "confidence": confidence,
         "legend": {str(number): as_text(level) for number, level in enumerate(question.criteria)},
         "probabilities": {str(number): share for number, share in enumerate(shares)},
     }
 
 
-def _require_all(questions: Mapping[str, Any], found: Sequence[Any]) -> None:
-    """Raises UnanswerableQuestions."""
-    pairs = zip(questions, found, strict=True)
-    reasons = {name: each.reason for name, each in pairs if isinstance(each, Unanswerable)}
+def _require_replies(questions: Mapping[str, Any], replies: Sequence[Any]) -> None:
+    """Raises UnanswerableQuestions if any question has a reason in place of a head or a reply."""
+    pairs = zip(questions, replies, strict=True)
+    reasons = {name: reply.reason for name, reply in pairs if isinstance(reply, NoAnswer)}
     if reasons:
         raise UnanswerableQuestions(reasons)

@@ -25,15 +25,21 @@ from bertsmith.serving.protocols.routing import (
     ask,
     json_response,
     note,
-    read_apart,
+    run_in_reading_thread,
 )
-from bertsmith.serving.refusals import InvalidRequest, NoInputs, Refusal, TooLarge, UnsupportedRequest
+from bertsmith.serving.refusals import (
+    EmptyRequest,
+    InvalidRequest,
+    Refusal,
+    RequestTooLarge,
+    UnsupportedRequest,
+)
 from bertsmith.serving.served_model import ServedModel
 from bertsmith.serving.service import Service
 
 _TYPES = {424: "Backend", 429: "Overloaded", 500: "Backend", 503: "Unhealthy", 504: "Overloaded"}
-TASKS = frozenset({"classification", "multi-label", "regression", "similarity", "reranking"})
-Named = Annotated[str | None, Query(max_length=64)]
+LABEL_TASKS = frozenset({"classification", "multi-label", "regression", "similarity", "reranking"})
+ModelQuery = Annotated[str | None, Query(max_length=64)]
 Direction = Literal["left", "right", "Left", "Right"]
 
 
@@ -45,7 +51,7 @@ class TruncatedBody(ClientsBody):
     model: str | None = None
 
     def long_text(self) -> LongText | None:
-        """What becomes of a long text. Raises Unsupported."""
+        """What becomes of a long text. Raises UnsupportedRequest."""
         return long_text(self.truncate, self.truncation_direction)
 
 
@@ -109,190 +115,206 @@ class DecodeBody(ClientsBody):
 
 
 def error_body(refusal: Refusal) -> dict[str, Any]:
-    """{"error", "error_type"}."""
-    kind = "Empty" if isinstance(refusal, NoInputs) else _TYPES.get(status_of(refusal), "Validation")
-    return {"error": refusal.message, "error_type": kind}
+    """TEI's error envelope: {"error", "error_type"}."""
+    error_type = (
+        "Empty" if isinstance(refusal, EmptyRequest) else _TYPES.get(status_of(refusal), "Validation")
+    )
+    return {"error": refusal.message, "error_type": error_type}
 
 
 def status_of(refusal: Refusal) -> int:
-    """424 where the model can't do it, 400 for no inputs, 422 for a batch that is too large."""
-    if isinstance(refusal, NoInputs):
+    """The status as TEI has it: 424 if the model can't do it, 400 for no inputs, 422 for too large a
+    batch.
+    """
+    if isinstance(refusal, EmptyRequest):
         return 400
     if isinstance(refusal, UnsupportedRequest):
         return 424
-    return 422 if isinstance(refusal, TooLarge) else refusal.status
+    return 422 if isinstance(refusal, RequestTooLarge) else refusal.status
 
 
 def add_routes(router: APIRouter, service: Service) -> None:
-    _add_vectors(router, service)
-    _add_tokens(router, service)
+    _add_vector_routes(router, service)
+    _add_token_routes(router, service)
 
     @router.post("/predict", summary="Classes of texts or pairs, as TEI has them")
-    async def predict(body: PredictBody, request: Request, model: Named = None) -> Response:
-        inputs, one = predict_inputs(body.inputs)
-        found = service.models.find(body.model or model, "predict", TASKS)
+    async def predict(body: PredictBody, request: Request, model: ModelQuery = None) -> Response:
+        inputs, one = read_predict_inputs(body.inputs)
+        served_model = service.models.find(body.model or model, "predict", LABEL_TASKS)
         answer = await ask(
-            service, request, inputs, found.name, "predict", body.long_text(), logits=body.raw_scores or None
+            service,
+            request,
+            inputs,
+            served_model.name,
+            "predict",
+            body.long_text(),
+            logits=body.raw_scores or None,
         )
         shown = [
-            best_first(labelled_logits(each, found)) if body.raw_scores else scored_labels(each, found)
-            for each in answer.results
+            sort_by_score(labelled_logits(prediction, served_model))
+            if body.raw_scores
+            else scored_labels(prediction, served_model)
+            for prediction in answer.results
         ]
         return JsonResponse(shown[0] if one else shown, headers=note(request, answer))
 
     @router.get("/info", summary="A model, as TEI tells of it")
-    async def info(model: Named = None) -> Response:
-        return JsonResponse(_info(service, service.models.find(model, None)))
+    async def info(model: ModelQuery = None) -> Response:
+        return JsonResponse(_describe_model(service, service.models.find(model, None)))
 
 
 PROTOCOL = Protocol("TEI", add_routes, error_body, status_of)
 
 
-def _add_vectors(router: APIRouter, service: Service) -> None:
+def _add_vector_routes(router: APIRouter, service: Service) -> None:
     @router.post("/embed", summary="Vectors, as TEI has them")
-    async def embed(body: EmbedBody, request: Request, model: Named = None) -> Response:
+    async def embed(body: EmbedBody, request: Request, model: ModelQuery = None) -> Response:
         more = {"prompt_name": body.prompt_name, "normalise": body.normalize, "dimensions": body.dimensions}
         name = body.model or model
         answer = await ask(
-            service, request, embed_inputs(body.inputs), name, "embed", body.long_text(), **more
+            service, request, read_embed_inputs(body.inputs), name, "embed", body.long_text(), **more
         )
         return await json_response(np.ascontiguousarray(answer.results), note(request, answer))
 
     @router.post("/embed_all", summary="Vectors of all tokens, as TEI has them")
-    async def embed_all(body: EmbedAllBody, request: Request, model: Named = None) -> Response:
-        name, inputs = body.model or model, embed_inputs(body.inputs)
+    async def embed_all(body: EmbedAllBody, request: Request, model: ModelQuery = None) -> Response:
+        name, inputs = body.model or model, read_embed_inputs(body.inputs)
         answer = await ask(
             service, request, inputs, name, "embed_tokens", body.long_text(), prompt_name=body.prompt_name
         )
-        found = [np.ascontiguousarray(each) for each in answer.results]
-        return await json_response(found, note(request, answer))
+        vectors = [np.ascontiguousarray(states) for states in answer.results]
+        return await json_response(vectors, note(request, answer))
 
     @router.post("/similarity", summary="How alike texts are, as TEI has it")
-    async def similarity(body: SimilarityBody, request: Request, model: Named = None) -> Response:
-        said = body.parameters or SimilarityParameters()
+    async def similarity(body: SimilarityBody, request: Request, model: ModelQuery = None) -> Response:
+        parameters = body.parameters or SimilarityParameters()
         answer = await ask(
             service,
             request,
             body.inputs.sentences,
-            body.model or model or said.model,
+            body.model or model or parameters.model,
             "similarity",
-            said.long_text(),
+            parameters.long_text(),
             source=body.inputs.source_sentence,
-            prompt_name=said.prompt_name,
+            prompt_name=parameters.prompt_name,
         )
         return JsonResponse(answer.results, headers=note(request, answer))
 
 
-def _add_tokens(router: APIRouter, service: Service) -> None:
+def _add_token_routes(router: APIRouter, service: Service) -> None:
     @router.post("/tokenize", summary="Texts in pieces, as TEI has them")
-    async def tokenize(body: TokenizeBody, request: Request, model: Named = None) -> Response:
-        found = service.models.find(body.model or model, None)
+    async def tokenize(body: TokenizeBody, request: Request, model: ModelQuery = None) -> Response:
+        served_model = service.models.find(body.model or model, None)
         texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
         service.require_size(texts)
         prefix = ""
-        if found.encoder is not None:
+        if served_model.encoder is not None:
             try:
-                prefix = found.encoder.prompts.chosen(None, body.prompt_name)
+                prefix = served_model.encoder.prompts.choose(None, body.prompt_name)
             except InputError as error:
                 raise InvalidRequest(str(error)) from error
         elif body.prompt_name is not None:
             raise InvalidRequest(
-                f"{found.name} makes no vectors, so it has no prompt {body.prompt_name[:80]!r}."
+                f"{served_model.name} makes no vectors, so it has no prompt {body.prompt_name[:80]!r}."
             )
         most = service.settings.max_request_tokens
         texts = [prefix + text for text in texts]
-        shown = await read_apart(service, request, _pieces, found, texts, body.add_special_tokens, most)
+        shown = await run_in_reading_thread(
+            service, request, _tokenize, served_model, texts, body.add_special_tokens, most
+        )
         return JsonResponse(shown)
 
     @router.post("/decode", summary="Token ids as texts, as TEI has them")
-    async def decode(body: DecodeBody, request: Request, model: Named = None) -> Response:
-        found = service.models.find(body.model or model, None)
+    async def decode(body: DecodeBody, request: Request, model: ModelQuery = None) -> Response:
+        served_model = service.models.find(body.model or model, None)
         lists: list[Any] = body.ids if body.ids and isinstance(body.ids[0], list) else [body.ids]
         service.require_size(lists)
-        _require_tokens(sum(map(len, lists)), service.settings.max_request_tokens)
-        known = range(found.tokenizer.vocab_size)
-        if strange := [number for ids in lists for number in ids if number not in known]:
-            raise InvalidRequest(f"There is no token {strange[0]}: ids run from 0 to {known[-1]}.")
+        _check_token_count(sum(map(len, lists)), service.settings.max_request_tokens)
+        known = range(served_model.tokenizer.vocab_size)
+        if unknown := [number for ids in lists for number in ids if number not in known]:
+            raise InvalidRequest(f"There is no token {unknown[0]}: ids run from 0 to {known[-1]}.")
         special = body.skip_special_tokens
-        texts = await read_apart(
+        texts = await run_in_reading_thread(
             service,
             request,
-            lambda: [found.tokenizer.decode(ids, skip_special_tokens=special) for ids in lists],
+            lambda: [served_model.tokenizer.decode(ids, skip_special_tokens=special) for ids in lists],
         )
         return JsonResponse(texts)
 
 
 def long_text(truncate: bool | None, direction: Direction | None) -> LongText | None:
-    """What becomes of a long text. Raises Unsupported for one that is to be cut at its beginning."""
+    """What becomes of a long text. Raises UnsupportedRequest for one that is to be cut at its beginning."""
     if (direction or "right").lower() == "left":
         raise UnsupportedRequest("truncation_direction = 'left' isn't done here: texts are cut at their end.")
     return None if truncate is None else "truncate" if truncate else "error"
 
 
-def embed_inputs(given: Any) -> list[Any]:
-    """A text or the ids of one is one input."""
-    if isinstance(given, str) or (given and all(isinstance(each, int) for each in given)):
-        return [given]
-    return list(given)
+def read_embed_inputs(inputs: Any) -> list[Any]:
+    """The list of inputs; a text, or the token ids of one, is a single input."""
+    if isinstance(inputs, str) or (inputs and all(isinstance(id_, int) for id_ in inputs)):
+        return [inputs]
+    return list(inputs)
 
 
-def predict_inputs(given: Any) -> tuple[list[Any], bool]:
-    """Texts and pairs, and whether it is one that was asked for. Raises InvalidRequest."""
-    one = isinstance(given, str) or bool(given and isinstance(given[0], str))
-    lists = [given] if one else given
-    inputs = [[each] if isinstance(each, str) else each for each in lists]
-    if any(len(each) not in (1, 2) for each in inputs):
+def read_predict_inputs(body_inputs: Any) -> tuple[list[Any], bool]:
+    """The texts and pairs, and whether a single one was sent outside a list. Raises InvalidRequest."""
+    one = isinstance(body_inputs, str) or bool(body_inputs and isinstance(body_inputs[0], str))
+    lists = [body_inputs] if one else body_inputs
+    inputs = [[texts] if isinstance(texts, str) else texts for texts in lists]
+    if any(len(texts) not in (1, 2) for texts in inputs):
         raise InvalidRequest("inputs must be a text, a pair of texts, or lists of one or two texts.")
-    return [each[0] if len(each) == 1 else tuple(each) for each in inputs], one
+    return [texts[0] if len(texts) == 1 else tuple(texts) for texts in inputs], one
 
 
 def scored_labels(prediction: Mapping[str, Any], model: ServedModel) -> list[dict[str, Any]]:
     """[{"label", "score"}]: calibrated probabilities of all labels; a number as the one label `score`, in its
-    own unit. Raises Unsupported for predictions that are no labels.
+    own unit. Raises UnsupportedRequest for predictions that are no labels.
     """
     if isinstance(probabilities := prediction.get("probabilities"), Mapping):
-        return best_first(probabilities)
+        return sort_by_score(probabilities)
     if "score" in prediction:
         return [{"label": "score", "score": prediction["score"]}]
     if "label" in prediction and "confidence" in prediction:
         return [{"label": prediction["label"], "score": prediction["confidence"]}]
-    raise _without_labels(model)
+    raise _refuse_without_labels(model)
 
 
 def labelled_logits(prediction: Mapping[str, Any], model: ServedModel) -> dict[str, float]:
-    """What the head gave for each label. Raises Unsupported for a head of no labels."""
+    """The head's logit of each label. Raises UnsupportedRequest for a head without labels."""
     logits = prediction["logits"]
     names = model.labels if len(model.labels) == len(logits) else ("score",)
     if len(names) != len(logits):  # a vector
-        raise _without_labels(model)
+        raise _refuse_without_labels(model)
     return dict(zip(names, logits, strict=True))
 
 
-def best_first(scores: Mapping[str, float]) -> list[dict[str, Any]]:
-    """Of equal ones the first stays first."""
+def sort_by_score(scores: Mapping[str, float]) -> list[dict[str, Any]]:
+    """[{"label", "score"}], the highest score first; equal scores stay in order."""
     ranked = sorted(scores.items(), key=lambda item: -item[1])
     return [{"label": label, "score": score} for label, score in ranked]
 
 
-def _without_labels(model: ServedModel) -> UnsupportedRequest:
+def _refuse_without_labels(model: ServedModel) -> UnsupportedRequest:
     return UnsupportedRequest(f"{model.name} is a model for {model.task}: it gives no label of a text.")
 
 
-def _require_tokens(tokens: int, most: int) -> None:
+def _check_token_count(tokens: int, most: int) -> None:
     if tokens > most:
-        raise TooLarge(f"The request has {tokens:,} tokens or more; this service takes {most:,}.")
+        raise RequestTooLarge(f"The request has {tokens:,} tokens or more; this service takes {most:,}.")
 
 
-def _pieces(model: ServedModel, texts: Sequence[str], special: bool, most: int) -> list[list[dict[str, Any]]]:
-    """Ids, what they stand for in the text, and where, in characters; special ones stand nowhere. Raises
-    TooLarge for more than `most` of all texts.
+def _tokenize(
+    model: ServedModel, texts: Sequence[str], special: bool, most: int
+) -> list[list[dict[str, Any]]]:
+    """Each text's tokens with id, text and offsets in characters, None for special ones. Raises
+    RequestTooLarge for more than `most` tokens in all.
     """
     tokenizer = model.tokenizer
     try:
         pieces = tokenizer.encode_pieces(texts, most + 1)
     except BertsmithError as error:
         raise InvalidRequest(str(error)) from error
-    _require_tokens(sum(len(each.ids) for each in pieces), most)
+    _check_token_count(sum(len(encoding.ids) for encoding in pieces), most)
     ends = (tokenizer.template.before, tokenizer.template.behind) if special else ((), ())
     before, behind = (
         [
@@ -301,32 +323,32 @@ def _pieces(model: ServedModel, texts: Sequence[str], special: bool, most: int) 
         ]
         for ids in ends
     )
-    found = []
-    for text, each in zip(texts, pieces, strict=True):
-        inside = [
+    tokens_of_texts = []
+    for text, encoding in zip(texts, pieces, strict=True):
+        tokens = [
             {"id": n, "text": text[start:stop], "special": False, "start": start, "stop": stop}
-            for n, (start, stop) in zip(each.ids, each.offsets, strict=True)
+            for n, (start, stop) in zip(encoding.ids, encoding.offsets, strict=True)
         ]
-        found.append([*before, *inside, *behind])
-    return found
+        tokens_of_texts.append([*before, *tokens, *behind])
+    return tokens_of_texts
 
 
-def _info(service: Service, model: ServedModel) -> dict[str, Any]:
+def _describe_model(service: Service, model: ServedModel) -> dict[str, Any]:
     settings, labels = service.settings, model.labels or ("score",)
-    kind: dict[str, Any] = {
+    model_type: dict[str, Any] = {
         "reranker" if "rerank" in model.operations and len(labels) == 1 else "classifier": {
             "id2label": {str(number): label for number, label in enumerate(labels)},
             "label2id": {label: number for number, label in enumerate(labels)},
         }
     }
     if model.encoder is not None and "predict" not in model.operations:
-        kind = {"embedding": {"pooling": model.encoder.pooling}}
+        model_type = {"embedding": {"pooling": model.encoder.pooling}}
     return {
         "model_id": model.name,
         "model_sha": None,
         "model_dtype": str(model.compute_dtype).removeprefix("torch."),
         "served_model_name": model.name,
-        "model_type": kind,
+        "model_type": model_type,
         "max_concurrent_requests": max(settings.queue_tokens // model.max_length, 1),
         "max_input_length": model.max_length,
         "max_batch_tokens": service.workers.budget,
