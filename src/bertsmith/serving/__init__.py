@@ -5,9 +5,9 @@ depend on their neighbours, or a refusal (refusals.py) that says why there is no
 
     app.py → admission.py → protocols/ → service.py → operations/ → queue.py → workers.py → answer
 
-Read service.py first, which is a request's whole way without HTTP, then app.py. models.py opens, tries and
-replaces models; monitoring.py is what an operator sees; serve.py is `bertsmith serve`. The mirror, a package
-of its own, shares with this only how a server runs and who gets in.
+Read service.py first, which follows a request from end to end without HTTP, then app.py. models.py opens,
+tries and replaces models; monitoring.py is what an operator sees; serve.py is `bertsmith serve`. The mirror,
+a package of its own, shares with this only how a server runs and who gets in.
 """
 
 import logging

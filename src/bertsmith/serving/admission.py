@@ -1,15 +1,16 @@
-"""Authentication and limits of the body: the middleware that a request passes before its route.
+"""Authentication and limits on the body: the middleware that a request passes before its route.
 
     request → Access: a key, or a page of this machine → BodyReader: a body within a size and a time → route
 
-Keys come from a file, are compared in constant time, and read again when the file changes:
+Keys come from a file. They are compared in constant time, and read again when the file changes:
 
     # NAME KEY [admin]
     website   7f0c…
     batch     sha256:9b74c9897bac770ffc029102a200c5de…
     operator  c4d1…  admin
 
-A key may stand as its SHA-256, so that the file gives nothing away. `admin` may replace models.
+A key may be written as its SHA-256, so that the file gives nothing away. A key with `admin` may replace
+models.
 """
 
 import asyncio
@@ -44,13 +45,13 @@ from bertsmith.serving.refusals import (
 
 ANONYMOUS = ""  # the key of a service without keys
 _HASHED = re.compile(r"sha256:([0-9a-f]{64})", re.IGNORECASE)
-_COMMENT = re.compile(r"(?:^|\s)#")  # a key may have one in it
+_COMMENT = re.compile(r"(?:^|\s)#")  # a key itself may contain #
 _MIN_KEY_LENGTH = 16  # characters
 _RELOAD_SECONDS = 1.0  # seconds between two looks at the file
 _PUBLIC = ("/health", "/health/live", "/health/ready", "/ping", "/")
-_BODY_SECONDS = 30.0  # for all of a body
-_MOST_DIGITS = 18  # of a size: Python refuses to read thousands of them
-_MOST_BODIES = 128  # of the largest size, for which there is room: slow clients must not fill the memory
+_BODY_SECONDS = 30.0  # seconds for a whole body to arrive
+_MOST_DIGITS = 18  # of content-length that are parsed: Python refuses to parse thousands
+_MOST_BODIES = 128  # of the largest size that are held at a time: slow clients must not fill the memory
 _CODINGS = {"gzip": 16 + zlib.MAX_WBITS, "x-gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 _CHARSET = re.compile(r';\s*charset\s*=\s*"?([\w.:-]+)', re.IGNORECASE)
 _CHARSETS = ("utf-8", "utf8", "us-ascii", "ascii")
@@ -71,10 +72,10 @@ class ApiKeys:
         """Reads the file of keys, if there is one. Raises InputError naming file and line."""
         self.path = path
         self._clients: list[tuple[bytes, Client]] = []
-        self._state: tuple[int, ...] = ()
+        self._file_state: tuple[int, ...] = ()
         self._last_check = 0.0
         if path is not None:
-            self._state = _file_state(path)
+            self._file_state = _stat_file(path)
             self._clients = _read_keys(path)
 
     def find_client(self, authorization: str) -> Client:
@@ -84,8 +85,8 @@ class ApiKeys:
         self._reload_if_changed()
         scheme, _, key = authorization.partition(" ")
         owner = None
-        digest = hashlib.sha256(key.strip(" \t").encode("latin-1", "replace")).digest()  # as its bytes came
-        for known, client in self._clients:  # all of them, so that time tells nothing
+        digest = hashlib.sha256(key.strip(" \t").encode("latin-1", "replace")).digest()  # the header's bytes
+        for known, client in self._clients:  # always all of them, so that the time gives nothing away
             if hmac.compare_digest(known, digest):
                 owner = client
         if owner is None or scheme.lower() != "bearer":
@@ -99,10 +100,10 @@ class ApiKeys:
         if now - self._last_check < _RELOAD_SECONDS:
             return
         self._last_check = now
-        state = _file_state(self.path)
-        if state == self._state:
+        state = _stat_file(self.path)
+        if state == self._file_state:
             return
-        self._state = state  # also of what can't be read: said once
+        self._file_state = state  # of an unreadable file too, so that it is reported once
         try:
             self._clients = _read_keys(self.path)
             LOG.info("%d keys read again", len(self._clients))
@@ -110,7 +111,7 @@ class ApiKeys:
             LOG.error("the keys stay as they were: %s", error)
 
 
-def _file_state(path: Path) -> tuple[int, ...]:
+def _stat_file(path: Path) -> tuple[int, ...]:
     """Modification time, size and inode of a file, which differ after a change; () if it is gone."""
     try:
         status = path.stat()
@@ -120,6 +121,7 @@ def _file_state(path: Path) -> tuple[int, ...]:
 
 
 def _read_keys(path: Path) -> list[tuple[bytes, Client]]:
+    """The SHA-256 of each key and its owner. Raises InputError naming file and line."""
     try:
         lines = path.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -170,8 +172,8 @@ class Access:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        path, reads = scope["path"], scope["method"] in ("GET", "HEAD")
-        if not (reads and (path in _PUBLIC or path.startswith(PAGE_FILES))):
+        path, is_reading = scope["path"], scope["method"] in ("GET", "HEAD")
+        if not (is_reading and (path in _PUBLIC or path.startswith(PAGE_FILES))):
             headers = dict(scope["headers"])
             authorization = headers.get(b"authorization", b"").decode("latin-1")
             try:
@@ -189,9 +191,9 @@ class Access:
 def _require_own_page(origin: str) -> None:
     """Raises PermissionDeniedError unless the Origin header names a page of this machine.
 
-    An attacker may bind a host name to 127.0.0.1 (DNS rebinding): to the browser, its page and this service
-    then have the same origin. So over http, which is all that is spoken here, only loopback names pass; a
-    page over https comes through the operator's proxy. A page that hides its name sends "null".
+    An attacker may bind a host name to 127.0.0.1 (DNS rebinding): to the browser, the attacker's page and
+    this service then have the same origin. The service itself speaks http only, so over http only loopback
+    names pass; a page over https comes through the operator's proxy. A page that hides its name sends "null".
     """
     try:
         parts = urlsplit(origin)
@@ -217,7 +219,7 @@ def is_loopback(host: str) -> bool:
 
 @dataclass
 class _BodySize:
-    """The bytes that one request's body takes up, counted for its key."""
+    """The bytes of one request's body so far, which count for its key."""
 
     key: str
     size: int = 0
@@ -227,8 +229,8 @@ class BodyReader:
     """ASGI middleware that reads a request's whole body before the application is called.
 
     The body is limited in size (`most_bytes`, before and after decompression) and in time (`seconds`). A
-    client that disconnects cancels its request. The bodies of one key take at most half of the room that
-    the others leave. `refuse` sends a refusal before any route is known.
+    client that disconnects cancels its request. The bodies of one key may take at most half of the room that
+    the other keys leave. `refuse` sends a refusal before any route is known.
     """
 
     def __init__(self, app: ASGIApp, most_bytes: int, refuse: Any, seconds: float = _BODY_SECONDS) -> None:
@@ -261,11 +263,11 @@ class BodyReader:
             refusal = BodyTimeout(f"The body did not arrive within {self.seconds:g} seconds.")
             await self.refuse(refusal, scope, receive, send)
             return
-        except Refusal as refusal:  # what still comes of the body is thrown away by the server
+        except Refusal as refusal:  # the server discards the rest of the body
             await self.refuse(refusal, scope, receive, send)
             return
         if body is not None:
-            scope.setdefault("state", {})["body"] = body  # for the log, where it asks for texts
+            scope.setdefault("state", {})["body"] = body  # for the log, if it shall have texts
             await self._run_app(scope, body, receive, send)
 
     async def _read_body(self, scope: Scope, body_size: _BodySize, receive: Receive) -> bytes | None:
@@ -307,7 +309,7 @@ class BodyReader:
             )
         bits = _CODINGS[coding]
         if coding == "deflate" and int.from_bytes(body[:2]) % 31:
-            bits = -zlib.MAX_WBITS  # without zlib's two bytes in front, as some clients send it
+            bits = -zlib.MAX_WBITS  # some clients send raw deflate, without the two bytes of zlib's header
         reader = zlib.decompressobj(bits)
         try:
             decoded = reader.decompress(body, self.most_bytes + 1)
@@ -329,6 +331,7 @@ class BodyReader:
             )
 
     async def _run_app(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
+        """Calls the application with the whole body; cancels it if the client disconnects."""
         messages = [{"type": "http.request", "body": body, "more_body": False}]
         disconnected = asyncio.Event()
 
@@ -348,10 +351,10 @@ class BodyReader:
         watching = asyncio.ensure_future(watch(work))
         try:
             await asyncio.wait({work})
-        except asyncio.CancelledError:  # the time of a stopping service is over
+        except asyncio.CancelledError:  # the service stops and waits no longer
             work.cancel()
             await asyncio.wait({work})
-            if work.cancelled():  # else it was answered at the last moment
+            if work.cancelled():  # else the answer came at the last moment
                 refusal = ServiceUnavailable(
                     "The service stopped before this was answered. Send it to another one.", 1.0
                 )

@@ -1,4 +1,4 @@
-"""The service as an ASGI application.
+"""The service as an ASGI application: its middleware and all its routes.
 
 request → log, metrics → key → body → route → service → answer
 """
@@ -30,7 +30,7 @@ from bertsmith.serving.refusals import Refusal, WrongMethod, make_openapi_respon
 from bertsmith.serving.service import Service
 from bertsmith.serving.settings import ServingSettings
 
-# The last one has /v1/{model}, which would take the others' paths.
+# Ours is the last one: its route /v1/{model} would match the others' paths.
 PROTOCOLS = (
     openai.PROTOCOL,
     tei.PROTOCOL,
@@ -72,11 +72,11 @@ def make_app(settings: ServingSettings, models: Models | None = None) -> FastAPI
         title="Bertsmith",
         version=bertsmith.__version__,
         lifespan=lifespan,
-        docs_url=None,  # their pages are fetched from the internet
+        docs_url=None,  # these pages would load scripts from the internet
         redoc_url=None,
         exception_handlers={HTTPException: _answer_not_found},
-        responses=make_openapi_responses(lambda refusal: refusal.status),  # before any route is known
-        telemetry={"logs": settings.log_texts},  # which say what was refused, texts among it
+        responses=make_openapi_responses(lambda refusal: refusal.status),  # before a route is known
+        telemetry={"logs": settings.log_texts},  # its logs quote what was refused, which may be texts
     )
     app.state.service, app.state.health, app.state.metrics = service, health, metrics
     routers = [make_operators_router(service, health, metrics), make_page_router(service)]
@@ -102,9 +102,9 @@ def _make_user_router(name: str, service: Service, others: Sequence[APIRouter]) 
     if not isinstance(protocol, Protocol):
         raise InputError(f"{name!r} is not a bertsmith.serving.protocols.routing.Protocol.")
     router = protocol.router(service)
-    routes, before, behind = _list_routes([router]), _list_routes(others[:-1]), _list_routes(others[-1:])
-    hidden = [(own, other) for own in routes for other in before if other.path_regex.match(own.path)]
-    hiding = [(own, other) for own in routes for other in behind if own.path_regex.match(other.path)]
+    routes, earlier, later = _list_routes([router]), _list_routes(others[:-1]), _list_routes(others[-1:])
+    hidden = [(own, other) for own in routes for other in earlier if other.path_regex.match(own.path)]
+    hiding = [(own, other) for own in routes for other in later if own.path_regex.match(other.path)]
     for own, other in [*hidden, *hiding]:
         if shared := (own.methods or set()) & (other.methods or set()):
             method = min(shared)
@@ -141,7 +141,7 @@ def add_other_methods(routers: Sequence[APIRouter], service: Service) -> list[AP
     for route in _list_routes(routers):
         known = route.methods or set()
         methods[route.path] |= known
-        if "GET" in known:  # the server leaves the body away
+        if "GET" in known:  # the server omits the body
             methods[route.path].add("HEAD")
             behind.add_api_route(route.path, route.endpoint, methods=["HEAD"])
 

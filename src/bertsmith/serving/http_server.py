@@ -74,7 +74,7 @@ class BoundedConnection(HttpToolsProtocol):
     last_moment = _LAST_MOMENT
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Starts the time limit of the first headers."""
+        """Starts the time limit of the first request's headers."""
         self._header_bytes = 0
         self._header_timer: asyncio.TimerHandle | None = None
         self._is_closing = self._in_body = self._offers_upgrade = False
@@ -82,7 +82,7 @@ class BoundedConnection(HttpToolsProtocol):
         self._begin_headers()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Cancels the time limit of the headers."""
+        """Cancels the time limit of the headers, if it runs."""
         self._end_headers()
         super().connection_lost(exc)
 
@@ -179,7 +179,7 @@ class BoundedConnection(HttpToolsProtocol):
 
     def _refuse_late_headers(self) -> None:
         if self._header_bytes == 0:
-            self.transport.close()  # nothing was asked: an answer would be taken for that to the next request
+            self.transport.close()  # no request began: the client would take an answer for its next request's
             return
         self._refuse("408 Request Timeout", f"not complete within {self.header_seconds:g} seconds")
 

@@ -1,7 +1,7 @@
-"""The models of a service by name: opened, tried before they are served, replaced, rolled back.
+"""The models of a service, by name: they are opened, tried, served, replaced and rolled back.
 
-A model is tried with a few texts through each of its operations, alone and in a batch, and with the golden
-answers of its folder, computed again in the precision that it is served in.
+Before a model is served, it computes a few texts with each of its operations, alone and in a batch, and the
+golden answers of its folder again, in the precision that it is served in.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -35,15 +35,17 @@ _PROBES = (
     "no",
     "It was the best of times, it was the worst of times, was it?",
 )
-_MOST_NAMES = 8
+_MOST_NAMES = 8  # in a message
 _TOLERANCES = {torch.bfloat16: 0.1, torch.float16: 0.02}  # hidden states, which are some units large
-_WORK_BUDGET = 2e10  # operations: half a second of a core
-_FEWEST_TEXTS = 3  # texts
+_OPERATION_BUDGET = 2e10  # floating-point operations: half a second of a core
+_FEWEST_TEXTS = 3
 Result = TypeVar("Result")
 
 
 class Models:
-    """The models of a service. Clients know their names; paths come from the operator's settings alone."""
+    """The models of a service by name. Their paths come from the operator's settings, never from a
+    request.
+    """
 
     def __init__(self, settings: ServingSettings) -> None:
         self.device = device_of("auto")
@@ -57,14 +59,16 @@ class Models:
         self._probing = start_one_core_threads(1, "probing")
 
     def open_all(self) -> None:
-        """Opens and tries all models. Raises ModelError and InputError as `open_model` does."""
+        """Opens and tries all models. Raises ModelError and InputError as `open_model` does, and ModelError
+        for one that fails its trial.
+        """
         for settings in self._settings.values():
             self._served[settings.name] = self._opening.submit(
                 _open_and_try, settings, 1, self.device
             ).result()
 
     def run_in_thread(self, function: Callable[..., Result], *arguments: Any) -> "Future[Result]":
-        """Calls `function` in a one-core thread of its own, not the one that opens models, which may take
+        """Calls `function` in a one-core thread, not in the thread that opens models, which may be busy for
         minutes. One core, because a second team of OpenMP threads would make those of the workers sleep
         between any two operations: a lone request would take half as long again.
         """
@@ -128,30 +132,30 @@ class Models:
         models (SIGHUP) must not undo a roll-back.
         """
         with self._changing:
-            now = self[name]
-            if self.was_rolled_back(name) and self._rolled_back[name].are_at(now.path):
-                return now
-            return self._replace(now)
+            current = self[name]
+            if self.was_rolled_back(name) and self._rolled_back[name].are_at(current.path):
+                return current
+            return self._replace(current)
 
     def was_rolled_back(self, name: str) -> bool:
         """Whether the model was rolled back and its folder has not had other files since."""
         return name in self._rolled_back
 
-    def _replace(self, now: ServedModel) -> ServedModel:
-        name = now.name
-        if now.files.are_at(now.path):
+    def _replace(self, current: ServedModel) -> ServedModel:
+        name = current.name
+        if current.files.are_at(current.path):
             self._rolled_back.pop(name, None)
-            return now
+            return current
         version = self._versions[name] + 1
         new = self._opening.submit(_open_and_try, self._settings[name], version, self.device).result()
-        if new.task != now.task:
+        if new.task != current.task:
             raise ModelError(
                 f"{self._settings[name].path} is a model for {new.task} now, but {name} is served for "
-                f"{now.task}: its clients would break. Serve it by another name."
+                f"{current.task}: its clients would break. Serve it by another name."
             )
         self._versions[name] = new.version
         if not new.files.is_index:
-            self._previous[name] = now
+            self._previous[name] = current
         self._served[name] = new
         self._rolled_back.pop(name, None)
         return new
@@ -167,13 +171,13 @@ class Models:
                     f"{name} is an index: each search sees what is committed, so there is no version to go "
                     "back to. Build it again from the sources that you want."
                 )
-            before = self._previous.pop(name, None)
-            if before is None:
+            previous = self._previous.pop(name, None)
+            if previous is None:
                 raise UnsupportedRequest(
                     f"{name} was not replaced since the service began: there is nothing to go back to."
                 )
-            self._served[name], self._rolled_back[name] = before, undone.files
-            return before
+            self._served[name], self._rolled_back[name] = previous, undone.files
+            return previous
 
 
 def _open_and_try(settings: ModelSettings, version: int, device: torch.device) -> ServedModel:
@@ -186,8 +190,8 @@ def _open_and_try(settings: ModelSettings, version: int, device: torch.device) -
 def probe(model: ServedModel) -> None:
     """Computes a few texts through every operation, alone and in a batch.
 
-    Raises ModelError if the two results differ: on the CPU kernels by a single bit, elsewhere by more than
-    the precision allows.
+    Raises ModelError if the two results differ: for int16 by a single bit; else if vectors differ by more
+    than the precision allows (other results aren't compared, because a label may flip at a tie).
     """
     for name, operation in model.operations.items():
         inputs, options = make_probe_inputs(model, name)
@@ -203,7 +207,7 @@ def probe(model: ServedModel) -> None:
 
 
 def probe_once(model: ServedModel) -> None:
-    """Computes one short forward pass without the queue, as the health check does."""
+    """Computes one short forward pass, past the queue: the health check's probe of a model."""
     name, operation = next(iter(model.operations.items()))
     inputs, options = make_probe_inputs(model, name)
     prepared = operation.prepare(inputs[:1], options)
@@ -211,7 +215,7 @@ def probe_once(model: ServedModel) -> None:
 
 
 def make_probe_inputs(model: ServedModel, operation: str) -> tuple[list[Any], Options]:
-    """Inputs and options that the operation of this model can read."""
+    """Three inputs, and the options, that this operation of the model can read."""
     texts: list[Any] = list(make_probe_rows(model) or _PROBES)
     if operation == "fill_mask":
         mask = model.tokenizer.id_to_token(model.tokenizer.mask_id)
@@ -220,11 +224,11 @@ def make_probe_inputs(model: ServedModel, operation: str) -> tuple[list[Any], Op
         return texts, Options(more={"query": texts[0]})
     if operation == "similarity":
         return texts, Options(more={"source": texts[0]})
-    columns = getattr(model.opened, "column_names", ())
-    if operation == "predict" and columns:  # blank ones
+    columns = getattr(model.head_task, "column_names", ())
+    if operation == "predict" and columns:  # which are left blank
         blank_columns = dict.fromkeys(columns) | ({"text_pair": texts[0]} if reads_pairs(model) else {})
         return [{**blank_columns, "text": text} for text in texts], Options()
-    if operation == "predict" and model.opened is not None and reads_pairs(model):
+    if operation == "predict" and model.head_task is not None and reads_pairs(model):
         return [(texts[0], text) for text in texts], Options()
     return texts, Options()
 
@@ -243,18 +247,20 @@ def make_probe_rows(model: ServedModel) -> list[str] | None:
     )
     scale = list(zip(shape.mean, shape.deviation, strict=True))
     values = (
-        [spell_number(mean + above * deviation) for mean, deviation in scale] for above in (0.0, 1.0, 0.5)
+        [spell_number(mean + offset * deviation) for mean, deviation in scale] for offset in (0.0, 1.0, 0.5)
     )
     return [" ".join(step * count) for step, count in zip(values, steps, strict=True)]
 
 
 def reads_pairs(model: ServedModel) -> bool:
-    """Whether an input of `predict` is two texts."""
-    return model.opened is not None and bool(model.opened.reads_pairs)
+    """Whether the model's task reads pairs of texts."""
+    return model.head_task is not None and bool(model.head_task.reads_pairs)
 
 
 def _results_agree(one: Any, other: Any, dtype: torch.dtype) -> bool:
-    """Whether two results are equal: to the bit for int16 kernels, else within the precision's tolerance."""
+    """Whether two results agree: to the bit for int16 kernels; else vectors within the precision's tolerance,
+    and anything else always.
+    """
     if dtype == torch.int16:
         return bool(np.array_equal(one, other)) if isinstance(one, np.ndarray) else bool(one == other)
     if not isinstance(one, np.ndarray):
@@ -263,7 +269,7 @@ def _results_agree(one: Any, other: Any, dtype: torch.dtype) -> bool:
 
 
 def require_golden_answers(model: ServedModel) -> None:
-    """Computes some of the folder's golden answers again, as many as half a second allows.
+    """Computes the folder's golden answers again, as many as half a second allows, but at least three.
 
     Raises ModelError if one differs by more than the precision allows. A folder without golden answers
     passes.
@@ -272,15 +278,15 @@ def require_golden_answers(model: ServedModel) -> None:
     if golden is None:
         return
     subject = _make_subject(model)
-    if golden.kind != subject.kind:  # the folder is served for something else
+    if golden.kind != subject.kind:  # the answers are of another task than the model is served for
         return
-    config, work_left = subject.encoder.config, _WORK_BUDGET
+    config, budget = subject.encoder.config, _OPERATION_BUDGET
     weights = 4 * config.hidden_size**2 + 2 * config.hidden_size * getattr(config, "intermediate_size", 0)
-    operations = 2 * weights * getattr(config, "num_hidden_layers", 1)  # of a token
+    operations_per_token = 2 * weights * getattr(config, "num_hidden_layers", 1)
     records = list[GoldenRecord]()
     for record in golden.records:
-        work_left -= operations * len(record.ids)
-        if isinstance(record.ids, str) or (work_left < 0 and len(records) >= _FEWEST_TEXTS):
+        budget -= operations_per_token * len(record.ids)
+        if isinstance(record.ids, str) or (budget < 0 and len(records) >= _FEWEST_TEXTS):
             continue
         records.append(record)
     with autocasting(subject.encoder, model.device, model.compute_dtype):
@@ -295,10 +301,10 @@ def require_golden_answers(model: ServedModel) -> None:
 
 
 def _make_subject(model: ServedModel) -> GoldenSubject:
-    """The opened model itself, not another copy of it."""
-    if model.opened is not None:
+    """The served model as golden answers are computed with it, without another copy of its weights."""
+    if model.head_task is not None:
         assert isinstance(model.module, TaskModel)
-        return TaskSubject(model.module, model.opened, model.tokenizer)
+        return TaskSubject(model.module, model.head_task, model.tokenizer)
     if isinstance(model.module, PretrainingModel):
         return MaskSubject(model.module, model.tokenizer)
     assert model.encoder is not None

@@ -1,6 +1,6 @@
-"""What an operator sees and does: health, metrics, the request log, and replacing models at run time.
+"""For operators: health, metrics, the request log, and replacing models at run time.
 
-No text and no key is in any of it, unless `log_texts` asks for the bodies.
+None of these contains a text or a key, unless `log_texts` adds the bodies to the log.
 """
 
 import asyncio
@@ -40,19 +40,17 @@ from bertsmith.serving.served_model import ServedModel
 from bertsmith.serving.service import Service, ServiceAnswer
 from bertsmith.serving.settings import ServingSettings
 
-_MULTIPROCESS_VARIABLE = (
-    "PROMETHEUS_MULTIPROC_DIR"  # Prometheus' own name for the folder of several processes
-)
+_MULTIPROCESS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"  # where prometheus_client looks for the shared folder
 _FOLDER = "bertsmith-metrics-"
-_PROBE_SECONDS = 5.0  # seconds between two forward passes, where traffic makes none
-_READY_SECONDS = 20.0  # seconds since the last one, to be ready
-_DEAD_SECONDS = 120.0  # seconds since the last one, to be begun anew
-_STUCK_SECONDS = 30.0  # seconds that work may wait while none is finished
-_REFRESH_SECONDS = 1.0  # seconds between two looks at what is true of a moment
-_SECONDS = tuple(0.0005 * 2**power for power in range(16))
-_TOKENS = tuple(2**power for power in range(2, 19))
-_ID = re.compile(r"[\w.:/+=-]{1,128}")
-_QUIET = ("/health", "/metrics")
+_PROBE_SECONDS = 5.0  # between two forward passes of the health check, when traffic makes none
+_READY_SECONDS = 20.0  # since the last forward pass, after which the service isn't ready
+_DEAD_SECONDS = 120.0  # since the last forward pass, after which the process should be restarted
+_STUCK_SECONDS = 30.0  # that work may wait while none is finished
+_REFRESH_SECONDS = 1.0  # between two updates of the gauges
+_SECONDS_BUCKETS = tuple(0.0005 * 2**power for power in range(16))
+_TOKENS_BUCKETS = tuple(2**power for power in range(2, 19))
+_REQUEST_ID = re.compile(r"[\w.:/+=-]{1,128}")
+_NOT_LOGGED = ("/health", "/metrics")
 _LONGEST_BODY = 10_000  # bytes of a body in the log
 
 
@@ -81,7 +79,7 @@ class Health:
                 await self._probing
 
     def problem(self) -> str | None:
-        """Why the service isn't ready; None if it is."""
+        """The reason why the service isn't ready, as a clause for the answer; None if it is ready."""
         now, queue = time.monotonic(), self.service.queue
         if self.leaving or self.service.draining:
             return "the service is stopping"
@@ -100,7 +98,7 @@ class Health:
         while True:
             await asyncio.sleep(_PROBE_SECONDS)
             if time.monotonic() - self.service.queue.last_finished < _PROBE_SECONDS:
-                continue  # traffic has just shown it
+                continue  # traffic has just shown that the service computes
             try:
                 for model in self.service.models:
                     await asyncio.wrap_future(self.service.models.run_in_thread(probe_once, model))
@@ -110,7 +108,7 @@ class Health:
 
 
 class Metrics:
-    """The Prometheus metrics of one application, in a registry of its own, by model and route."""
+    """The Prometheus metrics of one application, labelled by model and route, in a registry of its own."""
 
     def __init__(self, queue: WorkQueue) -> None:
         self.registry = CollectorRegistry()
@@ -120,17 +118,21 @@ class Metrics:
         self.requests = Counter(f"{name}_requests", "Requests.", [*route, "status"], **register)
         self.refusals = Counter(f"{name}_refusals", "Refusals by reason.", ["route", "reason"], **register)
         self.seconds = self._histogram(
-            "request_seconds", "From the last byte in to the answer.", route, _SECONDS
+            "request_seconds", "From the last byte in to the answer.", route, _SECONDS_BUCKETS
         )
-        self.tokenizing = self._histogram("tokenizing_seconds", "Reading and tokenising.", model, _SECONDS)
-        self.queued = self._histogram("queue_seconds", "Waiting for a core.", model, _SECONDS)
-        self.computing = self._histogram("computing_seconds", "Computing and decoding.", model, _SECONDS)
-        self.tokens = self._histogram("request_tokens", "Tokens of a request.", model, _TOKENS)
-        self.batches = self._histogram("batch_tokens", "Tokens computed together.", model, _TOKENS)
-        several: dict[str, Any] = {"multiprocess_mode": "livesum", **register}
-        self.waiting = Gauge(f"{name}_queue_requests", "Requests that wait.", **several)
-        self.waiting_tokens = Gauge(f"{name}_queue_tokens", "Tokens that wait.", **several)
-        self.resident = Gauge(f"{name}_resident_bytes", "Memory of all processes that answer.", **several)
+        self.tokenizing = self._histogram(
+            "tokenizing_seconds", "Reading and tokenising.", model, _SECONDS_BUCKETS
+        )
+        self.queued = self._histogram("queue_seconds", "Waiting for a core.", model, _SECONDS_BUCKETS)
+        self.computing = self._histogram(
+            "computing_seconds", "Computing and decoding.", model, _SECONDS_BUCKETS
+        )
+        self.tokens = self._histogram("request_tokens", "Tokens of a request.", model, _TOKENS_BUCKETS)
+        self.batches = self._histogram("batch_tokens", "Tokens computed together.", model, _TOKENS_BUCKETS)
+        summed: dict[str, Any] = {"multiprocess_mode": "livesum", **register}
+        self.waiting = Gauge(f"{name}_queue_requests", "Requests that wait.", **summed)
+        self.waiting_tokens = Gauge(f"{name}_queue_tokens", "Tokens that wait.", **summed)
+        self.resident = Gauge(f"{name}_resident_bytes", "Memory of all processes that answer.", **summed)
         self._queue, self._process = queue, psutil.Process()
         if _MULTIPROCESS_VARIABLE not in os.environ:
             ProcessCollector(registry=self.registry)
@@ -149,7 +151,7 @@ class Metrics:
         while True:
             try:
                 self._refresh()
-            except Exception:  # the next look may succeed
+            except Exception:  # the next update may succeed
                 LOG.exception("the metrics of this moment can't be read")
             await asyncio.sleep(_REFRESH_SECONDS)
 
@@ -168,8 +170,10 @@ class Metrics:
         text: bytes = generate_latest(registry)
         return text
 
-    def _histogram(self, name: str, what: str, labels: list[str], buckets: tuple[float, ...]) -> Histogram:
-        return Histogram(f"bertsmith_{name}", what, labels, buckets=buckets, registry=self.registry)
+    def _histogram(
+        self, name: str, description: str, labels: list[str], buckets: tuple[float, ...]
+    ) -> Histogram:
+        return Histogram(f"bertsmith_{name}", description, labels, buckets=buckets, registry=self.registry)
 
 
 @contextmanager
@@ -184,7 +188,7 @@ def share_metrics_folder() -> Iterator[Path]:
                     shutil.rmtree(leftover, ignore_errors=True)
     while True:
         with tempfile.TemporaryDirectory(prefix=_FOLDER) as folder, locked_folder(Path(folder)) as is_locked:
-            if is_locked:  # else another process that begins has taken it for left
+            if is_locked:  # else another starting service is removing it as a leftover
                 os.environ[_MULTIPROCESS_VARIABLE] = folder
                 try:
                     yield Path(folder)
@@ -210,9 +214,9 @@ class RequestLog:
             return
         headers = dict(scope["headers"])
         client_id = headers.get(b"x-request-id", b"").decode("latin-1")
-        request_id = client_id if _ID.fullmatch(client_id) else uuid.uuid4().hex
+        request_id = client_id if _REQUEST_ID.fullmatch(client_id) else uuid.uuid4().hex
         state = scope.setdefault("state", {})
-        status, began = 499, time.perf_counter()  # 499: gone before an answer began
+        status, began = 499, time.perf_counter()  # 499: the client disconnected before the answer began
 
         async def answer(message: Message) -> None:
             nonlocal status
@@ -224,14 +228,16 @@ class RequestLog:
         try:
             await self.app(scope, receive, answer)
         finally:
-            facts = self._make_log_fields(scope, state, status, time.perf_counter() - began)
-            if self.settings.log_requests and not scope["path"].startswith(_QUIET):
+            facts = self._record(scope, state, status, time.perf_counter() - began)
+            if self.settings.log_requests and not scope["path"].startswith(_NOT_LOGGED):
                 LOG.info("request", extra={"facts": {"id": request_id, **facts}})
 
-    def _make_log_fields(
+    def _record(
         self, scope: Scope, state: MutableMapping[str, Any], status: int, seconds: float
     ) -> dict[str, Any]:
-        route = getattr(scope.get("route"), "path", "none")  # a path of a stranger would be a label each
+        """Adds a finished request to the metrics and returns its fields for the log."""
+        # The route's pattern, not the path: otherwise any client could create any number of labels.
+        route = getattr(scope.get("route"), "path", "none")
         answer, refusal = state.get("answer"), state.get("refusal")
         model = answer.model.name if answer is not None else ""
         self.metrics.requests.labels(model, route, str(status)).inc()
@@ -284,14 +290,14 @@ def make_operators_router(service: Service, health: Health, metrics: Metrics) ->
     async def reload(name: str, request: Request) -> Response:
         _require_admin(request, service)
         try:
-            return _describe_served_model(await asyncio.to_thread(service.models.replace, name))
+            return _answer_model(await asyncio.to_thread(service.models.replace, name))
         except BertsmithError as error:
             raise UnsupportedRequest(f"{name} stays as it was: {error}") from error
 
     @router.post("/admin/models/{name}/rollback", summary="Serve the version before")
     async def roll_back(name: str, request: Request) -> Response:
         _require_admin(request, service)
-        return _describe_served_model(await asyncio.to_thread(service.models.roll_back, name))
+        return _answer_model(await asyncio.to_thread(service.models.roll_back, name))
 
     return router
 
@@ -308,6 +314,6 @@ def _require_admin(request: Request, service: Service) -> None:
         )
 
 
-def _describe_served_model(model: ServedModel) -> Response:
+def _answer_model(model: ServedModel) -> Response:
     description: dict[str, Any] = {"model": model.name, "version": model.version, "task": model.task}
     return JsonResponse(description)

@@ -1,4 +1,4 @@
-"""The queue of accepted requests: which are admitted, and which are computed next.
+"""The queue of requests: decides which are admitted and which are computed next.
 
     admit ──► [ key → its jobs by deadline ] ──► take: one batch of one pass, within a token budget
        └► ServiceOverload, with the seconds after which to come back
@@ -39,8 +39,8 @@ class Job:
         self.prepared, self.deadline, self.key, self.loop = prepared, deadline, key, loop
         self.future: asyncio.Future[Any] = loop.create_future()
         self.outputs: list[Any] = [None] * len(prepared.encoded)
-        self.next_index = 0  # of the first sequence that no worker has taken
-        self.waiting_tokens = prepared.tokens  # that no worker has taken
+        self.next_index = 0  # the first sequence that no worker has taken
+        self.waiting_tokens = prepared.tokens  # of the sequences that no worker has taken
         self.begun = self.ended = 0.0
         self.is_over = False  # cancelled, failed or answered
         self._missing = len(self.outputs)
@@ -67,18 +67,18 @@ class Job:
         """Sets the future's exception, from any thread."""
         self._end(lambda: self.future.set_exception(error))
 
-    def _end(self, settle: Any) -> None:
+    def _end(self, set_outcome: Callable[[], None]) -> None:
         if self.is_over:
             return
         self.is_over, self.ended = True, time.monotonic()
         try:
-            self.loop.call_soon_threadsafe(lambda: None if self.future.done() else settle())
+            self.loop.call_soon_threadsafe(lambda: None if self.future.done() else set_outcome())
         except RuntimeError:  # the loop was closed: nobody waits any more
             return
 
 
 class JobSequence(NamedTuple):
-    """One sequence of a job, by its index."""
+    """One sequence of a job, by its index in the prepared request."""
 
     job: Job
     index: int
@@ -108,9 +108,9 @@ class WorkQueue:
         self.waiting_tokens = 0
         self.began_waiting = self.last_finished = time.monotonic()
         self.on_batch: Callable[[JobBatch], None] = lambda batch: None
-        self._queues: dict[str, _KeyQueue] = {}  # those that have a job here
-        self._count = 0
-        self._in_flight = 0  # tokens that workers have
+        self._queues: dict[str, _KeyQueue] = {}  # of the keys that have a waiting job
+        self._count = 0  # jobs admitted so far, which orders those of equal deadlines
+        self._in_flight = 0  # tokens that workers are computing
 
     # -- the event loop's side -------------------------------------------------------------------------------
 
@@ -128,7 +128,7 @@ class WorkQueue:
             if not self._queues:
                 self.began_waiting = time.monotonic()
             if job.key not in self._queues:
-                # As the one that was given least: a new one has no arrears to claim.
+                # A new key starts at the least of the others: it can't claim the time before it came.
                 least = min((client.granted for client in self._queues.values()), default=0.0)
                 self._queues[job.key] = _KeyQueue(least)
             client = self._queues[job.key]
@@ -143,7 +143,7 @@ class WorkQueue:
         with self.changed:
             job.is_over = True
             self._remove(job)
-            self.changed.notify_all()  # what is left may be for another worker than before
+            self.changed.notify_all()  # the remaining jobs may suit another worker
 
     @property
     def size(self) -> int:
@@ -164,14 +164,14 @@ class WorkQueue:
     # -- the workers' side: all under `changed` --------------------------------------------------------------
 
     def take(self, budget: int, now: float) -> JobBatch | None:
-        """The next batch: at least one sequence, at most `budget` tokens; None if nothing waits. Jobs whose
-        deadline has passed before a worker began with them fail.
+        """Takes the next batch: at least one sequence, and more up to `budget` tokens; None if nothing waits.
+        Jobs whose deadline passed before a worker began with them fail.
         """
         late_jobs = [
             job
             for client in self._queues.values()
             for _, _, job in client.jobs
-            # Not what was begun: what was computed of it would be thrown away, and asked for again.
+            # A job that a worker has begun goes on: else a retry would compute its finished part again.
             if job.is_over or (job.deadline <= now and not job.next_index)
         ]
         for job in late_jobs:
@@ -190,7 +190,7 @@ class WorkQueue:
         self._in_flight += tokens
         self.computing += 1
         batch = JobBatch(run, sequences, tokens)
-        self.on_batch(batch)  # before anybody has its answer
+        self.on_batch(batch)  # counted before any of its answers is sent
         return batch
 
     def finish_batch(self, batch: JobBatch, seconds: float, at_a_time: int) -> None:
@@ -260,7 +260,7 @@ class WorkQueue:
         client = self._queues.get(key)
         mine = client.jobs if client is not None else []
         others = [other.waiting for other in self._queues.values() if other is not client]
-        now, before = time.monotonic(), tokens
+        now, before = time.monotonic(), tokens  # `before`: tokens of this key up to and including a request
         lateness = [0.0]
         for due, _, job in mine:
             if due <= deadline:
@@ -280,15 +280,16 @@ class WorkQueue:
             )
 
     def _estimate_end(self, now: float, mine: int, others: Sequence[int]) -> float:
+        """When `mine` tokens of a key will be computed, if each other key gets at most as many first."""
         return now + (self._in_flight + mine + sum(min(tokens, mine) for tokens in others)) / self.rate
 
     def _remove(self, job: Job) -> None:
         client = self._queues.get(job.key)
         if client is None:
             return
-        for number, (_, _, other) in enumerate(client.jobs):
+        for index, (_, _, other) in enumerate(client.jobs):
             if other is job:
-                del client.jobs[number]
+                del client.jobs[index]
                 client.waiting -= job.waiting_tokens
                 self.waiting_tokens -= job.waiting_tokens
                 break
@@ -297,8 +298,9 @@ class WorkQueue:
 
 
 class _KeyQueue:
-    """The jobs of one key, the most urgent first. `granted`: tokens that workers took, starting from the
-    least of the other keys when it came; `waiting`: tokens that no worker has taken.
+    """The jobs of one key, the most urgent first, as (deadline, count, job). `granted`: the tokens that
+    workers took, counted from the least of the other keys when this one came; `waiting`: the tokens that no
+    worker has taken.
     """
 
     def __init__(self, granted: float) -> None:

@@ -1,11 +1,10 @@
-"""The same application on many machines: replicas under Ray Serve, behind a door that asks another one where
-one dies.
+"""The same application on many machines: replicas under Ray Serve, behind a door that retries.
 
     Ray's HTTP proxy → Door → one of the Replicas, each the whole application with its models
 
-Ray's proxy doesn't send a request again that a dead replica had. The door does: it holds each request until
-it is answered, and an answer depends on nothing but request and model. A replica that is taken away on
-purpose answers first what it has.
+If a replica dies, Ray's proxy doesn't repeat its requests. The door does: it holds each request until it is
+answered. That is safe because an answer depends on nothing but the request and the model. A replica that is
+removed on purpose first answers what it has accepted.
 """
 
 import asyncio
@@ -25,9 +24,9 @@ from bertsmith.serving.http_server import log_to_stderr
 from bertsmith.serving.refusals import ServiceUnavailable
 from bertsmith.serving.settings import ServingSettings
 
-_ATTEMPTS = 5  # replicas that may die of a request, or beside it
-_MANY = 10_000  # requests at a time: what is too much is known by the replica's own queue
-_PASSED_ON = (
+_ATTEMPTS = 5  # replicas that may die during one request
+_MOST_REQUESTS = 10_000  # that Ray passes on at a time: the replica's own queue sets the real limit
+_FORWARDED = (  # the parts of an ASGI scope that a replica needs
     "type",
     "http_version",
     "method",
@@ -41,7 +40,7 @@ _PASSED_ON = (
 
 
 class Reply(NamedTuple):
-    """What a replica answers."""
+    """A replica's whole HTTP response: status, headers as bytes, and body."""
 
     status: int
     headers: list[tuple[bytes, bytes]]
@@ -57,29 +56,29 @@ def deployment(
     doors: int = 1,
     actor_options: Mapping[str, Any] | None = None,
 ) -> serve.Application:
-    """For `serve.run`. The models' paths are those of every machine.
+    """The Ray Serve application to pass to `serve.run`. Every machine needs the models at the same paths.
 
-    `replicas` have `cores` each; `autoscaling`, Ray's AutoscalingConfig as a mapping, says how many instead.
-    `actor_options` are Ray's for a replica, as {"num_gpus": 1}. The host, port and workers of `settings` are
-    Ray's to choose.
+    There are `replicas` of `cores` each, or as many as `autoscaling`, Ray's AutoscalingConfig as a mapping,
+    decides; `doors` is the number of doors. `actor_options` are Ray's options for a replica, such as
+    {"num_gpus": 1}. Ray decides host, port and processes: those of `settings` are ignored.
     """
-    many: dict[str, Any] = (
+    scale: dict[str, Any] = (
         {"autoscaling_config": dict(autoscaling)} if autoscaling else {"num_replicas": replicas}
     )
     drain = {"graceful_shutdown_timeout_s": settings.drain_seconds, "graceful_shutdown_wait_loop_s": 0.5}
     replica = serve.deployment(
         Replica,
         name="Replica",
-        max_ongoing_requests=_MANY,
+        max_ongoing_requests=_MOST_REQUESTS,
         ray_actor_options={"num_cpus": cores, **(actor_options or {})},
         **drain,
-        **many,
+        **scale,
     )
     door = serve.deployment(
         serve.ingress()(Door),
         name="Door",
         num_replicas=doors,
-        max_ongoing_requests=_MANY,
+        max_ongoing_requests=_MOST_REQUESTS,
         ray_actor_options={"num_cpus": 0},
         **drain,
     )
@@ -87,34 +86,35 @@ def deployment(
 
 
 class Replica:
-    """The whole application, asked without a socket."""
+    """The whole application with its models, called through Ray instead of a socket."""
 
     def __init__(self, settings_json: str, cores: float) -> None:
         torch.set_num_threads(max(1, int(cores)))
         log_to_stderr()
         settings = ServingSettings.model_validate_json(settings_json)
-        # One of several, whatever number, behind a door that listens elsewhere.
+        # `workers` above 1 turns off what only the single process of a service can do; `host` is not loopback
+        # because requests come from the door's machine.
         self.app = make_app(settings.model_copy(update={"workers": 2, "host": "0.0.0.0"}))
         self._lifespan = self.app.router.lifespan_context(self.app)
         self._starting = asyncio.Lock()
         self._started = False
 
     async def check_health(self) -> None:
-        """Ray begins another replica in the place of one that doesn't compute."""
+        """Raises RuntimeError if the replica isn't ready, upon which Ray replaces it."""
         await self._start()
         if problem := self.app.state.health.problem():
             raise RuntimeError(problem)
 
     async def answer(self, scope: Mapping[str, Any], body: bytes) -> Reply:
-        """All of it at once: no answer here comes in parts."""
+        """The application's response to a request, given its ASGI `scope` and whole body."""
         await self._start()
-        left: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+        messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
         sent: list[Message] = []
 
         async def receive() -> Message:
-            if left:
-                return left.pop()
-            await asyncio.Event().wait()  # whoever goes away cancels all of this
+            if messages:
+                return messages.pop()
+            await asyncio.Event().wait()  # a client that disconnects cancels the whole call
             raise AssertionError
 
         async def send(message: Message) -> None:
@@ -138,23 +138,24 @@ class Replica:
 
 
 class Door:
-    """Reads a request wholly, within the service's limits, and has it answered by a replica."""
+    """The entry: reads a whole request, within the service's limits, and has a replica answer it."""
 
     def __init__(self, settings_json: str, replicas: DeploymentHandle) -> None:
         self.settings, self.replicas = ServingSettings.model_validate_json(settings_json), replicas
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
-        return BodyReader(self._pass_on, self.settings.max_body_bytes, refuse_early)
+        return BodyReader(self._forward, self.settings.max_body_bytes, refuse_early)
 
-    async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _forward(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Sends the request to a replica, and to another one if that dies."""
         if scope["type"] == "lifespan":
-            await _lifespan(receive, send)
+            await _answer_lifespan(receive, send)
             return
         body = (await receive())["body"]
-        facts = {name: scope[name] for name in _PASSED_ON if name in scope}
+        forwarded_scope = {name: scope[name] for name in _FORWARDED if name in scope}
         reply: Reply | None = None
         for _ in range(_ATTEMPTS):
-            pending = self.replicas.answer.remote(facts, body)
+            pending = self.replicas.answer.remote(forwarded_scope, body)
             try:
                 reply = await pending
                 break
@@ -164,16 +165,17 @@ class Door:
             except (RayActorError, DeploymentUnavailableError):
                 continue
         if reply is None:
-            late = ServiceUnavailable("No replica could answer. Send the request again.", retry_after=1.0)
-            await refuse_early(late, scope, receive, send)
+            refusal = ServiceUnavailable("No replica could answer. Send the request again.", retry_after=1.0)
+            await refuse_early(refusal, scope, receive, send)
             return
         await send({"type": "http.response.start", "status": reply.status, "headers": reply.headers})
         await send({"type": "http.response.body", "body": reply.body})
 
 
-async def _lifespan(receive: Receive, send: Send) -> None:
+async def _answer_lifespan(receive: Receive, send: Send) -> None:
+    """Completes ASGI's startup and shutdown messages: a door has nothing to start."""
     while True:
-        kind = (await receive())["type"]
-        await send({"type": f"{kind}.complete"})
-        if kind == "lifespan.shutdown":
+        event = (await receive())["type"]
+        await send({"type": f"{event}.complete"})
+        if event == "lifespan.shutdown":
             return

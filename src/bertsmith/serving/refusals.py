@@ -1,4 +1,4 @@
-"""The errors that clients see: each has an HTTP status, a code and one sentence.
+"""The errors that clients see, each with an HTTP status, a code and one sentence.
 
     Refusal
     ├── InvalidRequest              422  a body that isn't what the route reads
@@ -23,19 +23,21 @@ Each protocol has an envelope of its own for these (serving/protocols/).
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-_LONGEST = 1000  # characters of a sentence
+_LONGEST_MESSAGE = 1000  # characters
 
 
 class Refusal(Exception):
-    """`retry_after` in seconds, None where coming back won't help. `headers` are the answer's."""
+    """An error for the client. `message` is a sentence, shortened if it is very long. `retry_after` is in
+    seconds, None if a second try won't help. `headers` are added to the response.
+    """
 
     status = 500
     code = "internal_error"
 
     def __init__(self, message: str, retry_after: float | None = None) -> None:
         super().__init__(message)
-        if len(message) > _LONGEST:  # what a client sent is shown to it, but not all of it
-            message = f"{message[: _LONGEST // 2]} … {message[-_LONGEST // 2 :]}"
+        if len(message) > _LONGEST_MESSAGE:  # what a client sent is shown to it, but not all of it
+            message = f"{message[: _LONGEST_MESSAGE // 2]} … {message[-_LONGEST_MESSAGE // 2 :]}"
         self.message, self.retry_after = message, retry_after
         self.headers: Mapping[str, str] = {}
 
@@ -152,8 +154,8 @@ def list_refusal_classes(base: type[Refusal] = Refusal) -> list[type[Refusal]]:
 
 
 def make_openapi_responses(status_of: Callable[[Refusal], int]) -> dict[int | str, dict[str, Any]]:
-    """The `responses` of an OpenAPI document that any route may give, by status. A protocol's `status_of` may
-    move a refusal to another status.
+    """The error responses that every route may give, by status, as FastAPI's `responses`. `status_of` is the
+    protocol's mapping of a refusal to its status.
     """
     sentences: dict[int, list[str]] = {}
     for refusal in list_refusal_classes():

@@ -1,14 +1,16 @@
-"""`bertsmith serve`: opens the socket, then the models, then runs one process or several that answer.
+"""`bertsmith serve`: binds the socket, opens the models, then answers in one process or in several.
 
 One process
-    SIGTERM, Ctrl-C   ready turns red, what was accepted is answered, exit status 0; a second one ends at once
-    SIGHUP            each model's folder is opened again, and served if it passes its probe; where it came
-                      while the service began, as soon as it has
-Several, on one socket, and one that watches them and has no model
-    SIGTERM, Ctrl-C   is passed on: each drains, then this one ends with status 0; a second one kills them
-    SIGHUP            is passed on: each opens its models' folders again, one that isn't ready once it is
-    a dead one        another is begun in its place, after growing pauses where that one can't begin either;
-                      one that dies before all were ready the first time ends all, with status 1
+    SIGTERM, Ctrl-C   readiness fails, accepted requests are answered, exit status 0; a second signal ends the
+                      process at once
+    SIGHUP            each model's folder is opened again, and served if it passes its trial; a signal that
+                      comes during the start takes effect when the start is done
+Several worker processes on one socket, and a parent without models that watches them
+    SIGTERM, Ctrl-C   is forwarded: each worker drains, then the parent exits with status 0; a second signal
+                      kills the workers
+    SIGHUP            is forwarded: each worker opens its models' folders again, as soon as it is ready
+    a worker dies     another one replaces it, after growing pauses if that one can't start either;
+                      one that dies before all were ready for the first time stops all, with status 1
 """
 
 import asyncio
@@ -38,22 +40,23 @@ from bertsmith.serving.models import Models
 from bertsmith.serving.monitoring import forget_dead_process, share_metrics_folder
 from bertsmith.serving.settings import ServingSettings
 
-_ADVANCE = 0.2  # seconds that ready is red before the socket closes, with `drain_delay` on top
-_LOOK = 0.1  # seconds between two looks at whether a second signal came
-_PAUSE = 1.0  # seconds before another takes a dead one's place; twice as many after each that wasn't ready
-_LONGEST_PAUSE = 60.0
+_UNREADY_SECONDS = 0.2  # that readiness fails before the socket closes, in addition to `drain_delay`
+_POLL_SECONDS = 0.1  # between two checks for a second signal
+_RESTART_SECONDS = 1.0  # before a dead worker is replaced; doubled after each one that wasn't ready
+_LONGEST_RESTART_SECONDS = 60.0
 
 
 def serve(settings: ServingSettings) -> None:
     """Serves until a signal comes. Raises InputError for an unusable address, an unreadable file of keys and
     a model whose name is a route's, and what `open_model` raises.
     """
-    early_hangups = list[int]()  # SIGHUP from now on: whoever takes it over finds those that came before
+    early_hangups = list[int]()  # the SIGHUPs before the server handles them
     if hasattr(signal, "SIGHUP"):
         signal.signal(signal.SIGHUP, lambda number, _: early_hangups.append(number))
-    ApiKeys(settings.keys_file)  # whatever is wrong is said before models are opened, which takes longest
+    ApiKeys(settings.keys_file)  # raises before the models are opened, which takes longest
     with _write_pid_file(settings.pid_file), bind_socket(settings.host, settings.port) as listener:
-        torch.set_num_threads(min(torch.get_num_threads(), Hardware.detect().threads))  # a container's too
+        # No more threads than a container's limit allows.
+        torch.set_num_threads(min(torch.get_num_threads(), Hardware.detect().threads))
         models = Models(settings)
         make_app(settings, models)  # raises for a name that a route has
         if settings.workers == 1:
@@ -62,7 +65,7 @@ def serve(settings: ServingSettings) -> None:
         else:
             lines = try_models(settings)
         log_to_stderr()
-        # Not before: whoever connects is answered.
+        # The socket listens only now: a client that can connect is answered.
         announce = _make_announcement(
             settings, lines, start_listening(listener, settings.host, settings.port)
         )
@@ -98,8 +101,8 @@ def _write_pid_file(path: Path | None) -> Iterator[None]:
 
 
 def _make_announcement(settings: ServingSettings, lines: list[str], address: str) -> Callable[[], None]:
-    """A function that says that the service is ready: with models and an example on a terminal, else in
-    JSON.
+    """A function that announces that the service is ready: on a terminal with the models and an example, else
+    as a line of JSON.
     """
     if not sys.stderr.isatty():
         facts = {"message": "serving", "address": address, "settings": json.loads(settings.model_dump_json())}
@@ -137,7 +140,7 @@ class ServiceServer(DrainingServer):
         """Serves until a signal; a second signal ends the process without returning."""
         self.run(sockets=[listener])
         if self.force_exit:
-            os._exit(1)  # the threads that compute would be waited for
+            os._exit(1)  # a normal exit would wait for the computing threads
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Starts the server, and handles SIGHUP from now on."""
@@ -160,7 +163,7 @@ class ServiceServer(DrainingServer):
             closing = (b"connection", b"close")
             self.config.encoded_headers.append(closing)
             self.server_state.default_headers = [*self.server_state.default_headers, closing]
-            loop.call_later(_ADVANCE + self.settings.drain_delay, setattr, self, "should_exit", True)
+            loop.call_later(_UNREADY_SECONDS + self.settings.drain_delay, setattr, self, "should_exit", True)
 
         loop.call_soon_threadsafe(close_soon)
 
@@ -173,7 +176,7 @@ class ServiceServer(DrainingServer):
         """Shuts down, but stops waiting at a second signal, where uvicorn would wait for the application."""
         ending = asyncio.ensure_future(super().shutdown(sockets))
         while not ending.done() and not self.force_exit:
-            await asyncio.wait({ending}, timeout=_LOOK)
+            await asyncio.wait({ending}, timeout=_POLL_SECONDS)
         if ending.done():
             ending.result()
 
@@ -189,10 +192,10 @@ class ServiceServer(DrainingServer):
             for model in self.models:
                 try:
                     new = await asyncio.to_thread(self.models.refresh, model.name)
-                    back = self.models.was_rolled_back(model.name)
-                    why = "has what was rolled back" if back else "is as it was"
-                    same = "" if new is not model else f" still: its folder {why}"
-                    LOG.info("%s: version %d is served%s", new.name, new.version, same)
+                    was_rolled_back = self.models.was_rolled_back(model.name)
+                    reason = "has what was rolled back" if was_rolled_back else "is as it was"
+                    unchanged = "" if new is not model else f" still: its folder {reason}"
+                    LOG.info("%s: version %d is served%s", new.name, new.version, unchanged)
                 except BertsmithError as error:
                     LOG.error("%s stays as it was: %s", model.name, error)
                 except Exception:
@@ -214,22 +217,22 @@ def try_models(settings: ServingSettings) -> list[str]:
     `Models.describe`. Raises InputError if one can't be served.
     """
     ours, theirs = get_context("spawn").Pipe(duplex=False)
-    trying = get_context("spawn").Process(
+    process = get_context("spawn").Process(
         target=_run_trial, args=(settings.model_dump_json(), theirs), daemon=True
     )
-    trying.start()
+    process.start()
     theirs.close()
     try:
         problem, lines = ours.recv()
     except EOFError:
-        trying.join()
+        process.join()
         raise ResourceError(
-            f"The process that tries the models ended with status {trying.exitcode}. If it didn't say why, "
+            f"The process that tries the models ended with status {process.exitcode}. If it didn't say why, "
             "there is too little memory for them: serve smaller or fewer ones."
         ) from None
     finally:
-        trying.terminate()
-        trying.join()
+        process.terminate()
+        process.join()
     if problem:
         raise InputError(problem)
     descriptions: list[str] = lines
@@ -237,6 +240,7 @@ def try_models(settings: ServingSettings) -> list[str]:
 
 
 def _run_trial(settings_json: str, answer: connection.Connection) -> None:
+    """Sends the problem, "" if there is none, and the models' descriptions: the process of `try_models`."""
     _leave_signals_to_parent()
     models = Models(ServingSettings.model_validate_json(settings_json))
     try:
@@ -244,14 +248,15 @@ def _run_trial(settings_json: str, answer: connection.Connection) -> None:
         result: tuple[str, list[str]] = ("", models.describe())
     except BertsmithError as error:
         result = (str(error), [])
-    with suppress(BrokenPipeError):  # the other one was ended meanwhile
+    with suppress(BrokenPipeError):  # the parent has ended meanwhile
         answer.send(result)
 
 
 @dataclass
 class _Worker:
-    """A worker process. It reports through `lifeline` that it is ready, and notices by its closing that the
-    parent has died. `reload_pending`: SIGHUP came before it was ready, when it may have read folders already.
+    """A worker process. It reports through the pipe `lifeline` that it is ready, and learns from the pipe's
+    end that the parent has died. `reload_pending`: a SIGHUP came before it was ready, when it may already
+    have read some folders.
     """
 
     process: context.SpawnProcess
@@ -261,12 +266,14 @@ class _Worker:
 
 
 class _WorkerPool:
+    """The worker processes of a service, run by the parent: started, watched, replaced and stopped."""
+
     def __init__(self, settings: ServingSettings, listener: socket.socket) -> None:
         self.settings, self.listener = settings, listener
         self._workers: list[_Worker] = []
         self._stopping, self._announced, self._all_started = False, False, True
-        self._start_times: list[float] = []  # when each one that is missing is begun, by time.monotonic
-        self._failures = 0  # one after the other
+        self._start_times: list[float] = []  # of the replacements that are due, by time.monotonic
+        self._failures = 0  # replacements in a row that died before they were ready
 
     def run(self, on_ready: Callable[[], None]) -> bool:
         """Runs the workers until all have ended. False if one could not start."""
@@ -291,10 +298,10 @@ class _WorkerPool:
         if watched:
             connection.wait([*watched, *starting], timeout=1.0)
         else:
-            time.sleep(_PAUSE / 10)
+            time.sleep(_RESTART_SECONDS / 10)
         for worker in list(self._workers):
             if not worker.ready and worker.lifeline.poll():
-                with suppress(EOFError):  # it died
+                with suppress(EOFError):  # the worker died
                     worker.ready = bool(worker.lifeline.recv())
                 self._failures = 0 if worker.ready else self._failures
                 if worker.ready and worker.reload_pending:
@@ -313,7 +320,7 @@ class _WorkerPool:
         process.start()
         theirs.close()
         self._workers.append(_Worker(process, ours))
-        if self._stopping:  # the signal came meanwhile
+        if self._stopping:  # the signal came during the start
             process.terminate()
 
     def _replace(self, dead: _Worker) -> None:
@@ -326,7 +333,7 @@ class _WorkerPool:
             self._all_started = False
             self._stop()
             return
-        pause = min(_PAUSE * 2**self._failures, _LONGEST_PAUSE)
+        pause = min(_RESTART_SECONDS * 2**self._failures, _LONGEST_RESTART_SECONDS)
         if not dead.ready:
             self._failures += 1
             LOG.error("another could not begin in its place; the next one tries in %g seconds", pause)
@@ -350,7 +357,7 @@ class _WorkerPool:
 
 def _send_hangup(worker: _Worker) -> None:
     if worker.process.pid is not None:
-        with suppress(ProcessLookupError):  # it died, and is replaced at the next look
+        with suppress(ProcessLookupError):  # it died, and is replaced at the next event
             os.kill(worker.process.pid, signal.SIGHUP)
 
 

@@ -34,8 +34,8 @@ from bertsmith.tasks.task import Task
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 _MODEL_SUFFIXES = (".safetensors", ".json", ".txt", ".model")  # files that decide what a model answers
-_TRIES = 5  # that a folder is opened whose files are replaced each time
-_State = tuple[tuple[object, ...], ...]
+_ATTEMPTS = 5  # to open a folder whose files are replaced meanwhile
+_FileStates = tuple[tuple[object, ...], ...]  # see `_stat_files`
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,8 @@ class ServedFiles:
     folder: Path
     weights: Path
     written: float
-    _opened: _State
-    _index: _State
+    _model_state: _FileStates
+    _index_state: _FileStates
 
     @classmethod
     def at(cls, path: str) -> "ServedFiles":
@@ -58,8 +58,8 @@ class ServedFiles:
         index.
         """
         folder = Path(path)
-        index = _stat_files(folder.glob(MANIFEST))  # () where it is none
-        if not index:
+        index_state = _stat_files(folder.glob(MANIFEST))  # () for a model
+        if not index_state:
             folder = weights = locate_model(path).folder
         else:
             name = read_index_manifest(folder).model.name
@@ -70,31 +70,32 @@ class ServedFiles:
                     f"{folder} was built by {name!r}, which can't be opened; an index of an embedder of your "
                     f"own can't be served. {error}"
                 ) from error
-        return cls(folder, weights, folder.stat().st_mtime, _stat_model_files(weights), index)
+        return cls(folder, weights, folder.stat().st_mtime, _stat_model_files(weights), index_state)
 
     @property
     def is_index(self) -> bool:
-        return bool(self._index)
+        """Whether the folder is that of an index."""
+        return bool(self._index_state)
 
     @property
     def are_still_there(self) -> bool:
         """Whether the folder still has the same weights. (Each search sees what is committed to an index.)"""
-        return self._opened == _stat_model_files(self.weights)
+        return self._model_state == _stat_model_files(self.weights)
 
     def are_at(self, path: str) -> bool:
         """Whether opening the path again would read the same files: a link may lead elsewhere by now. Raises
         what `at` raises.
         """
         now = ServedFiles.at(path)
-        return (self._opened, self._index) == (now._opened, now._index)
+        return (self._model_state, self._index_state) == (now._model_state, now._index_state)
 
 
-def _stat_model_files(folder: Path) -> _State:
+def _stat_model_files(folder: Path) -> _FileStates:
     """The state of the files with weights, settings and vocabulary."""
     return _stat_files(path for path in folder.rglob("*") if path.suffix in _MODEL_SUFFIXES)
 
 
-def _stat_files(paths: Iterable[Path]) -> _State:
+def _stat_files(paths: Iterable[Path]) -> _FileStates:
     """Name, inode, size and modification time of each file; one that vanishes meanwhile is left out."""
     states = list[tuple[object, ...]]()
     for path in sorted(paths):
@@ -108,8 +109,9 @@ def _stat_files(paths: Iterable[Path]) -> _State:
 class ServedModel:
     """One version of a model. `task` is classification, tagging, …, embedding, masked-language or search.
 
-    `operations` by name, the default one first. `max_length` in tokens. `opened` is the task of a model that
-    has a head; `encoder` makes vectors, if the model can. `files` as they were before they were read.
+    `operations` by name, the default one first. `max_length` in tokens. `head_task` is the task of a model
+    with a fine-tuned head, else None; `encoder` makes vectors, None if the model can't. `files` as they were
+    before they were read.
     """
 
     name: str
@@ -123,7 +125,7 @@ class ServedModel:
     device: torch.device
     tokenizer: Tokenizer
     module: torch.nn.Module
-    opened: Task[Any] | None = None
+    head_task: Task[Any] | None = None
     encoder: TextEncoder | None = None
 
     @property
@@ -144,27 +146,27 @@ class ServedModel:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The labels of classes or tags, in the order of the head's outputs; () for a model without."""
-        return self.opened.labels if self.opened is not None else ()
+        """The labels of the classes or tags, in the order of the head's outputs; () for a model without."""
+        return self.head_task.labels if self.head_task is not None else ()
 
 
 def open_model(settings: ModelSettings, version: int, device: torch.device | str = "auto") -> ServedModel:
     """Opens a model by path, alias or hub name. Files that are replaced during the reading are read again, so
     that two models are never mixed. Raises ModelError and InputError as the folder's kind does.
     """
-    for _ in range(_TRIES):
+    for _ in range(_ATTEMPTS):
         files = ServedFiles.at(settings.path)
-        model: ServedModel | None = None  # not a second copy while it is opened again
+        model: ServedModel | None = None  # frees the last attempt before the next one
         try:
             model = _open_files(settings, version, files, device)
-        except Exception:  # what a mixture of files raises may be anything
+        except Exception:  # a mixture of two models' files may raise anything
             if files.are_still_there:
                 raise
         if model is not None and files.are_still_there:
             return model
     raise ModelError(
-        f"{settings.path}: files were replaced each of the {_TRIES} times that it was opened. Let whatever "
-        "writes there finish, and have it opened again."
+        f"{settings.path}: files were replaced each of the {_ATTEMPTS} times that it was opened. Let "
+        "whatever writes there finish, and have it opened again."
     )
 
 
@@ -209,8 +211,8 @@ def _open_task(
     settings: ModelSettings, version: int, files: ServedFiles, device: torch.device | str, compute_dtype: Any
 ) -> ServedModel:
     folder = files.folder
-    own = find_task(settings.task) if settings.task and needs_class(folder) else None
-    model, task = load_task_model(folder, own)
+    task_class = find_task(settings.task) if settings.task and needs_class(folder) else None
+    model, task = load_task_model(folder, task_class)
     engine = start_engine(model, folder, device, compute_dtype)
     predict = PredictOperation(settings.name, engine, task)
     operations: dict[str, Operation] = {"predict": predict}
@@ -232,7 +234,7 @@ def _open_task(
         device=engine.device,
         tokenizer=engine.tokenizer,
         module=model,
-        opened=task,
+        head_task=task,
         encoder=encoder,
     )
 
@@ -245,6 +247,7 @@ def _make_vector_model(
     operations: Mapping[str, Operation],
     encoder: TextEncoder,
 ) -> ServedModel:
+    """A model without a head, whose window, device and tokenizer are those of its encoder."""
     return ServedModel(
         name=settings.name,
         path=settings.path,

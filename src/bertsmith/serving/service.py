@@ -1,8 +1,9 @@
-"""The service itself, without HTTP: a request goes in, its answer comes out.
+"""The service itself, without HTTP: it takes a request and returns its answer.
 
 request → model → operation.prepare → admission → queue → a worker's batch → finish → answer
 
-Keys share what takes long: the queue its tokens, threads what is tokenised and what is slow to finish.
+Clients' keys share what takes long: the queue shares out tokens, and the threads share out reading long texts
+and slow last steps.
 """
 
 import asyncio
@@ -27,15 +28,15 @@ from bertsmith.serving.served_model import ServedModel
 from bertsmith.serving.settings import ServingSettings
 from bertsmith.serving.workers import Workers
 
-_INLINE_CHARACTERS = 4096  # tokenised in a millisecond: sooner than another thread would begin with it
+_INLINE_CHARACTERS = 4096  # tokenised in a millisecond, sooner than another thread would start
 
 
 @dataclass(frozen=True)
 class ServiceRequest:
     """A request as the service reads it, whatever protocol it came by.
 
-    `model` None is the only model, or the only one that has the operation. `operation` None is the model's
-    usual one. `timeout_ms` None is the service's. `key` is the name of the client's key.
+    `model` None: the only model, or the only one that has the operation. `operation` None: the model's
+    default. `timeout_ms` None: the service's limit. `key` is the name of the client's key.
     """
 
     inputs: Sequence[Any]
@@ -77,18 +78,18 @@ class Service:
         self.queue = WorkQueue(settings.queue_tokens)
         self.workers = Workers(self.queue, models.device, settings.batch_tokens)
         self.draining = False
-        self._answering = 0  # requests on their way, tokenised or not
+        self._in_progress = 0  # requests that are tokenised, queued, computed or finished now
 
     def start(self) -> None:
-        """Starts the threads; call it in the event loop's process."""
+        """Starts the threads that compute and read."""
         self.workers.start()
 
     async def stop(self) -> None:
         """Lets all that was accepted be answered, then ends the threads."""
         self.draining = True
-        while self._answering:
+        while self._in_progress:
             await asyncio.sleep(0.01)
-        await asyncio.to_thread(self.workers.stop)  # meanwhile a second signal is still heard
+        await asyncio.to_thread(self.workers.stop)  # so that a second signal is still handled
 
     async def answer(self, request: ServiceRequest) -> ServiceAnswer:
         """Answers a request. Raises Refusal. A cancelled request leaves the queue."""
@@ -96,11 +97,11 @@ class Service:
             raise ServiceUnavailable(
                 "The service is stopping. Send the request to another one.", retry_after=1.0
             )
-        self._answering += 1
+        self._in_progress += 1
         try:
             return await self._answer(request)
         finally:
-            self._answering -= 1
+            self._in_progress -= 1
 
     async def _answer(self, request: ServiceRequest) -> ServiceAnswer:
         model = self.models.find(request.model, request.operation)
@@ -113,8 +114,8 @@ class Service:
                 f"{', '.join(sorted(known_options)) or 'there are none'}."
             )
         began = time.monotonic()
-        deadline = self.deadline(request.timeout_ms)
-        self.queue.require_time_left(deadline, request.key)  # before time is spent on it
+        deadline = self.compute_deadline(request.timeout_ms)
+        self.queue.require_time_left(deadline, request.key)  # before time is spent on tokenising
         prepared = await self._prepare(operation.prepare, request, deadline)
         prepared_at = time.monotonic()
         job = Job(prepared, deadline, request.key, asyncio.get_running_loop())
@@ -127,7 +128,7 @@ class Service:
         except asyncio.CancelledError:
             self.queue.cancel(job)
             raise
-        except FilterError as error:  # a filter of a search is read when it is used
+        except FilterError as error:  # a search parses its filter only when it runs
             raise InvalidRequest(str(error)) from error
         timing = RequestTiming(prepared_at - began, job.begun - prepared_at, job.ended - job.begun)
         return ServiceAnswer(
@@ -137,10 +138,9 @@ class Service:
     async def _prepare(self, prepare: Any, request: ServiceRequest, deadline: float) -> PreparedRequest:
         options = replace(request.options, most_tokens=self.settings.max_input_tokens)
         try:
-            beside = count_characters(request.options.more) * len(
-                request.inputs
-            )  # a query is read with each text
-            if count_characters(request.inputs) + beside <= _INLINE_CHARACTERS:
+            # Options such as a query are read together with each input.
+            option_characters = count_characters(request.options.more) * len(request.inputs)
+            if count_characters(request.inputs) + option_characters <= _INLINE_CHARACTERS:
                 prepared: PreparedRequest = prepare(request.inputs, options)
             else:
                 prepared = await self.workers.read(request.key, deadline, prepare, request.inputs, options)
@@ -159,12 +159,12 @@ class Service:
             )
         return prepared
 
-    def deadline(self, wanted_ms: float | None) -> float:
+    def compute_deadline(self, timeout_ms: float | None) -> float:
         """The deadline of a request that arrives now, by time.monotonic. Raises InvalidRequest."""
         most = self.settings.timeout_ms
-        if wanted_ms is not None and not 0 < wanted_ms <= most:
-            raise InvalidRequest(f"timeout_ms must be above 0 and at most {most:g}, found {wanted_ms!r}.")
-        return time.monotonic() + (most if wanted_ms is None else wanted_ms) / 1000
+        if timeout_ms is not None and not 0 < timeout_ms <= most:
+            raise InvalidRequest(f"timeout_ms must be above 0 and at most {most:g}, found {timeout_ms!r}.")
+        return time.monotonic() + (most if timeout_ms is None else timeout_ms) / 1000
 
     def require_size(self, inputs: Sequence[Any], beside: Iterable[Any] = ()) -> None:
         """Checks the inputs' number and length; `beside` are texts read with each, as a query. Raises
@@ -185,7 +185,7 @@ class Service:
 
 
 def count_characters(inputs: Any) -> int:
-    """The approximate number of characters to tokenise in (nested) inputs."""
+    """The characters to tokenise in an input or nested inputs; a number or null counts as one."""
     if isinstance(inputs, str):
         return len(inputs)
     if isinstance(inputs, Mapping):

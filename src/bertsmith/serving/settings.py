@@ -18,8 +18,8 @@ LONGEST_DRAIN = 86_400  # seconds: uvicorn takes a whole number, which infinity 
 
 
 class ModelSettings(Strict):
-    """One model: a folder, an alias such as minilm, or an index. `name` is what clients call it; `task` is
-    for a model of a task of one's own, as package.module:Class.
+    """One model to serve. `path` is a folder, an alias such as minilm, or an index; `name` is what clients
+    call it. `task`, written package.module:Class, is needed for a model whose task is a class of your own.
     """
 
     name: str
@@ -29,7 +29,7 @@ class ModelSettings(Strict):
 
     @field_validator("name")
     @classmethod
-    def _plain(cls, name: str) -> str:
+    def _check_name(cls, name: str) -> str:
         if not _NAME.fullmatch(name):
             raise ValueError(
                 "expected up to 64 letters, digits, '.', '_' and '-', the first a letter or a digit; "
@@ -39,13 +39,18 @@ class ModelSettings(Strict):
 
 
 class ServingSettings(Strict):
-    """`task` is for models that name none. `routes` are of protocols of the user's own, each as
-    package.module:PROTOCOL. `timeout_ms` is the most a request may take, and what it has if it says nothing.
-    Limits are of one request: `max_inputs` texts, `max_input_characters` of a text, however few of them are
-    read, `max_input_tokens` of a text with its windows, `max_request_tokens` of all. `queue_tokens` may wait
-    at a time. `batch_tokens` are computed together on a core; None: as suits the device. A service that stops
-    shows it for `drain_delay` seconds, closes its socket, and has `drain_seconds` for the rest. `pid_file`
-    holds the number of its process while it runs.
+    """The settings of a service.
+
+    `task` is the default for models that name none. `routes` name the user's own protocols, each as
+    package.module:PROTOCOL. `timeout_ms` is the longest time that a request may ask for, and the default.
+
+    One request may have `max_inputs` texts, `max_input_characters` in a text (counted before truncation),
+    `max_input_tokens` in a text with its overlapping windows, and `max_request_tokens` in all. At most
+    `queue_tokens` wait at a time. `batch_tokens` are computed together on a core; None: what suits the
+    device.
+
+    When it stops, a service reports that it isn't ready for `drain_delay` seconds, closes its socket, and has
+    `drain_seconds` to answer what it accepted. `pid_file` holds its process id while it runs.
     """
 
     models: tuple[ModelSettings, ...] = Field((), min_length=1)
@@ -72,7 +77,7 @@ class ServingSettings(Strict):
 
     @field_validator("models")
     @classmethod
-    def _once(cls, models: tuple[ModelSettings, ...]) -> tuple[ModelSettings, ...]:
+    def _check_unique_names(cls, models: tuple[ModelSettings, ...]) -> tuple[ModelSettings, ...]:
         names = [model.name for model in models]
         for name in names:
             if names.count(name) > 1:
@@ -86,10 +91,10 @@ def read_settings(
     given: Mapping[str, Any],
     environment: Mapping[str, str] = os.environ,
 ) -> ServingSettings:
-    """The checked settings. The command line overrides the environment, which overrides the file.
+    """Reads and validates the settings: the command line overrides the environment, which overrides the file.
 
-    `models` are PATH or NAME=PATH. Raises RecipeError naming the key, InputError for a file that can't be
-    read.
+    `models` are PATH or NAME=PATH; the others are the arguments of `gather`. Raises RecipeError naming the
+    key, InputError for a file that can't be read.
     """
     values = gather(ServingSettings, ENVIRONMENT, config, given, environment)
     if isinstance(values.get("models"), str):
@@ -103,7 +108,7 @@ def read_settings(
 
 
 def _parse_model(model: Any, task: Any) -> Any:
-    """Turns PATH or NAME=PATH into a table. A TOML table stays, with `task` as the default for its own."""
+    """The table of one model, from PATH or NAME=PATH or a TOML table; `task` is the default for its task."""
     if isinstance(model, dict):
         return {"task": task} | model
     if not isinstance(model, str):
@@ -128,10 +133,11 @@ def gather(
     given: Mapping[str, Any],
     environment: Mapping[str, str],
 ) -> dict[str, Any]:
-    """The raw values of the settings class `kind`, by name, not yet validated.
+    """The values for the settings class `kind`, by name, not yet validated.
 
-    `given` holds the command line's values, None for an option that was not used. In the environment a
-    setting is called PREFIX and its name in capitals. Raises InputError for a file that can't be read.
+    `config` is a TOML file or None. `given` holds the command line's values, None for an option that was not
+    used. In the environment a setting is called `prefix` and its name in capitals. Raises InputError for a
+    file that can't be read.
     """
     values: dict[str, Any] = {}
     if config is not None:

@@ -1,5 +1,7 @@
-"""The threads of a service: one a core for batches, one with all cores for a request that comes alone, and
-shared threads for slow work that isn't computing, which keys use in turn.
+"""The threads of a service.
+
+One thread a core computes batches; one thread with all cores computes a request that comes alone. Other slow
+work (reading long texts, searching an index) runs in threads that the keys share fairly.
 """
 
 import asyncio
@@ -23,7 +25,7 @@ from bertsmith.serving.http_server import lower_thread_priority
 from bertsmith.serving.queue import Job, JobBatch, WorkQueue
 
 _CPU_TOKENS = 384  # tokens of a batch on a core: larger ones are no faster, and a short text waits longer
-_FINISHING = 4  # threads of a key: a search waits for a disk more than for a core
+_FINISHING_THREADS = 4  # of a key: a search waits for a disk more than for a core
 Result = TypeVar("Result")
 
 
@@ -38,20 +40,26 @@ class Workers:
         self.budget = budget or default_batch_tokens(device)
         self.cores = torch.get_num_threads() if device.type == "cpu" else 1
         self._stopping = False
-        self._one_core: ThreadPoolExecutor | None = None
-        self._finishing: SharedThreads | None = None
-        self._reading: SharedThreads | None = None
-        self._alone = Thread(target=self._work, args=(True,), name="all-cores", daemon=True)
+        self._one_core_threads: ThreadPoolExecutor | None = None
+        self._finishing_threads: SharedThreads | None = None
+        self._reading_threads: SharedThreads | None = None
+        self._all_cores_thread = Thread(
+            target=self._compute_batches, args=(True,), name="all-cores", daemon=True
+        )
 
     def start(self) -> None:
         """Starts all threads."""
-        self._alone.start()
-        self._finishing = SharedThreads(_FINISHING, "finishing", self.queue.make_deadline_error)
-        self._reading = SharedThreads(torch.get_num_threads(), "reading", self.queue.make_deadline_error)
+        self._all_cores_thread.start()
+        self._finishing_threads = SharedThreads(
+            _FINISHING_THREADS, "finishing", self.queue.make_deadline_error
+        )
+        self._reading_threads = SharedThreads(
+            torch.get_num_threads(), "reading", self.queue.make_deadline_error
+        )
         if self.cores > 1:
-            self._one_core = start_one_core_threads(self.cores, "one-core")
+            self._one_core_threads = start_one_core_threads(self.cores, "one-core")
             for _ in range(self.cores):
-                self._one_core.submit(self._work, False)
+                self._one_core_threads.submit(self._compute_batches, False)
 
     def stop(self) -> None:
         """Waits for the batches in progress and drops those that wait. Blocks: don't call it in the event
@@ -60,19 +68,19 @@ class Workers:
         with self.queue.changed:
             self._stopping = True
             self.queue.changed.notify_all()
-        self._alone.join()
-        for threads in (self._finishing, self._reading):
+        self._all_cores_thread.join()
+        for threads in (self._finishing_threads, self._reading_threads):
             if threads is not None:
                 threads.stop()
-        if self._one_core is not None:
-            self._one_core.shutdown()
+        if self._one_core_threads is not None:
+            self._one_core_threads.shutdown()
 
     async def finish(self, job: Job, outputs: list[Any]) -> Any:
         """Finishes a request whose last step is slow, such as a search, in a shared thread.
         Raises DeadlineError if its deadline passes before a thread begins with it.
         """
-        assert self._finishing is not None
-        return await self._finishing.run(job.key, job.deadline, job.prepared.finish, outputs)
+        assert self._finishing_threads is not None
+        return await self._finishing_threads.run(job.key, job.deadline, job.prepared.finish, outputs)
 
     async def read(
         self, key: str, deadline: float, function: Callable[..., Result], *arguments: Any
@@ -80,31 +88,32 @@ class Workers:
         """Calls a slow reader, such as the tokeniser of a long text, in a shared thread. Raises DeadlineError
         if it isn't done by the deadline; a call that has begun goes on, its result is dropped.
         """
-        assert self._reading is not None
-        left = None if deadline == math.inf else max(deadline - time.monotonic(), 0.0)
+        assert self._reading_threads is not None
+        timeout = None if deadline == math.inf else max(deadline - time.monotonic(), 0.0)
         try:
-            async with asyncio.timeout(left):
-                return await self._reading.run(key, deadline, function, *arguments)
+            async with asyncio.timeout(timeout):
+                return await self._reading_threads.run(key, deadline, function, *arguments)
         except TimeoutError:
             raise self.queue.make_deadline_error() from None
 
-    def _work(self, has_all_cores: bool) -> None:
+    def _compute_batches(self, has_all_cores: bool) -> None:
+        """Takes and computes batches until the service stops: what a computing thread runs."""
         lower_thread_priority()
-        while (batch := self._next(has_all_cores)) is not None:
+        while (batch := self._wait_for_batch(has_all_cores)) is not None:
             began = time.monotonic()
             _compute_batch(batch)
             with self.queue.changed:
-                beside = self.cores if not has_all_cores else 1
-                self.queue.finish_batch(batch, time.monotonic() - began, beside)
+                at_a_time = self.cores if not has_all_cores else 1
+                self.queue.finish_batch(batch, time.monotonic() - began, at_a_time)
                 self.queue.changed.notify_all()
 
-    def _next(self, has_all_cores: bool) -> JobBatch | None:
-        """Waits for the next batch; None once the service stops."""
+    def _wait_for_batch(self, has_all_cores: bool) -> JobBatch | None:
+        """Waits for the next batch that this thread should compute; None once the service stops."""
         with self.queue.changed:
             while not self._stopping:
-                waits = self.queue.size and self.queue.computing < self.cores
-                alone = self.queue.computing == 0 and self.queue.waiting_tokens <= self.budget
-                if waits and (has_all_cores == alone or self.cores == 1):
+                can_start = self.queue.size and self.queue.computing < self.cores
+                is_alone = self.queue.computing == 0 and self.queue.waiting_tokens <= self.budget
+                if can_start and (has_all_cores == is_alone or self.cores == 1):
                     batch = self.queue.take(self.budget, time.monotonic())
                     if batch is not None:
                         return batch
@@ -113,12 +122,14 @@ class Workers:
 
 
 def default_batch_tokens(device: torch.device) -> int:
-    """The tokens that are computed together on this device by default."""
+    """The default number of tokens that are computed together on this device."""
     return _CPU_TOKENS if device.type == "cpu" else usual_batch_tokens(device.type)
 
 
 def _compute_batch(batch: JobBatch) -> None:
-    """Computes a batch. If it fails, each sequence is computed alone, so that only the guilty ones fail."""
+    """Computes a batch. If it fails, each sequence is computed alone, so that only those that cause it
+    fail.
+    """
     try:
         outputs = batch.run.compute_outputs([sequence.encoded for sequence in batch.sequences])
     except Exception as error:
@@ -138,17 +149,17 @@ class SharedThreads:
     A key has at most `most` threads at a time; the pool has one more, for another key. The next turn goes to
     the key with the fewest threads, among equals to the one whose last turn was longest ago, and within a key
     to the call with the earliest deadline. A call whose deadline passes before its turn is refused at that
-    moment. The event loop does all bookkeeping. The threads start with the object. `expired` makes the
-    exception for a deadline that has passed.
+    moment. All bookkeeping is done in the event loop. The constructor starts the threads.
+    `make_deadline_error` makes the exception for a deadline that has passed.
     """
 
-    def __init__(self, most: int, name: str, expired: Callable[[], Exception]) -> None:
-        self.most, self._expired = most, expired
+    def __init__(self, most: int, name: str, make_deadline_error: Callable[[], Exception]) -> None:
+        self.most, self._make_deadline_error = most, make_deadline_error
         self._threads = start_one_core_threads(most + 1, name)
-        self._free = most + 1
-        self._busy = Counter[str]()  # threads of each key
-        self._waiting = dict[str, list[tuple[float, int, _ThreadCall]]]()  # of each key a heap
-        self._last_turn = dict[str, int]()  # each key's last turn
+        self._free_threads = most + 1
+        self._threads_of_key = Counter[str]()
+        self._waiting = dict[str, list[tuple[float, int, _ThreadCall]]]()  # a heap for each key
+        self._last_turn = dict[str, int]()  # the number of each key's last turn
         self._numbers = count()
 
     def stop(self) -> None:
@@ -158,66 +169,67 @@ class SharedThreads:
     async def run(
         self, key: str, deadline: float, function: Callable[..., Result], *arguments: Any
     ) -> Result:
-        """Calls `function` in a thread and returns its result. Raises `expired` as soon as the deadline (by
-        time.monotonic) passes before the call has begun; a call that has begun is waited for.
+        """Calls `function` in a thread and returns its result. Raises the deadline error as soon as the
+        deadline (by time.monotonic) passes before the call has begun; a call that has begun is waited for.
         """
-        work = _ThreadCall(key, deadline, partial(function, *arguments))
-        heappush(self._waiting.setdefault(key, []), (deadline, next(self._numbers), work))
-        self._give_turns()
-        left = None if deadline == math.inf else max(deadline - time.monotonic(), 0.0)
+        call = _ThreadCall(key, deadline, partial(function, *arguments))
+        heappush(self._waiting.setdefault(key, []), (deadline, next(self._numbers), call))
+        self._start_calls()
+        timeout = None if deadline == math.inf else max(deadline - time.monotonic(), 0.0)
         try:
-            await asyncio.wait({work.answer}, timeout=left)
-            if not work.begun:
-                raise self._expired()
-            result: Result = await work.answer
+            await asyncio.wait({call.future}, timeout=timeout)
+            if not call.begun:
+                raise self._make_deadline_error()
+            result: Result = await call.future
             return result
-        finally:  # nobody waits any more: its texts are held no longer, though its place may be
-            work.answer.cancel()
-            work.call = lambda: None
+        finally:  # nobody waits any more: the heap may hold the call, but not its texts
+            call.future.cancel()
+            call.function = lambda: None
 
-    def _give_turns(self) -> None:
-        while self._free and (work := self._next()) is not None:
-            work.begun = True
-            self._free -= 1
-            self._busy[work.key] += 1
-            self._last_turn[work.key] = next(self._numbers)
-            self._threads.submit(work.call).add_done_callback(partial(self._report_end, work))
+    def _start_calls(self) -> None:
+        """Starts waiting calls as long as a thread is free."""
+        while self._free_threads and (call := self._pop_next_call()) is not None:
+            call.begun = True
+            self._free_threads -= 1
+            self._threads_of_key[call.key] += 1
+            self._last_turn[call.key] = next(self._numbers)
+            self._threads.submit(call.function).add_done_callback(partial(self._report_end, call))
 
-    def _next(self) -> "_ThreadCall | None":
-        """Removes and returns the call whose turn it is."""
-        able = [key for key in self._waiting if self._busy[key] < self.most]
-        for key in sorted(able, key=lambda name: (self._busy[name], self._last_turn.get(name, -1))):
+    def _pop_next_call(self) -> "_ThreadCall | None":
+        """Removes and returns the call whose turn it is, None if none may start."""
+        keys = [key for key in self._waiting if self._threads_of_key[key] < self.most]
+        for key in sorted(keys, key=lambda name: (self._threads_of_key[name], self._last_turn.get(name, -1))):
             waiting = self._waiting[key]
             while waiting:
-                _, _, work = heappop(waiting)
-                if not work.answer.done() and work.deadline > time.monotonic():
-                    return work
+                _, _, call = heappop(waiting)
+                if not call.future.done() and call.deadline > time.monotonic():
+                    return call
             del self._waiting[key]
         return None
 
-    def _report_end(self, work: "_ThreadCall", done: "Future[Any]") -> None:
+    def _report_end(self, call: "_ThreadCall", done: "Future[Any]") -> None:
         """Tells the event loop, from the thread, that a call has ended."""
         with suppress(RuntimeError):  # the loop was closed: nobody waits any more
-            work.answer.get_loop().call_soon_threadsafe(self._finish_call, work, done)
+            call.future.get_loop().call_soon_threadsafe(self._finish_call, call, done)
 
-    def _finish_call(self, work: "_ThreadCall", done: "Future[Any]") -> None:
-        self._free += 1
-        self._busy[work.key] -= 1
-        if not work.answer.done():
+    def _finish_call(self, call: "_ThreadCall", done: "Future[Any]") -> None:
+        self._free_threads += 1
+        self._threads_of_key[call.key] -= 1
+        if not call.future.done():
             error = done.exception()
             if error is None:
-                work.answer.set_result(done.result())
+                call.future.set_result(done.result())
             else:
-                work.answer.set_exception(error)
-        self._give_turns()
+                call.future.set_exception(error)
+        self._start_calls()
 
 
 class _ThreadCall:
-    """A call that waits for a thread or runs in one (`begun`). `answer` is cancelled if nobody waits for
-    it.
+    """A call that waits for a thread or runs in one (`begun`). `future` gets its result, and is cancelled if
+    nobody waits for it.
     """
 
-    def __init__(self, key: str, deadline: float, call: Callable[[], Any]) -> None:
-        self.key, self.deadline, self.call = key, deadline, call
-        self.answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    def __init__(self, key: str, deadline: float, function: Callable[[], Any]) -> None:
+        self.key, self.deadline, self.function = key, deadline, function
+        self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.begun = False

@@ -103,7 +103,7 @@ def make_page_router(service: Service) -> APIRouter:
 def describe_model(model: ServedModel) -> dict[str, Any]:
     """What the page has to know of a model to show it and to build its form."""
     operations = [name for name in _FORM_OPERATIONS if name in model.operations]
-    task = model.opened
+    task = model.head_task
     # A model of transformers doesn't say whether it was trained on one text or two.
     ranks = "rerank" in model.operations and model.labels
     says_no_number = task is not None and task.reads_pairs is None
@@ -137,7 +137,7 @@ def _find_example(model: ServedModel) -> list[str] | None:
     """
     if (rows := make_probe_rows(model)) is not None:
         return rows[:1]
-    for name in ("test", "dev") if model.opened is not None else ():
+    for name in ("test", "dev") if model.head_task is not None else ():
         path = model.files.folder.resolve().parent / "predictions" / f"{name}.jsonl"
         try:
             with path.open("rb") as file:

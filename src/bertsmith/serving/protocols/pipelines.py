@@ -162,7 +162,7 @@ def _find_entailment_labels(model: ServedModel) -> tuple[int, int]:
     known = {label.lower(): number for number, label in enumerate(model.labels)}
     entailment = next((known[name] for name in known if name.startswith("entail")), None)
     contrary = next((known[name] for name in known if name.startswith(("contra", "not_entail"))), None)
-    is_classifier = model.opened is not None and model.opened.activation == "softmax"
+    is_classifier = model.head_task is not None and model.head_task.activation == "softmax"
     if not is_classifier or entailment is None or contrary is None:
         raise UnsupportedRequest(
             f"{model.name} can't classify by labels it never saw: that takes a model of pairs with the "

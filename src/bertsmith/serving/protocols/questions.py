@@ -114,7 +114,7 @@ async def ask_heads(
     as_text_or_pair = as_input(state)
 
     async def predict(model: ServedModel) -> ServiceAnswer | NoAnswer:
-        columns = getattr(model.opened, "column_names", ())
+        columns = getattr(model.head_task, "column_names", ())
         read = dict(state) if columns and isinstance(state, Mapping) else as_text_or_pair
         try:
             return await ask(service, request, [read], model.name, "predict")
@@ -193,7 +193,7 @@ def _find_head(question: HeadQuestion, models: Models, requested: ServedModel | 
 
 def _has_labels(model: ServedModel) -> bool:
     """Whether the model gives the probability of each label."""
-    return model.opened is not None and model.opened.has_probabilities
+    return model.head_task is not None and model.head_task.has_probabilities
 
 
 def _make_label_reader(question: HeadQuestion, model: ServedModel, own: bool) -> PredictionReader | NoAnswer:
@@ -241,7 +241,7 @@ def _make_score_reader(question: HeadQuestion, model: ServedModel, own: bool) ->
     """Reads a score on levels: a head's classes in the question's order, or evenly spaced numbers among which
     a regression head's number falls.
     """
-    if model.opened is not None and model.opened.gives_score:
+    if model.head_task is not None and model.head_task.gives_score:
         return _make_number_reader(question, model)
     if (problem := _explain_label_mismatch(question, model)) is not None:
         return problem
@@ -300,7 +300,11 @@ def _option_probabilities(
 
 def _explain_label_mismatch(question: HeadQuestion, model: ServedModel) -> NoAnswer | None:
     """None if the options are exactly the labels, in any order and case; else why they aren't."""
-    if model.opened is None or not model.opened.has_probabilities or model.opened.activation != "softmax":
+    if (
+        model.head_task is None
+        or not model.head_task.has_probabilities
+        or model.head_task.activation != "softmax"
+    ):
         return NoAnswer(f"{model.name} is a model for {model.task}: it doesn't choose one of several.")
     options = [option.strip().lower() for option in question.options]
     if sorted(options) == sorted(label.strip().lower() for label in model.labels):

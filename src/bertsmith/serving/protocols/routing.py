@@ -318,7 +318,7 @@ async def run_in_reading_thread(
     service: Service, request: Request, function: Callable[..., T], *arguments: Any
 ) -> T:
     """Calls a slow function in a shared thread, within the client's timeout. Raises Refusal."""
-    deadline = service.deadline(read_timeout(request))
+    deadline = service.compute_deadline(read_timeout(request))
     return await service.workers.read(read_key(request), deadline, function, *arguments)
 
 
