@@ -1,7 +1,7 @@
-"""What a served model can be asked for: predict, rerank, embed, similarity, embed_tokens, fill_mask, search.
-Read operation.py first, which is the contract.
+"""The operations of served models: predict, rerank, embed, similarity, embed_tokens, fill_mask and search.
+Read operation.py first, which is their contract.
 
-In: a request's inputs and options. Out, from `prepare`: sequences to compute, the pass that computes them,
-and what makes the answer of their outputs. Nothing here waits, queues or knows HTTP; served_model.py says
-which model has which operations.
+An operation's `prepare` takes a request's inputs and options. It returns the sequences to compute, the
+forward pass that computes them, and a function that turns their outputs into the results. Nothing here waits,
+queues or knows HTTP. served_model.py decides which model has which operations.
 """

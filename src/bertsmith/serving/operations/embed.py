@@ -28,13 +28,13 @@ from bertsmith.tasks.heads.pooling import Pooling, join_pooled, pool_examples
 from bertsmith.tasks.task import Outputs
 
 _STRIDE = 32  # tokens that neighbouring windows share
-_MOST_NUMBERS = 1 << 23  # of an answer, which has 12 characters for each in JSON: a text of 8,192 tokens
+_MOST_NUMBERS = 1 << 23  # of an answer, 12 characters each in JSON: the token vectors of 8,192 tokens
 
 
 @dataclass(frozen=True)
 class Prompts:
-    """The prompts before a text, as in sentence-transformers' encode, encode_query and encode_document: the
-    `default` one, those `of_kind` query and document, and those `by_name`.
+    """The prompts that precede a text, as in sentence-transformers: the `default` one of encode, those
+    `of_kind` query (encode_query) and document (encode_document), and those `by_name` (prompt_name).
     """
 
     default: str
@@ -75,8 +75,8 @@ class TextEncoder:
     device: torch.device
     compute_dtype: torch.dtype
     projection: nn.Module | None = None
-    dimensions: int | None = None  # of its vectors, where they are not those of the hidden states
-    truncate_dim: int | None = None  # of these the first ones, where nobody asks for more
+    dimensions: int | None = None  # of the vectors, None if as many as of the hidden states
+    truncate_dim: int | None = None  # the first dimensions to return if a request doesn't choose
 
     @property
     def width(self) -> int:
@@ -86,23 +86,30 @@ class TextEncoder:
     def make_sequences(
         self, inputs: Sequence[Any], options: Options, names: Sequence[str] = ()
     ) -> tuple[list[EncodedExample], list[int], list[bool]]:
-        """(W,) sequences, the number of the input of each, and whether each input (E,) was cut. Inputs are
-        texts, or token ids; `names` are what messages call the first ones that aren't the request's inputs.
+        """(W,) sequences, the index of the input of each, and whether each input (E,) was truncated.
+
+        An input is a text or a list of token ids. `names` are what messages call the first inputs, if these
+        aren't inputs of the request but, for example, its source. Raises InputError, TextTooLong.
         """
-        sequences, owners, longer, room = list[EncodedExample](), list[int](), list[bool](), self.windows.room
+        sequences, owners, is_longer, room = (
+            list[EncodedExample](),
+            list[int](),
+            list[bool](),
+            self.windows.room,
+        )
         prefix = self.prompts.choose(options.more.get("kind"), options.more.get("prompt_name"))
         titles = [
             *names,
             *(f"Input {number}" for number in range(1, len(inputs) - len(names) + 1)),
         ]
-        for number, ids in enumerate(self._read_ids(inputs, prefix, options, titles)):
-            longer.append(len(ids) > room)
-            if longer[-1] and options.long_text == "error":
+        for index, ids in enumerate(self._read_ids(inputs, prefix, options, titles)):
+            is_longer.append(len(ids) > room)
+            if is_longer[-1] and options.long_text == "error":
                 raise TextTooLong(
-                    f"{titles[number]} is longer than the {self.windows.max_length} tokens that the model "
+                    f"{titles[index]} is longer than the {self.windows.max_length} tokens that the model "
                     "reads at a time. Shorten it, or say long_text = 'truncate' or 'windows'."
                 )
-            # A static table, which has no positions, reads a text whole, or its beginning.
+            # A static table has no positions: it reads the whole text as one window, or its beginning.
             if isinstance(self.encoder, StaticTable):
                 ranges = [(0, len(ids) if options.long_text == "windows" else min(len(ids), room))]
             elif options.long_text == "windows":
@@ -111,48 +118,67 @@ class TextEncoder:
                 ranges = windows(ids, room, None, self.windows.tokenizer.truncation)
             for start, end in ranges:
                 sequences.append(self.windows.sequence(ids[start:end]))
-                owners.append(number)
-        cut = options.long_text != "windows"
-        return sequences, owners, [cut and is_longer for is_longer in longer]
+                owners.append(index)
+        is_cut = options.long_text != "windows"
+        return sequences, owners, [is_cut and longer for longer in is_longer]
 
     def _read_ids(
         self, inputs: Sequence[Any], prefix: str, options: Options, names: Sequence[str]
     ) -> list[Sequence[int]]:
-        """The token ids of each input; of a long text enough to see that it exceeds the limits."""
+        """The token ids of each input, without special tokens; of a text beyond the limits just enough to see
+        that it exceeds them.
+        """
         texts = [prefix + text for text in inputs if isinstance(text, str)]
         limit: int | None = self.windows.room + 1
         if options.long_text == "windows":
             limit = None if options.most_tokens is None else options.most_tokens + 1
         tokenizer = self.windows.tokenizer
         encodings, ids = iter(tokenizer.encode_batch(texts, limit)), list[Sequence[int]]()
-        known = range(tokenizer.vocab_size)
+        known_ids = range(tokenizer.vocab_size)
         for name, input_ in zip(names, inputs, strict=True):
             if isinstance(input_, str):
                 ids.append(next(encodings))
                 continue
-            if not isinstance(input_, list) or not all(type(id_) is int and id_ in known for id_ in input_):
-                raise InputError(f"{name}: expected a text, or its token ids from 0 to {known[-1]}.")
-            # A client may have left the special tokens around them.
+            if not isinstance(input_, list) or not all(
+                type(id_) is int and id_ in known_ids for id_ in input_
+            ):
+                raise InputError(f"{name}: expected a text, or its token ids from 0 to {known_ids[-1]}.")
+            # A client's tokenizer may have added the special tokens already.
             first, last = int(input_[:1] == [tokenizer.cls_id]), int(input_[-1:] == [tokenizer.sep_id])
             ids.append(input_[first : len(input_) - last])
         return ids
 
 
 def make_text_encoder(name: str, embedder: Embedder) -> TextEncoder:
-    """The embedder's encoder, as the operations use it."""
-    prompts = Prompts.from_settings(read_sentence_settings(embedder.folder))
-    how = embedder.pooling, prompts, embedder.device, embedder.compute_dtype
-    last = embedder.projection, embedder.full_width, embedder.dimensions
-    return TextEncoder(name, embedder.encoder, embedder.windows, *how, *last)
+    """The TextEncoder of a model that was trained to make vectors."""
+    return TextEncoder(
+        name,
+        embedder.encoder,
+        embedder.windows,
+        embedder.pooling,
+        Prompts.from_settings(read_sentence_settings(embedder.folder)),
+        embedder.device,
+        embedder.compute_dtype,
+        projection=embedder.projection,
+        dimensions=embedder.full_width,
+        truncate_dim=embedder.dimensions,
+    )
 
 
 def make_backbone_encoder(name: str, folder: Path, engine: Engine[Any], encoder: Bert) -> TextEncoder:
-    """The encoder of a model that has a head as well, to make vectors with."""
+    """The TextEncoder of a model whose encoder is below a head, such as a masked language model."""
     settings = read_sentence_settings(folder)
     longest = min(settings.max_length or encoder.config.max_length, encoder.config.max_length)
     windows = TextWindows(engine.tokenizer, longest, None, settings.pooling == "cls")
-    how = settings.pooling, Prompts.from_settings(settings), engine.device, engine.compute_dtype
-    return TextEncoder(name, encoder, windows, *how)
+    return TextEncoder(
+        name,
+        encoder,
+        windows,
+        settings.pooling,
+        Prompts.from_settings(settings),
+        engine.device,
+        engine.compute_dtype,
+    )
 
 
 class EmbedOperation:
@@ -191,11 +217,11 @@ class EmbedOperation:
         )
 
         def finish(outputs: Sequence[Outputs]) -> Vectors:
-            vectors, numbers = np.stack(outputs), np.array(owners)
-            if len(numbers) != numbers[-1] + 1:  # (W, H) -> (E, H)
+            vectors, owner_of_window = np.stack(outputs), np.array(owners)
+            if len(owner_of_window) != owner_of_window[-1] + 1:  # (W, H) -> (E, H)
                 lengths = np.array([sequence.tokens for sequence in sequences])
-                size = lengths if self.encoder.pooling == "mean" else np.ones_like(lengths)
-                vectors = join_pooled(vectors, numbers, size, self.encoder.pooling)
+                weights = lengths if self.encoder.pooling == "mean" else np.ones_like(lengths)
+                vectors = join_pooled(vectors, owner_of_window, weights, self.encoder.pooling)
             vectors = projected(vectors, self.encoder.projection)
             if kept_width:
                 vectors = cut(vectors, kept_width, normalise=False)
@@ -233,7 +259,9 @@ class SimilarityOperation:
 
 
 class EmbedTokensOperation:
-    """The hidden states (T, H) of each input's tokens, special ones included; long inputs are truncated."""
+    """The last hidden states (T, H) of each input's tokens, special ones included; long inputs are
+    truncated.
+    """
 
     options: frozenset[str] = frozenset({"kind", "prompt_name"})
 
@@ -266,10 +294,10 @@ def make_vector_operations(encoder: TextEncoder) -> dict[str, Operation]:
     }
 
 
-def _check_vector_count(vectors: int, width: int, of: str) -> None:
+def _check_vector_count(vectors: int, width: int, unit: str) -> None:
     """Raises RequestTooLarge if the vectors have more numbers than one answer may have."""
     if vectors * width > _MOST_NUMBERS:
         raise RequestTooLarge(
-            f"The vectors of {vectors:,} {of} are {vectors * width:,} numbers; at most {_MOST_NUMBERS:,} are "
-            "sent at a time. Send fewer inputs at a time."
+            f"The vectors of {vectors:,} {unit} are {vectors * width:,} numbers; at most {_MOST_NUMBERS:,} "
+            "are sent at a time. Send fewer inputs at a time."
         )

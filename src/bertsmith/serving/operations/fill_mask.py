@@ -20,15 +20,15 @@ from bertsmith.tasks.pretraining.fill_mask import masked_window
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.tasks.task import Outputs
 
-_MOST = 1000  # candidates
-_MOST_OF_ALL = 100_000  # candidates of all masks of a request: each is an object in the answer
-_MOST_NUMBERS = 1 << 27  # masks × V of a text, which a worker has at a time: 512 MB
+_MOST_CANDIDATES = 1000  # of a mask
+_MOST_IN_ANSWER = 100_000  # candidates of all masks of a request: each is an object in the answer
+_MOST_NUMBERS = 1 << 27  # masks × V of a text, the logits that a worker holds at a time: 512 MB
 _Candidates = tuple[Tensor, Tensor]  # (K, top) probabilities and ids
 
 
 class FillMaskOperation:
-    """`top` candidates for each mask, 5 unless said, given that the others stay masked. With `targets`, a
-    list of pieces, only these are candidates, each as probable as among all.
+    """The `top` candidates for each mask, by default 5, while the other masks stay masked. With `targets`, a
+    list of tokens, only these are candidates; their probabilities remain those among all tokens.
     """
 
     options: frozenset[str] = frozenset({"top", "targets"})
@@ -36,14 +36,14 @@ class FillMaskOperation:
     def __init__(self, name: str, engine: Engine[PretrainingModel]) -> None:
         self.engine = engine
         model = engine.model
-        vocabulary = nn.Linear(1, 1)  # the token embeddings transposed
-        vocabulary.weight, vocabulary.bias = model.encoder.embeddings.token.weight, model.masked_language.bias
-        vocabulary.out_features, vocabulary.in_features = vocabulary.weight.shape
-        product = as_kernel(vocabulary, model)
+        decoder = nn.Linear(1, 1)  # (H) -> (V), with the weights of the token embeddings
+        decoder.weight, decoder.bias = model.encoder.embeddings.token.weight, model.masked_language.bias
+        decoder.out_features, decoder.in_features = decoder.weight.shape
+        decode = as_kernel(decoder, model)
 
         def compute(batch: PackedBatch, layout: Layout) -> Tensor:
             states = model.encoder(batch, layout.rows)
-            logits: Tensor = product(model.masked_language(states))
+            logits: Tensor = decode(model.masked_language(states))
             return logits.float()
 
         self.run = ForwardPass(compute, engine.device, name, per_row=True)
@@ -52,8 +52,8 @@ class FillMaskOperation:
         if options.long_text in ("truncate", "windows"):
             raise InputError("A text with masks is read whole: leave long_text away.")
         top = options.more.get("top", 5)
-        if type(top) is not int or not 1 <= top <= _MOST:
-            raise InputError(f"top must be 1 to {_MOST}, found {top!r}.")
+        if type(top) is not int or not 1 <= top <= _MOST_CANDIDATES:
+            raise InputError(f"top must be 1 to {_MOST_CANDIDATES}, found {top!r}.")
         targets = self._read_targets(options.more.get("targets"))
         tokenizer, longest = self.engine.tokenizer, self.engine.model.config.max_length
         encoded = list[EncodedExample]()
@@ -68,7 +68,7 @@ class FillMaskOperation:
         self._check_mask_count(encoded, top if targets is None else min(top, len(targets)))
 
         def keep(logits: Outputs) -> _Candidates:
-            return _pick_candidates(logits[:, : tokenizer.vocab_size], top, targets)  # rows without a piece
+            return _pick_candidates(logits[:, : tokenizer.vocab_size], top, targets)  # not its padding
 
         def finish(outputs: Sequence[_Candidates]) -> list[list[list[dict[str, Any]]]]:
             return [self._format_candidates(*candidates) for candidates in outputs]
@@ -79,12 +79,12 @@ class FillMaskOperation:
     def _check_mask_count(self, encoded: Sequence[EncodedExample], top: int) -> None:
         """Raises RequestTooLarge for more masks or candidates than are computed or sent at a time."""
         masks = [len(window.rows) for sequence in encoded for window in sequence.windows]
-        pieces = self.engine.tokenizer.vocab_size
-        most = min(_MOST_OF_ALL // top, _MOST_NUMBERS // pieces)
-        if sum(masks) * top > _MOST_OF_ALL:
+        vocab_size = self.engine.tokenizer.vocab_size
+        most = min(_MOST_IN_ANSWER // top, _MOST_NUMBERS // vocab_size)
+        if sum(masks) * top > _MOST_IN_ANSWER:
             raise RequestTooLarge(
                 f"The request has {sum(masks):,} masks with {top:,} candidates each; at most "
-                f"{_MOST_OF_ALL:,} candidates are sent at a time. Send fewer texts, or a smaller top."
+                f"{_MOST_IN_ANSWER:,} candidates are sent at a time. Send fewer texts, or a smaller top."
             )
         if max(masks) > most:
             raise RequestTooLarge(f"A text has {max(masks):,} masks; at most {most:,} are filled at a time.")
@@ -104,15 +104,15 @@ class FillMaskOperation:
             raise InputError(f"{unknown[0][:80]!r} is no piece of the vocabulary: it can't be a target.")
         return torch.tensor(sorted(set(ids.values())))
 
-    def _format_candidates(self, probabilities: Tensor, best: Tensor) -> list[list[dict[str, Any]]]:
+    def _format_candidates(self, probabilities: Tensor, ids: Tensor) -> list[list[dict[str, Any]]]:
         """(K, top) probabilities and ids of an input -> a list of candidates for each mask, best first."""
-        name = self.engine.tokenizer.id_to_token
+        id_to_token = self.engine.tokenizer.id_to_token
         return [
             [
-                {"token": name(number), "token_id": number, "probability": probability}
-                for number, probability in zip(numbers, shares, strict=True)
+                {"token": id_to_token(token_id), "token_id": token_id, "probability": probability}
+                for token_id, probability in zip(ids_of_mask, probabilities_of_mask, strict=True)
             ]
-            for numbers, shares in zip(best.tolist(), probabilities.tolist(), strict=True)
+            for ids_of_mask, probabilities_of_mask in zip(ids.tolist(), probabilities.tolist(), strict=True)
         ]
 
 
@@ -121,10 +121,12 @@ def _pick_candidates(logits: Outputs, top: int, targets: Tensor | None) -> _Cand
     logits.
     """
     best_of_masks = []
-    for row in logits:  # one at a time: the probabilities of all would be as much again
+    for (
+        row
+    ) in logits:  # one at a time: the probabilities of all masks would take as much memory as the logits
         probabilities_of_mask = torch.from_numpy(row).softmax(0)
         if targets is not None:
             probabilities_of_mask = probabilities_of_mask[targets]
         best_of_masks.append(probabilities_of_mask.topk(min(top, len(probabilities_of_mask))))
-    probabilities, best = (torch.stack(rows) for rows in zip(*best_of_masks, strict=True))
-    return probabilities, best if targets is None else targets[best]
+    probabilities, ids = (torch.stack(rows) for rows in zip(*best_of_masks, strict=True))
+    return probabilities, ids if targets is None else targets[ids]

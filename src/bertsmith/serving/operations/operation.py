@@ -1,6 +1,6 @@
-"""The contract of an operation: a request's inputs → sequences to compute → the answer.
+"""The contract of an operation: a request's inputs → sequences to compute → the results.
 
-E examples of a request.
+E examples (sequences) of a request.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -44,10 +44,10 @@ class ForwardPass:
 class PreparedRequest:
     """A tokenised request, ready to be computed.
 
-    `keep` reduces a sequence's outputs to what has to be held until all are there; a worker calls it.
-    `finish` turns the E kept values into the results, one an input unless the operation says otherwise;
-    `is_slow` if that takes as long as computing, so that no worker should do it. `input_tokens` and
-    `truncated` have one element an input.
+    `keep` reduces a sequence's outputs to what `finish` needs, so that less is held until all sequences are
+    computed; a worker calls it. `finish` turns the E reduced outputs into the results, one for each input
+    unless the operation documents otherwise. `is_slow`: `finish` takes so long that no worker should run it.
+    `input_tokens` and `truncated` have one element for each input.
     """
 
     run: ForwardPass

@@ -35,12 +35,13 @@ class PredictOperation:
             return at_least_float32(model(batch, layout))
 
         self.run = ForwardPass(compute, engine.device, name, model.head.per_row)
-        cut = task if task.is_pretokenized else _copy_with_stride(task, None)  # a text's first window alone
+        # "truncate" reads a text's first window alone; a tagging task refuses it in `prepare`.
+        first_window = task if task.is_pretokenized else _copy_with_stride(task, None)
         overlap = max((task.settings.max_length - 3) // 4, 0)
         self.tasks: dict[LongText | None, Task[Any]] = {
             None: task,
             "error": task,
-            "truncate": cut,
+            "truncate": first_window,
             "windows": task if task.settings.stride is not None else _copy_with_stride(task, overlap),
         }
 
@@ -57,16 +58,16 @@ class PredictOperation:
         texts = [task.texts(example) for example in examples]
         pieces = pieces_of(task, texts, self.engine.tokenizer, options.most_tokens)
         encoded = [
-            task.encode(*example, self.engine.tokenizer) for example in zip(examples, pieces, strict=True)
+            task.encode(example, encodings, self.engine.tokenizer)
+            for example, encodings in zip(examples, pieces, strict=True)
         ]
-        longer = [self._is_longer(*pair) for pair in zip(pieces, encoded, strict=True)]
-        if options.long_text == "error" and any(longer):
+        is_longer = [self._is_longer(*pair) for pair in zip(pieces, encoded, strict=True)]
+        if options.long_text == "error" and any(is_longer):
             raise TextTooLong(
-                f"Input {longer.index(True) + 1} is longer than the {task.settings.max_length} tokens that "
-                "the model reads at a time. Shorten it, or say long_text = 'truncate' or 'windows'."
+                f"Input {is_longer.index(True) + 1} is longer than the {task.settings.max_length} tokens "
+                "that the model reads at a time. Shorten it, or say long_text = 'truncate' or 'windows'."
             )
-        cut = task.settings.stride is None and not task.is_pretokenized
-
+        is_cut = task.settings.stride is None and not task.is_pretokenized
         logits = options.more.get("logits", False)
         if type(logits) is not bool:
             raise InputError(f"logits must be true or false, found {logits!r}.")
@@ -81,33 +82,34 @@ class PredictOperation:
             ]
 
         tokens = [sequence.tokens for sequence in encoded]
-        return PreparedRequest(self.run, encoded, finish, tokens, [cut and is_longer for is_longer in longer])
+        return PreparedRequest(self.run, encoded, finish, tokens, [is_cut and longer for longer in is_longer])
 
     def _is_longer(self, pieces: Sequence[TextEncoding], encoded: EncodedExample) -> bool:
         """Whether the texts have more tokens than one window holds."""
         longest = self.task.settings.max_length
         lengths = [len(text.ids) for text in pieces]
-        if any(window.text for window in encoded.windows):  # texts encoded apart
+        if any(window.text for window in encoded.windows):  # the texts are encoded separately
             return max(lengths) > longest - special_tokens(self.engine.tokenizer, 1)
         texts = 1 if self.task.is_pretokenized else len(lengths)
         return sum(lengths) > longest - special_tokens(self.engine.tokenizer, texts)
 
 
 def _read_named_input(input_: Any) -> Any:
+    """A text or a pair for an object that names them; any other input as it is."""
     if not isinstance(input_, Mapping):
         return input_
     for names in (("question", "context"), ("text", "text_pair"), ("text",)):
         if set(input_) == set(names):
             texts = tuple(input_[name] for name in names)
             return texts if len(texts) > 1 else texts[0]
-    return dict(input_)  # which the task refuses, showing it
+    return dict(input_)  # for a task that reads columns; others refuse it and show it
 
 
 def _copy_with_stride(task: Task[Any], stride: int | None) -> Task[Any]:
     """A copy of the task that reads long texts with this stride; None: only their first window."""
-    changed = copy(task)
-    changed.settings = task.settings.model_copy(update={"stride": stride})
-    return changed
+    task = copy(task)
+    task.settings = task.settings.model_copy(update={"stride": stride})
+    return task
 
 
 class RerankOperation:
@@ -128,7 +130,7 @@ class RerankOperation:
             if not isinstance(document, str):
                 raise InputError(f"document {number} must be a text, found {document!r}.")
         settings = self.predict.tasks[options.long_text].settings
-        if settings.stride is not None or options.long_text == "error":  # where nothing may be cut
+        if settings.stride is not None or options.long_text == "error":  # the query may not be truncated
             (ids,) = self.predict.engine.tokenizer.encode_batch([query], settings.max_length)
             if len(ids) >= settings.max_length:
                 raise TextTooLong(

@@ -15,12 +15,14 @@ from bertsmith.serving.operations.operation import Options, PreparedRequest
 from bertsmith.serving.refusals import IndexUnreadable, RequestTooLarge
 from bertsmith.tasks.task import Outputs
 
-_MOST = 1000  # hits of a query
-_MOST_TOGETHER = 10_000  # hits of an answer, each with its passage
+_MOST_HITS = 1000  # of a query
+_MOST_IN_ANSWER = 10_000  # hits of all queries of a request, each with its passage
 
 
 class SearchOperation:
-    """`k` hits for each input, by default 10. `mode`: hybrid, vector or text. `where`: an SQL filter."""
+    """The `k` best hits for each input, a query; by default 10. `mode` is hybrid, vector or text; `where` is
+    an SQL filter on the passages.
+    """
 
     options: frozenset[str] = frozenset({"k", "mode", "where"})
 
@@ -45,16 +47,16 @@ class SearchOperation:
     def prepare(self, inputs: Sequence[Any], options: Options) -> PreparedRequest:
         k, mode = options.more.get("k", 10), options.more.get("mode", "hybrid")
         where = options.more.get("where")
-        if type(k) is not int or not 1 <= k <= _MOST:
-            raise InputError(f"k must be 1 to {_MOST}, found {k!r}.")
+        if type(k) is not int or not 1 <= k <= _MOST_HITS:
+            raise InputError(f"k must be 1 to {_MOST_HITS}, found {k!r}.")
         if mode not in get_args(Mode):
             raise InputError(f"mode must be {', '.join(get_args(Mode))}, found {mode!r}.")
         if where is not None and not isinstance(where, str):
             raise InputError(f"where must be a text, found {where!r}.")
-        if len(inputs) * k > _MOST_TOGETHER:
+        if len(inputs) * k > _MOST_IN_ANSWER:
             raise RequestTooLarge(
                 f"{len(inputs):,} queries with k = {k:,} would bring {len(inputs) * k:,} hits; at most "
-                f"{_MOST_TOGETHER:,} are sent at a time. Send fewer queries at a time, or a smaller k."
+                f"{_MOST_IN_ANSWER:,} are sent at a time. Send fewer queries at a time, or a smaller k."
             )
         for number, query in enumerate(inputs, 1):
             if not isinstance(query, str):
@@ -64,14 +66,16 @@ class SearchOperation:
 
         def finish(outputs: Sequence[Outputs]) -> list[list[dict[str, Any]]]:
             vectors = prepared.finish(list(outputs))
-            questions = [IndexQuery(*query, k, mode, where) for query in zip(inputs, vectors, strict=True)]
+            queries = [
+                IndexQuery(text, vector, k, mode, where) for text, vector in zip(inputs, vectors, strict=True)
+            ]
             try:
                 self.index.refresh()
                 self.index.require_same_model()
-                return [[asdict(hit) for hit in self.index.find(question)] for question in questions]
+                return [[asdict(hit) for hit in self.index.find(query)] for query in queries]
             except FilterError:
                 raise
-            except BertsmithError as error:  # it names folders, which are not the client's
+            except BertsmithError as error:  # its message names folders, which clients shouldn't see
                 LOG.error("an index that is served can't be searched: %s", error)
                 raise IndexUnreadable(
                     "The index can't be searched now: it is gone, damaged, or built anew with another model. "

@@ -1,10 +1,11 @@
-"""The page at /: every model tried in a browser, with what its answer rests on. Read page.py first.
+"""The page at /, where every model can be tried in a browser and its answers are explained. Read page.py
+first.
 
-In: the service. Out: the files of static/, what the page has to know of each model, and explanations, which
-are computed beside the queue.
+page.py serves the files in static/, a description of each model, and explanations, which don't go through the
+queue.
 
-Here stands how a page's files are sent, this one's and the mirror's: nothing comes from another machine, and
-a browser that obeys the policy below would not fetch it either.
+This file defines how the files of a page are sent, for this page and the mirror's. They contain nothing from
+other machines, and the policy below forbids a browser to fetch anything from there.
 """
 
 from pathlib import Path

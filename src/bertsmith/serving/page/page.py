@@ -39,17 +39,10 @@ from bertsmith.serving.service import Service
 from bertsmith.text.tokens.pieces import describe_tokens
 
 _LONGEST_ROW = 100_000  # bytes
-_FORM_OPERATIONS = (
-    "predict",
-    "rerank",
-    "similarity",
-    "embed",
-    "fill_mask",
-    "search",
-)  # what the page has a form for
+_FORM_OPERATIONS = ("predict", "rerank", "similarity", "embed", "fill_mask", "search")
 _SECONDS = 60.0  # for one explanation
-_WAIT_SECONDS = 2.0  # seconds for which one waits for another's: whoever chose anew has just left his
-_POLL_SECONDS = 0.02  # seconds between two looks at whether it is done
+_WAIT_SECONDS = 2.0  # for the explanation before, which ends soon if its client has cancelled it
+_POLL_SECONDS = 0.02  # between two checks whether it has ended
 Check = Callable[[], None]  # raises if the client has disconnected or the time is over
 
 
@@ -101,33 +94,35 @@ def make_page_router(service: Service) -> APIRouter:
 
 
 def describe_model(model: ServedModel) -> dict[str, Any]:
-    """What the page has to know of a model to show it and to build its form."""
+    """What the page needs to know about a model to show it and to build its form, as JSON."""
     operations = [name for name in _FORM_OPERATIONS if name in model.operations]
     task = model.head_task
+    has_relevant_label = "rerank" in model.operations and model.labels
     # A model of transformers doesn't say whether it was trained on one text or two.
-    ranks = "rerank" in model.operations and model.labels
-    says_no_number = task is not None and task.reads_pairs is None
+    pairs_unknown = task is not None and task.reads_pairs is None
     return {
         "name": model.name,
         "task": model.task,
         "version": model.version,
         "labels": list(model.labels),
-        # Whose probability ranks documents; null where a number does, or nothing.
-        "relevant": relevant_label(model.labels, model.name) if ranks else None,
+        # The label whose probability ranks documents; null if a number ranks them, or nothing does.
+        "relevant": relevant_label(model.labels, model.name) if has_relevant_label else None,
         "max_length": model.max_length,
         "precision": str(model.compute_dtype).removeprefix("torch."),
         "example": _find_example(model),
         "usual": next(iter(model.operations)),
-        # as the model has them; vectors are rather compared than read
+        # In the model's order, but embed last: people rather compare vectors than read them.
         "operations": sorted(
             operations, key=lambda name: (name == "embed", list(model.operations).index(name))
         ),
-        "pairs": None if says_no_number else reads_pairs(model),
+        "pairs": None if pairs_unknown else reads_pairs(model),
         "mask": model.tokenizer.id_to_token(model.tokenizer.mask_id),
         "windows": bool(task is not None and (task.settings.stride is not None or task.is_pretokenized)),
-        "scale": list(task.bounds) if task is not None and task.bounds else None,  # of a number
+        "scale": list(task.bounds) if task is not None and task.bounds else None,  # of a regression
         "columns": list(getattr(model.operations.get("search"), "columns", ())),  # for filters
-        "beside": list(getattr(task, "column_names", ())),  # columns that are read beside the text
+        "beside": list(
+            getattr(task, "column_names", ())
+        ),  # columns that the model reads in addition to the text
     }
 
 
@@ -280,10 +275,10 @@ class _Explanations:
             served, vectors, explainer = self._opened
             if served() is model and vectors == as_vectors:
                 return explainer
-        self._opened = None  # else there were three copies for a while
+        self._opened = None  # frees the last explainer's model before the next is opened
         _require_weights(model)
         explainer = Explainer(model.files.weights, model.device, as_vectors=as_vectors)
-        _require_weights(model)  # else it may have read those of a newer one
+        _require_weights(model)  # they may have been replaced while they were read
         self._opened = ref(model), as_vectors, explainer
         return explainer
 

@@ -1,10 +1,10 @@
-"""The wire formats of the service's clients: one file a protocol, its routes and its errors. Read routing.py
+"""The protocols that the service speaks: each file has the routes and errors of one API. Read routing.py
 first, which has what they share, then ours.py, the smallest.
 
-In: a body as somebody's client sends it. Out: a request for service.py, and its answer, or a refusal, in that
-client's own shape. A new protocol is a file with a `Protocol`, which app.py's PROTOCOLS has, or a user's file
-(docs/add-a-route.md).
+A route turns a body, as that API's clients send it, into a request for service.py, and its answer or refusal
+into the response that those clients expect. A new protocol is a file with a `Protocol` that is listed in
+app.py's PROTOCOLS, or a user's own file (docs/add-a-route.md).
 
-systemone.py and decisions.py both ask typed questions, which questions.py answers; hugging_face.py has the
-routes of pipelines.py.
+systemone.py and decisions.py are two APIs for typed questions, which questions.py answers; hugging_face.py
+has the routes for the functions in pipelines.py.
 """

@@ -1,5 +1,5 @@
-"""OpenAI's decisions: POST /v1/decisions, typed questions about an input, answered by fine-tuned heads. One
-that no head answers has a refusal in its place, with the `reason`, which is ours.
+"""OpenAI's decisions: POST /v1/decisions, typed questions about an input, answered by fine-tuned heads. A
+question that no head answers gets a refusal in its place; the refusal's `reason` is our addition.
 
 Errors are OpenAI's.
 """
@@ -117,7 +117,7 @@ def add_routes(router: APIRouter, service: Service) -> None:
     @router.post("/v1/decisions", summary="Typed questions, as OpenAI has them")
     async def decisions(body: DecisionsBody, request: Request) -> Response:
         counts = Counter(question.name for question in body.questions if question.name is not None)
-        for name, count in counts.most_common(1):  # an answer is known by its question's name
+        for name, count in counts.most_common(1):  # clients find an answer by its question's name
             if count > 1:
                 raise InvalidRequest(f"Two questions have the name {name[:80]!r}.")
         questions = [question.question() for question in body.questions]
@@ -143,34 +143,38 @@ PROTOCOL = Protocol("OpenAI", add_routes, openai.error_body, openai.status_of)
 
 
 def _format_reply(question: Predicate | Choice | Score, reply: HeadReply | NoAnswer) -> dict[str, Any]:
+    """The answer to one question as OpenAI has it, or a refusal."""
     if isinstance(reply, NoAnswer):
         return {"type": "refusal", "name": question.name, "reason": reply.reason}
     if isinstance(question, Predicate):
         return {"type": "predicate", "name": question.name, "probability": round(reply.value, DIGITS)}
-    shares = [round(share, DIGITS) for share in reply.probabilities]
-    head = {"name": question.name, "confidence": round(reply.confidence, DIGITS)}
+    probabilities = [round(probability, DIGITS) for probability in reply.probabilities]
+    common = {"name": question.name, "confidence": round(reply.confidence, DIGITS)}
     if isinstance(question, Choice):
-        pairs = zip(question.choices, shares, strict=True)
+        options = zip(question.choices, probabilities, strict=True)
         return {
             "type": "choice",
             "choice": question.choices[int(reply.value)].value,
-            "probabilities": [{"value": option.value, "probability": share} for option, share in pairs],
-            **head,
+            "probabilities": [
+                {"value": option.value, "probability": probability} for option, probability in options
+            ],
+            **common,
         }
-    levels = enumerate(zip(question.levels, shares, strict=True))
+    levels = enumerate(zip(question.levels, probabilities, strict=True))
     return {
         "type": "score",
         "score": round(reply.value, DIGITS),
         "probabilities": [
-            {"value": number, "label": level.label, "probability": share} for number, (level, share) in levels
+            {"value": number, "label": level.label, "probability": probability}
+            for number, (level, probability) in levels
         ],
-        **head,
+        **common,
     }
 
 
 def _read_messages(messages: Sequence[Message]) -> Any:
-    """The text of the user's messages, joined by newlines. Raises UnsupportedRequest for what no head
-    reads.
+    """The user's messages, joined by newlines into a text; a single JSON part as it is. Raises
+    UnsupportedRequest for messages and parts that no head reads, InvalidRequest for none.
     """
     parts = list[Any]()
     for message in messages:

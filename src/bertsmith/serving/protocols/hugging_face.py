@@ -1,5 +1,5 @@
-"""Hugging Face's pipelines over HTTP, as InferenceClient(model=URL) and its containers have them: POST
-/models/{model}, POST /pipeline/{task}, and POST / where one model is served.
+"""Hugging Face's pipelines over HTTP, as InferenceClient(model=URL) calls them and its containers serve them:
+POST /models/{model}, POST /pipeline/{task}, and POST / where one model is served.
 
 Errors are as TEI's: {"error", "error_type"}.
 """
@@ -18,7 +18,9 @@ from bertsmith.serving.service import Service
 
 
 class PipelineSpec(NamedTuple):
-    """A pipeline, the operation that a model needs for it, and the tasks that it is the default for."""
+    """A pipeline, the operation that a model needs for it, and the tasks of the models that are searched for
+    one if the request names none; None: any task.
+    """
 
     run: pipelines.Pipeline
     operation: str
@@ -39,7 +41,7 @@ _PIPELINES = {
     ),
 }
 _ALIASES = {"sentiment-analysis": "text-classification", "ner": "token-classification"}
-# By what a model is for; what has vectors first is asked for them.
+# By the model's task, if predict is its default operation.
 _DEFAULT_PIPELINES = {"tagging": "token-classification", "question-answering": "question-answering"}
 ModelName = Annotated[str, Path(max_length=64)]
 
@@ -117,15 +119,15 @@ def _choose_pipeline(
         return service.models.find(name, pipeline.operation, pipeline.tasks), pipeline
     model = service.models.find(name, None)
     first = next(iter(model.operations))
-    # What the body can only mean, else what the model is for.
+    # Some bodies fit one pipeline only; else the model's default operation and task decide.
     if isinstance(body.inputs, dict) and "source_sentence" in body.inputs:
-        name_of_pipeline = "sentence-similarity"
+        pipeline_name = "sentence-similarity"
     elif "candidate_labels" in body.all_parameters():
-        name_of_pipeline = "zero-shot-classification"
+        pipeline_name = "zero-shot-classification"
     elif first == "fill_mask":
-        name_of_pipeline = "fill-mask"
+        pipeline_name = "fill-mask"
     elif first != "predict":
-        name_of_pipeline = "feature-extraction"
+        pipeline_name = "feature-extraction"
     else:
-        name_of_pipeline = _DEFAULT_PIPELINES.get(model.task, "text-classification")
-    return model, _PIPELINES[name_of_pipeline]
+        pipeline_name = _DEFAULT_PIPELINES.get(model.task, "text-classification")
+    return model, _PIPELINES[pipeline_name]

@@ -1,4 +1,4 @@
-"""Our own route: POST /v1/{model}, with everything that a task's predictions say."""
+"""Our own route: POST /v1/{model}, which answers with all fields of a task's predictions."""
 
 from typing import Annotated, Any
 
@@ -36,10 +36,10 @@ class Body(StrictBody):
 def add_routes(router: APIRouter, service: Service) -> None:
     @router.post("/v1/{model}", summary="Ask a model")
     async def ask(model: Annotated[str, Path(max_length=64)], body: Body, request: Request) -> Response:
-        one = not isinstance(body.inputs, list)
+        is_single = not isinstance(body.inputs, list)
         answer = await service.answer(
             ServiceRequest(
-                [body.inputs] if one else body.inputs,
+                [body.inputs] if is_single else body.inputs,
                 model,
                 body.operation,
                 make_options(body.long_text, body.options),
@@ -52,9 +52,9 @@ def add_routes(router: APIRouter, service: Service) -> None:
             "model": answer.model.name,
             "version": answer.model.version,
             "task": answer.model.task,
-            "results": results[0] if one else results,
-            "input_tokens": answer.input_tokens[0] if one else answer.input_tokens,
-            "truncated": answer.truncated[0] if one else answer.truncated,
+            "results": results[0] if is_single else results,
+            "input_tokens": answer.input_tokens[0] if is_single else answer.input_tokens,
+            "truncated": answer.truncated[0] if is_single else answer.truncated,
         }
         return await json_response(content, note(request, answer))
 

@@ -1,4 +1,4 @@
-"""Hugging Face's pipelines, one function each, and the call that such a function gets.
+"""Hugging Face's pipelines, one function each. A function gets a `PipelineCall` and returns what it answers.
 
 E inputs, L labels, D width of a vector.
 """
@@ -28,13 +28,13 @@ _TEMPLATE = "This example is {}."
 _ACTIVATIONS = ("softmax", "sigmoid", "none")
 _OUTSIDE = "O"
 _WORD_STRATEGIES = ("simple", "first")
-_MOST_TOKENS = 2_000_000  # of the texts in an answer: a second of work, and ten megabytes
+_MOST_TOKENS = 2_000_000  # in the texts of an answer: a second of work, and ten megabytes
 
 
 @dataclass(frozen=True)
 class PipelineCall:
-    """A call of a pipeline. `inputs` as they were sent: a list is answered by a list. `parameters` without
-    nulls.
+    """A call of a pipeline. `inputs` are as the client sent them: a list is answered by a list. `parameters`
+    has no nulls.
     """
 
     service: Service
@@ -95,8 +95,8 @@ Pipeline = Callable[[PipelineCall], Awaitable[tuple[Any, ServiceAnswer]]]
 
 
 async def classify_texts(call: PipelineCall) -> tuple[Any, ServiceAnswer]:
-    """[{"label", "score"}] a text: calibrated probabilities, or `function_to_apply` of the uncalibrated
-    logits.
+    """[{"label", "score"}] for each text, best first: calibrated probabilities, or `function_to_apply` of the
+    uncalibrated logits.
     """
     call.check_parameters(("top_k", "function_to_apply"))
     top, function = call.top_k, call.parameters.get("function_to_apply")
@@ -113,8 +113,8 @@ async def classify_texts(call: PipelineCall) -> tuple[Any, ServiceAnswer]:
         scores = labelled_logits(prediction, call.model)
         if function != "none":
             row = np.array([list(scores.values())])
-            (shares,) = probabilities_of(row, multi_label=function == "sigmoid").tolist()
-            scores = dict(zip(scores, shares, strict=True))
+            (probabilities,) = probabilities_of(row, multi_label=function == "sigmoid").tolist()
+            scores = dict(zip(scores, probabilities, strict=True))
         results.append(sort_by_score(scores)[:top])
     return results, answer
 
@@ -148,8 +148,8 @@ async def classify_by_entailment(call: PipelineCall) -> tuple[Any, ServiceAnswer
     logits = np.array([prediction["logits"] for prediction in answer.results]).reshape(
         len(texts), len(labels), -1
     )
-    several = multi_label or len(labels) == 1
-    if several:  # (E, L, 2) -> (E, L)
+    is_independent = multi_label or len(labels) == 1
+    if is_independent:  # (E, L, 2) -> (E, L)
         scores = probabilities_of(logits[:, :, [contradiction, entailment]])[:, :, 1]
     else:
         scores = probabilities_of(logits[:, :, entailment])
@@ -188,17 +188,18 @@ async def classify_tokens(call: PipelineCall) -> tuple[Any, ServiceAnswer]:
     if not all(isinstance(text, str) for text in texts):
         raise InvalidRequest("inputs must be a text, or a list of texts.")
     answer = await call.answer(texts, "predict")
-    make = _format_words if strategy == "none" else _format_groups
+    format_tags = _format_words if strategy == "none" else _format_groups
     hidden = {_OUTSIDE} if ignored is None else set(ignored)
     results = []
     for text, prediction in zip(texts, answer.results, strict=True):
         if "tags" not in prediction:
             raise UnsupportedRequest(f"{call.model.name} is a model for {call.model.task}: it tags no words.")
-        results.append(make(text, prediction, hidden))
+        results.append(format_tags(text, prediction, hidden))
     return results[0] if call.is_single else results, answer
 
 
 def _format_words(text: str, prediction: Mapping[str, Any], hidden: set[str]) -> list[dict[str, Any]]:
+    """The words of a text with their tags, except those with a `hidden` tag; `index` counts from 1."""
     offsets = _find_offsets(text, prediction["words"])
     tagged_words = zip(prediction["tags"], prediction["confidence"], offsets, strict=True)
     return [
@@ -209,7 +210,9 @@ def _format_words(text: str, prediction: Mapping[str, Any], hidden: set[str]) ->
 
 
 def _format_groups(text: str, prediction: Mapping[str, Any], hidden: set[str]) -> list[dict[str, Any]]:
-    """The entities of a text; an entity's score is the mean of its words' scores."""
+    """The entities of a text, except those with a `hidden` label. An entity's score is the mean of its words'
+    scores.
+    """
     offsets, confidence = _find_offsets(text, prediction["words"]), prediction["confidence"]
     entities = []
     for span in _find_spans(prediction, offsets):
@@ -234,7 +237,9 @@ def _find_offsets(text: str, words: Sequence[str]) -> list[tuple[int, int]]:
 
 
 def _find_spans(prediction: Mapping[str, Any], offsets: Sequence[tuple[int, int]]) -> list[Span]:
-    """Entities and the spans between them, in words; without entities, runs of equal tags."""
+    """The entities and the spans between them, in words; for tags without entities, the runs of equal
+    tags.
+    """
     entities = prediction["entities"]
     if not entities:
         return _find_runs(prediction["tags"])
@@ -250,6 +255,7 @@ def _find_spans(prediction: Mapping[str, Any], offsets: Sequence[tuple[int, int]
 
 
 def _find_runs(labels: Sequence[Any]) -> list[Span]:
+    """The runs of equal labels, in words."""
     runs, start = [], 0
     for label, group in groupby(labels):
         count = len(list(group))
@@ -314,26 +320,28 @@ async def fill_masks(call: PipelineCall) -> tuple[Any, ServiceAnswer]:
             f"/v1/{answer.model.name}, which shows no text around a word."
         )
 
-    def show() -> list[Any]:
+    def format_answers() -> list[Any]:
         return [
             _format_masks(*filled, call.model.tokenizer) for filled in zip(texts, answer.results, strict=True)
         ]
 
-    results = await call.service.workers.read(read_key(call.request), math.inf, show)  # begun long ago
+    # Without a deadline, because the expensive part is done.
+    results = await call.service.workers.read(read_key(call.request), math.inf, format_answers)
     return results[0] if call.is_single else results, answer
 
 
 def _format_masks(text: str, masks: list[list[dict[str, Any]]], tokenizer: Tokenizer) -> Any:
+    """The candidates of each mask, with the text that each makes; of a single mask the list alone."""
     ids = [*tokenizer.encode(text, read_special_tokens=True).ids]
     positions = [position for position, token_id in enumerate(ids) if token_id == tokenizer.mask_id]
-    is_only_mask = len(positions) == 1  # else the other masks are shown
-    masks_shown = []
+    is_only_mask = len(positions) == 1  # else special tokens stay, so that the other masks are shown
+    answers = []
     for position, candidates in zip(positions, masks, strict=True):
-        candidates_shown = []
+        filled_texts = []
         for candidate in candidates:
             token_id = candidate["token_id"]
             filled = [*ids[:position], token_id, *ids[position + 1 :]]
-            candidates_shown.append(
+            filled_texts.append(
                 {
                     "score": candidate["probability"],
                     "token": token_id,
@@ -341,13 +349,13 @@ def _format_masks(text: str, masks: list[list[dict[str, Any]]], tokenizer: Token
                     "sequence": tokenizer.decode(filled, skip_special_tokens=is_only_mask),
                 }
             )
-        masks_shown.append(candidates_shown)
-    return masks_shown[0] if is_only_mask else masks_shown
+        answers.append(filled_texts)
+    return answers[0] if is_only_mask else answers
 
 
 async def extract_features(call: PipelineCall) -> tuple[Any, ServiceAnswer]:
-    """(E, D): a vector a text, pooled as the model was trained to, as TEI and Hugging Face's servers give it
-    for models of sentences. Those of all tokens are at /embed_all.
+    """(E, D): a vector for each text, pooled as the model was trained, as TEI and Hugging Face's servers
+    answer for sentence-embedding models. The vectors of all tokens are at /embed_all.
     """
     call.check_parameters(VectorParameters.model_fields)
     try:
@@ -368,7 +376,7 @@ async def extract_features(call: PipelineCall) -> tuple[Any, ServiceAnswer]:
 
 
 async def compare_sentences(call: PipelineCall) -> tuple[Any, ServiceAnswer]:
-    """The cosine similarity of the source and each sentence."""
+    """The cosine similarity of `source_sentence` and each of the `sentences`."""
     call.check_parameters(())
     match call.inputs:
         case {"source_sentence": str() as source, "sentences": list() as sentences, **more} if not more:

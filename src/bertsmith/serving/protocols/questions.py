@@ -1,9 +1,9 @@
-"""Typed questions about a text, answered by fine-tuned heads: which model can answer, and its reply. The
-routes of System One and of OpenAI's decisions are two ways to write such questions.
+"""Typed questions about a text, answered by fine-tuned heads: finds the model that can answer, and reads its
+prediction. System One and OpenAI's decisions are two APIs for such questions.
 
     question → head: by its name, the request's model, or the labels → one prediction a head → reply
 
-n options of a question. Nothing is guessed: a question that no head answers exactly has a reason instead.
+n options of a question. Nothing is guessed: a question that no head answers exactly gets the reason instead.
 """
 
 import asyncio
@@ -23,9 +23,9 @@ from bertsmith.serving.refusals import InvalidRequest, TextTooLong
 from bertsmith.serving.served_model import ServedModel
 from bertsmith.serving.service import Service, ServiceAnswer
 
-DIGITS = 6  # of a probability, as it is written
+DIGITS = 6  # to which probabilities are rounded
 ANY = "auto"  # the model of a request that leaves the choice to the service
-_INPUT_KEYS = ({"question", "context"}, {"text", "text_pair"}, {"text"})  # what a head reads as it is
+_INPUT_KEYS = ({"question", "context"}, {"text", "text_pair"}, {"text"})  # of objects that heads read as such
 _YES_NO_LABELS = ({"yes", "no"}, {"true", "false"}, {"1", "0"})
 _POSITIVE = ("yes", "true", "1")
 _MOST_NAMES = 8
@@ -69,8 +69,8 @@ class NoAnswer:
 
 @dataclass(frozen=True)
 class HeadReplies:
-    """The replies to a request's questions, in order, with the `models` that gave them and the `tokens`
-    computed.
+    """The replies to a request's questions, in order, the `models` that were asked, and the `tokens` that
+    were computed.
     """
 
     replies: Sequence[HeadReply | NoAnswer]
@@ -79,7 +79,7 @@ class HeadReplies:
     answers: Sequence[ServiceAnswer]
 
     def model(self, requested: str | None) -> str:
-        """The `model` of the answer: the models that replied, else the one that the request named."""
+        """The `model` of the answer: the models that were asked, else the one that the request named."""
         return ", ".join(self.models) or requested or ""
 
     def headers(self, request: Request) -> dict[str, str]:
@@ -111,13 +111,13 @@ async def ask_heads(
     gets an object as it is. Raises Refusal, except for an input that one head can't read: its questions get
     that as their reason.
     """
-    as_text_or_pair = as_input(state)
+    text_or_pair = as_input(state)
 
     async def predict(model: ServedModel) -> ServiceAnswer | NoAnswer:
         columns = getattr(model.head_task, "column_names", ())
-        read = dict(state) if columns and isinstance(state, Mapping) else as_text_or_pair
+        input_ = dict(state) if columns and isinstance(state, Mapping) else text_or_pair
         try:
-            return await ask(service, request, [read], model.name, "predict")
+            return await ask(service, request, [input_], model.name, "predict")
         except (InvalidRequest, TextTooLong) as refusal:
             return NoAnswer(refusal.message)
 
@@ -125,7 +125,7 @@ async def ask_heads(
     tasks = [asyncio.ensure_future(predict(model)) for model in models.values()]
     try:
         predicted = dict(zip(models, await asyncio.gather(*tasks), strict=True))
-    finally:  # the first refusal that is of the whole request ends the others
+    finally:  # the first refusal of the whole request ends the other heads
         for task in tasks:
             task.cancel()
     replies = list[HeadReply | NoAnswer]()
@@ -225,14 +225,15 @@ def _make_label_reader(question: HeadQuestion, model: ServedModel, own: bool) ->
 
 
 def _make_choice_reader(question: HeadQuestion, model: ServedModel, own: bool) -> PredictionReader | NoAnswer:
+    """Reads the probabilities of the options, which must be the head's labels."""
     if (problem := _explain_label_mismatch(question, model)) is not None:
         return problem
     known = _index_by_lowercase(model.labels)
 
     def read(prediction: Mapping[str, Any]) -> HeadReply:
-        shares = _option_probabilities(question.options, known, prediction)
-        best = int(shares.argmax())
-        return HeadReply(best, choice_confidence(shares), tuple(shares.tolist()))
+        probabilities = _option_probabilities(question.options, known, prediction)
+        best = int(probabilities.argmax())
+        return HeadReply(best, choice_confidence(probabilities), tuple(probabilities.tolist()))
 
     return read
 
@@ -248,7 +249,7 @@ def _make_score_reader(question: HeadQuestion, model: ServedModel, own: bool) ->
     known = _index_by_lowercase(model.labels)
 
     def read(prediction: Mapping[str, Any]) -> HeadReply:
-        return _reply_of_levels(_option_probabilities(question.options, known, prediction))
+        return _make_level_reply(_option_probabilities(question.options, known, prediction))
 
     return read
 
@@ -270,9 +271,9 @@ def _make_number_reader(question: HeadQuestion, model: ServedModel) -> Predictio
             return NoAnswer(f"{model.name} gives classes and no number.")
         position = min(max((float(prediction["score"]) - first) / step, 0.0), float(last))
         below = min(int(position), last - 1)
-        shares = np.zeros(last + 1)
-        shares[below], shares[below + 1] = 1 - (position - below), position - below
-        return _reply_of_levels(shares)
+        probabilities = np.zeros(last + 1)
+        probabilities[below], probabilities[below + 1] = 1 - (position - below), position - below
+        return _make_level_reply(probabilities)
 
     return read
 
@@ -284,18 +285,19 @@ _READERS: dict[str, Callable[[HeadQuestion, ServedModel, bool], PredictionReader
 }
 
 
-def _reply_of_levels(shares: Floats) -> HeadReply:
-    value = float((np.arange(len(shares)) * shares).sum())
-    return HeadReply(value, score_confidence(shares), tuple(shares.tolist()))
+def _make_level_reply(probabilities: Floats) -> HeadReply:
+    """The reply to a score question: the mean level, given the levels' (n,) probabilities."""
+    value = float((np.arange(len(probabilities)) * probabilities).sum())
+    return HeadReply(value, score_confidence(probabilities), tuple(probabilities.tolist()))
 
 
 def _option_probabilities(
     options: Sequence[str], known: Mapping[str, str], prediction: Mapping[str, Any]
 ) -> Floats:
-    """(n,) calibrated probabilities, which sum to 1 although they were rounded."""
-    probabilities = prediction["probabilities"]
-    shares = np.array([probabilities[known[option.strip().lower()]] for option in options], np.float64)
-    return np.asarray(shares / shares.sum())
+    """(n,) calibrated probabilities of the options, scaled to sum to 1: those of a prediction are rounded."""
+    of_label = prediction["probabilities"]
+    probabilities = np.array([of_label[known[option.strip().lower()]] for option in options], np.float64)
+    return np.asarray(probabilities / probabilities.sum())
 
 
 def _explain_label_mismatch(question: HeadQuestion, model: ServedModel) -> NoAnswer | None:
@@ -318,10 +320,12 @@ def _explain_label_mismatch(question: HeadQuestion, model: ServedModel) -> NoAns
 
 
 def _index_by_lowercase(labels: Iterable[str]) -> dict[str, str]:
+    """The labels by their lower-case form, without blanks around them."""
     return {label.strip().lower(): label for label in labels}
 
 
 def _parse_even_levels(levels: Sequence[str]) -> list[float] | None:
+    """The levels as numbers; None unless they are numbers that rise in equal steps."""
     try:
         numbers = np.array([float(level) for level in levels])
     except ValueError:

@@ -1,8 +1,9 @@
-"""Re-ranking as its clients ask for it: Cohere's /v2/rerank and /v1/rerank, and /rerank, where TEI's clients
-send `texts` and those of Jina, Infinity, vLLM and LiteLLM `documents`. Each is answered in its own shape.
+"""Re-ranking in several APIs: Cohere's /v2/rerank and /v1/rerank, and /rerank, where TEI's clients send
+`texts` and those of Jina, Infinity, vLLM and LiteLLM `documents`. Each client gets the response of its own
+API.
 
-Scores are the model's: of a re-ranker or of classes from 0 to 1, of a regression in its labels' unit. A
-document that is too long is read as the model was trained to, cut or in windows.
+Scores are the model's: from 0 to 1 for a re-ranker or a classifier, in the labels' unit for a regression. A
+document that is too long is read as the model was trained to read it, truncated or in windows.
 """
 
 import uuid
@@ -26,7 +27,7 @@ from bertsmith.serving.protocols.tei import labelled_logits
 from bertsmith.serving.refusals import Refusal, UnsupportedRequest
 from bertsmith.serving.service import Service, ServiceAnswer
 
-_DOCUMENTS_A_UNIT = 100  # Cohere's search unit
+_DOCUMENTS_PER_UNIT = 100  # of Cohere's search units
 
 
 class Document(StrictBody):
@@ -60,6 +61,7 @@ class TextsBody(tei.TruncatedBody):
 
 
 def _choose_body_tag(body: Any) -> str:
+    """The tag of `EitherBody`: "texts" for a body with `texts`, else "documents"."""
     texts = body.get("texts") is not None if isinstance(body, dict) else isinstance(body, TextsBody)
     return "texts" if texts else "documents"
 
@@ -111,7 +113,10 @@ def add_shared_route(router: APIRouter, service: Service) -> None:
 SHARED_PROTOCOL = Protocol(
     "TEI",
     add_shared_route,
-    lambda refusal: {**tei.error_body(refusal), **error_body(refusal)},  # both read their own
+    lambda refusal: {
+        **tei.error_body(refusal),
+        **error_body(refusal),
+    },  # clients of either API find their error
     tei.status_of,
 )
 
@@ -119,6 +124,7 @@ SHARED_PROTOCOL = Protocol(
 async def _answer_ranking(
     service: Service, request: Request, body: DocumentsBody, model: str | None, version: str
 ) -> Response:
+    """The response to a body with `documents`, in the shape of Cohere's API of this version."""
     for option in ("rank_fields", "relevant_spans", "max_chunks_per_doc"):
         if getattr(body, option) is not None:
             raise UnsupportedRequest(f"{option} isn't done here. Leave it out.")
@@ -134,7 +140,7 @@ async def _answer_ranking(
     for index in _sort_by_score(scores)[: body.top_n]:
         document = {"document": {"text": texts[index]}} if body.return_documents else {}
         results.append({"index": index, "relevance_score": scores[index], **document})
-    units = -(-len(texts) // _DOCUMENTS_A_UNIT)
+    units = -(-len(texts) // _DOCUMENTS_PER_UNIT)
     tokens = answer.total_tokens
     content = {
         "id": str(uuid.uuid4()),

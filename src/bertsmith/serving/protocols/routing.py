@@ -29,11 +29,11 @@ T = TypeVar("T")
 
 
 class _FirstErrorOnly(FailFast):
-    """Stops at the first invalid element of a list: listing all those of a body of megabytes takes a
-    minute.
+    """Stops validation at the first invalid element of a list: to list all of those in a body of megabytes
+    takes a minute.
     """
 
-    __hash__ = object.__hash__  # a part of a union of types must have one
+    __hash__ = object.__hash__  # members of a union must be hashable
 
 
 ListOf = Annotated[list[T], _FirstErrorOnly()]
@@ -46,9 +46,9 @@ CHANGES_NOTHING = frozenset(
         *("prompt_cache_key", "prompt_cache_options"),
     }
 )
-_DEEPEST = 64  # lists and objects within each other, in a body
-_MANY = 100_000  # numbers
-_JSON = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
+_DEEPEST = 64  # levels of nesting in a body
+_MANY_VALUES = 100_000  # in an answer, which take milliseconds to write
+_ORJSON_OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 
 
 def our_error_body(refusal: Refusal) -> dict[str, Any]:
@@ -94,14 +94,14 @@ def make_router(
 
     class Route(APIRoute):
         def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-            usual = super().get_route_handler()
+            handle_request = super().get_route_handler()
 
             async def handle(request: Request) -> Response:
                 try:
                     name = request.path_params.get("model")
                     if service is not None and name is not None and self.body_field is not None:
                         service.models[name]  # raises UnknownModel
-                    return await usual(JsonRequest(request.scope, request.receive))
+                    return await handle_request(JsonRequest(request.scope, request.receive))
                 except Refusal as refusal:
                     return refused(refusal, request)
                 except RequestValidationError as error:
@@ -170,7 +170,7 @@ class StrictBody(BaseModel):
 
     model_config = ConfigDict(strict=True)
 
-    changes_nothing: ClassVar[frozenset[str]] = frozenset()  # keys that are let pass
+    changes_nothing: ClassVar[frozenset[str]] = frozenset()  # keys that are ignored
 
     @model_validator(mode="before")
     @classmethod
@@ -221,6 +221,7 @@ class JsonRequest(Request):
 
 
 def _depth_is_above(content: Any, most: int) -> bool:
+    """Whether lists and objects are nested more than `most` deep."""
     level = [content]
     for _ in range(most):
         level = [
@@ -240,7 +241,7 @@ class JsonResponse(Response):
     media_type = "application/json"
 
     def render(self, content: Any) -> bytes:
-        return orjson.dumps(content, option=_JSON)
+        return orjson.dumps(content, option=_ORJSON_OPTIONS)
 
 
 async def json_response(content: Any, headers: dict[str, str]) -> Response:
@@ -256,24 +257,26 @@ async def json_response(content: Any, headers: dict[str, str]) -> Response:
 def _has_many(content: Any) -> bool:
     """Whether writing the content takes more than some milliseconds."""
     values, count = [content], 0
-    while values and count <= _MANY:
+    while values and count <= _MANY_VALUES:
         value = values.pop()
         if isinstance(value, np.ndarray):
             count += value.size
         elif isinstance(value, (list, tuple, dict)):
             count += len(value)
             values += value.values() if isinstance(value, dict) else value
-    return count > _MANY
+    return count > _MANY_VALUES
 
 
 def _write_parts(content: Any) -> Iterator[bytes]:
     """The bytes that JsonResponse writes, a row at a time."""
     if not _has_rows(content):
-        yield orjson.dumps(content, option=_JSON)
+        yield orjson.dumps(content, option=_ORJSON_OPTIONS)
     elif isinstance(content, dict):
         for index, (name, value) in enumerate(content.items()):
             yield b"," if index else b"{"
-            yield orjson.dumps({name: 0}, option=_JSON)[1:-2]  # the name and its colon, whatever it is
+            yield orjson.dumps({name: 0}, option=_ORJSON_OPTIONS)[
+                1:-2
+            ]  # the name and its colon, whatever it is
             yield from _write_parts(value)
         yield b"}"
     else:
@@ -284,6 +287,7 @@ def _write_parts(content: Any) -> Iterator[bytes]:
 
 
 def _has_rows(content: Any) -> bool:
+    """Whether the content has lists, objects or arrays inside, which can be written one at a time."""
     if isinstance(content, np.ndarray):
         return content.ndim > 1 and len(content) > 0
     if not isinstance(content, (list, tuple, dict)):

@@ -1,7 +1,6 @@
-"""System One: POST /v1/systemone, typed questions about a state, answered by fine-tuned heads. A question
-that none can answer is refused by its id. GET /v1/models is in openai.py: one object has both lists.
-
-n options or levels of a question.
+"""System One: POST /v1/systemone, typed questions about a state, answered by fine-tuned heads. A request with
+a question that no head can answer is refused, naming the question's id. GET /v1/models is in openai.py: its
+response has the lists of both APIs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,7 +42,7 @@ class Noul(StrictBody):
     criteria: Any = None
 
     @model_validator(mode="after")
-    def _says_something(self) -> "Noul":
+    def _check_has_text(self) -> "Noul":
         if self.instructions is None and self.criteria is None:
             raise ValueError("a noul needs instructions or criteria")
         return self
@@ -150,9 +149,10 @@ PROTOCOL = Protocol("System One", add_routes, error_body)
 
 
 def _format_reply(question: Noul | Choice | Score, reply: HeadReply) -> dict[str, Any]:
+    """The answer to one question as System One has it."""
     if isinstance(question, Noul):
         return {"type": "noul", "noul": round(reply.value, DIGITS)}
-    shares = [round(share, DIGITS) for share in reply.probabilities]
+    probabilities = [round(probability, DIGITS) for probability in reply.probabilities]
     confidence = round(reply.confidence, DIGITS)
     if isinstance(question, Choice):
         options = list(question.criteria)
@@ -160,14 +160,14 @@ def _format_reply(question: Noul | Choice | Score, reply: HeadReply) -> dict[str
             "type": "choice",
             "choice": options[int(reply.value)],
             "confidence": confidence,
-            "probabilities": dict(zip(options, shares, strict=True)),
+            "probabilities": dict(zip(options, probabilities, strict=True)),
         }
     return {
         "type": "score",
         "score": round(reply.value, DIGITS),
         "confidence": confidence,
         "legend": {str(number): as_text(level) for number, level in enumerate(question.criteria)},
-        "probabilities": {str(number): share for number, share in enumerate(shares)},
+        "probabilities": {str(number): probability for number, probability in enumerate(probabilities)},
     }
 
 

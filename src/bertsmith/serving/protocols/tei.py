@@ -1,9 +1,9 @@
-"""The routes of Text Embeddings Inference: /embed, /embed_all, /predict, /similarity, /tokenize, /decode and
-/info; its /rerank is in ranking.py. Of several models `?model=` or `model` in the body names one. Classes are
-labels with scores, best first, as Hugging Face's pipelines have them too.
+"""The routes of Text Embeddings Inference (TEI): /embed, /embed_all, /predict, /similarity, /tokenize,
+/decode and /info; its /rerank is in ranking.py. If several models are served, `?model=` or `model` in the
+body names one. Classes are labels with scores, best first, as in Hugging Face's pipelines.
 
-`truncate` true cuts a text that is too long; false refuses it; null is as the model was trained to read, cut
-or in windows (there auto_truncate).
+`truncate` true truncates a text that is too long, and false refuses it; null reads it as the model was
+trained to, truncated or in windows (in TEI: as its auto_truncate says).
 """
 
 from collections.abc import Mapping, Sequence
@@ -139,7 +139,7 @@ def add_routes(router: APIRouter, service: Service) -> None:
 
     @router.post("/predict", summary="Classes of texts or pairs, as TEI has them")
     async def predict(body: PredictBody, request: Request, model: ModelQuery = None) -> Response:
-        inputs, one = read_predict_inputs(body.inputs)
+        inputs, is_single = read_predict_inputs(body.inputs)
         served_model = service.models.find(body.model or model, "predict", LABEL_TASKS)
         answer = await ask(
             service,
@@ -150,13 +150,13 @@ def add_routes(router: APIRouter, service: Service) -> None:
             body.long_text(),
             logits=body.raw_scores or None,
         )
-        shown = [
+        labels = [
             sort_by_score(labelled_logits(prediction, served_model))
             if body.raw_scores
             else scored_labels(prediction, served_model)
             for prediction in answer.results
         ]
-        return JsonResponse(shown[0] if one else shown, headers=note(request, answer))
+        return JsonResponse(labels[0] if is_single else labels, headers=note(request, answer))
 
     @router.get("/info", summary="A model, as TEI tells of it")
     async def info(model: ModelQuery = None) -> Response:
@@ -219,10 +219,10 @@ def _add_token_routes(router: APIRouter, service: Service) -> None:
             )
         most = service.settings.max_request_tokens
         texts = [prefix + text for text in texts]
-        shown = await run_in_reading_thread(
+        tokens = await run_in_reading_thread(
             service, request, _tokenize, served_model, texts, body.add_special_tokens, most
         )
-        return JsonResponse(shown)
+        return JsonResponse(tokens)
 
     @router.post("/decode", summary="Token ids as texts, as TEI has them")
     async def decode(body: DecodeBody, request: Request, model: ModelQuery = None) -> Response:
@@ -250,25 +250,25 @@ def long_text(truncate: bool | None, direction: Direction | None) -> LongText | 
 
 
 def read_embed_inputs(inputs: Any) -> list[Any]:
-    """The list of inputs; a text, or the token ids of one, is a single input."""
+    """The list of inputs: a text or a flat list of token ids is a single one."""
     if isinstance(inputs, str) or (inputs and all(isinstance(id_, int) for id_ in inputs)):
         return [inputs]
     return list(inputs)
 
 
 def read_predict_inputs(body_inputs: Any) -> tuple[list[Any], bool]:
-    """The texts and pairs, and whether a single one was sent outside a list. Raises InvalidRequest."""
-    one = isinstance(body_inputs, str) or bool(body_inputs and isinstance(body_inputs[0], str))
-    lists = [body_inputs] if one else body_inputs
+    """The texts and pairs, and whether a single one was sent, not a list of them. Raises InvalidRequest."""
+    is_single = isinstance(body_inputs, str) or bool(body_inputs and isinstance(body_inputs[0], str))
+    lists = [body_inputs] if is_single else body_inputs
     inputs = [[texts] if isinstance(texts, str) else texts for texts in lists]
     if any(len(texts) not in (1, 2) for texts in inputs):
         raise InvalidRequest("inputs must be a text, a pair of texts, or lists of one or two texts.")
-    return [texts[0] if len(texts) == 1 else tuple(texts) for texts in inputs], one
+    return [texts[0] if len(texts) == 1 else tuple(texts) for texts in inputs], is_single
 
 
 def scored_labels(prediction: Mapping[str, Any], model: ServedModel) -> list[dict[str, Any]]:
-    """[{"label", "score"}]: calibrated probabilities of all labels; a number as the one label `score`, in its
-    own unit. Raises UnsupportedRequest for predictions that are no labels.
+    """[{"label", "score"}]: the calibrated probabilities of all labels, best first; a regression's number as
+    the one label `score`, in its own unit. Raises UnsupportedRequest for predictions without labels.
     """
     if isinstance(probabilities := prediction.get("probabilities"), Mapping):
         return sort_by_score(probabilities)
@@ -283,7 +283,7 @@ def labelled_logits(prediction: Mapping[str, Any], model: ServedModel) -> dict[s
     """The head's logit of each label. Raises UnsupportedRequest for a head without labels."""
     logits = prediction["logits"]
     names = model.labels if len(model.labels) == len(logits) else ("score",)
-    if len(names) != len(logits):  # a vector
+    if len(names) != len(logits):  # the head gives a vector
         raise _refuse_without_labels(model)
     return dict(zip(names, logits, strict=True))
 
@@ -334,6 +334,7 @@ def _tokenize(
 
 
 def _describe_model(service: Service, model: ServedModel) -> dict[str, Any]:
+    """A model and the service's limits, with the keys of TEI's /info."""
     settings, labels = service.settings, model.labels or ("score",)
     model_type: dict[str, Any] = {
         "reranker" if "rerank" in model.operations and len(labels) == 1 else "classifier": {
