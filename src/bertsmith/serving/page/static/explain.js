@@ -1,4 +1,4 @@
-// What an answer rests on: tokens coloured by what each adds, and the weights of attention.
+// Explains an answer: tokens coloured by what each contributes, and attention weights.
 
 import { showAttention } from "./attention.js";
 import { attributed } from "./attributions.js";
@@ -6,12 +6,12 @@ import { by, h, signed } from "./dom.js";
 import { ask } from "./request.js";
 import { waiting } from "./waiting.js";
 
-let current = null; // what is being computed, to be ended by whatever comes next
+let current = null; // the AbortController of the explanation that is being computed
 
-/** Ends what the panel waits for. */
+/** Cancels the explanation that is being computed. */
 export const cancelExplanation = () => current?.abort();
 
-/** Empties the panel, and ends what it waits for. */
+/** Empties the panel and cancels the explanation that is being computed. */
 export function closeExplanation() {
   current?.abort();
   current = null;
@@ -35,37 +35,37 @@ export function offerExplanation(about, open) {
   panel.hidden = false;
 
   async function choose(button, show) {
-    for (const each of [tokens, attention]) each.setAttribute("aria-pressed", String(each === button));
+    for (const tab of [tokens, attention]) tab.setAttribute("aria-pressed", String(tab === button));
     current?.abort();
-    const mine = (current = new AbortController());
-    const wait = waiting(output, () => mine.abort());
+    const controller = (current = new AbortController());
+    const wait = waiting(output, () => controller.abort());
     try {
-      await show(mine.signal);
+      await show(controller.signal);
     } catch (error) {
       if (error.name !== "AbortError") output.replaceChildren(h("p", { class: "problem", role: "alert" }, error.message));
-      else if (current === mine) output.replaceChildren(h("p", { class: "hint" }, "Cancelled."));
+      else if (current === controller) output.replaceChildren(h("p", { class: "hint" }, "Cancelled."));
     } finally {
       wait.end();
     }
   }
 
-  const asked = () => ({ model: about.model.name, input: about.input, as_vectors: Boolean(about.vectors) });
+  const makeBody = () => ({ model: about.model.name, input: about.input, as_vectors: Boolean(about.vectors) });
 
   async function attributions(signal) {
     const target = choice ? JSON.parse(select.value) : (about.target ?? null);
-    const { data } = await ask("/page/attributions", { ...asked(), target }, signal);
+    const { data } = await ask("/page/attributions", { ...makeBody(), target }, signal);
     output.replaceChildren(attributed(data));
     const [most] = [...data.tokens].sort((one, other) => Math.abs(other.score) - Math.abs(one.score));
     by("status").textContent = `${data.target} rests most on ${most.text}, ${signed(most.score)}.`;
   }
 
   async function weights(signal) {
-    const fetched = async (layer, head, pictures) => {
-      const { data } = await ask("/page/attention", { ...asked(), layer, head, pictures }, signal);
-      const weights = new Uint16Array(decoded(data.weights).buffer);
-      return { ...data, weights, pictures: data.pictures ? decoded(data.pictures) : null };
+    const fetchWeights = async (layer, head, pictures) => {
+      const { data } = await ask("/page/attention", { ...makeBody(), layer, head, pictures }, signal);
+      const weights = new Uint16Array(decodeBase64(data.weights).buffer);
+      return { ...data, weights, pictures: data.pictures ? decodeBase64(data.pictures) : null };
     };
-    await showAttention(output, fetched);
+    await showAttention(output, fetchWeights);
     by("status").textContent = "The weights of attention are shown.";
   }
 
@@ -75,6 +75,6 @@ export function offerExplanation(about, open) {
   }
 }
 
-function decoded(base64) {
+function decodeBase64(base64) {
   return Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
 }

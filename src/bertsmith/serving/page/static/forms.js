@@ -1,4 +1,4 @@
-// What each operation of a model asks for: its fields, sensible examples, and the body of the request.
+// The form of each operation: its fields with examples, and the request body made from them.
 
 const PASSAGE =
   "The Great Fire of London began in the bakery of Thomas Farriner in Pudding Lane, shortly after midnight on " +
@@ -42,10 +42,10 @@ const line = (id, label, example, hint) => ({ id, label, example, hint, kind: "l
 const text = (id, label, example, hint) => ({ id, label, example, hint, kind: "text" });
 const lines = (id, label, example, hint = "One a line.") => ({ id, label, example: example.join("\n"), hint, kind: "lines" });
 
-/** The fields of an operation, in order. */
-export function fieldsOf(model, operation) {
+/** The fields of an operation's form, in order. */
+export function listFields(model, operation) {
   if (operation === "rerank") {
-    const [query, document] = exampleOf(model, PAIRS.reranking);
+    const [query, document] = chooseExample(model, PAIRS.reranking);
     return [line("query", "Query", query), lines("documents", "Documents", [oneLine(document), ...DOCUMENTS.slice(1)])];
   }
   if (operation === "similarity") {
@@ -56,41 +56,41 @@ export function fieldsOf(model, operation) {
     return [text("text", "Text", `The river ${model.mask} into the sea near the ${model.mask}.`, `Write ${model.mask} where a word is to be guessed.`)];
   }
   if (operation === "search") {
-    const named = model.columns.length ? ` Also ${model.columns.join(", ")}.` : "";
+    const columnsHint = model.columns.length ? ` Also ${model.columns.join(", ")}.` : "";
     return [
       line("query", "Query", "how do I train on my own documents?"),
       { id: "mode", label: "By", kind: "choice", choices: ["hybrid", "vector", "text"], example: "hybrid" },
-      line("where", "Filter", "", `In SQL, such as source LIKE '%guide%'.${named} May be empty.`),
+      line("where", "Filter", "", `In SQL, such as source LIKE '%guide%'.${columnsHint} May be empty.`),
     ];
   }
-  return [...predicted(model), ...model.beside.map((name, number) => line(besideId(number), name, "", "A column beside the text. Empty where it is unknown."))];
+  return [...predictFields(model), ...model.beside.map((name, index) => line(columnId(index), name, "", "A column beside the text. Empty where it is unknown."))];
 }
 
-const besideId = (number) => `beside-${number}`;
+const columnId = (index) => `beside-${index}`;
 
-/** A pair of the model's own data, where the service knows one. */
-const exampleOf = (model, neutral) => (model.example?.length === 2 ? model.example : neutral);
-const oneLine = (given) => given.replace(/\s+/g, " ");
+/** A pair from the model's own data if the service knows one, else the fallback. */
+const chooseExample = (model, fallback) => (model.example?.length === 2 ? model.example : fallback);
+const oneLine = (text) => text.replace(/\s+/g, " ");
 
-function predicted(model) {
+function predictFields(model) {
   if (model.task === "question-answering") {
     return [line("question", "Question", "Where did the fire begin?"), text("context", "Passage", PASSAGE)];
   }
-  const [first, second] = exampleOf(model, PAIRS[model.task] ?? PAIRS.default);
+  const [first, second] = chooseExample(model, PAIRS[model.task] ?? PAIRS.default);
   if (model.task === "retrieval" || model.task === "reranking") {
     return [line("text", "Query", first), text("pair", "Document", second)];
   }
   if (model.pairs) return [text("text", "First text", first), text("pair", "Second text", second)];
-  const one = text("text", "Text", model.example?.[0] ?? EXAMPLES[model.task] ?? first);
-  if (model.pairs === null) return [one, text("pair", "Second text", model.example?.[1] ?? "", "May be empty.")];
-  return [one];
+  const field = text("text", "Text", model.example?.[0] ?? EXAMPLES[model.task] ?? first);
+  if (model.pairs === null) return [field, text("pair", "Second text", model.example?.[1] ?? "", "May be empty.")];
+  return [field];
 }
 
-const apart = (given) => given.split("\n").map((each) => each.trim()).filter(Boolean);
+const splitLines = (text) => text.split("\n").map((line) => line.trim()).filter(Boolean);
 
-/** The body of POST /v1/{model}. */
-export function bodyOf(model, operation, values, longText) {
-  const body = { inputs: inputsOf(model, operation, values) };
+/** The body of POST /v1/{model} for the values of the form. */
+export function makeBody(model, operation, values, longText) {
+  const body = { inputs: makeInputs(model, operation, values) };
   if (operation !== model.usual) body.operation = operation;
   if (longText) body.long_text = longText;
   const options = {};
@@ -104,29 +104,29 @@ export function bodyOf(model, operation, values, longText) {
   return body;
 }
 
-function inputsOf(model, operation, values) {
-  if (operation === "rerank") return apart(values.documents);
-  if (operation === "similarity" || operation === "embed") return apart(values.texts);
+function makeInputs(model, operation, values) {
+  if (operation === "rerank") return splitLines(values.documents);
+  if (operation === "similarity" || operation === "embed") return splitLines(values.texts);
   if (operation === "search") return values.query;
   if (model.task === "question-answering") return { question: values.question, context: values.context };
   const pair = values.pair || (model.beside.length && model.pairs) ? { text_pair: values.pair } : {};
-  const beside = model.beside.map((name, number) => [name, values[besideId(number)].trim() || null]);
-  return values.pair || beside.length ? { text: values.text, ...pair, ...Object.fromEntries(beside) } : values.text;
+  const columns = model.beside.map((name, index) => [name, values[columnId(index)].trim() || null]);
+  return values.pair || columns.length ? { text: values.text, ...pair, ...Object.fromEntries(columns) } : values.text;
 }
 
-/** What may become of long texts, by the service's word for it. */
-export function longTextsOf(model, operation) {
+/** The choices for long texts, as [value of long_text, label]. */
+export function longTextChoices(model, operation) {
   if (operation === "fill_mask") return [];
-  const usual = operation === "predict" || operation === "rerank" ? (model.windows ? "windows" : "cut") : "cut";
-  const found = [["", `as usual (${usual})`], ["error", "refuse"], ["truncate", "cut"], ["windows", "read as windows"]];
-  return found.filter(([name]) => !(name === "truncate" && model.task === "tagging"));
+  const defaultChoice = operation === "predict" || operation === "rerank" ? (model.windows ? "windows" : "cut") : "cut";
+  const choices = [["", `as usual (${defaultChoice})`], ["error", "refuse"], ["truncate", "cut"], ["windows", "read as windows"]];
+  return choices.filter(([name]) => !(name === "truncate" && model.task === "tagging"));
 }
 
-/** What an explanation is made of, where one input was asked about: the model's own reading of it. */
-export function explainedOf(model, operation, values) {
+/** The input to explain, as the model reads it; null if the request had several or the operation isn't explained. */
+export function explanationInput(model, operation, values) {
   if (operation === "fill_mask") return values.text;
   if (operation !== "predict") return null;
   if (model.task === "question-answering") return [values.question, values.context];
-  if (model.beside.length) return inputsOf(model, operation, values);
+  if (model.beside.length) return makeInputs(model, operation, values);
   return values.pair ? [values.text, values.pair] : values.text;
 }

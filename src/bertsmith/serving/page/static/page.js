@@ -1,10 +1,10 @@
-// The page: a model, a form for it, its answer, and what the answer took.
+// The page: chooses a model, makes its form, sends the request, and shows the answer with its time and tokens.
 
 import { by, count, h } from "./dom.js";
 import { cancelExplanation, closeExplanation, offerExplanation } from "./explain.js";
-import { OPERATIONS, bodyOf, explainedOf, fieldsOf, longTextsOf } from "./forms.js";
-import { ask, keep, key, Refused } from "./request.js";
-import { shown } from "./results.js";
+import { OPERATIONS, makeBody, explanationInput, listFields, longTextChoices } from "./forms.js";
+import { ask, keep, key, RequestError } from "./request.js";
+import { renderAnswer } from "./results.js";
 import { snippets } from "./snippets.js";
 import { waiting } from "./waiting.js";
 
@@ -12,43 +12,43 @@ const MOST_NAMED = 12; // labels of a model
 
 const page = { models: [], model: null, operation: null, sending: null, again: null };
 
-// -- what was typed is kept, for this tab ----------------------------------------------------------------------
+// -- typed texts are stored for this tab -------------------------------------------------------------------------
 
-const place = (id) => `bertsmith.text.${page.model.name}.${page.operation}.${id}`;
-const recalled = (id) => sessionStorage.getItem(place(id));
+const storageKey = (id) => `bertsmith.text.${page.model.name}.${page.operation}.${id}`;
+const recall = (id) => sessionStorage.getItem(storageKey(id));
 
 function remember(id, value) {
   try {
-    sessionStorage.setItem(place(id), value);
+    sessionStorage.setItem(storageKey(id), value);
   } catch {
-    // a text larger than the browser keeps: it stays in its field
+    // the text is larger than the browser stores: it stays in its field alone
   }
 }
 
 // -- the form --------------------------------------------------------------------------------------------------
 
-async function begin() {
+async function start() {
   try {
     const { data } = await ask("/page/models");
     page.models = data.models;
   } catch (error) {
-    return problem(error, begin);
+    return showProblem(error, start);
   }
   by("problem").replaceChildren();
   by("ask").hidden = by("openapi").hidden = false;
   by("model").replaceChildren(...page.models.map(({ name, task }) => h("option", { value: name }, `${name} · ${task}`)));
   const [name, operation] = decodeURIComponent(location.hash.slice(1)).split("/");
-  choose(page.models.find((model) => model.name === name) ?? page.models[0], operation);
+  chooseModel(page.models.find((model) => model.name === name) ?? page.models[0], operation);
 }
 
-function choose(model, operation) {
+function chooseModel(model, operation) {
   if (!model) return;
   page.model = model;
   by("model").value = model.name;
   document.title = `${model.name} · Bertsmith`;
-  const facts = [model.task, `version ${model.version}`, `reads ${model.max_length} tokens at a time`, model.precision];
-  by("about").replaceChildren(facts.join(" · "));
-  const labels = model.task === "tagging" ? kindsOf(model.labels) : model.labels;
+  const description = [model.task, `version ${model.version}`, `reads ${model.max_length} tokens at a time`, model.precision];
+  by("about").replaceChildren(description.join(" · "));
+  const labels = model.task === "tagging" ? entityTypes(model.labels) : model.labels;
   const more = labels.length > MOST_NAMED ? ` and ${labels.length - MOST_NAMED} more` : "";
   if (labels.length) by("about").append(h("br"), `${model.task === "tagging" ? "Finds" : "Labels"}: ${labels.slice(0, MOST_NAMED).join(", ")}${more}`);
   const group = by("operations");
@@ -60,49 +60,49 @@ function choose(model, operation) {
   chooseOperation(model.operations.includes(operation) ? operation : model.operations[0]);
 }
 
-/** B-PER and I-PER are one kind. */
-const kindsOf = (tags) => [...new Set(tags.filter((tag) => tag !== "O").map((tag) => tag.replace(/^[BIESLU]-/, "")))];
+/** The entity types of tags: B-PER and I-PER are both PER. */
+const entityTypes = (tags) => [...new Set(tags.filter((tag) => tag !== "O").map((tag) => tag.replace(/^[BIESLU]-/, "")))];
 
 function chooseOperation(operation) {
   cancel();
   page.operation = operation;
   for (const input of by("operations").querySelectorAll("input")) input.checked = input.value === operation;
   history.replaceState(null, "", `#${encodeURIComponent(page.model.name)}/${operation}`);
-  by("fields").replaceChildren(...fieldsOf(page.model, operation).map(field));
-  const choices = longTextsOf(page.model, operation);
+  by("fields").replaceChildren(...listFields(page.model, operation).map(makeField));
+  const choices = longTextChoices(page.model, operation);
   by("long").replaceChildren(
     ...(choices.length ? [h("label", { for: "long-text" }, "Long texts"), h("select", { id: "long-text" }, choices.map(([value, label]) => h("option", { value }, label)))] : []),
   );
-  forget();
+  clearAnswer();
 }
 
-function field({ id, label, kind, example, hint, choices }) {
+function makeField({ id, label, kind, example, hint, choices }) {
   const name = `field-${id}`;
-  const value = recalled(id) ?? example;
-  const given = { id: name, "data-id": id, spellcheck: "false", autocomplete: "off", "aria-describedby": hint ? `${name}-hint` : null, oninput: (event) => remember(id, event.target.value) };
+  const value = recall(id) ?? example;
+  const attributes = { id: name, "data-id": id, spellcheck: "false", autocomplete: "off", "aria-describedby": hint ? `${name}-hint` : null, oninput: (event) => remember(id, event.target.value) };
   let input;
-  if (kind === "choice") input = h("select", given, choices.map((each) => h("option", { value: each }, each)));
-  else if (kind === "line") input = h("input", { type: "text", ...given });
-  else input = h("textarea", { rows: kind === "lines" ? 6 : 4, ...given });
+  if (kind === "choice") input = h("select", attributes, choices.map((choice) => h("option", { value: choice }, choice)));
+  else if (kind === "line") input = h("input", { type: "text", ...attributes });
+  else input = h("textarea", { rows: kind === "lines" ? 6 : 4, ...attributes });
   input.value = value;
   return h("div", { class: "field" }, h("label", { for: name }, label), input, hint ? h("p", { id: `${name}-hint`, class: "hint" }, hint) : null);
 }
 
 const values = () => Object.fromEntries([...by("fields").querySelectorAll("[data-id]")].map((input) => [input.dataset.id, input.value]));
 
-function put(id, value) {
+function setValue(id, value) {
   by(`field-${id}`).value = value;
   remember(id, value);
 }
 
-// -- asking ----------------------------------------------------------------------------------------------------
+// -- request ----------------------------------------------------------------------------------------------------
 
 async function send() {
   cancel();
   const { model, operation } = page;
-  const asked = { model, operation, values: values() };
-  asked.body = bodyOf(model, operation, asked.values, by("long-text")?.value);
-  const mine = (page.sending = new AbortController());
+  const request = { model, operation, values: values() };
+  request.body = makeBody(model, operation, request.values, by("long-text")?.value);
+  const controller = (page.sending = new AbortController());
   closeExplanation();
   by("problem").replaceChildren();
   by("status").textContent = "";
@@ -110,19 +110,19 @@ async function send() {
   const wait = waiting(by("waiting"), cancel);
   by("waiting").hidden = false;
   try {
-    const answer = await ask(`/v1/${encodeURIComponent(model.name)}`, asked.body, mine.signal);
-    if (page.sending === mine) show(asked, answer);
+    const answer = await ask(`/v1/${encodeURIComponent(model.name)}`, request.body, controller.signal);
+    if (page.sending === controller) showAnswer(request, answer);
   } catch (error) {
-    if (page.sending !== mine) return;
+    if (page.sending !== controller) return;
     if (error.name === "AbortError") by("status").textContent = "Cancelled.";
-    else problem(error, send);
+    else showProblem(error, send);
   } finally {
     wait.end();
-    if (page.sending === mine) done();
+    if (page.sending === controller) finish();
   }
 }
 
-function done() {
+function finish() {
   page.sending = null;
   by("waiting").hidden = true;
   by("answer").removeAttribute("aria-busy");
@@ -131,12 +131,12 @@ function done() {
 function cancel() {
   if (!page.sending) return;
   page.sending.abort();
-  done();
+  finish();
   by("status").textContent = "Cancelled.";
 }
 
-/** What was answered before belongs to another form. */
-function forget() {
+/** Removes the last answer, which belongs to another form. */
+function clearAnswer() {
   closeExplanation();
   by("problem").replaceChildren();
   by("status").textContent = "";
@@ -144,78 +144,78 @@ function forget() {
   by("facts").hidden = by("same").hidden = true;
 }
 
-/** The sentence that the service gave; a field for the key where it wants one. */
-function problem(error, again) {
-  if (!(error instanceof Refused)) console.error(error);
+/** Shows an error's message, and the field for the key if the service needs one. */
+function showProblem(error, retry) {
+  if (!(error instanceof RequestError)) console.error(error);
   if (error.status === 401) {
-    page.again = again;
+    page.again = retry;
     by("unlock").hidden = false;
     by("key").focus();
   }
   by("problem").replaceChildren(h("p", { class: "problem" }, error.message));
 }
 
-function show(asked, answer) {
+function showAnswer(request, answer) {
   const { data } = answer;
-  const act = {
-    why: (about) => offerExplanation({ model: asked.model, title: "Why", ...about }, true),
-    swap: (text) => swap(text),
-    fill: (mask, token) => fill(mask, token),
+  const actions = {
+    why: (about) => offerExplanation({ model: request.model, title: "Why", ...about }, true),
+    swap: (text) => swapSource(text),
+    fill: (mask, token) => fillMask(mask, token),
   };
-  const { element, summary } = shown(asked, data, act);
+  const { element, summary } = renderAnswer(request, data, actions);
   by("answer").replaceChildren(element);
   by("status").textContent = summary;
-  facts(answer);
-  const url = `${location.origin}/v1/${encodeURIComponent(asked.model.name)}`;
-  by("same").replaceChildren(h("h2", { class: "quiet-title" }, "The same elsewhere"), ...snippets(url, asked.body, Boolean(key())));
+  showFacts(answer);
+  const url = `${location.origin}/v1/${encodeURIComponent(request.model.name)}`;
+  by("same").replaceChildren(h("h2", { class: "quiet-title" }, "The same elsewhere"), ...snippets(url, request.body, Boolean(key())));
   by("same").hidden = false;
-  const input = explainedOf(asked.model, asked.operation, asked.values);
-  if (input !== null) offerExplanation({ model: asked.model, input, targets: targetsOf(asked, data.results) }, false);
+  const input = explanationInput(request.model, request.operation, request.values);
+  if (input !== null) offerExplanation({ model: request.model, input, targets: explanationTargets(request, data.results) }, false);
 }
 
-/** What there is to explain beside what the model answers. */
-function targetsOf({ model, operation }, result) {
+/** The targets, as [value, label], that can be explained besides the model's answer. */
+function explanationTargets({ model, operation }, result) {
   if (operation === "fill_mask") return (result[0] ?? []).map(({ token }) => [token, token]);
-  if (result.tags) return result.words.map((word, number) => [number, `${word} (${result.tags[number]})`]).filter(([number]) => result.tags[number] !== "O");
-  const sorted = Object.entries(result.probabilities ?? {}).sort((one, other) => other[1] - one[1]);
+  if (result.tags) return result.words.map((word, index) => [index, `${word} (${result.tags[index]})`]).filter(([index]) => result.tags[index] !== "O");
+  const sorted = Object.entries(result.probabilities ?? {}).sort((first, second) => second[1] - first[1]);
   return sorted.map(([label]) => [label, label]);
 }
 
-function facts({ data, headers, ms }) {
-  const number = (name) => Number(headers.get(name) ?? 0);
-  const times = [["tokenizing", number("x-tokenization-time")], ["queue", number("x-queue-time")], ["computing", number("x-inference-time")]];
-  const rest = Math.max(ms - times.reduce((sum, [, each]) => sum + each, 0), 0);
-  const shownTime = (each) => `${each < 10 ? each.toFixed(1) : Math.round(each)} ms`;
+function showFacts({ data, headers, ms }) {
+  const readHeader = (name) => Number(headers.get(name) ?? 0);
+  const times = [["tokenizing", readHeader("x-tokenization-time")], ["queue", readHeader("x-queue-time")], ["computing", readHeader("x-inference-time")]];
+  const rest = Math.max(ms - times.reduce((sum, [, milliseconds]) => sum + milliseconds, 0), 0);
+  const shownTime = (milliseconds) => `${milliseconds < 10 ? milliseconds.toFixed(1) : Math.round(milliseconds)} ms`;
   const parts = [...times, ["transit", rest]];
   const tokens = [data.input_tokens].flat();
   const cut = [data.truncated].flat().filter(Boolean).length;
-  const bar = h("div", { class: "times", "aria-hidden": "true" }, parts.map(([name, each], place) => h("span", { class: `time-${place}`, title: name, vars: { share: each / Math.max(ms, 0.001) } })));
+  const bar = h("div", { class: "times", "aria-hidden": "true" }, parts.map(([name, milliseconds], index) => h("span", { class: `time-${index}`, title: name, vars: { share: milliseconds / Math.max(ms, 0.001) } })));
   const list = h(
     "dl",
     {},
-    [["total", shownTime(ms)], ...parts.map(([name, each]) => [name, shownTime(each)]), ["tokens", tokens.reduce((sum, each) => sum + each, 0).toLocaleString("en")], ["truncated", cut ? (tokens.length > 1 ? count(cut, "text") : "yes") : "no"]].map(([name, value], place) =>
-      h("div", { class: cut && name === "truncated" ? "notable" : "" }, h("dt", { class: place > 0 && place < 5 ? `time-${place - 1}` : "" }, name), h("dd", { class: "digits" }, value)),
+    [["total", shownTime(ms)], ...parts.map(([name, milliseconds]) => [name, shownTime(milliseconds)]), ["tokens", tokens.reduce((sum, length) => sum + length, 0).toLocaleString("en")], ["truncated", cut ? (tokens.length > 1 ? count(cut, "text") : "yes") : "no"]].map(([name, value], index) =>
+      h("div", { class: cut && name === "truncated" ? "notable" : "" }, h("dt", { class: index > 0 && index < 5 ? `time-${index - 1}` : "" }, name), h("dd", { class: "digits" }, value)),
     ),
   );
   by("facts").replaceChildren(bar, list);
   by("facts").hidden = false;
 }
 
-/** The neighbour becomes what is asked with, and that a line among the others. */
-function swap(text) {
+/** Asks with a neighbour: it becomes the source, and the source takes its line among the texts. */
+function swapSource(text) {
   const { source, texts } = values();
-  put("source", text);
-  put("texts", texts.split("\n").map((each) => (each.trim() === text ? source : each)).join("\n"));
+  setValue("source", text);
+  setValue("texts", texts.split("\n").map((line) => (line.trim() === text ? source : line)).join("\n"));
   send();
 }
 
-/** Puts a word in place of the mask of this number. */
-function fill(number, token) {
+/** Replaces the mask of this index by a token, and sends the text again while it has masks. */
+function fillMask(index, token) {
   const { mask } = page.model;
   const parts = values().text.split(mask);
-  const before = token.startsWith("##") ? parts[number].trimEnd() : parts[number];
-  const text = [...parts.slice(0, number), before + token.replace(/^##/, "") + (parts[number + 1] ?? ""), ...parts.slice(number + 2)].join(mask);
-  put("text", text);
+  const before = token.startsWith("##") ? parts[index].trimEnd() : parts[index];
+  const text = [...parts.slice(0, index), before + token.replace(/^##/, "") + (parts[index + 1] ?? ""), ...parts.slice(index + 2)].join(mask);
+  setValue("text", text);
   by("field-text").focus();
   if (text.includes(mask)) send();
   else by("status").textContent = `The text is now: ${text}`;
@@ -223,7 +223,7 @@ function fill(number, token) {
 
 // -- listening -------------------------------------------------------------------------------------------------
 
-by("model").addEventListener("change", (event) => choose(page.models.find(({ name }) => name === event.target.value)));
+by("model").addEventListener("change", (event) => chooseModel(page.models.find(({ name }) => name === event.target.value)));
 by("ask").addEventListener("submit", (event) => {
   event.preventDefault();
   send();
@@ -245,7 +245,7 @@ by("openapi").addEventListener("click", async (event) => {
     const { data } = await ask("/openapi.json");
     location.assign(URL.createObjectURL(new Blob([JSON.stringify(data, null, 2)], { type: "application/json" })));
   } catch (error) {
-    problem(error, begin);
+    showProblem(error, start);
   }
 });
 by("unlock").addEventListener("submit", (event) => {
@@ -254,7 +254,7 @@ by("unlock").addEventListener("submit", (event) => {
   by("key").value = "";
   by("unlock").hidden = true;
   by("problem").replaceChildren();
-  (page.again ?? begin)();
+  (page.again ?? start)();
 });
-addEventListener("hashchange", begin);
-begin();
+addEventListener("hashchange", start);
+start();

@@ -1,9 +1,9 @@
-// Requests to the service this page came from, and to no other.
+// Requests to the service that this page came from, and to no other.
 
 const KEY = "bertsmith.key";
 
-/** What the service refused, in its own sentence. */
-export class Refused extends Error {
+/** An error answered by the service, with its status and its sentence. */
+export class RequestError extends Error {
   constructor(status, sentence) {
     super(sentence);
     this.status = status;
@@ -11,9 +11,9 @@ export class Refused extends Error {
 }
 
 export const key = () => sessionStorage.getItem(KEY);
-export const keep = (given) => sessionStorage.setItem(KEY, given);
+export const keep = (value) => sessionStorage.setItem(KEY, value);
 
-/** {data, headers, ms}. Throws Refused, or an AbortError for what was cancelled. */
+/** Returns {data, headers, ms}. Throws RequestError, or an AbortError if the request was cancelled. */
 export async function ask(path, body, signal) {
   const headers = body === undefined ? {} : { "content-type": "application/json" };
   if (key()) headers.authorization = `Bearer ${key()}`;
@@ -28,7 +28,7 @@ export async function ask(path, body, signal) {
     });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Refused(0, "The service can’t be reached. Is it still running?");
+    throw new RequestError(0, "The service can’t be reached. Is it still running?");
   }
   const data = await response.json().catch((error) => {
     if (error.name === "AbortError") throw error;
@@ -36,7 +36,7 @@ export async function ask(path, body, signal) {
   });
   if (!response.ok || data === null) {
     const sentence = data?.error?.message ?? `The service answered with status ${response.status}.`;
-    throw new Refused(response.status, sentence);
+    throw new RequestError(response.status, sentence);
   }
   return { data, headers: response.headers, ms: performance.now() - began };
 }

@@ -1,69 +1,69 @@
-// The same request by curl and by Python, to be copied.
+// The same request as a curl command and as a Python program, to be copied.
 
 import { h } from "./dom.js";
 
-const shellQuoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
+const quoteForShell = (text) => `'${text.replaceAll("'", "'\\''")}'`;
 
-export function curl(url, body, keyed) {
-  const lines = [`curl ${shellQuoted(url)}`, "-H 'Content-Type: application/json'"];
-  if (keyed) lines.push('-H "Authorization: Bearer $BERTSMITH_KEY"');
-  lines.push(`-d ${shellQuoted(JSON.stringify(body))}`);
+export function curl(url, body, needsKey) {
+  const lines = [`curl ${quoteForShell(url)}`, "-H 'Content-Type: application/json'"];
+  if (needsKey) lines.push('-H "Authorization: Bearer $BERTSMITH_KEY"');
+  lines.push(`-d ${quoteForShell(JSON.stringify(body))}`);
   return lines.join(" \\\n  ");
 }
 
-export function python(url, body, keyed) {
+export function python(url, body, needsKey) {
   const headers = ['"Content-Type": "application/json"'];
-  if (keyed) headers.push('"Authorization": "Bearer " + os.environ["BERTSMITH_KEY"]');
+  if (needsKey) headers.push('"Authorization": "Bearer " + os.environ["BERTSMITH_KEY"]');
   return [
     "import json",
-    ...(keyed ? ["import os"] : []),
+    ...(needsKey ? ["import os"] : []),
     "from urllib.request import Request, urlopen",
     "",
     `url = ${JSON.stringify(url)}`,
-    `body = ${literal(body, "")}`,
+    `body = ${pythonLiteral(body, "")}`,
     `headers = {${headers.join(", ")}}`,
     "with urlopen(Request(url, json.dumps(body).encode(), headers)) as answer:",
     '    print(json.load(answer)["results"])',
   ].join("\n");
 }
 
-/** JSON as Python writes it. A string of JSON is one of Python, but for halves of a surrogate pair. */
-function literal(value, indent) {
+/** A JSON value as a Python literal. JSON's strings are Python's, except for halves of surrogate pairs. */
+function pythonLiteral(value, indent) {
   if (value === null) return "None";
   if (typeof value === "boolean") return value ? "True" : "False";
   if (typeof value !== "object") return JSON.stringify(value);
   const inner = `${indent}    `;
   const parts = Array.isArray(value)
-    ? value.map((each) => literal(each, inner))
-    : Object.entries(value).map(([name, each]) => `${JSON.stringify(name)}: ${literal(each, inner)}`);
+    ? value.map((item) => pythonLiteral(item, inner))
+    : Object.entries(value).map(([name, item]) => `${JSON.stringify(name)}: ${pythonLiteral(item, inner)}`);
   const [open, close] = Array.isArray(value) ? "[]" : "{}";
   if (!parts.length) return open + close;
   return `${open}\n${parts.map((part) => `${inner}${part},\n`).join("")}${indent}${close}`;
 }
 
-/** Both, each with a button that copies it. */
-export function snippets(url, body, keyed) {
+/** The elements of both snippets, each with a button that copies it. */
+export function snippets(url, body, needsKey) {
   return [
-    ["curl", curl(url, body, keyed)],
-    ["Python", python(url, body, keyed)],
+    ["curl", curl(url, body, needsKey)],
+    ["Python", python(url, body, needsKey)],
   ].map(([name, code]) => {
-    const written = h("pre", { tabindex: 0, "aria-label": name }, h("code", {}, code));
+    const block = h("pre", { tabindex: 0, "aria-label": name }, h("code", {}, code));
     const button = h("button", { type: "button", class: "small", "aria-label": `Copy ${name}` }, "Copy");
     button.addEventListener("click", async () => {
-      button.textContent = (await copied(code, written)) ? "Copied" : "Selected: press Ctrl C";
+      button.textContent = (await copyCode(code, block)) ? "Copied" : "Selected: press Ctrl C";
       setTimeout(() => (button.textContent = "Copy"), 2000);
     });
-    return h("div", { class: "snippet" }, h("div", { class: "row" }, h("h3", { class: "quiet-title" }, name), button), written);
+    return h("div", { class: "snippet" }, h("div", { class: "row" }, h("h3", { class: "quiet-title" }, name), button), block);
   });
 }
 
-/** A page that came without TLS from another machine has no clipboard: then the code is selected. */
-async function copied(code, written) {
+/** Copies the code; selects it if there is no clipboard, as on a page without TLS from another machine. */
+async function copyCode(code, block) {
   try {
     await navigator.clipboard.writeText(code);
     return true;
   } catch {
-    getSelection().selectAllChildren(written);
+    getSelection().selectAllChildren(block);
     return false;
   }
 }
