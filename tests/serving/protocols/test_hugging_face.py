@@ -203,6 +203,15 @@ def test_a_model_of_entailment_classifies_by_labels_it_never_saw(server: Running
         client("urgent").zero_shot_classification(TEXTS[0], labels)
 
 
+def test_a_label_that_is_sent_twice_is_scored_twice(client: Of) -> None:
+    ranked = client("nli").zero_shot_classification(TEXTS[0], ["delo", "miru", "delo"])
+    scores: dict[str, list[float]] = {"delo": [], "miru": []}
+    for element in ranked:
+        scores[element.label].append(element.score)
+    assert len(scores["delo"]) == 2 and scores["delo"][0] == pytest.approx(scores["delo"][1], abs=1e-4)
+    assert sum(scores["delo"] + scores["miru"]) == pytest.approx(1, abs=1e-4)
+
+
 def test_a_pipeline_finds_its_only_model_and_takes_lists(server: Running) -> None:
     listed = post(server, "/pipeline/ner", {"inputs": [LONG, TEXTS[0]]})
     assert listed[0] == post(server, "/models/tagging", {"inputs": LONG})

@@ -153,7 +153,8 @@ async def classify_by_entailment(call: PipelineCall) -> tuple[Any, ServiceAnswer
         scores = probabilities_of(logits[:, :, [contradiction, entailment]])[:, :, 1]
     else:
         scores = probabilities_of(logits[:, :, entailment])
-    results = [sort_by_score(dict(zip(labels, row.tolist(), strict=True))) for row in scores]
+    ranked = [sorted(zip(labels, row.tolist(), strict=True), key=lambda pair: -pair[1]) for row in scores]
+    results = [[{"label": label, "score": score} for label, score in pairs] for pairs in ranked]
     return results[0] if call.is_single else results, answer
 
 
