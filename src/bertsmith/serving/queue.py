@@ -78,14 +78,14 @@ class Job:
 
 
 class JobSequence(NamedTuple):
-    """One sequence of a job, by its index in the prepared request."""
+    """One sequence of a job, by its position in the prepared request."""
 
     job: Job
-    index: int
+    position: int
 
     @property
     def encoded(self) -> EncodedExample:
-        return self.job.prepared.encoded[self.index]
+        return self.job.prepared.encoded[self.position]
 
 
 class JobBatch(NamedTuple):

@@ -140,7 +140,7 @@ def _compute_batch(batch: JobBatch) -> None:
             _compute_batch(JobBatch(batch.run, [sequence], sequence.encoded.tokens))
         return
     for sequence, output in zip(batch.sequences, outputs, strict=True):
-        sequence.job.settle(sequence.index, output)
+        sequence.job.settle(sequence.position, output)
 
 
 class SharedThreads:
