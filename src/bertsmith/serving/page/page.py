@@ -175,7 +175,7 @@ class AttentionBody(ExplanationBody):
     pictures: bool = True
 
 
-class _ClientGone(Exception):
+class _ClientDisconnect(Exception):
     """The client of an explanation has disconnected."""
 
 
@@ -201,7 +201,7 @@ class _Explanations:
 
         def check() -> None:
             if disconnected.is_set():
-                raise _ClientGone
+                raise _ClientDisconnect
             if time.monotonic() > deadline:
                 raise DeadlineError(f"This took longer than {_SECONDS:g} seconds. Explain a shorter text.")
 
