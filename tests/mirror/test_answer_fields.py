@@ -91,8 +91,8 @@ def test_an_odd_kind_beside_a_quote_is_passed_over_and_fits_nothing(odd: Any) ->
     seen = [AnswerObservation(each, text) for each, text in zip(answers, texts, strict=True)]
     shape = infer_shape(of({"x": {"type": "array", "items": items}}), seen)
     assert shape.field("$.x").values == ("guest", "host")
-    assert [shape.holds(shape.read(each)) for each in answers] == [True] * 40 + [False] * 10
-    assert all(shape.differing(shape.read(answers[0]), shape.read(each)) for each in answers[40:])
+    assert [shape.allows(shape.read(each)) for each in answers] == [True] * 40 + [False] * 10
+    assert all(shape.differing_paths(shape.read(answers[0]), shape.read(each)) for each in answers[40:])
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_an_odd_answer_is_told_from_one_that_fits(
 ) -> None:
     answers = [{} if value is ABSENT else {"x": value} for value in (*good * 20, *odd)]
     shape = infer_shape(of({"x": schema}), [AnswerObservation(each, "") for each in answers])
-    held = [shape.holds(shape.read(each)) for each in answers]
+    held = [shape.allows(shape.read(each)) for each in answers]
     assert held == [True] * (len(good) * 20) + [False] * len(odd)
 
 
@@ -131,11 +131,11 @@ def test_a_whole_number_is_the_same_with_its_point_and_without(
 ) -> None:
     field = field_of(schema, answers)
     read = [field.read(value) for value in answers]
-    assert all(map(field.holds, read))
-    assert all(field.same(field.read(field.write(value)), value) for value in read)
+    assert all(map(field.allows, read))
+    assert all(field.are_equal(field.read(field.write(value)), value) for value in read)
     for value, other in itertools.combinations(answers, 2):
         is_same = value == other or (isinstance(value, list) and sorted(value) == sorted(other))
-        assert field.same(field.read(value), field.read(other)) == is_same
+        assert field.are_equal(field.read(value), field.read(other)) == is_same
 
 
 def test_a_constant_number_is_the_same_with_its_point_and_without() -> None:
@@ -191,9 +191,11 @@ def test_null_and_missing_values_are_values() -> None:
 @pytest.mark.parametrize("items", [{"type": "string"}, {"type": "number"}, of({"name": {"type": "string"}})])
 def test_a_list_that_was_never_filled_is_learned_as_empty(items: dict[str, Any]) -> None:
     found = field_of({"type": "array", "items": items}, [[]] * 5)
-    assert (found.kind, found.values, found.nothing) == ("labels", (), ())
+    assert (found.kind, found.values, found.empty_value) == ("labels", (), ())
     (filled,) = [found.read([{"name": "anna"}])]
-    assert not found.holds(filled) and not found.same(filled, ()) and found.same(found.read([]), ())
+    assert (
+        not found.allows(filled) and not found.are_equal(filled, ()) and found.are_equal(found.read([]), ())
+    )
     assert "never filled" in field_of({"type": "array", "items": {"type": "string"}}, [None] * 5)
 
 
@@ -220,7 +222,7 @@ def test_where_there_are_no_labels_or_quotes_ours_has_what_most_answers_had(
     values, texts = [[each] for each in given] + none, [f"met {each}" for each in given] + ["-"] * len(none)
     found = field_of(schema, values, texts, **more)
     assert found.kind == ("labels" if "enum" in items else "spans")
-    assert found.nothing == nothing
+    assert found.empty_value == nothing
 
 
 @pytest.mark.parametrize("none", [None, ABSENT])
@@ -228,7 +230,7 @@ def test_a_missing_quote_is_null_or_not_there_as_most_answers_had_it(none: Any) 
     values = [*(f"anna{n}" for n in range(40)), none, none, None, ABSENT, none]
     texts = [*(f"met anna{n}" for n in range(40)), *["-"] * 5]
     found = field_of({"type": ["string", "null"]}, values, texts, required=[])
-    assert found.spans.form == "text" and found.nothing is none
+    assert found.spans.form == "text" and found.empty_value is none
 
 
 def test_references_nested_objects_and_constants() -> None:
@@ -270,8 +272,8 @@ def test_an_optional_free_text_is_left_out_and_an_answer_that_has_it_differs() -
     ]
     shape = infer_shape(schema, seen)
     assert shape.is_mirrorable and shape.compose({"$.a": "x"}) == {"a": "x"}
-    assert shape.differing({"$.a": "x"}, shape.read({"a": "x", "note": "why"})) == {"$.note"}
-    assert not shape.differing({"$.a": "x"}, shape.read({"a": "x"}))
+    assert shape.differing_paths({"$.a": "x"}, shape.read({"a": "x", "note": "why"})) == {"$.note"}
+    assert not shape.differing_paths({"$.a": "x"}, shape.read({"a": "x"}))
 
 
 def test_an_object_is_there_though_all_that_it_may_hold_is_left_out() -> None:
@@ -285,12 +287,12 @@ def test_an_object_is_there_though_all_that_it_may_hold_is_left_out() -> None:
     assert shape.is_mirrorable
     for answer in (full, bare):
         assert shape.compose(shape.read(answer)) == answer
-        assert not shape.differing(shape.read(answer), shape.read(shape.compose(shape.read(answer))))
-    assert shape.differing(shape.read(full), shape.read(bare)) == {"$.filters.colour"}
-    assert shape.differing(shape.read(bare), shape.read({"a": True, "meta": {}})) == {"$.filters"}
-    assert shape.differing(shape.read(bare), shape.read({"a": True, "filters": {}})) == {"$.meta"}
-    assert shape.differing(shape.read(bare), shape.read({**bare, "filters": "none"})) == {"$.filters"}
-    assert shape.differing(shape.read(bare), shape.read(noted[0])) == {"$.meta"}
+        assert not shape.differing_paths(shape.read(answer), shape.read(shape.compose(shape.read(answer))))
+    assert shape.differing_paths(shape.read(full), shape.read(bare)) == {"$.filters.colour"}
+    assert shape.differing_paths(shape.read(bare), shape.read({"a": True, "meta": {}})) == {"$.filters"}
+    assert shape.differing_paths(shape.read(bare), shape.read({"a": True, "filters": {}})) == {"$.meta"}
+    assert shape.differing_paths(shape.read(bare), shape.read({**bare, "filters": "none"})) == {"$.filters"}
+    assert shape.differing_paths(shape.read(bare), shape.read(noted[0])) == {"$.meta"}
 
 
 @pytest.mark.parametrize("other", [{"type": "boolean"}, {"const": True}, {"type": ["array", "boolean"]}])
@@ -308,19 +310,19 @@ def test_a_key_beside_the_fields_that_is_written_like_one_of_them_differs() -> N
         of({"a": of({"b": {"type": "boolean"}})}), [AnswerObservation({"a": {"b": True}}, "")]
     )
     ours, taught = {"a": {"b": True}}, {"a": {"b": False}, "a.b": True}
-    assert shape.differing(shape.read(ours), shape.read(taught)) == {"$.a.b", "$.a.b (another)"}
+    assert shape.differing_paths(shape.read(ours), shape.read(taught)) == {"$.a.b", "$.a.b (another)"}
 
 
 def test_what_counts_as_the_same() -> None:
     labels = Field(keys=("x",), kind="labels", values=("a", "b"))
-    assert labels.same(labels.read(["b", "a"]), labels.read(["a", "b"]))
+    assert labels.are_equal(labels.read(["b", "a"]), labels.read(["a", "b"]))
     number = Field(keys=("x",), kind="number", tolerance=0.5)
-    assert number.same(1.0, 1.5) and not number.same(1.0, 1.6) and not number.same(1.0, None)
+    assert number.are_equal(1.0, 1.5) and not number.are_equal(1.0, 1.6) and not number.are_equal(1.0, None)
     enum = Field(keys=("x",), kind="enum", values=(1, True, "1"))
-    assert not enum.same(1, True) and not enum.same(1, "1") and enum.same("1", "1")
+    assert not enum.are_equal(1, True) and not enum.are_equal(1, "1") and enum.are_equal("1", "1")
     spans = Field(keys=("x",), kind="spans", values=("",), spans=SpanForm(form="texts"))
-    assert spans.same(spans.read(["b", "a"]), spans.read(["a", "b"]))
-    assert not spans.same(spans.read(["a", "a"]), spans.read(["a"]))
+    assert spans.are_equal(spans.read(["b", "a"]), spans.read(["a", "b"]))
+    assert not spans.are_equal(spans.read(["a", "a"]), spans.read(["a"]))
 
 
 VALUES = {
@@ -351,7 +353,7 @@ SHAPE = AnswerShape(
 def test_what_is_composed_is_read_back(values: dict[str, Any]) -> None:
     answer = SHAPE.compose(values)
     assert SHAPE.read(answer) == values
-    assert not SHAPE.differing(values, SHAPE.read(answer))
+    assert not SHAPE.differing_paths(values, SHAPE.read(answer))
     again = AnswerShape.model_validate_json(SHAPE.model_dump_json())
     assert again.compose(values) == answer
 
@@ -359,7 +361,7 @@ def test_what_is_composed_is_read_back(values: dict[str, Any]) -> None:
 def test_answers_of_another_kind_are_read_and_never_the_same() -> None:
     ours = SHAPE.read(SHAPE.compose({path: _first(each) for path, each in VALUES.items()}))
     for strange in ({}, [], "card", None, {"intent": {"deep": 1}}, {"names": [1], "topics": "a"}):
-        assert SHAPE.differing(ours, SHAPE.read(strange))
+        assert SHAPE.differing_paths(ours, SHAPE.read(strange))
 
 
 def _first(strategy: Any) -> Any:

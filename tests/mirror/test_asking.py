@@ -26,7 +26,7 @@ from bertsmith.mirror.learning.asking import (
     read_schema,
 )
 from bertsmith.mirror.learning.asking import Upstream as Asked
-from bertsmith.mirror.learning.understand import CallRecords, understand
+from bertsmith.mirror.learning.understand import LearningRecords, understand
 from bertsmith.mirror.redaction import Redactor
 from bertsmith.mirror.store import Store
 
@@ -154,9 +154,9 @@ def test_a_mirrors_own_address_is_refused(store: Store) -> None:
 def test_what_is_being_asked_when_the_llm_refuses_another_is_stored(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    is_refused, keep = threading.Event(), CallRecords.save_unanswered
+    is_refused, keep = threading.Event(), LearningRecords.save_unanswered
 
-    def save_unanswered(records: CallRecords, questions: Iterable[str]) -> None:
+    def save_unanswered(records: LearningRecords, questions: Iterable[str]) -> None:
         keep(records, some := list(questions))
         if some:  # the refusal has been seen
             is_refused.set()
@@ -167,7 +167,7 @@ def test_what_is_being_asked_when_the_llm_refuses_another_is_stored(
         assert is_refused.wait(60)
         return llm_answers.script(seen)
 
-    monkeypatch.setattr(CallRecords, "save_unanswered", save_unanswered)
+    monkeypatch.setattr(LearningRecords, "save_unanswered", save_unanswered)
 
     with upstream_of(script) as llm:
         with pytest.raises(InputError, match="refuses: status 400, No"):
@@ -246,17 +246,17 @@ def test_labelled_texts_are_a_version_of_their_own_until_it_is_merged(llm: Upstr
             return find_other_version(QUESTION, upstream, store, NOTHING, "desk")
 
     with store_of(tmp_path, [replace(each, site="desk") for each in calls_of(30)]) as store:
-        ((traffic,),) = CallRecords(store).groups()
+        ((traffic,),) = LearningRecords(store).groups()
         assert apart() is None  # nothing is labelled yet
         label(llm, store, site="desk")
         (own,) = {each.version for each in store.versions()} - {traffic.version}
         assert apart() == (traffic.version, own)
-        assert [each.version for each in CallRecords(store).group("desk", traffic.version)] == [
+        assert [each.version for each in LearningRecords(store).group("desk", traffic.version)] == [
             traffic.version
         ]
-        CallRecords(store).merge("desk", [traffic.version, own])
+        LearningRecords(store).merge("desk", [traffic.version, own])
         assert apart() is None
-        assert sum(each.calls for each in CallRecords(store).group("desk")) == 60
+        assert sum(each.calls for each in LearningRecords(store).group("desk")) == 60
 
 
 def test_a_prompt_with_a_gap_is_the_message(llm: Upstream) -> None:
@@ -270,7 +270,7 @@ def test_recorded_inputs_are_asked_again_as_they_were(protocol: str, llm: Upstre
     if protocol == "anthropic":
         calls = [replace(each, request=replace(each.request, protocol=protocol)) for each in calls]
     with store_of(tmp_path, calls) as store:
-        group = CallRecords(store).group(None)
+        group = LearningRecords(store).group(None)
         version = choose_version(store, group).version
         with asked(llm, protocol) as upstream:
             with pytest.raises(InputError, match="count must be 1 or more inputs to ask again, found -3"):
@@ -301,16 +301,16 @@ def test_the_traffic_is_asked_again_and_not_the_labelled_file_that_was_merged_wi
     llm: Upstream, tmp_path: Path
 ) -> None:
     with store_of(tmp_path, [replace(each, site="desk") for each in calls_of(30)]) as store:
-        ((traffic,),) = CallRecords(store).groups()
+        ((traffic,),) = LearningRecords(store).groups()
         label(llm, store, site="desk")
         (labelled,) = {each.version for each in store.versions()} - {traffic.version}
-        merged = CallRecords(store).merge("desk", [traffic.version, labelled])
+        merged = LearningRecords(store).merge("desk", [traffic.version, labelled])
         assert max(merged, key=lambda each: each.ended).version == labelled
         assert choose_version(store, merged).version == traffic.version
         assert choose_version(store, merged, labelled).version == labelled
         with asked(llm) as upstream:
             ask_again(store, labelled, upstream, 5, NOTHING, Budget())
-        assert choose_version(store, CallRecords(store).group("desk")).version == traffic.version
+        assert choose_version(store, LearningRecords(store).group("desk")).version == traffic.version
 
 
 def test_what_cannot_be_asked_is_one_sentence(tmp_path: Path) -> None:

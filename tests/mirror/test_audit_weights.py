@@ -134,7 +134,9 @@ def learned(number: int, outcome: CallOutcome) -> LearnedCall:
     source = "audit" if routing is not None and routing.audit else "relay"
     text = outcome.request.messages[-1].parts[0] if outcome.request is not None else ""
     weight = None if routing is None else routing.weight
-    return LearnedCall(f"id{number}", float(number), source, text, {"$.x": outcome.taught["x"]}, {}, weight)
+    return LearnedCall(
+        f"id{number}", float(number), source, text, {"$.x": outcome.teacher_answer["x"]}, {}, weight
+    )
 
 
 def test_calls_that_prove_are_like_the_traffic_in_each_mode_and_over_all_changes(traffic: Traffic) -> None:

@@ -7,7 +7,7 @@ import pytest
 from mirrored_calls import calls_of
 
 from bertsmith.errors import InputError
-from bertsmith.mirror.learning.understand import CallRecords
+from bertsmith.mirror.learning.understand import LearningRecords
 from bertsmith.mirror.store import Store
 
 
@@ -23,14 +23,14 @@ def test_merged_versions_are_one_group_however_they_were_merged(store: Store) ->
     calls = [calls_of(2, seed=n, first=10 * n, prompt=prompt) for n, prompt in enumerate(prompts)]
     store.add([call for some in calls for call in some])
     versions, site = [some[0].version for some in calls], calls[0][0].site
-    records = CallRecords(store)
+    records = LearningRecords(store)
     assert [len(group) for group in records.groups()] == [1] * 5
     records.merge(site, versions[:2])
     records.merge(site, versions[2:4])
     assert [len(group) for group in records.groups()] == [2, 2, 1]
     group = records.merge(site, [versions[3], versions[0]])
     assert [each.version for each in group] == versions[:4]
-    assert CallRecords(store).group(site, versions[2]) == group
+    assert LearningRecords(store).group(site, versions[2]) == group
     assert [each.version for each in records.group(site)] == versions[4:]
     with pytest.raises(InputError, match="There is no version 'x'"):
         records.group(site, "x")
@@ -39,7 +39,7 @@ def test_merged_versions_are_one_group_however_they_were_merged(store: Store) ->
 def test_what_another_training_proves_by_is_given_back_and_nothing_recorded(store: Store) -> None:
     calls = calls_of(1200)
     store.add(calls)
-    records = CallRecords(store)
+    records = LearningRecords(store)
     ids = [call.id for call in calls]
     assert records.record("first", {"train": ids[:100], "calibration": ids[500:]}) == set()
     assert records.record("first", {"calibration": ids[500:]}) == set()  # it goes on
@@ -52,7 +52,7 @@ def test_of_two_trainings_at_a_time_one_proves_by_a_call(store: Store) -> None:
     calls = calls_of(600)
     store.add(calls)
     ids, taken = [call.id for call in calls], list[set[str]]()
-    records = [CallRecords(store) for _ in range(6)]
+    records = [LearningRecords(store) for _ in range(6)]
     ready = threading.Barrier(len(records))
 
     def record(number: int) -> None:
@@ -70,7 +70,7 @@ def test_of_two_trainings_at_a_time_one_proves_by_a_call(store: Store) -> None:
 def test_uses_are_kept_once_and_go_with_their_calls(store: Store) -> None:
     calls = calls_of(1200, subject="anna")
     store.add(calls)
-    records = CallRecords(store)
+    records = LearningRecords(store)
     ids = [call.id for call in calls]
     for _ in range(2):
         records.record("first", {"train": ids[:700], "dev": ids[700:800], "calibration": ids[800:]})

@@ -23,7 +23,7 @@ from bertsmith.mirror.answering.stages import (
     set_mode,
 )
 from bertsmith.mirror.call import AGAIN, Call, ChatMessage
-from bertsmith.mirror.learning.understand import CallRecords
+from bertsmith.mirror.learning.understand import LearningRecords
 from bertsmith.mirror.store import Store
 from bertsmith.mirror.tables import MERGED
 
@@ -56,7 +56,7 @@ def test_merged_versions_train_when_they_have_enough_together(stages: StageStore
     one, two = recorded(stages, "One.", 12), recorded(stages, "Two.", 11, 50.0)
     three = recorded(stages, "Three.", 20)
     assert due(stages) == [(three.version, 20)]
-    CallRecords(stages.store).merge(one.site, [two.version, one.version])
+    LearningRecords(stages.store).merge(one.site, [two.version, one.version])
     ((version, calls), other) = sorted(due(stages), key=lambda each: -each[1])
     assert version in (one.version, two.version) and calls == 23 and other == (three.version, 20)
     assert stages.begin_training(two.version, 23, "here", 60)
@@ -81,7 +81,7 @@ def test_a_store_of_which_nothing_was_learned_has_no_merged_versions(stages: Sta
 def served(stages: StageStore) -> tuple[Call, Call, Stage, OpenStudents]:
     """A student of one version, trained on 24 calls of it and of another, that answers both."""
     one, two = recorded(stages, "One.", 20), recorded(stages, "Two.", 4)
-    CallRecords(stages.store).merge(one.site, [one.version, two.version])
+    LearningRecords(stages.store).merge(one.site, [one.version, two.version])
     assert stages.begin_training(one.version, 24, "here", 60)
     stages.end_training(one.version, "here", "student x")
     stage = stages.stages()[one.version]
@@ -131,7 +131,7 @@ def test_calls_of_a_merged_version_whose_fellows_are_deleted_are_trained_on(stag
     assert one.version not in stages.call_counts(1)
     # For the stage of the student that answers them: another one would begin with the LLM answering.
     assert due(stages, students) == [(one.version, 20)]
-    (left,) = CallRecords(stages.store).group(one.site, one.version)
+    (left,) = LearningRecords(stages.store).group(one.site, one.version)
     assert (left.version, left.calls) == (two.version, 20)
 
 
@@ -143,7 +143,7 @@ def test_a_mirror_begins_the_training_of_merged_versions(upstream: Upstream, tmp
         one, two = recorded(stages, "One.", 3), recorded(stages, "Two.", 3)
         mirror.app.reconciler.follow()
         assert stages.trainings() == {} and not trainer.is_busy
-        CallRecords(mirror.store).merge(one.site, [one.version, two.version])
+        LearningRecords(mirror.store).merge(one.site, [one.version, two.version])
         mirror.app.reconciler.follow()
         ((version, row),) = stages.trainings().items()
         assert version in (one.version, two.version) and row.calls == 6

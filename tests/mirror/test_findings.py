@@ -57,7 +57,7 @@ def found_of(shape: AnswerShape, taught: list[dict[str, Any]], ours: list[dict[s
     calls = [
         LearnedCall(f"{number}", 0.0, "relay", "a text", values, {}) for number, values in enumerate(taught)
     ]
-    differs = [bool(shape.differing(*both)) for both in zip(ours, taught, strict=True)]
+    differs = [bool(shape.differing_paths(*both)) for both in zip(ours, taught, strict=True)]
     judged = TeacherComparison(np.arange(1, len(calls) + 1) / 10, np.array(differs), {}, ours)
     return summarise_confusions(shape, find_confusions(shape, judged, calls))
 

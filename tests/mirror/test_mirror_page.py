@@ -14,7 +14,7 @@ from running_mirror import RunningMirror, running_mirror, wait_until
 from scripted_upstream import Upstream
 
 from bertsmith.mirror.call import AGAIN, Call
-from bertsmith.mirror.learning.understand import CallRecords
+from bertsmith.mirror.learning.understand import LearningRecords
 from chromium import Browser
 
 READY = "document.body.dataset.ready"
@@ -94,7 +94,7 @@ def test_with_auto_it_says_how_many_calls_are_missing(
         assert "A student is trained by itself at 400 calls: 100 to go." in look(browser, mirror)
         before = page_states.calls_of(60, "Another prompt.", seed=1)
         mirror.store.add([replace(call, id="again", source=AGAIN), *before])
-        CallRecords(mirror.store).merge(call.site, [call.version, before[0].version])
+        LearningRecords(mirror.store).merge(call.site, [call.version, before[0].version])
         look_again(browser)
         browser.wait_for("document.getElementById('part-stage').innerText.includes('400 calls: 40 to go.')")
 

@@ -19,7 +19,7 @@ from bertsmith.mirror.answering.judging import apply_move
 from bertsmith.mirror.answering.stage_store import StageStore
 from bertsmith.mirror.answering.stages import EvidenceBatch, StudentComparison
 from bertsmith.mirror.call import AGAIN, Completion
-from bertsmith.mirror.learning.understand import CallRecords
+from bertsmith.mirror.learning.understand import LearningRecords
 from bertsmith.mirror.page.state import StateReader, seen_values
 from bertsmith.mirror.settings import MirrorSettings
 from bertsmith.mirror.store import Store
@@ -106,7 +106,7 @@ def test_what_is_to_be_trained_on_is_counted_as_the_training_counts_it(tmp_path:
     now, before, other = (page_states.calls_of(n, f"Prompt {n}.", seed=n) for n in (30, 20, 10))
     store = Store(str(tmp_path / "calls.sqlite"))
     store.add([*now, *before, *other, replace(now[0], id="again", source=AGAIN)])
-    CallRecords(store).merge(now[0].site, [now[0].version, before[0].version])
+    LearningRecords(store).merge(now[0].site, [now[0].version, before[0].version])
     versions = {each["version"]: each for each in StateReader(store, MirrorSettings()).state()["versions"]}
     found = [
         (versions[of[0].version]["calls"], versions[of[0].version]["to_train"]) for of in (now, before, other)

@@ -103,7 +103,7 @@ def test_an_answer_without_a_text_that_it_needs_is_never_given(tmp_path: Path) -
     found, missing = student.answer(TEXTS)
     assert (found.answer, found.is_sure) == ({"who": "anna"}, True)
     assert (missing.is_sure, missing.reason) == (False, "low-confidence")
-    candidate = StudentCandidate("encoder", (), student.guesses, lambda _: None, TAGS)
+    candidate = StudentCandidate("encoder", (), student.predict_fields, lambda _: None, TAGS)
     calls = [LearnedCall(text, 0.0, "relay", text, {"$.who": (("", "anna"),)}, {}) for text in TEXTS]
     judged = compare_with_teacher(candidate, calls, shape_of())
     np.testing.assert_allclose(judged.confidence, [0.9, NEVER])

@@ -19,7 +19,7 @@ from bertsmith.mirror.answering.accounts import read_accounts
 from bertsmith.mirror.answering.judging import check_guarantees
 from bertsmith.mirror.answering.stage_store import StageStore
 from bertsmith.mirror.answering.stages import EvidenceBatch, StudentComparison, StudentRecord
-from bertsmith.mirror.learning.understand import CallRecords
+from bertsmith.mirror.learning.understand import LearningRecords
 from bertsmith.mirror.settings import PriceSettings
 from bertsmith.mirror.store import Store
 
@@ -439,7 +439,7 @@ def test_merged_versions_cost_what_their_calls_together_cost(site: Site) -> None
     site.store.add([replace(other, completion=answered, seconds=1.5)])
     alone = site.stages.means()
     assert (alone[site.call.version].input_tokens, alone[other.version].input_tokens) == (11, 31)
-    CallRecords(site.store).merge(site.call.site, [site.call.version, other.version])
+    LearningRecords(site.store).merge(site.call.site, [site.call.version, other.version])
     both = {name: site.stages.means()[name] for name in (site.call.version, other.version)}
     assert set(both.values()) == {((10 * 0.5 + 1.5) / 11, (10 * 11 + 31) / 11, 7)}
     site.store.expire(50.0)  # nobody uses the first one any more

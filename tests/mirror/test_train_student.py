@@ -26,7 +26,7 @@ from bertsmith.mirror.learning import train as training
 from bertsmith.mirror.learning.learned_calls import read_calls
 from bertsmith.mirror.learning.settings import LearnSettings
 from bertsmith.mirror.learning.train import train_student
-from bertsmith.mirror.learning.understand import CallRecords, understand
+from bertsmith.mirror.learning.understand import LearningRecords, understand
 from bertsmith.mirror.student import MirrorStudent
 from bertsmith.mirror.student_file import student_id
 
@@ -100,9 +100,9 @@ def test_calls_that_do_not_fit_or_say_nothing_are_left_to_the_llm_and_counted_on
         replace(each, id=f"again-{each.id}", source=AGAIN) for each in (fitting[0], *blank[:2], longer[0])
     ]
     with store_of(tmp_path, [*fitting, *blank, *longer, *again]) as store:
-        understood = understand(store, CallRecords(store).group(None))
+        understood = understand(store, LearningRecords(store).group(None))
         read = read_calls(store, understood)
-    assert (len(read.calls), read.strange, len(read.again)) == (60, 12, 1)
+    assert (len(read.calls), read.unmatched, len(read.again)) == (60, 12, 1)
     assert (understood.fitting, understood.looked_at) == (60, 72)
 
 
@@ -116,7 +116,7 @@ def test_odd_answers_are_passed_over_and_counted(tmp_path: Path) -> None:
     calls[100:108] = [call_of(f"visa {n}", answer, 100 + n, schema=schema) for n, answer in enumerate(odd)]
     calls[-1] = call_of("visa now", {"intent": ["card"]}, 399, schema=schema)
     with store_of(tmp_path, calls) as store:
-        assert understand(store, CallRecords(store).group(None)).odd == 9
+        assert understand(store, LearningRecords(store).group(None)).odd == 9
         settings = LearnSettings(tiers=("tf-idf",), epsilon=0.2)
         learned = train_student(store, tmp_path / "student", settings=settings)
     assert "9 of 400 answers don't fit the fields" in learned.notes[0]
@@ -171,7 +171,7 @@ def test_a_teacher_that_answers_at_random_is_never_certified(tmp_path: Path) -> 
 def test_calibration_calls_are_used_once(tmp_path: Path) -> None:
     calls = calls_of(900)
     with store_of(tmp_path, calls) as store:
-        records = CallRecords(store)
+        records = LearningRecords(store)
         first = train_student(store, tmp_path / "first", settings=WORDS)
         proven = records.calibrated()
         assert proven == {call.id for call in calls[-270:]} == {call.id for call in first.parts.calibration}
@@ -199,12 +199,12 @@ def test_calls_that_another_training_proved_by_meanwhile_prove_nothing(
 
         def meanwhile(*given: Any) -> Any:
             parts = split_calls(*given)
-            CallRecords(store).record("another", {"calibration": theirs})
+            LearningRecords(store).record("another", {"calibration": theirs})
             return parts
 
         monkeypatch.setattr(training, "split_calls", meanwhile)
         learned = train_student(store, tmp_path / "student", settings=WORDS)
-        uses = CallRecords(store).uses_of("another")
+        uses = LearningRecords(store).uses_of("another")
     assert len(learned.parts.calibration) == 270 - taken
     assert not {call.id for call in learned.parts.calibration} & theirs
     assert (learned.file.claims.whole is not None) == is_proven
@@ -254,7 +254,7 @@ def test_a_training_that_was_ended_goes_on_with_the_same_calls(
         assert not (tmp_path / "student").exists() and (tmp_path / "student.training").exists()
         store.add(calls_of(300, seed=1, first=900))
         learned = train_student(store, tmp_path / "student", settings=WORDS)
-        assert len(CallRecords(store).calibrated()) == 270
+        assert len(LearningRecords(store).calibrated()) == 270
     assert len(learned.parts.calibration) == 270 and learned.why == ""
     assert learned.curve is not None and learned.curve.recorded == 900
     assert not (tmp_path / "student.training").exists()
@@ -337,7 +337,7 @@ def test_the_same_calls_and_seed_give_the_same_student(tmp_path: Path) -> None:
 def test_merged_versions_are_learned_together(tmp_path: Path) -> None:
     old, new = calls_of(500), calls_of(500, seed=1, first=500, prompt="Say the intent.")
     with store_of(tmp_path, old + new) as store:
-        records = CallRecords(store)
+        records = LearningRecords(store)
         site, versions = old[0].site, [old[0].version, new[0].version]
         assert len(records.group(site)) == 1
         records.merge(site, versions)

@@ -72,7 +72,7 @@ def test_doubts_of_the_teacher_are_learned() -> None:
     for calls in (sure, doubtful):
         candidate = train_word_candidate(calls, calls[:20], SHAPE)
         assert candidate is not None
-        (guess,) = candidate.guesses(["b y"])["$.intent"]
+        (guess,) = candidate.predict(["b y"])["$.intent"]
         assert guess.value == "card"
         shares.append(guess.confidence)
     assert shares[0] > 0.9 and shares[1] == pytest.approx(0.6, abs=0.1)
@@ -105,7 +105,7 @@ def test_a_field_of_one_answer_gets_it_though_the_teacher_gave_others_a_thousand
     ):  # one was drawn all the same
         candidate = train_word_candidate(given, calls, shape)
         assert candidate is not None
-        assert [guess.value for guess in candidate.guesses(["a", "c"])["$.urgent"]] == [False, False]
+        assert [guess.value for guess in candidate.predict(["a", "c"])["$.urgent"]] == [False, False]
 
 
 def test_a_number_is_answered_within_its_tolerance() -> None:
@@ -120,7 +120,7 @@ def test_a_number_is_answered_within_its_tolerance() -> None:
     candidate = train_word_candidate(calls, calls[:30], shape)
     assert candidate is not None
     for word, wanted in (("low", 0.5), ("middle", 10.5), ("high", 20.5)):
-        (guess,) = candidate.guesses([f"{word} bano"])["$.n"]
+        (guess,) = candidate.predict([f"{word} bano"])["$.n"]
         assert guess.value == pytest.approx(wanted, abs=1.0) and guess.confidence > 0.9
 
 
@@ -141,13 +141,13 @@ def test_the_file_of_words_gives_the_same_numbers(tmp_path: Path) -> None:
 def test_marks_belong_to_words_but_not_in_students_of_before(tmp_path: Path) -> None:
     calls = [learned(text, "card" if n % 2 else "other", n) for n, text in enumerate(["कि", "के"] * 20)]
     model = fit_word_model(calls, build_heads(SHAPE, calls), SHAPE)
-    assert model is not None and set(model.places) == {"कि", "के"}
+    assert model is not None and set(model.indices) == {"कि", "के"}
     model.save(tmp_path)
-    assert WordModel.load(tmp_path).places == model.places
+    assert WordModel.load(tmp_path).indices == model.indices
     (tmp_path / "words.json").write_text('["क", "ि"]')
     before = WordModel.load(tmp_path)
     before.save(tmp_path)
-    assert [WordModel.load(tmp_path)._vector("कि")[0], before._vector("कि")[0]] == [[0, 1], [0, 1]]
+    assert [WordModel.load(tmp_path)._vectorize("कि")[0], before._vectorize("कि")[0]] == [[0, 1], [0, 1]]
 
 
 def test_a_number_that_is_answered_is_one_that_the_teacher_has_said() -> None:
@@ -157,7 +157,7 @@ def test_a_number_that_is_answered_is_one_that_the_teacher_has_said() -> None:
     (head,) = build_heads(shape, calls)
     assert len(head.centres) == 24
     assert set(head.centres) <= set(said)
-    answers = [guess.value for guess in head.guesses(shape.fields[0], 30 * np.eye(24))]
+    answers = [guess.value for guess in head.predict(shape.fields[0], 30 * np.eye(24))]
     assert all(isinstance(each, int) for each in answers)
 
 
@@ -169,5 +169,5 @@ def test_a_text_that_came_often_is_learned_once_by_what_was_said_most() -> None:
     calls = [learned("a", value, n) for n, value in enumerate(["card", "other", "card", "card"])]
     (one,) = join_by_text(calls, SHAPE)
     assert one.values == {"$.intent": "card"}
-    assert dict(one.spreads["$.intent"]) == {"card": pytest.approx(0.75), "other": pytest.approx(0.25)}
+    assert dict(one.probabilities["$.intent"]) == {"card": pytest.approx(0.75), "other": pytest.approx(0.25)}
     assert join_by_text(calls[:1], SHAPE) == calls[:1]

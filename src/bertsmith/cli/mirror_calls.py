@@ -233,7 +233,7 @@ def label(
     question = LabellingPrompt(model, _prompt(prompt), read_schema(schema))
     budget, asked = limits.budget, Upstream(upstream, key_from=key_from)
     if student is not None:
-        texts = MirrorStudent.open(student).unsure_first(texts)
+        texts = MirrorStudent.open(student).least_sure_first(texts)
     with (
         opened_store(where, create=True) as opened,
         asked,
@@ -302,10 +302,10 @@ def relabel(
     settings = mirror_settings(where)
     with opened_store(where) as opened:
         from bertsmith.mirror.learning.asking import Upstream, ask_again, choose_version
-        from bertsmith.mirror.learning.understand import CallRecords
+        from bertsmith.mirror.learning.understand import LearningRecords
 
         limits = limits or BudgetOptions()
-        drawn = choose_version(opened, CallRecords(opened).group(site, version), version)
+        drawn = choose_version(opened, LearningRecords(opened).group(site, version), version)
         asked = Upstream(upstream, drawn.protocol, key_from, formats=settings.formats)
         with asked, progress_bar("Asking again") as progress:
             found = ask_again(
@@ -373,9 +373,9 @@ def merge(site: str, *versions: str, where: StoreOptions = ANY_STORE) -> None:
     bertsmith mirror merge b1a8c286578d 4c1f0aa2b9d3 77e01c55ab10
     """
     with opened_store(where) as opened:
-        from bertsmith.mirror.learning.understand import CallRecords
+        from bertsmith.mirror.learning.understand import LearningRecords
 
-        group = CallRecords(opened).merge(site, versions)
+        group = LearningRecords(opened).merge(site, versions)
     calls = sum(each.calls for each in group)
     console.print(f"{len(group)} versions of {site} count as one, with {calls:,} calls.", markup=False)
 

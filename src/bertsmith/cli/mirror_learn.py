@@ -103,10 +103,10 @@ def understand(
     bertsmith mirror understand b1a8c286578d --store calls.sqlite
     """
     with opened_store(where, reads=True) as opened:
-        from bertsmith.mirror.learning.understand import CallRecords
+        from bertsmith.mirror.learning.understand import LearningRecords
         from bertsmith.mirror.learning.understand import understand as look
 
-        records = CallRecords(opened)
+        records = LearningRecords(opened)
         if site is None and version is None:
             latest = {group[0].site: group for group in records.groups()}
             groups = list(latest.values()) or [records.group(None)]
@@ -169,10 +169,10 @@ def train(
     with opened_store(where) as opened:
         from bertsmith.mirror.learning.settings import LearnSettings
         from bertsmith.mirror.learning.train import train_student
-        from bertsmith.mirror.learning.understand import CallRecords
+        from bertsmith.mirror.learning.understand import LearningRecords
 
         settings = LearnSettings(**values, overrides=overrides)
-        name = CallRecords(opened).group(site, version)[0].site
+        name = LearningRecords(opened).group(site, version)[0].site
         shown = None if json else console
         learned = train_student(
             opened,
@@ -272,15 +272,15 @@ def _print_learned(learned: "LearningResult") -> None:
         "kept to prove with": f"{len(parts.calibration):,} calls",
         "student": file.tier,
     }
-    if learned.strange:
-        facts["left to the LLM"] = f"{learned.strange:,} calls that don't fit the template"
+    if learned.unmatched:
+        facts["left to the LLM"] = f"{learned.unmatched:,} calls that don't fit the template"
     print_facts("Learned", facts)
     rows = [format_agreement_row(name, judged) for name, judged in learned.tiers.items()]
     print_table(("tier", "agrees with the LLM", "calls"), rows, "On the calls that choose")
     if not learned.why:
         header = ("of", "from confidence", "answers", "of them differ", "claim")
         print_table(header, format_claim_rows(file.claims), "Proven")
-    console.print(describe_claims(file.claims, learned.strange), markup=False)
+    console.print(describe_claims(file.claims, learned.unmatched), markup=False)
     if learned.why:
         print_note(f"Not proven: {learned.why}.")
     for sentence in (describe_ceiling(file.ceiling), *learned.notes):

@@ -168,7 +168,8 @@ class CallRouting:
 
 @dataclass(frozen=True)
 class CallOutcome:
-    """How a call ended: with the LLM's answer `taught`, or None and the `reason` why there is none.
+    """How a call ended: with the LLM's answer in `teacher_answer`, or None and the `reason` why there is
+    none.
 
     `cause` says why an audit is void, so that its answer will never be known.
     """
@@ -176,7 +177,7 @@ class CallOutcome:
     version: str
     request: CompletionRequest | None
     routing: CallRouting | None
-    taught: Json = None
+    teacher_answer: Json = None
     reason: str = ""
     cause: str = ""
 

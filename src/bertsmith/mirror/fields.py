@@ -1,19 +1,20 @@
-"""The fields of a site's answers: what each may hold, and what a model's outputs say of it.
+"""The fields of a site's answers: the values that each field may hold, and how a model's outputs are read as
+values. Read `Field` and `AnswerShape` first.
 
-An answer is values by path, as the store writes paths: $.order.kind. Values are compared by what they say:
-several labels without their order, numbers within a tolerance, quotes without theirs.
+An answer is a dict of values by JSON path, with paths as the store writes them ($.order.kind). Two values are
+equal if they mean the same: labels and quotes are compared without their order, numbers within a tolerance.
 
     {"intent": "card", "urgent": false}  ↔  {"$.intent": "card", "$.urgent": False}
 
-Of outputs it is told which value they say, and how sure that is:
+A `FieldHead` turns a model's outputs into a value and its confidence:
 
-    enum, boolean, ordinal   softmax over the classes learned; the likeliest, with its probability
-    labels                   a sigmoid a label; those above their thresholds, with the probability of the set
-                             as if labels were independent
-    number                   softmax over ranges of the numbers learned, each with its centre; that centre
-                             which has the most probability within the field's tolerance of it
+    enum, boolean, ordinal   softmax over the classes; the most probable class, with its probability
+    labels                   one sigmoid per label; all labels above their thresholds, with the probability of
+                             exactly this set if the labels were independent
+    number                   softmax over ranges of numbers, each with a centre; the centre that has the most
+                             probability within the field's tolerance
 
-E texts, C classes.
+Shapes: E texts, C classes.
 """
 
 from collections.abc import Mapping
@@ -31,11 +32,11 @@ from bertsmith.metrics.calibration import COLDEST, HOTTEST, confidence_of, proba
 from bertsmith.mirror.call import Json
 
 Kind = Literal["enum", "boolean", "ordinal", "number", "labels", "spans"]
-Values = dict[str, Any]  # of an answer, by path
+Values = dict[str, Any]  # an answer's values by JSON path
 
 
 class Absence(Enum):
-    """What an optional field holds that isn't there."""
+    """The type of ABSENT, the value of an optional field whose key is missing (None is JSON's null)."""
 
     ABSENT = "absent"
 
@@ -44,8 +45,10 @@ ABSENT = Absence.ABSENT
 
 
 class SpanForm(BaseModel):
-    """How quotes stand in an answer: one `text`, a list of `texts`, or a list of `objects` with the quote
-    under the key `text` and, if there are kinds, the kind under `label`; `keys` is their order.
+    """How an answer writes quotes from the input.
+
+    `form` is one `text`, a list of `texts`, or a list of `objects`. Each object has the quote under the key
+    `text` and, if quotes have kinds, the kind under the key `label`; `keys` is the order of the keys.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -57,19 +60,19 @@ class SpanForm(BaseModel):
 
 
 class Field(BaseModel):
-    """One value of an answer, found by its `keys`.
+    """One value of an answer. `keys` lead to it from the answer's top level.
 
-    kind      value                                     values
-    enum      one of them                               all of them
-    boolean   True or False                             both
-    ordinal   a number, or a level                      all, in their order
-    number    a number; within `tolerance` is the same  none
-    labels    a tuple of some, in their order           all of them
-    spans     a tuple of (kind, quote)                  the kinds, "" where there are none
+    kind      a value is                                    `values` are
+    enum      one of `values`                               all possible values
+    boolean   True or False                                 both
+    ordinal   a number or a level                           all, in ascending order
+    number    a number; equal to all within `tolerance`     empty
+    labels    a tuple of some, in the order of `values`     all labels
+    spans     a tuple of (kind, quote)                      all kinds; "" if quotes have no kind
 
-    `nullable`: None may stand there. `optional`: the key may be missing, which is the value ABSENT.
-    `is_observed`: the values are those that answers had, and the schema would allow more. `empty`: what most
-    answers had in place of an empty list of labels or quotes, or of a quote that isn't there.
+    `nullable` fields may be None. The key of `optional` fields may be missing, which is the value ABSENT.
+    `is_observed` says that `values` were collected from answers and the schema allows others. `empty` says
+    what most answers had instead of an empty list of labels or quotes, or instead of a missing quote.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -86,20 +89,20 @@ class Field(BaseModel):
 
     @property
     def path(self) -> str:
-        """$.order.kind"""
+        """The field's JSON path, such as $.order.kind."""
         return json_path(self.keys)
 
     @property
     def classes(self) -> tuple[Any, ...]:
-        """What one of its values is chosen from, None and ABSENT among them; not for labels and spans."""
-        found = list(self.values)
-        if self.nullable and None not in found:
-            found.append(None)
-        return (*found, ABSENT) if self.optional else tuple(found)
+        """All values that the field can have, with None and ABSENT if allowed. Not for labels and spans."""
+        classes = list(self.values)
+        if self.nullable and None not in classes:
+            classes.append(None)
+        return (*classes, ABSENT) if self.optional else tuple(classes)
 
     @property
-    def nothing(self) -> Any:
-        """What labels or quotes are where there are none: an empty tuple, None or ABSENT."""
+    def empty_value(self) -> Any:
+        """The value of a labels or spans field without labels or quotes: an empty tuple, None or ABSENT."""
         if self.empty == "absent":
             return ABSENT
         is_text = self.spans is not None and self.spans.form == "text"
@@ -108,19 +111,20 @@ class Field(BaseModel):
         return None if is_text or self.empty == "null" else ()
 
     def read(self, value: Json) -> Any:
-        """A value as it stands in an answer → as it is compared and learned. What can't be read stays as it
-        is, and is the same as nothing that this field says.
+        """Converts an answer's JSON value to the form in which values are compared and learned: labels and
+        spans become tuples, 1.0 becomes 1. A value of another form is returned unchanged; it equals none of
+        the field's values.
         """
         if value is None or value is ABSENT:
             return value
         if self.kind == "labels":
-            return self._labels(value)
+            return self._read_labels(value)
         if self.kind == "spans":
-            return self._spans(value)
+            return self._read_spans(value)
         return normalize_number(value) if self.kind in ("ordinal", "number") else value
 
     def write(self, value: Any) -> Json:
-        """The inverse of `read`."""
+        """Converts a value back to the JSON of an answer; the inverse of `read`."""
         if value is None or self.kind not in ("labels", "spans"):
             return value
         if self.kind == "labels":
@@ -130,19 +134,19 @@ class Field(BaseModel):
             return value[0][1] if value else None
         if self.spans.form == "texts":
             return [quote for _, quote in value]
-        return [self._object(kind, quote) for kind, quote in value]
+        return [self._write_span(kind, quote) for kind, quote in value]
 
-    def same(self, first: Any, second: Any) -> bool:
-        """Whether two values of the field say the same."""
+    def are_equal(self, first: Any, second: Any) -> bool:
+        """Whether two values, as `read` returns them, mean the same."""
         if self.kind == "number" and is_number(first) and is_number(second):
             return bool(abs(first - second) <= self.tolerance)
         if self.kind == "spans" and isinstance(first, tuple) and isinstance(second, tuple):
             return sorted(first) == sorted(second)
         return canonical_json(first) == canonical_json(second)
 
-    def holds(self, value: Any) -> bool:
-        """Whether a value that was read is one that may stand there: of its kind, and where the schema says
-        which, one of these.
+    def allows(self, value: Any) -> bool:
+        """Whether the field may have this value, as `read` returns it: it has the field's kind and, if the
+        schema lists the values, is one of them.
         """
         if value is None or value is ABSENT:
             return value in self.classes
@@ -151,52 +155,54 @@ class Field(BaseModel):
         if self.kind == "spans":
             return isinstance(value, tuple)
         if self.kind != "labels":
-            return self._knows(value)
-        return isinstance(value, list | tuple) and all(map(self._knows, value))
+            return self._is_listed(value)
+        return isinstance(value, list | tuple) and all(map(self._is_listed, value))
 
-    def _knows(self, value: Any) -> bool:
-        """One of its values; where they are those that were seen, another of their kind too."""
+    def _is_listed(self, value: Any) -> bool:
+        """Whether `value` is one of `values`, or of the same type if these were only observed."""
         if self.is_observed and isinstance(value, str):
-            return any(isinstance(each, str) for each in self.values)
+            return any(isinstance(listed, str) for listed in self.values)
         if self.is_observed and is_number(value):
             return any(map(is_number, self.values))
-        return any(canonical_json(value) == canonical_json(each) for each in self.values)
+        return any(canonical_json(value) == canonical_json(listed) for listed in self.values)
 
-    def _labels(self, value: Json) -> Any:
+    def _read_labels(self, value: Json) -> Any:
         if not isinstance(value, list):
             return value
-        given = {canonical_json(each) for each in value}
-        known = {canonical_json(each): each for each in self.values}
-        return tuple(known[key] for key in known if key in given) if given <= known.keys() else value
+        answered = {canonical_json(label) for label in value}
+        labels = {canonical_json(label): label for label in self.values}
+        if not answered <= labels.keys():
+            return value
+        return tuple(label for key, label in labels.items() if key in answered)
 
-    def _spans(self, value: Json) -> Any:
-        """Pairs of kind and quote, or the value itself where it has another form."""
+    def _read_spans(self, value: Json) -> Any:
+        """Pairs of kind and quote, or the value itself if it has another form."""
         form = self.spans
         assert form is not None
         if form.form == "text":
             return (("", value),) if isinstance(value, str) else value
         if not isinstance(value, list):
             return value
-        found = []
-        for each in value:
+        spans = []
+        for item in value:
             if form.form == "texts":
-                kind, quote = "", each
-            elif isinstance(each, dict) and set(each) == set(form.keys):
-                kind, quote = each[form.label] if form.label else "", each[form.text]
+                kind, quote = "", item
+            elif isinstance(item, dict) and set(item) == set(form.keys):
+                kind, quote = item[form.label] if form.label else "", item[form.text]
             else:
                 return value
             if not isinstance(quote, str) or not isinstance(kind, str):
                 return value
-            found.append((kind, quote))
-        return tuple(found)
+            spans.append((kind, quote))
+        return tuple(spans)
 
-    def _object(self, kind: str, quote: str) -> Json:
+    def _write_span(self, kind: str, quote: str) -> Json:
         assert self.spans is not None
         return {key: quote if key == self.spans.text else kind for key in self.spans.keys}
 
 
 class UnsupportedPart(BaseModel):
-    """A part of the answer that no model of ours can give, and why."""
+    """A part of the answer that no student can give, such as a free text. `why` says so in words."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -206,12 +212,12 @@ class UnsupportedPart(BaseModel):
 
     @property
     def path(self) -> str:
-        """$.order.note"""
+        """The part's JSON path, such as $.order.note."""
         return json_path(self.keys)
 
 
 class Constant(BaseModel):
-    """A part that is the same in every answer."""
+    """A part of the answer that has the same value in every answer."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -220,10 +226,11 @@ class Constant(BaseModel):
 
 
 class AnswerShape(BaseModel):
-    """What a site's answers hold. `order` are the keys of fields and constants as they follow each other.
+    """The fields, constants and unsupported parts of a site's answers.
 
-    A part that is `refused` and need not be there is left out of our answers: a teacher's answer that has it
-    is another one.
+    `order` lists the keys of fields and constants in the order in which answers have them. Parts that are
+    `refused` and not required are left out of a student's answers; an answer by the teacher that has such a
+    part differs from the student's.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -235,49 +242,49 @@ class AnswerShape(BaseModel):
 
     @property
     def is_mirrorable(self) -> bool:
-        """Whether a model could give the whole answer."""
-        return bool(self.fields) and not any(each.required for each in self.refused)
+        """Whether a student could give the complete answer: no unsupported part is required."""
+        return bool(self.fields) and not any(part.required for part in self.refused)
 
     @property
     def why_not(self) -> str:
-        """'$.reason: a free text'; empty where it is mirrorable."""
+        """Why no student could give it, such as "$.reason: a free text"; empty if `is_mirrorable`."""
         if self.is_mirrorable:
             return ""
-        reasons = [f"{each.path}: {each.why}" for each in self.refused if each.required]
+        reasons = [f"{part.path}: {part.why}" for part in self.refused if part.required]
         return "; ".join(reasons) or "the answers have no fields"
 
     def field(self, path: str) -> Field:
-        """By its path; KeyError where there is none."""
+        """The field with this JSON path. Raises KeyError if there is none."""
         return {field.path: field for field in self.fields}[path]
 
     def read(self, answer: Json) -> Values:
-        """Values by path, ABSENT for what isn't there. What the answer has beside the fields is there too,
-        under its own path, so that no answer of ours is the same.
+        """Reads an answer's values by path; a missing field is ABSENT. A part of the answer that is no field
+        is included under its own path, so that no student's answer equals this one.
         """
         fields = {field.path: field.read(value_at(answer, field.keys)) for field in self.fields}
-        found: Values = dict(fields)
+        values: Values = dict(fields)
         constants = {constant.keys: canonical_json(constant.value) for constant in self.constants}
         known = {field.keys for field in self.fields}
         parts = [*known, *constants]
-        # What these stand in, which is there though they be left out.
+        # Objects that contain fields or constants: they may be there while all of these are left out.
         objects = {keys[:length] for keys in parts for length in range(1, len(keys))}
         for keys, value in _list_leaves(answer, (), known | constants.keys()):
             is_empty = keys in objects and value == {}  # all that it may hold is left out
             if keys not in known and not is_empty and constants.get(keys) != canonical_json(value):
                 path = json_path(keys)
-                found[f"{path} (another)" if path in fields else path] = value
+                values[f"{path} (another)" if path in fields else path] = value
         for keys in (*constants, *objects):
             if value_at(answer, keys) is ABSENT:
-                found[json_path(keys)] = ABSENT
-        return found
+                values[json_path(keys)] = ABSENT
+        return values
 
-    def holds(self, values: Values) -> bool:
-        """Whether each field has a value, as `read` gives it, that may stand there."""
-        return all(field.holds(values[field.path]) for field in self.fields)
+    def allows(self, values: Values) -> bool:
+        """Whether every field allows its value in `values`, as `read` returns them."""
+        return all(field.allows(values[field.path]) for field in self.fields)
 
     def compose(self, values: Mapping[str, Any]) -> dict[str, Json]:
-        """An answer of these values, in the order in which the teacher writes its keys. KeyError for a field
-        without a value.
+        """Writes an answer with these values by path, its keys in the teacher's order. Raises KeyError for a
+        field without a value.
         """
         fields = {each.keys: each for each in self.fields}
         constants = {constant.keys: constant.value for constant in self.constants}
@@ -285,30 +292,33 @@ class AnswerShape(BaseModel):
         for keys in self.order:
             field = fields.get(keys)
             value = constants[keys] if field is None else values[field.path]
-            inner = answer
+            parent = answer
             for key in keys[:-1]:
-                inner = inner.setdefault(key, {})
+                parent = parent.setdefault(key, {})
             if value is not ABSENT:
-                inner[keys[-1]] = value if field is None else field.write(value)
+                parent[keys[-1]] = value if field is None else field.write(value)
         return answer
 
-    def differing(self, ours: Mapping[str, Any], taught: Mapping[str, Any]) -> frozenset[str]:
-        """Paths at which two answers, as `read` gives them, differ; empty where they say the same."""
+    def differing_paths(self, first: Mapping[str, Any], second: Mapping[str, Any]) -> frozenset[str]:
+        """The paths at which two answers, as `read` returns them, differ; empty if they mean the same."""
         fields = {field.path: field for field in self.fields}
         return frozenset(
             path
-            for path in ours.keys() | taught.keys()
-            if path not in fields or not fields[path].same(ours.get(path, ABSENT), taught.get(path, ABSENT))
+            for path in first.keys() | second.keys()
+            if path not in fields
+            or not fields[path].are_equal(first.get(path, ABSENT), second.get(path, ABSENT))
         )
 
 
 def json_path(keys: tuple[str, ...]) -> str:
-    """As the store's table of fields has it, without what a text can't hold."""
+    """Joins keys to a JSON path, as in the store's table of fields: ("order", "kind") → $.order.kind. NULs,
+    which PostgreSQL's texts can't hold, are left out.
+    """
     return ".".join(("$", *keys)).replace("\0", "")
 
 
 def format_value(value: Any) -> str:
-    """A field's value for people."""
+    """A field's value, as `Field.read` returns it, in words: "true", "null", "a, b", "(none)"."""
     if value is ABSENT:
         return "(not there)"
     if value is None:
@@ -316,38 +326,42 @@ def format_value(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, tuple):
-        return ", ".join(_format_item(each) for each in value) or "(none)"
+        return ", ".join(_format_item(item) for item in value) or "(none)"
     return str(value)
 
 
-def _format_item(each: Any) -> str:
-    """A label, or a quote with its kind."""
-    if isinstance(each, tuple) and len(each) == 2:
-        kind, quote = each
+def _format_item(item: Any) -> str:
+    """Formats a label, or a quote with its kind."""
+    if isinstance(item, tuple) and len(item) == 2:
+        kind, quote = item
         return f"{kind}: {quote}" if kind else str(quote)
-    return str(each)
+    return str(item)
 
 
 def is_number(value: Any) -> bool:
-    """A number of JSON; True isn't."""
+    """Whether `value` is a number of JSON; True and False are none."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def normalize_number(value: Any) -> Any:
-    """1 for 1.0: JSON has one kind of number. Beyond 2⁵³, where floats skip integers, it stays as it is."""
+    """Returns 1 for 1.0, since JSON has one kind of number, and all else unchanged; also floats beyond 2⁵³,
+    where not every integer has a float.
+    """
     is_whole = isinstance(value, float) and value.is_integer() and abs(value) <= 2**53
     return int(value) if is_whole else value
 
 
 def canonical_json(value: Any) -> bytes:
-    """Equal for equal values: 1.0 is 1 but true isn't, and a list that a tuple was made of is the same."""
+    """JSON bytes that are equal for equal values: 1.0 equals 1 but not true, a tuple equals its list, and the
+    order of an object's keys is ignored. ABSENT is empty.
+    """
     if value is ABSENT:
         return b""
     return orjson.dumps(normalize_number(value), option=orjson.OPT_SORT_KEYS)
 
 
 def value_at(answer: Json, keys: tuple[str, ...]) -> Any:
-    """What an answer has there; ABSENT where it has nothing."""
+    """The part of an answer at `keys`; ABSENT if there is none."""
     for key in keys:
         if not isinstance(answer, dict) or key not in answer:
             return ABSENT
@@ -358,28 +372,30 @@ def value_at(answer: Json, keys: tuple[str, ...]) -> Any:
 def _list_leaves(
     value: Json, keys: tuple[str, ...], known: set[tuple[str, ...]]
 ) -> list[tuple[tuple[str, ...], Json]]:
-    """What stands in objects, down to values, lists and known parts."""
+    """All parts inside nested objects with their keys, down to scalars, lists and `known` parts."""
     if not isinstance(value, dict) or keys in known or (keys and not value):
         return [(keys, value)]
-    return [leaf for key, each in value.items() for leaf in _list_leaves(each, (*keys, key), known)]
+    return [leaf for key, part in value.items() for leaf in _list_leaves(part, (*keys, key), known)]
 
 
 class FieldPrediction(NamedTuple):
-    """A field's value as `Field.read` gives it, and the probability that the teacher says the same. `spread`
-    has the probability of each value learned, of fields that hold one of several.
+    """A student's value for one field of one text.
+
+    `value` has the form that `Field.read` returns; `confidence` is the probability that the teacher gives an
+    equal value. `probabilities` lists each class with its probability, for fields with one of several values.
     """
 
     value: Any
     confidence: float
-    spread: tuple[tuple[Any, float], ...] = ()
+    probabilities: tuple[tuple[Any, float], ...] = ()
 
 
 class FieldHead(BaseModel):
-    """How a model's C outputs for the field `path` are read.
+    """How a model's C outputs for the field `path` are turned into values.
 
-    `classes`: numbers of `Field.classes`, or of its labels, in the order of the outputs; of a number field
-    the place of None or ABSENT there, and -1 for a range. `centres` (C,) are a number field's, `thresholds`
-    (C,) a labels field's; both are empty elsewhere.
+    `classes` (C,) are indices into `Field.classes`, or into the labels of a labels field. A number field has
+    the indices of None and ABSENT there, and -1 for each range of numbers. `centres` (C,) belong to a number
+    field and `thresholds` (C,) to a labels field; both are empty elsewhere.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -390,59 +406,63 @@ class FieldHead(BaseModel):
     thresholds: tuple[float, ...] = ()
     centres: tuple[float, ...] = ()
 
-    def tells_apart(self, field: Field) -> bool:
-        """Whether it has more than one answer to give."""
+    def has_alternatives(self, field: Field) -> bool:
+        """Whether the outputs can lead to more than one value."""
         return len(self.classes) > (field.kind != "labels")
 
     def probabilities(self, field: Field, logits: npt.ArrayLike) -> Floats:
-        """(E, C) of logits (E, C)."""
+        """Calibrated probabilities (E, C) of `logits` (E, C)."""
         return probabilities_of(logits, self.temperature, multi_label=field.kind == "labels")
 
-    def guesses(self, field: Field, logits: npt.ArrayLike) -> list[FieldPrediction]:
-        """Of logits (E, C), one a text."""
+    def predict(self, field: Field, logits: npt.ArrayLike) -> list[FieldPrediction]:
+        """The value of each text by its `logits` (E, C)."""
         probabilities = self.probabilities(field, logits)
         if field.kind == "labels":
-            return self._labels(field, probabilities)
+            return self._predict_labels(field, probabilities)
         if field.kind == "number":
-            return [self._number(field, row) for row in probabilities]
+            return [self._predict_number(field, row) for row in probabilities]
         best = probabilities.argmax(axis=1)
         values = [field.classes[number] for number in self.classes]
         return [
-            FieldPrediction(values[place], float(row[place]), tuple(zip(values, row.tolist(), strict=True)))
-            for place, row in zip(best, probabilities, strict=True)
+            FieldPrediction(values[index], float(row[index]), tuple(zip(values, row.tolist(), strict=True)))
+            for index, row in zip(best, probabilities, strict=True)
         ]
 
-    def _labels(self, field: Field, probabilities: Floats) -> list[FieldPrediction]:
+    def _predict_labels(self, field: Field, probabilities: Floats) -> list[FieldPrediction]:
         thresholds = np.array(self.thresholds or [0.5] * len(self.classes))
-        sure = confidence_of(probabilities, thresholds)
+        confidences = confidence_of(probabilities, thresholds)
         return [
             FieldPrediction(
-                tuple(field.values[number] for number, holds in zip(self.classes, row, strict=True) if holds)
-                or field.nothing,
+                tuple(
+                    field.values[number]
+                    for number, is_chosen in zip(self.classes, row, strict=True)
+                    if is_chosen
+                )
+                or field.empty_value,
                 float(confidence),
             )
-            for row, confidence in zip(probabilities >= thresholds, sure, strict=True)
+            for row, confidence in zip(probabilities >= thresholds, confidences, strict=True)
         ]
 
-    def _number(self, field: Field, probabilities: Floats) -> FieldPrediction:
+    def _predict_number(self, field: Field, probabilities: Floats) -> FieldPrediction:
         values = [
-            field.classes[number] if number >= 0 else normalize_number(self.centres[place])
-            for place, number in enumerate(self.classes)
+            field.classes[number] if number >= 0 else normalize_number(self.centres[index])
+            for index, number in enumerate(self.classes)
         ]
-        near = np.array([[field.same(one, other) for other in values] for one in values], np.float64)
-        mass = near @ probabilities
+        is_near = np.array([[field.are_equal(one, other) for other in values] for one in values], np.float64)
+        mass = is_near @ probabilities
         best = int(mass.argmax())
         return FieldPrediction(values[best], float(min(mass[best], 1.0)))
 
 
 def nearest_output(head: FieldHead, field: Field, value: Any) -> int | None:
-    """The output that stands for a value of a number field: that of the nearest centre. None for what is
-    neither a number nor one of its classes.
+    """The index of the output that stands for a number field's value: the one with the nearest centre, or
+    that of None or ABSENT. None if the value is neither a number nor one of the classes.
     """
     if value is None or value is ABSENT:
-        number = next((n for n, each in enumerate(field.classes) if each is value), None)
+        number = next((index for index, known in enumerate(field.classes) if known is value), None)
         return head.classes.index(number) if number in head.classes else None
     if not is_number(value):
         return None
-    ranges = [place for place, number in enumerate(head.classes) if number < 0]
-    return min(ranges, key=lambda place: abs(head.centres[place] - value), default=None)
+    ranges = [index for index, number in enumerate(head.classes) if number < 0]
+    return min(ranges, key=lambda index: abs(head.centres[index] - value), default=None)

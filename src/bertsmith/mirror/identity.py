@@ -1,13 +1,13 @@
-"""Which calls belong together, and which are the same call.
+"""Ids that say which calls belong together, and which are the same call.
 
-site      a place in the application: what the client's header says, else the protocol with the schema's
-          name and fields, so that a site stays itself when its prompt is mended or a label is added
-version   of a site: one prompt, schema with its name and descriptions, model, and choice of tools
-content   equal for equal calls, wherever they were read
+site      a place in the application: the name in the client's header, or else a hash of the protocol and the
+          schema's name and fields, so that a site stays the same when its prompt changes or a label is added
+version   one prompt, schema with its name and descriptions, model, and choice of tools of a site
+content   equal for equal calls, wherever they were recorded
 
-What varies in a system prompt though nobody changed it, the clock, ids, counters, the user's name, becomes a
-name in its place, «date», so that the calls are of one version, and whoever looks at the prompt sees what was
-taken for what. Other numbers and words stay: where they change, the prompt does.
+Parts of a system prompt that vary from call to call (the time, ids, counters, the user's name) are replaced
+by a name in guillemets, such as «date». So the calls have one version, and a reader of the prompt sees which
+parts were replaced. All other numbers and words stay: a change in them is a change of the prompt.
 """
 
 import hashlib
@@ -21,10 +21,10 @@ from bertsmith.errors import InputError
 from bertsmith.mirror.call import Completion, CompletionRequest
 
 _NAMED = re.compile(r"[A-Za-z0-9][\w.-]{0,63}")
-# Of a request's parameters, in whatever protocol.
+# Parameters of a request, in any protocol, that belong to its version.
 _READ_BY_MODEL = ("response_format", "output_format", "tools", "tool_choice")
 _WITH_FORMAT = ("text", "output_config")
-_LENGTH = 12  # hexadecimal digits: two of a million sites meet with a chance of 1 in 560
+_LENGTH = 12  # hexadecimal digits: the chance that any two of a million sites collide is 1 in 560
 _MONTH = (
     r"(?:Jan(?:uary)?|Feb(?:ruary)?|Mar(?:ch)?|Apr(?:il)?|May|June?|July?|Aug(?:ust)?|Sep(?:t(?:ember)?)?"
     r"|Oct(?:ober)?|Nov(?:ember)?|Dec(?:ember)?"
@@ -47,15 +47,16 @@ _DAY = (
 )
 _ITEM = "(?:request|call|session|conversation|ticket|message|turn|run|order|trace|case|job|attempt|visitor)"
 _PERSON = "(?:user|customer|client|account|tenant|employee|agent|caller)"
-# A line that says no more than who it is, or which: not "Message: …", which may be the input itself.
+# Keys of lines such as "Ticket no: 17" that only identify. Not "Message: …", which may be the input itself.
 _LINE = (
     rf"(?:{_ITEM}|{_PERSON})[ _-]?(?:id|name|number|no|nr|count|key|token)\.?"
     "|nonce|counter|uptime|username|now"
 )
 _NAME = r"[^\W\d_a-z][\w'’-]*(?: [^\W\d_a-z][\w'’-]*){0,3}"  # words with a capital
 _IS = r"(?:['’]s name is | name is | is | called | named | is called | is named )"
-# In this order: what is longer, or surer, goes first. `kept` stands before what varies, `after` behind it.
-_PARTS = tuple(
+# Longer and more certain patterns come first. The groups `kept` and `after` stay: they are the text before
+# and after the part that varies.
+_VARIABLES = tuple(
     (name, re.compile(pattern))
     for name, pattern in (
         ("uuid", r"(?i)\b[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b"),
@@ -107,7 +108,9 @@ _PARTS = tuple(
 
 
 def site_id(request: CompletionRequest, named: str = "") -> str:
-    """`named` is the header's value; one that isn't a name counts as none."""
+    """The id of a request's site. `named` is the value of the client's header; it is ignored if it is no
+    valid name.
+    """
     if _NAMED.fullmatch(named):
         return named
     properties = request.schema.get("properties")
@@ -116,7 +119,7 @@ def site_id(request: CompletionRequest, named: str = "") -> str:
 
 
 def require_name(named: str, what: str) -> None:
-    """For whoever can be told. Raises InputError for what `site_id` takes for no name."""
+    """Raises InputError for a name that `site_id` would ignore; `what` says in the message what it names."""
     if not _NAMED.fullmatch(named):
         raise InputError(
             f"{what} {named[:80]!r} is no name. Expected at most 64 letters, digits, _, . and -, "
@@ -125,28 +128,30 @@ def require_name(named: str, what: str) -> None:
 
 
 def version_id(request: CompletionRequest, site: str) -> str:
-    """Of a site."""
-    system = [[each.role, *each.parts] for each in request.system]
-    # What else the model reads that tells it what to answer: descriptions beside the schema, all tools, and
-    # which of them it may call. Settings of the text that stand beside its format aren't among it.
+    """The id of a request's version at `site`."""
+    system = [[message.role, *message.parts] for message in request.system]
+    # What else tells the model how to answer: the descriptions beside the schema, all tools, and which of
+    # them it may call. Of the parameters that contain the format, only the format counts.
     read = {name: request.parameters[name] for name in _READ_BY_MODEL if name in request.parameters}
     for name in _WITH_FORMAT:
-        beside = request.parameters.get(name)
-        if isinstance(beside, dict) and "format" in beside:
-            read[name] = beside["format"]
-    said = [site, request.protocol, request.way, request.model, request.schema, system]
-    return _fingerprint([*said, request.schema_name, read])[:_LENGTH]
+        parameter = request.parameters.get(name)
+        if isinstance(parameter, dict) and "format" in parameter:
+            read[name] = parameter["format"]
+    parts = [site, request.protocol, request.way, request.model, request.schema, system]
+    return _fingerprint([*parts, request.schema_name, read])[:_LENGTH]
 
 
 def imported_call_id(content: str, began: float) -> str:
-    """An imported call whose answer has no name of its own: the same may have been said at another time."""
+    """The id of an imported call whose answer has no id of its own; an equal call at another time gets
+    another id.
+    """
     return _fingerprint([content, began])[:32]
 
 
 def content_hash(request: CompletionRequest, completion: Completion) -> str:
-    """What was asked and answered, the provider's own name of the answer among it."""
+    """A hash of the request and its answer, including the provider's id of the answer."""
     messages = [[message.role, *message.parts] for message in request.messages]
-    said = [
+    parts = [
         request.protocol,
         request.model,
         request.schema,
@@ -154,7 +159,7 @@ def content_hash(request: CompletionRequest, completion: Completion) -> str:
         completion.response_id,
         completion.value,
     ]
-    return _fingerprint(said)[:32]
+    return _fingerprint(parts)[:32]
 
 
 def _fingerprint(value: Any) -> str:
@@ -163,12 +168,12 @@ def _fingerprint(value: Any) -> str:
 
 @lru_cache(maxsize=256)
 def mask_variables(text: str) -> str:
-    """A system prompt with names in place of what varies."""
-    for name, pattern in _PARTS:
+    """Replaces the parts of a system prompt that vary from call to call by names such as «date»."""
+    for name, pattern in _VARIABLES:
         text = pattern.sub(partial(_replace_variable, name), text)
     return text
 
 
-def _replace_variable(name: str, found: re.Match[str]) -> str:
-    groups = found.groupdict()
+def _replace_variable(name: str, match: re.Match[str]) -> str:
+    groups = match.groupdict()
     return f"{groups.get('kept') or ''}«{name}»{groups.get('after') or ''}"

@@ -1,13 +1,14 @@
-"""A student: the model that answers in an LLM's place where it is proven to agree with it.
+"""A student: the model that answers instead of an LLM where it is proven to agree with it. Read
+`MirrorStudent` first.
 
-    Student.open(folder).answer(["Where is my card?"])
+    MirrorStudent.open(folder).answer(["Where is my card?"])
 
-The cheapest is a linear model of a text's words and pairs of words, weighed by TF-IDF:
+The cheapest student is a linear model over TF-IDF features: words and pairs of adjacent words. Its files:
 
-words.json          words and pairs of them, in the order of the weights' rows, and what counts as a word
-words.safetensors   how rare each is, and the weights of each field's outputs
+words.json          the features in the order of the weights' rows, and the name of the tokenization
+words.safetensors   each feature's IDF, and the weights for each field's outputs
 
-E texts, F features, C outputs of all fields together.
+Shapes: E texts, F features, C outputs of one field.
 """
 
 import re
@@ -39,18 +40,20 @@ from bertsmith.tasks.finetuning import encode_examples
 from bertsmith.tasks.task_model import outputs_of
 
 _WORDS, _WEIGHTS = "words.json", "words.safetensors"
-# What a word is, by the name that words.json has for it. A student answers by those it was proven by.
+# Tokenizations by their name in words.json. A student keeps the one with which it was trained and proven.
 _TOKENS = {"without marks": re.compile(r"\w+|[^\w\s]"), "with marks": re.compile(TOKEN)}
-_CURRENT_TOKENS, _OLDEST_TOKENS = "with marks", "without marks"  # unnamed: words.json was a list
+_CURRENT_TOKENS, _OLDEST_TOKENS = "with marks", "without marks"  # the oldest words.json names none: a list
 
 SURE, UNSURE, UNPROVEN, REDACTED = "sure", "low-confidence", "not-proven", "redacted"
 _BATCH_SIZE = 1024  # texts
-_OWN_TASKS = {Fields.name: Fields}  # which a file may not name: it is the mirror's
+_OWN_TASKS = {Fields.name: Fields}  # tasks of the mirror, which users can't choose by name
 
 
 class WordModel:
-    """`rarity` (F,) is each feature's IDF. `weights` has (F + 1, C) a field, in float32, the last row for
-    what all texts have.
+    """A linear model over TF-IDF features of words and pairs of words.
+
+    `rarity` (F,) is each feature's IDF. `weights` has a float32 matrix (F + 1, C) for each field's path; its
+    last row is the intercept.
     """
 
     def __init__(
@@ -60,45 +63,47 @@ class WordModel:
         weights: Mapping[str, Float32s],
         token: str = _CURRENT_TOKENS,
     ) -> None:
-        self.places = {feature: place for place, feature in enumerate(features)}
+        self.indices = {feature: index for index, feature in enumerate(features)}
         self.rarity = np.asarray(rarity, np.float32)
         self.weights = dict(weights)
         self.token = token
 
     def logits(self, texts: Sequence[str]) -> dict[str, Floats]:
-        """(E, C) by the field's path. A text without a known word gets what all texts have."""
-        found = {path: np.empty((len(texts), each.shape[1])) for path, each in self.weights.items()}
-        for number, text in enumerate(texts):
-            places, values = self._vector(text)
+        """Logits (E, C) by each field's path. A text without a known word gets the intercepts."""
+        logits = {path: np.empty((len(texts), weights.shape[1])) for path, weights in self.weights.items()}
+        for row, text in enumerate(texts):
+            indices, values = self._vectorize(text)
             for path, weights in self.weights.items():
-                found[path][number] = values @ weights[places] + weights[-1]
-        return found
+                logits[path][row] = values @ weights[indices] + weights[-1]
+        return logits
 
-    def _vector(self, text: str) -> tuple[list[int], Float32s]:
-        """Which features a text has, and their weights: 1 + log of how often, by rarity, of length 1."""
+    def _vectorize(self, text: str) -> tuple[list[int], Float32s]:
+        """The indices of a text's features, and their values: (1 + log count) · IDF, scaled to norm 1."""
         words = _TOKENS[self.token].findall(text.lower())
         pairs = (f"{first} {second}" for first, second in pairwise(words))
-        counts = Counter(place for each in (*words, *pairs) if (place := self.places.get(each)) is not None)
+        counts = Counter(
+            index for feature in (*words, *pairs) if (index := self.indices.get(feature)) is not None
+        )
         if not counts:
             return [], np.zeros(0, np.float32)
-        places = list(counts)
-        values = (1 + np.log(np.array(list(counts.values()), np.float32))) * self.rarity[places]
-        return places, np.asarray(values / np.linalg.norm(values))
+        indices = list(counts)
+        values = (1 + np.log(np.array(list(counts.values()), np.float32))) * self.rarity[indices]
+        return indices, np.asarray(values / np.linalg.norm(values))
 
     def save(self, folder: Path) -> None:
-        """Two files."""
-        write_json(folder / _WORDS, {"token": self.token, "features": list(self.places)})
-        tensors = {f"weights:{path}": np.ascontiguousarray(each) for path, each in self.weights.items()}
+        """Writes words.json and words.safetensors into the folder."""
+        write_json(folder / _WORDS, {"token": self.token, "features": list(self.indices)})
+        tensors = {f"weights:{path}": np.ascontiguousarray(matrix) for path, matrix in self.weights.items()}
         with tensors_written_to(folder / _WEIGHTS):
             save_file({"rarity": self.rarity} | tensors, folder / _WEIGHTS)
 
     @classmethod
     def load(cls, folder: Path) -> "WordModel":
-        """Raises ModelError for files that are missing or don't fit each other."""
-        found = read_json(folder / _WORDS)
-        if not isinstance(found, dict):
-            found = {"token": _OLDEST_TOKENS, "features": found}
-        token, features = str(found.get("token")), found.get("features")
+        """Reads what `save` wrote. Raises ModelError for files that are missing or don't fit each other."""
+        content = read_json(folder / _WORDS)
+        if not isinstance(content, dict):
+            content = {"token": _OLDEST_TOKENS, "features": content}
+        token, features = str(content.get("token")), content.get("features")
         try:
             tensors = load_file(folder / _WEIGHTS)
         except (OSError, SafetensorError) as error:
@@ -110,7 +115,7 @@ class WordModel:
             for name, tensor in tensors.items()
             if name.startswith("weights:")
         }
-        rows = {len(weight) for weight in weights.values()}
+        rows = {len(matrix) for matrix in weights.values()}
         if (
             token not in _TOKENS
             or not isinstance(features, list)
@@ -124,11 +129,15 @@ class WordModel:
 
 @dataclass(frozen=True)
 class StudentAnswer:
-    """`values` by path, and the same as the `answer` that the teacher would have written; `confidence` that
-    all of it agrees with the teacher, and that of each field. `is_sure`: the confidence reaches the threshold
-    that is proven; `reason` says so in a word: sure, low-confidence, not-proven, redacted where it holds a
-    placeholder. `milliseconds` is what this text took, its share where several were asked together.
-    `probabilities` are of each value of a field that holds one of several, by path.
+    """A student's answer to one text.
+
+    `values` are by path; `answer` is the same as JSON, the way the teacher writes it. `confidence` is the
+    probability that the whole answer agrees with the teacher's, `confidences` that of each field by path.
+
+    `is_sure` says whether the confidence reaches the proven threshold. `reason` is one of sure,
+    low-confidence, not-proven, and redacted (the answer contains a placeholder). `milliseconds` is the time
+    for this text: the mean of its batch. `probabilities` lists, by path, each class of a field with its
+    probability, for fields with one of several values.
     """
 
     values: Values
@@ -143,44 +152,47 @@ class StudentAnswer:
 
 class _Outputs(Protocol):
     def logits(self, texts: Sequence[str]) -> dict[str, Floats]:
-        """(E, C) by the field's path."""
+        """Logits (E, C) by each field's path."""
 
 
 class EncoderOutputs:
-    """One encoder whose outputs, side by side, are those of all fields: `widths` by path, in their order.
-    Where no field has two answers to tell apart there is no encoder, and outputs are zeros.
+    """An encoder with one output layer for all fields: `widths` has the number of outputs of each field by
+    path, in their order. If no field has more than one possible value there is no encoder (`predictor` is
+    None), and all logits are zero.
     """
 
     def __init__(self, predictor: Predictor | None, widths: dict[str, int]) -> None:
         self.predictor, self.widths = predictor, widths
 
     def logits(self, texts: Sequence[str]) -> dict[str, Floats]:
-        """(E, C) by the field's path."""
+        """Logits (E, C) by each field's path. Raises ModelError if the model's outputs don't fit."""
         if self.predictor is None:
             return {path: np.zeros((len(texts), width)) for path, width in self.widths.items()}
         task = self.predictor.task
         examples = [task.example(text, f"input {number}") for number, text in enumerate(texts, 1)]
         encoded = encode_examples(task, examples, self.predictor.tokenizer).encoded
-        whole = np.stack(outputs_of(self.predictor.model, encoded)).astype(np.float64)
-        if whole.ndim != 2 or whole.shape[1] != sum(self.widths.values()):
+        logits = np.stack(outputs_of(self.predictor.model, encoded)).astype(np.float64)
+        if logits.ndim != 2 or logits.shape[1] != sum(self.widths.values()):
             raise ModelError(
-                f"The student's model has {whole.shape[1:]} outputs a text; its fields need "
+                f"The student's model has {logits.shape[1:]} outputs a text; its fields need "
                 f"{sum(self.widths.values())}. Train the student again."
             )
         ends = np.cumsum(list(self.widths.values()))[:-1]
-        return dict(zip(self.widths, np.split(whole, ends, axis=1), strict=True))
+        return dict(zip(self.widths, np.split(logits, ends, axis=1), strict=True))
 
 
 class MirrorStudent:
-    """Several threads may ask it at once."""
+    """A trained student: `file` is its description, `outputs` its model, and `tagger` finds the quotes.
+    Several threads may call it at the same time.
+    """
 
     def __init__(self, file: StudentFile, outputs: _Outputs | None, tagger: Predictor | None = None) -> None:
         self.file, self._outputs, self._tagger = file, outputs, tagger
 
     @classmethod
     def open(cls, folder: Path | str) -> "MirrorStudent":
-        """From the folder that `bertsmith mirror train` made, warmed up. Raises ModelError for one that is
-        incomplete or altered.
+        """Opens the folder that `bertsmith mirror train` made, and answers one text to warm up. Raises
+        ModelError if the folder is incomplete or was altered.
         """
         folder = Path(folder)
         file = read_student_file(folder)
@@ -191,52 +203,55 @@ class MirrorStudent:
 
     @property
     def is_promotable(self) -> bool:
-        """Whether anything is proven of it: otherwise it is never sure."""
+        """Whether any claim about it is proven; otherwise it is never sure."""
         return self.file.claims.coverage > 0
 
     def input_of(self, request: CompletionRequest, version: str) -> str | None:
-        """The text to answer for. None for a version it wasn't trained on, and for a call that doesn't fit
-        its template: then the LLM answers.
+        """The request's input text. None for a version that the student wasn't trained on, and for a request
+        that doesn't match the version's template: then the LLM has to answer.
         """
         template = self.file.templates.get(version)
         return None if template is None else template.input_of(request)
 
     def answer(self, texts: Sequence[str]) -> list[StudentAnswer]:
-        """One answer a text."""
-        found: list[StudentAnswer] = []
+        """Answers each text, in order."""
+        answers: list[StudentAnswer] = []
         for begin in range(0, len(texts), _BATCH_SIZE):
-            some = texts[begin : begin + _BATCH_SIZE]
+            batch = texts[begin : begin + _BATCH_SIZE]
             began = time.perf_counter()
-            guesses = self.guesses(some)
-            each = (time.perf_counter() - began) * 1000 / len(some)
-            found += [
-                self._answer({path: of[number] for path, of in guesses.items()}, each)
-                for number in range(len(some))
+            predictions = self.predict_fields(batch)
+            milliseconds = (time.perf_counter() - began) * 1000 / len(batch)
+            answers += [
+                self._build_answer(
+                    {path: of_field[row] for path, of_field in predictions.items()}, milliseconds
+                )
+                for row in range(len(batch))
             ]
-        return found
+        return answers
 
-    def unsure_first(self, texts: Sequence[str]) -> list[str]:
-        """Texts in the order in which their answers would teach it most: those that it is least sure of."""
+    def least_sure_first(self, texts: Sequence[str]) -> list[str]:
+        """The texts in ascending order of the student's confidence: those it would learn most from first."""
         answers = self.answer(texts)
-        return [texts[n] for n in sorted(range(len(texts)), key=lambda number: answers[number].confidence)]
+        order = sorted(range(len(texts)), key=lambda index: answers[index].confidence)
+        return [texts[index] for index in order]
 
-    def guesses(self, texts: Sequence[str]) -> dict[str, list[FieldPrediction]]:
-        """Every field's value and confidence for each text, by path."""
-        found: dict[str, list[FieldPrediction]] = {}
+    def predict_fields(self, texts: Sequence[str]) -> dict[str, list[FieldPrediction]]:
+        """The prediction for every field, by path, and in it for each text."""
+        predictions: dict[str, list[FieldPrediction]] = {}
         shape = self.file.shape
         if self._outputs is not None:
             logits = self._outputs.logits(texts)
             for head in self.file.heads:
-                found[head.path] = head.guesses(shape.field(head.path), logits[head.path])
+                predictions[head.path] = head.predict(shape.field(head.path), logits[head.path])
         if self._tagger is not None:
-            found |= predict_spans(self._tagger, self.file.span_tags, shape.fields, texts)
-        return found
+            predictions |= predict_spans(self._tagger, self.file.span_tags, shape.fields, texts)
+        return predictions
 
-    def _answer(self, guesses: dict[str, FieldPrediction], milliseconds: float) -> StudentAnswer:
-        values = {path: guess.value for path, guess in guesses.items()}
-        confidences = {path: guess.confidence for path, guess in guesses.items()}
+    def _build_answer(self, predictions: dict[str, FieldPrediction], milliseconds: float) -> StudentAnswer:
+        values = {path: prediction.value for path, prediction in predictions.items()}
+        confidences = {path: prediction.confidence for path, prediction in predictions.items()}
         confidence, threshold = prod(confidences.values()), self.file.claims.threshold_for(values)
-        confidence = 0.0 if isnan(confidence) else confidence  # of a model that overflowed: it knows nothing
+        confidence = 0.0 if isnan(confidence) else confidence  # the model overflowed: never sure
         answer = self.file.shape.compose(values)
         if threshold is None or confidence < threshold or confidence <= 0:
             reason = UNPROVEN if threshold is None else UNSURE
@@ -250,7 +265,11 @@ class MirrorStudent:
             reason == SURE,
             reason,
             milliseconds,
-            {path: list(guess.spread) for path, guess in guesses.items() if guess.spread},
+            {
+                path: list(prediction.probabilities)
+                for path, prediction in predictions.items()
+                if prediction.probabilities
+            },
         )
 
 
@@ -260,12 +279,14 @@ def _load_outputs(folder: Path, file: StudentFile) -> _Outputs | None:
     if file.tier == "tf-idf":
         return WordModel.load(folder / MODEL)
     widths = {head.path: len(head.classes) for head in file.heads}
-    needs_encoder = any(head.tells_apart(file.shape.field(head.path)) for head in file.heads)
+    needs_encoder = any(head.has_alternatives(file.shape.field(head.path)) for head in file.heads)
     return EncoderOutputs(load_predictor(folder / MODEL) if needs_encoder else None, widths)
 
 
 def load_predictor(folder: Path) -> Predictor:
-    """An encoder of several fields, or of one, which is a task by name, as a tagger is."""
+    """Loads a student's encoder: that of several fields, whose task is the mirror's own, or that of one
+    field, which is an ordinary task.
+    """
     manifest = read_manifest(folder)
     return Predictor.load(folder, None if manifest is None else _OWN_TASKS.get(manifest.task))
 
@@ -273,20 +294,23 @@ def load_predictor(folder: Path) -> Predictor:
 def predict_spans(
     tagger: Predictor, tags: dict[str, tuple[str, str]], fields: Sequence[Field], texts: Sequence[str]
 ) -> dict[str, list[FieldPrediction]]:
-    """What the tagger quotes for each spans field. Its confidence is that every word has its tag: the product
-    of the words' probabilities; 0 where a text has to be quoted and none is found, so that the LLM answers.
+    """Predicts the quotes of every spans field with the tagger: by path, a prediction for each text.
+
+    The confidence is the probability that every word has the right tag: the product over the words. It is 0
+    if a quote is required and the tagger finds none, so that the LLM answers. `tags` maps the tagger's labels
+    to (field's path, kind of span).
     """
-    spans = [field for field in fields if field.kind == "spans"]
-    found: dict[str, list[FieldPrediction]] = {span.path: [] for span in spans}
+    span_fields = [field for field in fields if field.kind == "spans"]
+    predictions: dict[str, list[FieldPrediction]] = {field.path: [] for field in span_fields}
     for text, prediction in zip(texts, tagger.predict(list(texts)), strict=True):
         confidence = float(np.prod(np.asarray(prediction["confidence"], np.float64)))
-        quotes: dict[str, list[tuple[str, str]]] = {span.path: [] for span in spans}
+        quotes: dict[str, list[tuple[str, str]]] = {field.path: [] for field in span_fields}
         for entity in prediction["entities"]:
             path, kind = tags[entity["label"]]
             quotes[path].append((kind, text[entity["start"] : entity["end"]]))
-        for span in spans:
-            is_one = span.spans is not None and span.spans.form == "text"  # one text can hold one quote
-            value = tuple(quotes[span.path][:1] if is_one else quotes[span.path]) or span.nothing
-            is_allowed = value is not None or span.nullable
-            found[span.path].append(FieldPrediction(value, confidence if is_allowed else 0.0))
-    return found
+        for field in span_fields:
+            is_one = field.spans is not None and field.spans.form == "text"  # holds at most one quote
+            value = tuple(quotes[field.path][:1] if is_one else quotes[field.path]) or field.empty_value
+            is_allowed = value is not None or field.nullable
+            predictions[field.path].append(FieldPrediction(value, confidence if is_allowed else 0.0))
+    return predictions

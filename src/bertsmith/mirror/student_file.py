@@ -1,7 +1,8 @@
-"""student.json: whom a student answers for, what it read, what is proven of it, and the hash of each file.
+"""student.json describes a student: the site it answers for, how requests are read, what is proven of its
+answers, and the hash of each file in its folder. Read `StudentFile` first.
 
-student.json    this file                    model/   an encoder with its head, or words and their weights
-report.html     the same to look at          spans/   a tagger, where answers quote the input
+student.json    this description            model/   an encoder with its head, or words and their weights
+report.html     the same for people         spans/   a tagger, if answers quote the input
 """
 
 from pathlib import Path
@@ -18,7 +19,7 @@ from bertsmith.mirror.template import PromptTemplate
 from bertsmith.validation import first_problem
 
 FILE, MODEL, SPANS = "student.json", "model", "spans"
-_ID = 12  # hexadecimal digits
+_ID_LENGTH = 12  # hexadecimal digits
 
 
 class _Part(BaseModel):
@@ -26,9 +27,11 @@ class _Part(BaseModel):
 
 
 class Claim(_Part):
-    """Answers from `threshold` on differ from the teacher's in at most `epsilon` of the cases, with
-    probability 1 - `delta`. Of `calls` it answered `answered`, of which the share `risk` differed;
-    `coverage_interval` is where the share answered lies, with the same probability.
+    """A guarantee: of the answers whose confidence reaches `threshold`, at most the share `epsilon` differs
+    from the teacher's, with probability 1 - `delta`.
+
+    Of `calls` calibration calls the student answered `answered`, and the share `risk` of these differed. The
+    share of calls that it answers lies in `coverage_interval`, also with probability 1 - `delta`.
     """
 
     threshold: float
@@ -41,30 +44,34 @@ class Claim(_Part):
 
     @property
     def coverage(self) -> float:
-        """The share of the calibration calls that it answered."""
+        """The share of the calibration calls that the student answered."""
         return self.answered / self.calls
 
     @classmethod
-    def of(cls, proven: Certificate) -> "Claim":
-        """Of what Learn-then-Test proved; "answers everything" is written as a threshold of 0."""
-        low, high = proven.coverage_interval
+    def from_certificate(cls, certificate: Certificate) -> "Claim":
+        """The claim that Learn-then-Test has proven. The threshold is at least 0: it answers everything."""
+        low, high = certificate.coverage_interval
         return cls(
-            threshold=max(proven.threshold, 0.0),
-            epsilon=proven.epsilon,
-            delta=proven.delta,
-            calls=proven.calls,
-            answered=proven.answered,
-            risk=proven.risk,
+            threshold=max(certificate.threshold, 0.0),
+            epsilon=certificate.epsilon,
+            delta=certificate.delta,
+            calls=certificate.calls,
+            answered=certificate.answered,
+            risk=certificate.risk,
             coverage_interval=(low, high),
         )
 
 
 class Claims(_Part):
-    """All true together with probability 1 - `delta`, and with 1 - 2 `delta` their coverage intervals too.
-    None: not proven. `whole` is of the whole answer, by
-    the product of its fields' confidences; `fields` of each one by itself. Where each value of a field has a
-    claim of its own, `by` is that field's path and `classes` has the claims on the whole answers that give
-    it the value; the calibration calls were `calls`, and `whole` is None.
+    """All claims about a student; None stands for one that could not be proven.
+
+    They are true together with probability 1 - `delta`, and their coverage intervals too with probability
+    1 - 2 `delta`. `whole` is about the whole answer, whose confidence is the product of its fields'
+    confidences; `fields` has a claim about each field by itself.
+
+    If each value of a field has a claim of its own, `by` is this field's path, and `classes` has the claims
+    by value: each is about the whole answers that contain the value. `calls` is then the number of
+    calibration calls, and `whole` is None.
     """
 
     epsilon: float
@@ -77,19 +84,23 @@ class Claims(_Part):
 
     @property
     def coverage(self) -> float:
-        """The share of the calibration calls that it answered; 0 where nothing is proven."""
+        """The share of the calibration calls that the student answered; 0 if nothing is proven."""
         if self.by is None:
             return self.whole.coverage if self.whole is not None else 0.0
-        return sum(label.answered for label in self.classes.values() if label) / max(self.calls, 1)
+        return sum(claim.answered for claim in self.classes.values() if claim) / max(self.calls, 1)
 
     def threshold_for(self, values: Values) -> float | None:
-        """The confidence from which on an answer of these values is proven; None where none is."""
+        """The least confidence at which an answer with these values by path may be given; None if no
+        threshold is proven for it.
+        """
         claim = self.whole if self.by is None else self.classes.get(format_value(values[self.by]))
         return None if claim is None else claim.threshold
 
 
 class CallsUsed(_Part):
-    """How many `calls`, with how many different `texts`, from when to when (seconds since 1970)."""
+    """The number of `calls`, the number of different `texts` among them, and the times of the first and the
+    last (seconds since 1970).
+    """
 
     calls: int
     texts: int
@@ -98,9 +109,11 @@ class CallsUsed(_Part):
 
 
 class TeacherCeiling(_Part):
-    """Of `inputs` that were asked twice the teacher answered `differing` in two ways; so the best possible
-    model agrees with it in a share from `low` to `high`, with probability 1 - `delta`. `asked_again`: for
-    this purpose; else they came twice by themselves.
+    """How well the best possible student can agree with the teacher, who contradicts itself now and then.
+
+    Of `inputs` that were answered twice, the teacher's two answers to `differing` of them differ. The best
+    possible agreement lies between `low` and `high` with probability 1 - `delta`. `asked_again` says whether
+    inputs were asked again for this purpose, rather than occurring twice in the traffic.
     """
 
     inputs: int
@@ -112,8 +125,11 @@ class TeacherCeiling(_Part):
 
 
 class StudentFile(_Part):
-    """`templates` say by version where the input is. `heads` are the model's outputs in their order;
-    `span_tags` name what the tagger's labels stand for: (path, kind of span).
+    """The content of student.json.
+
+    `templates` say for each version where a request has its input. `heads` describe the model's outputs in
+    their order. `span_tags` maps the tagger's labels to (field's path, kind of span). `files` has the SHA-256
+    of each file in the folder, by name.
     """
 
     layout: Literal[1] = 1
@@ -135,44 +151,48 @@ class StudentFile(_Part):
 
 
 def read_student_file(folder: Path) -> StudentFile:
-    """Raises ModelError where a file is missing or was altered, or another version wrote it."""
+    """Reads student.json and checks every file in the folder against its hash. Raises ModelError if a file is
+    missing or was altered, or if another version of Bertsmith wrote student.json.
+    """
     path = folder / FILE
     if not path.is_file():
         raise ModelError(f"{folder} is no student: it has no {FILE}. bertsmith mirror train makes one.")
     try:
-        found = StudentFile.model_validate(read_json(path))
+        file = StudentFile.model_validate(read_json(path))
     except ValidationError as error:
         raise ModelError(f"{path}: {first_problem(error, StudentFile)} Train the student again.") from error
-    for name, known in found.files.items():
+    for name, expected_hash in file.files.items():
         part = folder / name
         if not part.resolve().is_relative_to(folder.resolve()):
             raise ModelError(f"{path} names a file outside of its folder: {name!r}. Train the student again.")
-        if not part.is_file() or sha256(part) != known:
+        if not part.is_file() or sha256(part) != expected_hash:
             raise ModelError(
                 f"{part} is missing or was altered. Take the student from a copy, or train again."
             )
-    return found
+    return file
 
 
 def student_id(folder: Path) -> str:
-    """Names the student in a folder: the first digits of the hash of student.json, which has all others."""
-    return sha256(folder / FILE)[:_ID]
+    """The id of the student in a folder: the first digits of the hash of its student.json, which contains the
+    hashes of all other files.
+    """
+    return sha256(folder / FILE)[:_ID_LENGTH]
 
 
-def require_student(folder: Path, number: str) -> None:
-    """Raises ModelError where the folder holds none, or another than `number`: what was proven, and what was
-    compared since, is not of that one.
+def require_student(folder: Path, expected_id: str) -> None:
+    """Raises ModelError if the folder holds no student, or another than the one with `expected_id`:
+    guarantees and comparisons hold for that one only.
     """
     if not (folder / FILE).is_file():
         raise ModelError(f"{folder} is no student: it has no {FILE}. bertsmith mirror train makes one.")
-    if student_id(folder) != number:
+    if student_id(folder) != expected_id:
         raise ModelError(
-            f"{folder} holds another student than {number}. Put that one back, or promote this one."
+            f"{folder} holds another student than {expected_id}. Put that one back, or promote this one."
         )
 
 
 def hash_files(folder: Path) -> dict[str, str]:
-    """SHA-256 by name, of every file but student.json."""
+    """The SHA-256 of every file in the folder and below, by relative name, without student.json."""
     return {
         path.relative_to(folder).as_posix(): sha256(path)
         for path in sorted(folder.rglob("*"))

@@ -1,25 +1,25 @@
-"""The tables of a store, the same in SQLite and PostgreSQL, and a call as rows of them.
+"""The tables of the mirror's store, the same in SQLite and PostgreSQL, and the conversion of calls to rows.
 
-Of what was recorded:
+Tables of recorded calls:
 
-meta      the layout's number, and the salt of subjects' fingerprints
-sites     places in the application
-versions  of a site: one prompt, schema and model; what its calls share stands here once
-fields    JSON paths that the answers of a version have had, with their types
-calls     what was asked and answered
-passed    how many calls could not be mirrored, and why
+meta      the layout's number, and the salt of the subjects' fingerprints
+sites     the places in the application that make calls
+versions  one prompt, schema and model of a site; what all its calls share is stored here once
+fields    the JSON paths that occurred in a version's answers, with their types
+calls     requests and answers
+passed    how many calls could not be mirrored, by reason
 
-Of what answers, without any text of a call:
+Tables about who answers; they contain no text of any call:
 
-stages     of each version: its mode, and which students answer, answered before, and may answer next
-changes    every change of a stage, in order: one row a revision, so that two replicas can't both make it
+stages     for each version: its mode, and which students answer, answered before and may answer next
+changes    every change of a stage: one row per revision, so that only one of two replicas can make it
 students   trained students by the hash of their folder's student.json
-evidence   of each student: the audits' confidence sequence, and the test of drift
-agreement  how that sequence ran: a point now and then
-learned    what a training found: its learning curve, and where the student and the LLM differ
+evidence   for each student: the audits' confidence sequence and the drift test
+agreement  points of that confidence sequence over time
+learned    results of a training: its learning curve, and where the student and the LLM differ
 tallies    who answered how often, why, and how long it took
-audits     calls drawn to be put to the LLM too, stored before it is asked
-trainings  of each version: when one was begun, by whom, on how many calls, and what came of it
+audits     calls that are put to the LLM although a student answered; stored before the LLM is asked
+trainings  for each version: when training began, by whom, on how many calls, and how it ended
 """
 
 from collections.abc import Iterable, Iterator
@@ -31,7 +31,7 @@ from sqlalchemy import BigInteger, Column, Float, ForeignKey, Index, Integer, Me
 from bertsmith.mirror.call import Call, ChatMessage, Completion, CompletionRequest, Json
 
 LAYOUT = 6
-OLDER = (1, 2, 3, 4, 5)  # layouts that lack only tables and columns: these are added
+OLDER = (1, 2, 3, 4, 5)  # earlier layouts: opening a store adds the tables and columns that they lack
 METADATA = MetaData()
 
 META = Table(
@@ -56,7 +56,7 @@ VERSIONS = Table(
     Column("schema_name", Text, nullable=False),
     Column("schema", Text, nullable=False),  # JSON
     Column("system", Text, nullable=False),  # JSON: [[role, part, …], …]
-    Column("parameters", Text, nullable=False),  # JSON, of its first call
+    Column("parameters", Text, nullable=False),  # JSON, those of its first call
     Column("began", Float, nullable=False),
 )
 FIELDS = Table(
@@ -76,12 +76,12 @@ CALLS = Table(
     Column("seconds", Float),
     Column("first_seconds", Float),
     Column("source", Text, nullable=False),
-    # What the call counts for among those recorded beside it (CallRouting.weight); NULL where no student
-    # answered at its site, or an earlier layout didn't know.
+    # The call's weight among the version's recorded calls (CallRouting.weight); NULL if no student answered
+    # at its site, or if an earlier layout recorded it.
     Column("weight", Float),
-    Column("site_weight", Float),  # the same among those of all versions of its site
-    Column("subject", Text),  # fingerprints, a blank between them
-    Column("messages", Text, nullable=False),  # JSON: [[role, part, …], …], without the system's
+    Column("site_weight", Float),  # its weight among the recorded calls of all versions of its site
+    Column("subject", Text),  # fingerprints, separated by blanks
+    Column("messages", Text, nullable=False),  # JSON: [[role, part, …], …], without system messages
     Column("answer", Text, nullable=False),  # JSON
     Column("probabilities", Text),  # JSON: {path: [[value, probability], …]}
     Column("logprobs", Text),  # JSON
@@ -102,16 +102,16 @@ PASSED = Table(
     Column("reason", Text, primary_key=True),
     Column("calls", BigInteger, nullable=False),
 )
-PASSED_IMPORTS = Table(  # what imports have counted there: fingerprints
+PASSED_IMPORTS = Table(  # fingerprints of imported calls that `passed` already counts
     "mirror_passed_imports", METADATA, Column("id", Text, primary_key=True)
 )
 MERGED = Table(
     "mirror_merged",
     METADATA,
     Column("version", Text, primary_key=True),
-    Column("into", Text, nullable=False),  # the version that it counts as one with
+    Column("into", Text, nullable=False),  # the version that it was merged into
 )
-# May be missing in a store that nothing was learned from, or imported into.
+# A store may lack these if nothing was imported and no versions were merged.
 OPTIONAL = (MERGED, PASSED_IMPORTS)
 
 
@@ -121,8 +121,8 @@ STAGES = Table(
     Column("version", Text, primary_key=True),
     Column("site", Text, nullable=False),
     Column("mode", Text, nullable=False),  # record, shadow, canary, live
-    Column("share", Float, nullable=False),  # of sure calls that are answered: 0 ... 1
-    Column("student", Text, nullable=False),  # '' where there is none; so are the next two
+    Column("share", Float, nullable=False),  # of the sure calls, how many the student answers: 0 ... 1
+    Column("student", Text, nullable=False),  # '' for none, as in the next two columns
     Column("former", Text, nullable=False),
     Column("candidate", Text, nullable=False),
     Column("revision", Integer, nullable=False),
@@ -158,8 +158,8 @@ EVIDENCE = Table(
     Column("audits", Text, nullable=False),  # JSON, as Audits.as_json
     Column("drift", Text, nullable=False),  # JSON: {reference: […]} or {test: as Drift.as_json}
     Column("decision", Text, nullable=False),  # promote, keep, demote
-    Column("compared", Integer, nullable=False),
-    Column("in_stage", Integer, nullable=False),  # compared since the stage last changed
+    Column("compared", Integer, nullable=False),  # answers compared with the LLM's
+    Column("in_stage", Integer, nullable=False),  # of these, since the stage last changed
     Column("has_drifted", Integer, nullable=False),
 )
 TALLIES = Table(
@@ -174,7 +174,7 @@ TALLIES = Table(
 AUDITS = Table(
     "mirror_audits",
     METADATA,
-    Column("id", Text, primary_key=True),  # the recorded call's too
+    Column("id", Text, primary_key=True),  # also the id of the recorded call
     Column("version", Text, nullable=False),
     Column("student", Text, nullable=False),
     Column("drawn", Float, nullable=False),
@@ -190,7 +190,7 @@ TRAININGS = Table(
     Column("calls", Integer, nullable=False),
     Column("began", Float, nullable=False),
     Column("owner", Text, nullable=False),
-    Column("until", Float, nullable=False),  # the owner's word holds so long; 0 where none trains
+    Column("until", Float, nullable=False),  # when the owner's lease ends; 0 if nobody trains
     Column("outcome", Text, nullable=False),
 )
 AGREEMENT = Table(
@@ -199,7 +199,7 @@ AGREEMENT = Table(
     Column("student", Text, primary_key=True),
     Column("compared", Integer, primary_key=True),  # comparisons so far
     Column("at", Float, nullable=False),  # seconds since 1970
-    Column("differing", Float, nullable=False),  # of them
+    Column("differing", Float, nullable=False),  # of these, how many differed
     Column("rate", Float, nullable=False),
     Column("low", Float, nullable=False),
     Column("high", Float, nullable=False),
@@ -214,32 +214,32 @@ LEARNED = Table(
 )
 
 
-_DEEPEST = 8  # levels of an answer whose fields are told apart
+_MAX_DEPTH = 8  # levels of nesting; deeper parts count as one field
 _TYPES = {
     str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null", list: "array",
 }  # fmt: skip
 
 
-def walk_values(value: Json, path: str = "$", depth: int = _DEEPEST) -> Iterator[tuple[str, Json]]:
-    """JSON paths of an answer's values with these; all of an array's have one path: $.tags[]."""
+def walk_values(value: Json, path: str = "$", depth: int = _MAX_DEPTH) -> Iterator[tuple[str, Json]]:
+    """Yields each value in an answer after its JSON path; all items of an array share one: $.tags[]."""
     if isinstance(value, dict) and depth:
-        for name, each in value.items():
-            yield from walk_values(each, f"{path}.{_remove_nul(name)}", depth - 1)
+        for name, part in value.items():
+            yield from walk_values(part, f"{path}.{_remove_nul(name)}", depth - 1)
     elif isinstance(value, list) and depth:
-        for each in value:
-            yield from walk_values(each, f"{path}[]", depth - 1)
+        for item in value:
+            yield from walk_values(item, f"{path}[]", depth - 1)
     else:
         yield path, value
 
 
 def walk_field_types(value: Json) -> Iterator[tuple[str, str]]:
-    """The same paths with the values' types."""
-    for path, each in walk_values(value):
-        yield path, _TYPES.get(type(each), "object")
+    """Yields the JSON path and the type of each value in an answer, such as ("$.tags[]", "string")."""
+    for path, part in walk_values(value):
+        yield path, _TYPES.get(type(part), "object")
 
 
 def site_row(call: Call) -> dict[str, Any]:
-    """Its place."""
+    """The row of `sites` for the call's site."""
     request = call.request
     return {
         "id": call.site,
@@ -250,7 +250,7 @@ def site_row(call: Call) -> dict[str, Any]:
 
 
 def version_row(call: Call) -> dict[str, Any]:
-    """What it shares with others."""
+    """The row of `versions` for what the call shares with all others of its version."""
     request = call.request
     return {
         "id": call.version,
@@ -267,7 +267,7 @@ def version_row(call: Call) -> dict[str, Any]:
 
 
 def call_row(call: Call, subjects: Iterable[str]) -> dict[str, Any]:
-    """`subjects` are fingerprints."""
+    """The row of `calls`; `subjects` are fingerprints."""
     completion = call.completion
     return {
         "id": call.id,
@@ -293,12 +293,14 @@ def call_row(call: Call, subjects: Iterable[str]) -> dict[str, Any]:
 
 
 def _storable_count(count: int | None) -> int | None:
-    """None for a count that no column holds: PostgreSQL's integer has 32 bits, and it is a stranger's."""
+    """The count, or None if it doesn't fit: the server may report anything, and PostgreSQL's integer has 32
+    bits.
+    """
     return count if count is not None and 0 <= count < 2**31 else None
 
 
 def _remove_nul(text: str) -> str:
-    """PostgreSQL has no NUL in a text. In JSON it is written as an escape."""
+    """Removes NULs, which PostgreSQL's texts can't hold; in JSON columns they are escaped."""
     return text.replace("\0", "")
 
 
@@ -306,20 +308,20 @@ def _message_rows(messages: Iterable[ChatMessage]) -> list[list[str]]:
     return [[message.role, *message.parts] for message in messages]
 
 
-def _parse_messages(written: str) -> tuple[ChatMessage, ...]:
-    return tuple(ChatMessage(role, tuple(parts)) for role, *parts in orjson.loads(written))
+def _parse_messages(text: str) -> tuple[ChatMessage, ...]:
+    return tuple(ChatMessage(role, tuple(parts)) for role, *parts in orjson.loads(text))
 
 
 def _to_json(value: Json) -> str:
     return orjson.dumps(value).decode()
 
 
-def _parse_json(written: str | None) -> Json:
-    return None if written is None else orjson.loads(written)
+def _parse_json(text: str | None) -> Json:
+    return None if text is None else orjson.loads(text)
 
 
 def read_call_row(row: Any) -> Call:
-    """Of a row of calls joined with its version."""
+    """Builds a Call from a row of `calls` joined with its version and site."""
     request = CompletionRequest(
         row.protocol,
         row.model,
@@ -338,7 +340,7 @@ def read_call_row(row: Any) -> Call:
         row.response_id,
         row.input_tokens,
         row.output_tokens,
-        {path: [(value, share) for value, share in spread] for path, spread in probabilities.items()},
+        {path: [(value, share) for value, share in pairs] for path, pairs in probabilities.items()},
         _parse_json(row.logprobs),
     )
     return Call(

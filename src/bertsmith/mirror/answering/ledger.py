@@ -114,7 +114,7 @@ class _StudentComparer(NamedTuple):
                 continue
             if not routing.is_sure or routing.values is None or not _is_comparable(outcome):
                 continue
-            differs = bool(outcome.reason) or student.differs(routing.values, outcome.taught)
+            differs = bool(outcome.reason) or student.differs(routing.values, outcome.teacher_answer)
             kind = "audit" if routing.audit else stage.mode
             result = "failed" if outcome.reason else "differs" if differs else "agrees"
             update.count(stage.version, routing.student, f"{kind}-{result}")
@@ -229,7 +229,7 @@ def _compare_silently(
         if not answer.is_sure:
             update.count(stage, student.id, f"{kind}-unsure")
             continue
-        differs = bool(outcome.reason) or student.differs(answer.values, outcome.taught)
+        differs = bool(outcome.reason) or student.differs(answer.values, outcome.teacher_answer)
         update.count(stage, student.id, f"{kind}-{'differs' if differs else 'agrees'}")
         # The LLM answers what the current student isn't sure of, and a sample of the rest.
         probability = routing.probability if routing is not None and routing.is_sure else 1.0

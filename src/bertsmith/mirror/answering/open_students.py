@@ -84,10 +84,10 @@ class StudentThread:
         except Exception:
             raise StudentUnavailable("student-failed") from None
 
-    def differs(self, values: Any, taught: Json) -> bool:
-        """Whether the LLM's answer `taught` differs from the student's `values` in any field."""
+    def differs(self, values: Any, teacher_answer: Json) -> bool:
+        """Whether `teacher_answer`, the LLM's, differs from the student's `values` in any field."""
         shape = self.student.file.shape
-        return bool(shape.differing(values, shape.read(taught)))
+        return bool(shape.differing_paths(values, shape.read(teacher_answer)))
 
     def close(self) -> None:
         """Ends the thread once the waiting texts are answered."""

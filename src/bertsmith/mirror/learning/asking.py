@@ -39,7 +39,7 @@ from bertsmith.mirror.formats.registry import DEFAULT_FORMAT, FORMATS
 from bertsmith.mirror.formats.wire_format import Tokens, WireFormat
 from bertsmith.mirror.identity import site_id, version_id
 from bertsmith.mirror.learning.learned_calls import hash_fraction, is_drawn
-from bertsmith.mirror.learning.understand import CallRecords
+from bertsmith.mirror.learning.understand import LearningRecords
 from bertsmith.mirror.redaction import Redactor
 from bertsmith.mirror.store import Store, VersionCount
 from bertsmith.mirror.upstreams import HEADER
@@ -237,7 +237,7 @@ def ask_all(
     """
     if at_once < 1:
         raise InputError(f"at_once must be 1 or more, found {at_once:,}: nothing would be asked.")
-    result, records = AskingResult(), CallRecords(store)
+    result, records = AskingResult(), LearningRecords(store)
     unanswered = records.unanswered()
     questions = sorted(questions, key=lambda question: _fingerprint(store, question) in unanswered)
     total = len(questions) if budget.calls is None else min(len(questions), budget.calls)
@@ -295,7 +295,7 @@ def _fingerprint(store: Store, request: CompletionRequest) -> str:
 
 def _store_answers(
     done: Iterable["Future[_UpstreamResult]"],
-    records: CallRecords,
+    records: LearningRecords,
     as_call: CallMaker,
     budget: Budget,
     result: AskingResult,
@@ -394,7 +394,7 @@ def find_other_version(
     separately. None where they were merged or there is no other.
     """
     own = version_id(redactor.begin().redact_request(upstream.parse_request(question.body(GAP))), site)
-    groups = [group for group in CallRecords(store).groups() if group[0].site == site]
+    groups = [group for group in LearningRecords(store).groups() if group[0].site == site]
     others = [group for group in groups if own not in {version.version for version in group}]
     if not others or len(others) == len(groups):  # none of them was answered
         return None

@@ -61,12 +61,12 @@ def _shares_from_probabilities(
 ) -> dict[str, ValueShares]:
     by_path = {}
     for field in fields:
-        given = probabilities.get(field.path, ())
-        known = {canonical_json(value) for value in field.classes}
-        shares = [(value, share) for value, share in given if canonical_json(value) in known]
-        is_likely = sum(share for _, share in shares) >= _LIKELY * sum(share for _, share in given)
-        if is_likely and (spread := _normalise(shares)):
-            by_path[field.path] = spread
+        reported = probabilities.get(field.path, ())
+        allowed = {canonical_json(value) for value in field.classes}
+        shares = [(value, share) for value, share in reported if canonical_json(value) in allowed]
+        is_likely = sum(share for _, share in shares) >= _LIKELY * sum(share for _, share in reported)
+        if is_likely and (normalised := _normalise(shares)):
+            by_path[field.path] = normalised
     return by_path
 
 
@@ -190,10 +190,10 @@ def _skip_blanks(text: str, at: int) -> int:
 
 @dataclass(frozen=True)
 class LearnedCall:
-    """A recorded call as an example. `values` are those of the answer, as its shape reads them; `spreads` has
-    for some fields the teacher's probability of each value. `weight` is the probability with which the call
-    stays among those that are like the traffic: `Call.weight`, or `Call.site_weight` while several of the
-    learned versions were in use at the same time.
+    """A recorded call as an example. `values` are the answer's, as its shape reads them; `probabilities` has
+    the teacher's probability of each value for some fields, by path. `weight` is the probability with which
+    the call stays among those that are like the traffic: `Call.weight`, or `Call.site_weight` while several
+    of the learned versions were in use at the same time.
     """
 
     id: str
@@ -201,39 +201,39 @@ class LearnedCall:
     source: str
     text: str
     values: Values
-    spreads: Mapping[str, ValueShares]
+    probabilities: Mapping[str, ValueShares]
     weight: float | None = None
     version: str = ""
 
 
 @dataclass(frozen=True)
 class LoadedCalls:
-    """All `calls` in the order of time. `strange` counts calls that fit no template: the LLM goes on
+    """All `calls` in the order of time. `unmatched` counts the calls that fit no template: the LLM goes on
     answering such calls. `again` are inputs asked once more, to measure the teacher's contradictions.
     """
 
     calls: list[LearnedCall]
-    strange: int
+    unmatched: int
     again: list[LearnedCall]
 
 
-def read_calls(store: Store, understood: SiteProfile) -> LoadedCalls:
+def read_calls(store: Store, profile: SiteProfile) -> LoadedCalls:
     """Reads all calls of the site's versions as examples."""
-    calls, again, strange = list[LearnedCall](), list[LearnedCall](), 0
-    shape = understood.shape
+    calls, again, unmatched = list[LearnedCall](), list[LearnedCall](), 0
+    shape = profile.shape
     periods = dict[str, tuple[float, float]]()  # when each version was in use, in seconds since 1970
-    for version in understood.versions:
+    for version in profile.versions:
         # While a student answers, few calls are recorded: a version has ended when no call has come for as
         # long as its last ones took.
         latest = store.latest(version.version, _LAST)
         pause = max((version.ended - call.began for call in latest), default=0.0)
         periods[version.version] = version.began, version.ended + pause
-    for version in understood.versions:
-        template = understood.templates.get(version.version)
+    for version in profile.versions:
+        template = profile.templates.get(version.version)
         for call in store.calls(version.version):
             text = None if template is None else template.input_of(call.request)
             if text is None:
-                strange += call.source != AGAIN
+                unmatched += call.source != AGAIN
                 continue
             completion = call.completion
             others = (times for name, times in periods.items() if name != version.version)
@@ -252,12 +252,12 @@ def read_calls(store: Store, understood: SiteProfile) -> LoadedCalls:
                 version.version,
             )
             (again if call.source == AGAIN else calls).append(learned)
-    return LoadedCalls(sorted(calls, key=lambda call: (call.began, call.id)), strange, again)
+    return LoadedCalls(sorted(calls, key=lambda call: (call.began, call.id)), unmatched, again)
 
 
 def join_by_text(calls: Iterable[LearnedCall], shape: AnswerShape) -> list[LearnedCall]:
     """One example for each text, in the order in which the texts first came. Where answers differ, a field
-    has its most frequent value, of equally frequent ones the latest, and `spreads` has the frequencies.
+    has its most frequent value, of equally frequent ones the latest, and `probabilities` has the frequencies.
     """
     by_text: dict[str, list[LearnedCall]] = {}
     for call in calls:
@@ -266,19 +266,19 @@ def join_by_text(calls: Iterable[LearnedCall], shape: AnswerShape) -> list[Learn
 
 
 def _join_calls(same: Sequence[LearnedCall], shape: AnswerShape) -> LearnedCall:
-    values, spreads = dict(same[-1].values), dict[str, ValueShares]()
+    values, probabilities = dict(same[-1].values), dict[str, ValueShares]()
     for field in shape.fields:
         given = [call.values[field.path] for call in same]
         counts = Counter(canonical_json(value) for value in given)
         most = max(counts.values())
         values[field.path] = next(v for v in reversed(given) if counts[canonical_json(v)] == most)
-        if len(counts) > 1 or any(field.path in call.spreads for call in same):
+        if len(counts) > 1 or any(field.path in call.probabilities for call in same):
             sums: dict[bytes, tuple[Any, float]] = {}
             for call in same:
-                for value, share in call.spreads.get(field.path) or [(call.values[field.path], 1.0)]:
+                for value, share in call.probabilities.get(field.path) or [(call.values[field.path], 1.0)]:
                     _add_share(sums, value, share / len(same))
-            spreads[field.path] = list(sums.values())
-    return replace(same[-1], values=values, spreads=spreads)
+            probabilities[field.path] = list(sums.values())
+    return replace(same[-1], values=values, probabilities=probabilities)
 
 
 def hash_fraction(text: str, seed: int) -> float:

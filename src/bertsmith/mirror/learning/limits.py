@@ -66,15 +66,15 @@ def _contradicts(shape: AnswerShape, one: LearnedCall, other: LearnedCall) -> bo
     """Whether two answers differ. Parts beside the fields that are equal in both are no contradiction."""
     return any(
         canonical_json(one.values.get(path, ABSENT)) != canonical_json(other.values.get(path, ABSENT))
-        for path in shape.differing(one.values, other.values)
+        for path in shape.differing_paths(one.values, other.values)
     )
 
 
-def describe_refusals(store: Store, understood: SiteProfile) -> str:
+def describe_refusals(store: Store, profile: SiteProfile) -> str:
     """How often the LLM gave no answer with the schema, in a sentence; empty where it always did. Such calls
     are not recorded, so no claim covers them.
     """
-    versions, reasons = {version.version for version in understood.versions}, Counter[str]()
+    versions, reasons = {version.version for version in profile.versions}, Counter[str]()
     for (version, _, outcome), (calls, _) in StageStore(store).tallies().items():
         if version in versions and outcome.startswith(REFUSED):
             reasons[outcome.removeprefix(REFUSED)] += calls
@@ -83,7 +83,7 @@ def describe_refusals(store: Store, understood: SiteProfile) -> str:
     listed = ", ".join(f"{reason} {calls:,}" for reason, calls in reasons.most_common())
     return (
         f"The LLM gave no answer with the schema to {reasons.total():,} calls beside these "
-        f"{understood.calls:,} ({listed}). No claim is about them; in shadow, in canary and in audits a sure "
+        f"{profile.calls:,} ({listed}). No claim is about them; in shadow, in canary and in audits a sure "
         "student counts as differing."
     )
 
@@ -159,8 +159,12 @@ def _count_disagreements(
     if model is None:
         return None
     logits = model.logits([call.text for call in dev])
-    guesses = {head.path: head.guesses(shape.field(head.path), logits[head.path]) for head in heads}
+    predictions = {head.path: head.predict(shape.field(head.path), logits[head.path]) for head in heads}
     return sum(
-        bool(shape.differing({path: of[number].value for path, of in guesses.items()}, call.values))
+        bool(
+            shape.differing_paths(
+                {path: column[number].value for path, column in predictions.items()}, call.values
+            )
+        )
         for number, call in enumerate(dev)
     )

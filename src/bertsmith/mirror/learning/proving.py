@@ -156,7 +156,7 @@ def prove(
     coverages = [claim.coverage for claim in claims]  # from the cheapest candidate to the dearest
     best = int(np.argmax(coverages))
     if coverages[best] <= 0:
-        best = int(np.argmax([judged.agreement for judged in devs]))
+        best = int(np.argmax([comparison.agreement for comparison in devs]))
         return ProofResult(best, claims[best], "the calibration calls don't carry the claim", True)
     chosen = next((index for index, coverage in enumerate(coverages) if coverage >= settings.enough), best)
     return ProofResult(chosen, claims[chosen], "", True)
@@ -209,19 +209,19 @@ def _certify_groups(
     return [{name: proven[f"{n} {name}"] for n, name in groups if n == number} for number in range(len(devs))]
 
 
-def _group_calls(judged: TeacherComparison, settings: LearnSettings) -> dict[str, tuple[Floats, Bools]]:
+def _group_calls(comparison: TeacherComparison, settings: LearnSettings) -> dict[str, tuple[Floats, Bools]]:
     """The groups that get a claim of their own, each with the confidences and differences of its calls: the
     whole answer and, where there are several, each field; or the answers with each value of a field.
     """
     if settings.by_class is not None:
-        predicted = np.array([format_value(answer[settings.by_class]) for answer in judged.answers])
+        predicted = np.array([format_value(answer[settings.by_class]) for answer in comparison.answers])
         return {
-            name: (judged.confidence[predicted == name], judged.differs[predicted == name])
+            name: (comparison.confidence[predicted == name], comparison.differs[predicted == name])
             for name in np.unique(predicted).tolist()
         }
-    whole = {_WHOLE: (judged.confidence, judged.differs)}
-    by_field = settings.call_price is None and len(judged.fields) > 1
-    return whole | judged.fields if by_field else whole
+    whole = {_WHOLE: (comparison.confidence, comparison.differs)}
+    by_field = settings.call_price is None and len(comparison.fields) > 1
+    return whole | comparison.fields if by_field else whole
 
 
 def _prove_by_prices(
@@ -246,11 +246,11 @@ def _prove_by_prices(
 
 
 def _as_claim(proven: Certificate | None) -> Claim | None:
-    return None if proven is None else Claim.of(proven)
+    return None if proven is None else Claim.from_certificate(proven)
 
 
-def describe_claims(claims: Claims, strange: int = 0) -> str:
-    """'With 95 % confidence, the answers it gives differ from the LLM's in at most 5 %.' `strange` recorded
+def describe_claims(claims: Claims, unmatched: int = 0) -> str:
+    """'With 95 % confidence, the answers it gives differ from the LLM's in at most 5 %.' `unmatched` recorded
     calls don't fit the template, and no claim covers such calls.
     """
     if not claims.coverage:
@@ -266,8 +266,8 @@ def describe_claims(claims: Claims, strange: int = 0) -> str:
         together = _format_confidence(2 * claims.delta) if claims.delta < 0.5 else "0 %"
         share_range = f"{format_percent(low)} to {format_percent(high)}"
         interval = f" ({share_range}; both together hold with {together} confidence)"
-    calls = "the calls that fit the template" if strange else "the calls"
-    left = f" {strange:,} recorded calls don't fit it: the LLM answers such calls." if strange else ""
+    calls = "the calls that fit the template" if unmatched else "the calls"
+    left = f" {unmatched:,} recorded calls don't fit it: the LLM answers such calls." if unmatched else ""
     return (
         f"With {_format_confidence(claims.delta)} confidence, {which} differ from the LLM's in {share}. "
         f"It answers {format_percent(claims.coverage)} of {calls}{interval}.{left}"
@@ -296,9 +296,9 @@ def _format_claim_row(name: str, claim: Claim | None) -> list[str]:
     ]
 
 
-def format_agreement_row(name: str, judged: TeacherComparison) -> list[str]:
+def format_agreement_row(name: str, comparison: TeacherComparison) -> list[str]:
     """A table row: the tier, its agreement with the teacher, and the number of calls compared."""
-    return [name, format_percent(judged.agreement), f"{len(judged.differs):,}"]
+    return [name, format_percent(comparison.agreement), f"{len(comparison.differs):,}"]
 
 
 def describe_ceiling(ceiling: TeacherCeiling | None) -> str:

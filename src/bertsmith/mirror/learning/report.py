@@ -47,7 +47,7 @@ _FORECAST = 4  # the curve is extended to so many times the texts learned from
 @dataclass(frozen=True)
 class StudentReport:
     """The contents of the page. `calibration` is None where those calls weren't used; `why` is the reason why
-    nothing is proven, or empty; `strange` counts the calls that don't fit the template.
+    nothing is proven, or empty; `unmatched` counts the calls that don't fit the template.
     """
 
     file: StudentFile
@@ -58,15 +58,15 @@ class StudentReport:
     tiers: Mapping[str, TeacherComparison]
     curve: CallCurve | None
     why: str
-    strange: int = 0
+    unmatched: int = 0
 
 
 def render_report(report: StudentReport) -> str:
     """The HTML page; texts and values are escaped."""
-    file, judged = report.file, report.calibration or report.dev
+    file, comparison = report.file, report.calibration or report.dev
     calls = report.parts.calibration if report.calibration is not None else report.parts.dev
     part = "calibration" if report.calibration is not None else "dev"
-    fitting = "of the calls that fit the template" if report.strange else "of the calls"
+    fitting = "of the calls that fit the template" if report.unmatched else "of the calls"
     return render_page(
         "student.html.jinja",
         title=f"Student of {file.teacher} · {file.site}",
@@ -76,12 +76,12 @@ def render_report(report: StudentReport) -> str:
                 f"{fitting} it may answer",
                 format_percent(file.claims.coverage) if file.claims.coverage else "none",
             ),
-            ("of all its answers agree", format_percent(judged.agreement)),
+            ("of all its answers agree", format_percent(comparison.agreement)),
             ("calls learned from", f"{file.trained_on.calls:,}"),
             ("calls to prove with", f"{file.calibration.calls:,}"),
         ],
         warnings=[f"Nothing is proven: {report.why}."] if report.why else [],
-        claim=describe_claims(file.claims, report.strange),
+        claim=describe_claims(file.claims, report.unmatched),
         claims=Table(
             "",
             ["of", "from confidence", "answers", "of them differ", "claim"],
@@ -92,10 +92,10 @@ def render_report(report: StudentReport) -> str:
             ["tier", "agrees", "calls"],
             [format_agreement_row(name, comparison) for name, comparison in report.tiers.items()],
         ),
-        pictures=_draw_pictures(report, judged, part),
+        pictures=_draw_pictures(report, comparison, part),
         curve=report.curve.forecast(1 - file.claims.epsilon) if report.curve is not None else "",
         ceiling=describe_ceiling(file.ceiling),
-        confusions=_build_confusion_table(report.shape, judged, calls),
+        confusions=_build_confusion_table(report.shape, comparison, calls),
         of=part,
         templates=list(dict.fromkeys(template.shown() for template in file.templates.values())),
         facts=_list_facts(report),
@@ -122,11 +122,13 @@ def _describe_calls(used: CallsUsed) -> str:
     return f"{used.calls:,} calls, {used.texts:,} texts, {began} to {ended}"
 
 
-def _draw_pictures(report: StudentReport, judged: TeacherComparison, part: str) -> list[tuple[str, Any]]:
+def _draw_pictures(report: StudentReport, comparison: TeacherComparison, part: str) -> list[tuple[str, Any]]:
     pictures = [
         (
             f"Answers by how many are answered ({part})",
-            as_markup(picture("Share of answers that differ, by share answered", _plot_risk(report, judged))),
+            as_markup(
+                picture("Share of answers that differ, by share answered", _plot_risk(report, comparison))
+            ),
         )
     ]
     if report.curve is not None:
@@ -139,11 +141,11 @@ def _draw_pictures(report: StudentReport, judged: TeacherComparison, part: str) 
     return pictures
 
 
-def _plot_risk(report: StudentReport, judged: TeacherComparison) -> Any:
-    calls, given_count = len(judged.confidence), int((judged.confidence >= 0).sum())
-    order = np.argsort(-judged.confidence, kind="stable")[:given_count]
+def _plot_risk(report: StudentReport, comparison: TeacherComparison) -> Any:
+    calls, given_count = len(comparison.confidence), int((comparison.confidence >= 0).sum())
+    order = np.argsort(-comparison.confidence, kind="stable")[:given_count]
     answered = np.arange(1, len(order) + 1)
-    risk = np.cumsum(judged.differs[order]) / answered
+    risk = np.cumsum(comparison.differs[order]) / answered
     first = min(_FEWEST_SHOWN, len(order)) - 1
 
     def paint(axes: "Axes") -> None:
@@ -190,13 +192,13 @@ def _plot_curve(curve: CallCurve) -> Any:
 
 
 def _build_confusion_table(
-    shape: AnswerShape, judged: TeacherComparison, calls: Sequence[LearnedCall]
+    shape: AnswerShape, comparison: TeacherComparison, calls: Sequence[LearnedCall]
 ) -> Table:
     """The most frequent differences, each with the text where the student was most confident."""
-    confusions = find_confusions(shape, judged, calls)
+    confusions = find_confusions(shape, comparison, calls)
     rows = [
         [
-            *map(_shorten, (confusion.path, confusion.taught, confusion.ours)),
+            *map(_shorten, (confusion.path, confusion.teacher_value, confusion.student_value)),
             f"{confusion.calls:,}",
             f"{confusion.confidence:.2f}",
             _shorten(confusion.example.text),
@@ -216,13 +218,14 @@ def _shorten(text: str) -> str:
 
 @dataclass(frozen=True)
 class FieldConfusion:
-    """In `calls` calls the field at `path` was `taught` by the teacher and `ours` by the student. `example`
-    is the call with the student's highest confidence, and `values` are both answers' values there.
+    """In `calls` calls the teacher gave the field at `path` the value `teacher_value`, and the student gave
+    it `student_value`, both in words. `example` is the call with the student's highest `confidence`, and
+    `values` are the teacher's and the student's value there.
     """
 
     path: str
-    taught: str
-    ours: str
+    teacher_value: str
+    student_value: str
     calls: int
     confidence: float
     example: LearnedCall
@@ -230,14 +233,14 @@ class FieldConfusion:
 
 
 def find_confusions(
-    shape: AnswerShape, judged: TeacherComparison, calls: Sequence[LearnedCall]
+    shape: AnswerShape, comparison: TeacherComparison, calls: Sequence[LearnedCall]
 ) -> list[FieldConfusion]:
     """All pairs of differing values with their number of calls, the most frequent first."""
     counts: Counter[tuple[str, str, str]] = Counter()
     surest: dict[tuple[str, str, str], tuple[float, LearnedCall, tuple[Any, Any]]] = {}
-    for ours, call, confidence in zip(judged.answers, calls, judged.confidence, strict=True):
-        for path in shape.differing(ours, call.values):
-            values = call.values.get(path, ABSENT), ours.get(path, ABSENT)
+    for answer, call, confidence in zip(comparison.answers, calls, comparison.confidence, strict=True):
+        for path in shape.differing_paths(answer, call.values):
+            values = call.values.get(path, ABSENT), answer.get(path, ABSENT)
             key = path, format_value(values[0]), format_value(values[1])
             counts[key] += 1
             if key not in surest or confidence > surest[key][0]:
@@ -247,17 +250,17 @@ def find_confusions(
 
 def summarise_findings(report: StudentReport) -> dict[str, Any]:
     """The findings without texts, as the JSON object that the store keeps for the mirror's page."""
-    file, judged = report.file, report.calibration or report.dev
+    file, comparison = report.file, report.calibration or report.dev
     calls = report.parts.calibration if report.calibration is not None else report.parts.dev
-    confusions = summarise_confusions(report.shape, find_confusions(report.shape, judged, calls))
+    confusions = summarise_confusions(report.shape, find_confusions(report.shape, comparison, calls))
     return {
         "versions": sorted(file.templates),
         "tier": file.tier,
         "created": file.created,
-        "claim": describe_claims(file.claims, report.strange),
+        "claim": describe_claims(file.claims, report.unmatched),
         "why_not": report.why or None,
         "coverage": file.claims.coverage,
-        "agreement": judged.agreement,
+        "agreement": comparison.agreement,
         "of": "calibration" if report.calibration is not None else "dev",
         "calls": len(calls),
         "trained_on": file.trained_on.calls,
@@ -273,16 +276,24 @@ def summarise_confusions(shape: AnswerShape, confusions: Sequence[FieldConfusion
     fields = {field.path: field for field in shape.fields}
     rows: dict[tuple[str, str, str], dict[str, Any]] = {}
     for confusion in confusions:
-        taught, ours = (
+        teacher_label, student_label = (
             label if _is_known(fields.get(confusion.path), value) else _TEXT
-            for label, value in zip((confusion.taught, confusion.ours), confusion.values, strict=True)
+            for label, value in zip(
+                (confusion.teacher_value, confusion.student_value), confusion.values, strict=True
+            )
         )
         if confusion.path in fields and fields[confusion.path].kind == "spans":
-            taught, ours = _QUOTED, f"other {_QUOTED}"
+            teacher_label, student_label = _QUOTED, f"other {_QUOTED}"
         example = {"confidence": confusion.confidence, "call": confusion.example.id}
         row = rows.setdefault(
-            (confusion.path, taught, ours),
-            {"field": confusion.path, "taught": taught, "ours": ours, "calls": 0, **example},
+            (confusion.path, teacher_label, student_label),
+            {
+                "field": confusion.path,
+                "taught": teacher_label,
+                "ours": student_label,
+                "calls": 0,
+                **example,
+            },
         )
         row["calls"] += confusion.calls
         if confusion.confidence > row["confidence"]:

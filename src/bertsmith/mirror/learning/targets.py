@@ -36,7 +36,9 @@ def build_heads(shape: AnswerShape, train: Sequence[LearnedCall]) -> tuple[Field
     fields = [field for field in shape.fields if field.kind != "spans"]
     heads = tuple(_build_head(field, train) for field in fields)
     for head, field in zip(heads, fields, strict=True):
-        is_empty = field.kind == "labels" and any(call.values[field.path] == field.nothing for call in train)
+        is_empty = field.kind == "labels" and any(
+            call.values[field.path] == field.empty_value for call in train
+        )
         if not head.classes and not is_empty:
             raise InputError(
                 f"{field.path}: none of the {len(train):,} answers to learn from has a value it allows. "
@@ -61,7 +63,9 @@ def _build_head(field: Field, train: Sequence[LearnedCall]) -> FieldHead:
     seen = {canonical_json(value) for value in values}
     for call in train:
         seen |= {
-            canonical_json(value) for value, share in call.spreads.get(field.path, ()) if share >= MIN_SHARE
+            canonical_json(value)
+            for value, share in call.probabilities.get(field.path, ())
+            if share >= MIN_SHARE
         }
     classes = _class_indices(field.classes, seen)
     if field.kind != "number":
@@ -93,7 +97,7 @@ def _build_target_row(head: FieldHead, field: Field, call: LearnedCall) -> Float
     row = np.zeros(len(head.classes))
     value = call.values[field.path]
     if field.kind == "labels":
-        value = () if value == field.nothing else value
+        value = () if value == field.empty_value else value
         if not isinstance(value, tuple):
             return np.full(len(head.classes), np.nan)
         given = {canonical_json(label) for label in value}
@@ -106,7 +110,7 @@ def _build_target_row(head: FieldHead, field: Field, call: LearnedCall) -> Float
             row[index] = 1.0
     else:
         indices = {canonical_json(field.classes[number]): index for index, number in enumerate(head.classes)}
-        for candidate, share in call.spreads.get(field.path) or [(value, 1.0)]:
+        for candidate, share in call.probabilities.get(field.path) or [(value, 1.0)]:
             if canonical_json(candidate) in indices:
                 row[indices[canonical_json(candidate)]] += share
     return row / row.sum() if row.sum() >= _LIKELY else np.full(len(head.classes), np.nan)

@@ -40,7 +40,7 @@ from bertsmith.mirror.student_file import MODEL, SPANS
 from bertsmith.training.finetuning.finetune import finetune
 
 NEVER = -1.0  # the confidence of an answer that is never given
-Guesses = Mapping[str, list[FieldPrediction]]
+FieldPredictions = Mapping[str, list[FieldPrediction]]  # by path, one for each text
 _STRENGTH, _ITERATIONS = 10.0, 200  # scikit-learn's C
 _RARE_FROM = 500  # texts, from which on a word of a single text is ignored
 _CERTAIN = 12.0  # the logit of a label that was always given; minus it, of one that never was
@@ -50,13 +50,13 @@ _FEW = 1000  # texts, up to which cross-validation chooses the method, as bertsm
 
 @dataclass(frozen=True)
 class StudentCandidate:
-    """A trained model that may become the student. `guesses` answers texts: one list of guesses for each
-    field's path. `save` writes the model's files into a folder.
+    """A trained model that may become the student. `predict` returns, for each field's path, a prediction for
+    each text. `save` writes the model's files into a folder.
     """
 
     tier: Tier
     heads: tuple[FieldHead, ...]
-    guesses: Callable[[Sequence[str]], Guesses]
+    predict: Callable[[Sequence[str]], FieldPredictions]
     save: Callable[[Path], None]
     span_tags: Mapping[str, tuple[str, str]]
 
@@ -84,17 +84,22 @@ def compare_with_teacher(
     candidate: StudentCandidate, calls: Sequence[LearnedCall], shape: AnswerShape
 ) -> TeacherComparison:
     """Compares a candidate with the teacher on `calls`, of which there must be at least one."""
-    guesses = candidate.guesses([call.text for call in calls])
+    predictions = candidate.predict([call.text for call in calls])
     answers: list[Values] = [
-        {path: column[index].value for path, column in guesses.items()} for index in range(len(calls))
+        {path: column[index].value for path, column in predictions.items()} for index in range(len(calls))
     ]
-    differing = [shape.differing(ours, call.values) for ours, call in zip(answers, calls, strict=True)]
-    confidences = {path: np.array([guess.confidence for guess in column]) for path, column in guesses.items()}
-    is_plain = np.array([not holds_placeholder(shape.compose(ours)) for ours in answers], np.bool_)
-    given = is_plain & (np.prod(list(confidences.values()), axis=0) > 0)
-    confidences = {path: np.where(given, values, NEVER) for path, values in confidences.items()}
+    differing = [
+        shape.differing_paths(answer, call.values) for answer, call in zip(answers, calls, strict=True)
+    ]
+    confidences = {
+        path: np.array([prediction.confidence for prediction in column])
+        for path, column in predictions.items()
+    }
+    is_plain = np.array([not holds_placeholder(shape.compose(answer)) for answer in answers], np.bool_)
+    is_given = is_plain & (np.prod(list(confidences.values()), axis=0) > 0)
+    confidences = {path: np.where(is_given, values, NEVER) for path, values in confidences.items()}
     return TeacherComparison(
-        np.where(given, np.prod(list(confidences.values()), axis=0), NEVER),
+        np.where(is_given, np.prod(list(confidences.values()), axis=0), NEVER),
         np.array([bool(paths) for paths in differing]),
         {
             path: (confidence, np.array([path in paths for paths in differing]))
@@ -119,15 +124,15 @@ def train_word_candidate(
     logits = model.logits([call.text for call in dev])
     heads = tuple(fit_head_temperature(head, shape, logits[head.path], dev) for head in heads)
 
-    def guesses(texts: Sequence[str]) -> Any:
+    def predict(texts: Sequence[str]) -> FieldPredictions:
         logits = model.logits(texts)
-        return {head.path: head.guesses(shape.field(head.path), logits[head.path]) for head in heads}
+        return {head.path: head.predict(shape.field(head.path), logits[head.path]) for head in heads}
 
     def save(folder: Path) -> None:
         (folder / MODEL).mkdir()
         model.save(folder / MODEL)
 
-    return StudentCandidate("tf-idf", heads, guesses, save, {})
+    return StudentCandidate("tf-idf", heads, predict, save, {})
 
 
 def fit_word_model(
@@ -138,12 +143,12 @@ def fit_word_model(
     """
     from sklearn.feature_extraction.text import TfidfVectorizer
 
-    most = min(MOST_FEATURES, MOST_WEIGHTS // max(sum(len(head.classes) for head in heads), 1))
+    max_features = min(MOST_FEATURES, MOST_WEIGHTS // max(sum(len(head.classes) for head in heads), 1))
     vectoriser = TfidfVectorizer(
         ngram_range=(1, 2),
         token_pattern=TOKEN,
         sublinear_tf=True,
-        max_features=most,
+        max_features=max_features,
         min_df=2 if len(train) >= _RARE_FROM else 1,
         dtype=np.float32,
     )
@@ -155,9 +160,9 @@ def fit_word_model(
     for head in heads:
         field = shape.field(head.path)
         targets = build_targets(head, field, train)
-        known = np.flatnonzero(~np.isnan(targets).any(axis=1))
+        targeted = np.flatnonzero(~np.isnan(targets).any(axis=1))
         fit = _fit_labels if field.kind == "labels" else _fit_classes
-        weights[head.path] = fit(features[known], targets[known]).astype(np.float32)
+        weights[head.path] = fit(features[targeted], targets[targeted]).astype(np.float32)
     return WordModel(vectoriser.get_feature_names_out().tolist(), vectoriser.idf_, weights)
 
 
@@ -167,11 +172,11 @@ def fit_head_temperature(
     """The head with the temperature fitted to the teacher's most probable answers on `dev`."""
     field = shape.field(head.path)
     targets = build_targets(head, field, dev)
-    known = ~np.isnan(targets).any(axis=1)
-    if not known.any() or not head.classes:
+    has_target = ~np.isnan(targets).any(axis=1)
+    if not has_target.any() or not head.classes:
         return head
-    gold = targets[known] > 0.5 if field.kind == "labels" else targets[known].argmax(axis=1)
-    return head.model_copy(update={"temperature": fit_temperature(logits[known], gold)})
+    gold = targets[has_target] > 0.5 if field.kind == "labels" else targets[has_target].argmax(axis=1)
+    return head.model_copy(update={"temperature": fit_temperature(logits[has_target], gold)})
 
 
 def _fit_classes(features: Any, targets: Floats) -> Floats:
@@ -182,9 +187,9 @@ def _fit_classes(features: Any, targets: Floats) -> Floats:
 
     weights = np.zeros((features.shape[1] + 1, targets.shape[1]))
     rows, classes = np.nonzero(targets >= MIN_SHARE)
-    if len(taught := np.unique(classes)) < 2:
+    if len(present := np.unique(classes)) < 2:
         weights[-1] = -_CERTAIN
-        weights[-1, taught] = 0.0
+        weights[-1, present] = 0.0
         return weights
     learner = LogisticRegression(C=_STRENGTH, max_iter=_ITERATIONS)
     with warnings.catch_warnings():
@@ -225,7 +230,7 @@ def train_encoder_candidate(
     """
     heads, outputs = build_heads(shape, train), None
     tags, tagger = build_tags(shape), None
-    if any(head.tells_apart(shape.field(head.path)) for head in heads):
+    if any(head.has_alternatives(shape.field(head.path)) for head in heads):
         task, rows = _build_task_rows(heads, shape, (train, dev))
         predictor = load_predictor(_finetune_model(task, rows, settings, work / MODEL, console))
         heads = _order_heads(heads, predictor.task, task)
@@ -241,23 +246,23 @@ def train_encoder_candidate(
         tagger = load_predictor(_finetune_model("tagging", rows, settings, work / SPANS, console))
     own_heads, own_outputs = heads, outputs
 
-    def guesses(texts: Sequence[str]) -> Mapping[str, list[FieldPrediction]]:
-        answers: dict[str, list[FieldPrediction]] = {}
+    def predict(texts: Sequence[str]) -> FieldPredictions:
+        predictions: dict[str, list[FieldPrediction]] = {}
         if own_outputs is not None:
             logits = own_outputs.logits(texts)
-            answers = {
-                head.path: head.guesses(shape.field(head.path), logits[head.path]) for head in own_heads
+            predictions = {
+                head.path: head.predict(shape.field(head.path), logits[head.path]) for head in own_heads
             }
         if tagger is not None:
-            answers |= predict_spans(tagger, tags, shape.fields, texts)
-        return answers
+            predictions |= predict_spans(tagger, tags, shape.fields, texts)
+        return predictions
 
     def save(folder: Path) -> None:
         for name in (MODEL, SPANS):
             if (work / name / "model").exists():
                 shutil.copytree(work / name / "model", folder / name)
 
-    return StudentCandidate("encoder", heads, guesses, save, tags)
+    return StudentCandidate("encoder", heads, predict, save, tags)
 
 
 def _build_task_rows(
@@ -269,8 +274,8 @@ def _build_task_rows(
     targets = [[build_targets(head, shape.field(head.path), calls) for head in heads] for calls in parts]
     kinds = [shape.field(head.path).kind for head in heads]
     first = targets[0][0]
-    known = first[~np.isnan(first).any(axis=1)]
-    is_sure = bool(((known == 0) | (known == 1)).all())  # each call has one class with probability 1
+    targeted = first[~np.isnan(first).any(axis=1)]
+    is_sure = bool(((targeted == 0) | (targeted == 1)).all())  # each call has one class with probability 1
     if len(heads) > 1 or (kinds != ["labels"] and not is_sure):
         return _FIELDS, [
             _build_field_rows(calls, part_targets, kinds)
@@ -282,8 +287,8 @@ def _build_task_rows(
 
     rows = []
     for calls, (own,) in zip(parts, targets, strict=True):
-        taught = [(call, row) for call, row in zip(calls, own, strict=True) if not np.isnan(row).any()]
-        rows.append([{"text": call.text, "label": label(row)} for call, row in taught])
+        labelled = [(call, row) for call, row in zip(calls, own, strict=True) if not np.isnan(row).any()]
+        rows.append([{"text": call.text, "label": label(row)} for call, row in labelled])
     return "multi-label" if kinds == ["labels"] else "classification", rows
 
 

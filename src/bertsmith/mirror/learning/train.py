@@ -63,7 +63,7 @@ from bertsmith.mirror.learning.tiers import (
     train_encoder_candidate,
     train_word_candidate,
 )
-from bertsmith.mirror.learning.understand import CallRecords, SiteProfile, understand
+from bertsmith.mirror.learning.understand import LearningRecords, SiteProfile, understand
 from bertsmith.mirror.store import Store
 from bertsmith.mirror.student_file import (
     FILE,
@@ -85,13 +85,13 @@ Say = Callable[[str], None]
 class LearningResult:
     """The result of a training. `dev`, and `calibration` where it was used, are the chosen candidate's
     comparisons with the teacher; `tiers` has each tier's on dev. `why`: why nothing is proven, or empty.
-    `strange` counts the calls that don't fit the template; `notes` are sentences for the user.
+    `unmatched` counts the calls that don't fit the template; `notes` are sentences for the user.
     """
 
     folder: Path
     file: StudentFile
     parts: CallSplit
-    strange: int
+    unmatched: int
     dev: TeacherComparison
     calibration: TeacherComparison | None
     tiers: dict[str, TeacherComparison]
@@ -105,7 +105,7 @@ class _LearningRun:
     """A training in progress: its calls, their split, its work folder, and its name in the store."""
 
     settings: LearnSettings
-    understood: SiteProfile
+    profile: SiteProfile
     read: LoadedCalls
     parts: CallSplit
     work: Path
@@ -140,10 +140,10 @@ def train_student(
     """
     settings, out, say = settings or LearnSettings(), Path(out), say or (lambda _: None)
     read_prices(settings)
-    records = CallRecords(store)
-    understood = understand(store, records.group(site, version))
-    understood.require_mirrorable()
-    _require_field(settings, understood)
+    records = LearningRecords(store)
+    profile = understand(store, records.group(site, version))
+    profile.require_mirrorable()
+    _require_field(settings, profile)
     free = find_free_folder(store, out)
     if free != out:
         say(f"The student in {out} is one of the mirror's and stays: the new one goes to {free}")
@@ -154,10 +154,10 @@ def train_student(
             raise InputError(
                 f"{first} is in use: another training is at work there. Wait until it has ended."
             )
-        work = _find_work_folder(first, _build_plan(settings, understood), say)
+        work = _find_work_folder(first, _build_plan(settings, profile), say)
         try:
             learned = _run_training(
-                _start_run(store, records, understood, settings, work), records, out, console, say
+                _start_run(store, records, profile, settings, work), records, out, console, say
             )
             shutil.rmtree(work, ignore_errors=True)
         finally:  # removes empty folders only: unfinished work stays
@@ -165,11 +165,11 @@ def train_student(
     return learned
 
 
-def _build_plan(settings: LearnSettings, understood: SiteProfile) -> dict[str, Any]:
+def _build_plan(settings: LearnSettings, profile: SiteProfile) -> dict[str, Any]:
     """The settings and versions that a resumed training must have in common, as JSON."""
     return {
         "settings": settings.model_dump(mode="json"),
-        "versions": sorted(version.version for version in understood.versions),
+        "versions": sorted(version.version for version in profile.versions),
     }
 
 
@@ -198,8 +198,8 @@ def _find_work_folder(first: Path, plan: dict[str, Any], say: Say) -> Path:
     return new
 
 
-def _require_field(settings: LearnSettings, understood: SiteProfile) -> None:
-    paths = [field.path for field in understood.shape.fields if field.kind in ("enum", "boolean", "ordinal")]
+def _require_field(settings: LearnSettings, profile: SiteProfile) -> None:
+    paths = [field.path for field in profile.shape.fields if field.kind in ("enum", "boolean", "ordinal")]
     if settings.by_class is not None and settings.by_class not in paths:
         raise InputError(
             f"The answers have no field {settings.by_class!r} of one value of several. "
@@ -208,67 +208,67 @@ def _require_field(settings: LearnSettings, understood: SiteProfile) -> None:
 
 
 def _start_run(
-    store: Store, records: CallRecords, understood: SiteProfile, settings: LearnSettings, work: Path
+    store: Store, records: LearningRecords, profile: SiteProfile, settings: LearnSettings, work: Path
 ) -> _LearningRun:
     """Resumes the plan in the work folder, or divides the calls and writes a new plan."""
     path = work / _PLAN
     if path.exists():
-        return _resume_run(store, understood, settings, work, read_json(path))
-    read = read_calls(store, understood)
-    parts = split_calls(read.calls, records.used(), understood.shape, settings)
+        return _resume_run(store, profile, settings, work, read_json(path))
+    read = read_calls(store, profile)
+    parts = split_calls(read.calls, records.used(), profile.shape, settings)
     proving = {call.id for call in parts.calibration}
     # Again without the calibration calls: their answers may not influence the claim that they prove.
-    understood = understand(store, understood.versions, proving)
-    understood.require_mirrorable()
-    _require_field(settings, understood)
-    read = read_calls(store, understood)
-    parts = split_by_ids(read.calls, proving, understood.shape, settings)
+    profile = understand(store, profile.versions, proving)
+    profile.require_mirrorable()
+    _require_field(settings, profile)
+    read = read_calls(store, profile)
+    parts = split_by_ids(read.calls, proving, profile.shape, settings)
     name = secrets.token_hex(6)
     plan = {
-        **_build_plan(settings, understood),
+        **_build_plan(settings, profile),
         "name": name,
         "calls": [call.id for call in read.calls],
         "calibration": [call.id for call in parts.calibration],
-        "shape": understood.shape.model_dump(mode="json"),
+        "shape": profile.shape.model_dump(mode="json"),
         "templates": {
-            version: template.model_dump(mode="json") for version, template in understood.templates.items()
+            version: template.model_dump(mode="json") for version, template in profile.templates.items()
         },
     }
     write_json(path, plan)
-    return _LearningRun(settings, understood, read, parts, work, name)
+    return _LearningRun(settings, profile, read, parts, work, name)
 
 
 def _resume_run(
-    store: Store, understood: SiteProfile, settings: LearnSettings, work: Path, plan: dict[str, Any]
+    store: Store, profile: SiteProfile, settings: LearnSettings, work: Path, plan: dict[str, Any]
 ) -> _LearningRun:
     """Resumes with the calls, shape and templates of the plan. Where some calls have been deleted since, the
     work done with them is removed, and the training starts again without them.
     """
-    understood = replace(
-        understood,
+    profile = replace(
+        profile,
         shape=AnswerShape.model_validate(plan["shape"]),
         templates={
             version: PromptTemplate.model_validate(template)
             for version, template in plan["templates"].items()
         },
     )
-    read, known = read_calls(store, understood), set(plan["calls"])
+    read, known = read_calls(store, profile), set(plan["calls"])
     calls = [call for call in read.calls if call.id in known]
     if len(calls) < len(known):
         for part in work.iterdir():
             if part.is_dir():
                 shutil.rmtree(part)
         write_json(work / _PLAN, plan | {"calls": [call.id for call in calls]})
-    parts = split_by_ids(calls, plan["calibration"], understood.shape, settings)
-    return _LearningRun(settings, understood, replace(read, calls=calls), parts, work, plan["name"])
+    parts = split_by_ids(calls, plan["calibration"], profile.shape, settings)
+    return _LearningRun(settings, profile, replace(read, calls=calls), parts, work, plan["name"])
 
 
 def _run_training(
-    training: _LearningRun, records: CallRecords, out: Path, console: Console | None, say: Say
+    training: _LearningRun, records: LearningRecords, out: Path, console: Console | None, say: Say
 ) -> LearningResult:
-    settings, parts, shape = training.settings, training.parts, training.understood.shape
-    notes = [sentence] if (sentence := describe_refusals(records.store, training.understood)) else []
-    if odd := sum(not shape.holds(call.values) for call in training.read.calls):
+    settings, parts, shape = training.settings, training.parts, training.profile.shape
+    notes = [sentence] if (sentence := describe_refusals(records.store, training.profile)) else []
+    if odd := sum(not shape.allows(call.values) for call in training.read.calls):
         notes.append(
             f"{odd:,} of {len(training.read.calls):,} answers don't fit the fields: what is odd in them "
             "teaches nothing, and in the proof each of them counts as different."
@@ -279,24 +279,22 @@ def _run_training(
     chosen, dev = candidates[verdict.chosen], devs[verdict.chosen]
     ceiling = estimate_teacher_ceiling(training.read.calls, training.read.again, shape, settings.delta)
     say("Learning curve")
-    recorded = len(training.read.calls) + training.read.strange
+    recorded = len(training.read.calls) + training.read.unmatched
     floor = 0.0 if ceiling is None else max(1 - ceiling.high, 0.0)
     curve = fit_call_curve(parts.train, parts.dev, shape, dev, chosen.tier, floor, settings.seed, recorded)
-    file = build_student_file(training.understood, chosen, verdict.claims, parts, verdict.tried, ceiling)
+    file = build_student_file(training.profile, chosen, verdict.claims, parts, verdict.tried, ceiling)
     free = find_free_folder(records.store, out, file.claims)
     if free != out:
         notes.append(f"The student in {out} stays, since more is proven of it: the new one is in {free}.")
         out = free
     calibration = calibrations[verdict.chosen] if calibrations else None
     tiers = {str(candidate.tier): dev for candidate, dev in zip(candidates, devs, strict=True)}
-    strange = training.read.strange
-    report = StudentReport(file, parts, shape, dev, calibration, tiers, curve, verdict.why, strange)
+    unmatched = training.read.unmatched
+    report = StudentReport(file, parts, shape, dev, calibration, tiers, curve, verdict.why, unmatched)
     file = write_student(out, file, chosen, render_report(report))
-    save_findings(
-        records.store, student_id(out), training.understood.latest.version, summarise_findings(report)
-    )
+    save_findings(records.store, student_id(out), training.profile.latest.version, summarise_findings(report))
     return LearningResult(
-        out, file, parts, strange, dev, calibration, tiers, curve, verdict.why, tuple(notes)
+        out, file, parts, unmatched, dev, calibration, tiers, curve, verdict.why, tuple(notes)
     )
 
 
@@ -306,7 +304,7 @@ def _train_candidates(
     """Trains the tiers, the cheaper first and the dearer only where the cheaper isn't enough on dev; returns
     the candidates with their comparisons on dev. Adds to `notes`.
     """
-    settings, parts, shape = training.settings, training.parts, training.understood.shape
+    settings, parts, shape = training.settings, training.parts, training.profile.shape
     candidates, devs = list[StudentCandidate](), list[TeacherComparison]()
 
     def add(candidate: StudentCandidate | None) -> None:
@@ -338,7 +336,7 @@ def _train_candidates(
 
 def _prove_candidates(
     training: _LearningRun,
-    records: CallRecords,
+    records: LearningRecords,
     candidates: list[StudentCandidate],
     devs: list[TeacherComparison],
 ) -> tuple[ProofResult, list[TeacherComparison], CallSplit]:
@@ -360,14 +358,13 @@ def _prove_candidates(
         best = max(range(len(devs)), key=lambda number: devs[number].agreement)
         return ProofResult(best, empty_claims(settings), why, False), [], parts
     calibrations = [
-        compare_with_teacher(candidate, parts.calibration, training.understood.shape)
-        for candidate in candidates
+        compare_with_teacher(candidate, parts.calibration, training.profile.shape) for candidate in candidates
     ]
     return prove(candidates, devs, calibrations, settings), calibrations, parts
 
 
 def build_student_file(
-    understood: SiteProfile,
+    profile: SiteProfile,
     candidate: StudentCandidate,
     claims: Claims,
     parts: CallSplit,
@@ -375,15 +372,15 @@ def build_student_file(
     ceiling: TeacherCeiling | None,
 ) -> StudentFile:
     """The contents of student.json without the hashes of files. `tried`: the calibration calls were used."""
-    latest = understood.latest
+    latest = profile.latest
     return StudentFile(
         bertsmith=bertsmith.__version__,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
-        site=understood.site,
+        site=profile.site,
         protocol=latest.protocol,
         teacher=latest.model,
-        templates=understood.templates,
-        shape=understood.shape,
+        templates=profile.templates,
+        shape=profile.shape,
         tier=candidate.tier,
         heads=candidate.heads,
         span_tags=dict(candidate.span_tags),

@@ -1,7 +1,7 @@
 """Describes a site's calls (`understand`): the versions that count as one, the templates that find their
 input, and the fields of their answers with the frequency of values.
 
-`CallRecords` are the tables of learning in a store, beside the calls:
+`LearningRecords` are the tables of learning in a store, beside the calls:
 
 merged       version → the version that it was merged with (bertsmith.mirror.tables)
 uses         training, call → train, dev or calibration
@@ -132,7 +132,7 @@ def understand(
         shape,
         len(calls),
         fitting,
-        sum(not shape.holds(shape.read(call.completion.value)) for call in calls),
+        sum(not shape.allows(shape.read(call.completion.value)) for call in calls),
         {field.path: _count_values(field, shape, observations) for field in shape.fields},
         why_not,
     )
@@ -181,7 +181,7 @@ def _count_values(
     return counts.most_common()
 
 
-class CallRecords:
+class LearningRecords:
     """The tables of learning in one store; created where they are missing, unless the store is read-only."""
 
     def __init__(self, store: Store) -> None:
