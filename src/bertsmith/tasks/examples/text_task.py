@@ -50,7 +50,7 @@ from bertsmith.text.files.rows import (
     read_keys,
     read_rows,
 )
-from bertsmith.text.files.tables import LINES_HAVE
+from bertsmith.text.files.tables import LINES_COLUMNS
 from bertsmith.text.files.values import ID, as_category, as_id, as_text, is_blank, shown
 from bertsmith.text.labelled.labelled_files import describe_files
 from bertsmith.text.tokens.long_texts import TextEncoding
@@ -327,7 +327,7 @@ class TextTask(Task[TextExample]):
             del roles["label"]
             single = roles["text_pair"] is None
             if single and are_lines(path, format=settings.format, encoding=settings.encoding):
-                return {"text": LINES_HAVE[0]}  # whatever the column was called in training
+                return {"text": LINES_COLUMNS[0]}  # whatever the column was called in training
         elif roles["label"] is None:
             beside = f", beside the features {listed(self.column_names)}" if self.features else ""
             free = [name for name in names if name not in self.column_names]

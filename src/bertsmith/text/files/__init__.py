@@ -1,8 +1,9 @@
-"""Files: lines and rows of whatever holds text, read as streams, each knowing the line it stands on.
+"""Files of text and tables, read as streams: lines, documents and rows, each with the line it begins on.
 
-In come SOURCEs: paths, folders, addresses, standard input, packed or not. sources.py finds the files, and
-streams.py unpacks and decodes one. plain.py makes documents of its lines. tables.py has every format of
-tables, table_file.py opens a file as one of them, and rows.py is what most callers want: the columns they ask
-for, of any table. columns.py tells which ones, values.py what a cell means; jsonl.py writes. Read tables.py
-first: a format from outside the package comes in there (docs/add-a-table-format.md).
+What is read is a path, a folder, an address or standard input, compressed or not. Read tables.py first: it
+has a class for each table format, and takes formats from other packages (docs/add-a-table-format.md). rows.py
+is what most callers need: it reads the selected columns of any table. table_file.py opens a file as a table.
+columns.py finds columns by name, by number or by a guess, and values.py turns cells into texts, numbers and
+labels. Below them, sources.py finds files, streams.py decompresses and decodes one, and plain.py splits plain
+text into documents. jsonl.py writes JSON lines.
 """

@@ -1,9 +1,9 @@
 """Finds the columns of a table that hold the text, its partner and the label: by name, number or a guess.
 
-Numbers count from 1, as those of `cut` and of a spreadsheet do. A name wins over a number: `2` means the
-column called "2" where there is one. A column that isn't named is guessed by the names in the tables below,
-whatever their case, spaces, dashes and underscores; `LESSER_TEXTS` and `LESSER_LABELS` count where no column
-has one of the other names. Two candidates for one role are an error, never a choice.
+Numbers count from 1, as those of `cut` and of a spreadsheet do. A name takes precedence over a number: "2"
+means the column called "2" if there is one. A column that isn't named is guessed by the names listed below,
+whatever their case, spaces, dashes and underscores; `LESSER_TEXTS` and `LESSER_LABELS` count only if no
+column has one of the other names. Two candidates for one role are an error: nothing is chosen silently.
 """
 
 import re
@@ -35,8 +35,6 @@ LESSER_LABELS = (
     *("categories", "classes", "tag", "tags", "emotion", "emotions", "polarity", "stance", "genre", "stars"),
     *("gold", "output", "y", "classlabel", "labeltext", "labelname", "relevance"),
 )
-
-
 _LONGEST_SHOWN = 80  # characters
 BY_SEMICOLONS = "It looks separated by semicolons: save it with commas or tabs."
 _SEPARATORS = {
@@ -48,7 +46,7 @@ _SEPARATORS = {
 
 
 class Columns(NamedTuple):
-    """The columns of a table by name or number; None where the table has none or none was named."""
+    """The columns of a table by name or number; None if the table has no such column."""
 
     text: str | int
     text_pair: str | int | None
@@ -65,12 +63,12 @@ def guess_columns(
     besides: Sequence[str] = (),
     labelled: bool = True,
 ) -> Columns:
-    """The named columns, completed by a guess among the other `names`; a label that isn't found is None.
+    """The given columns; those that aren't given are guessed among the other `names`.
 
-    A pair is only guessed where `text` isn't given either, and a label only where `labelled`. `besides` are
-    columns with another role. `where` is the file in messages.
-    Raises InputError, naming the columns and the option, when no column or more than one could be the text,
-    and when more than one could be the label.
+    The second text of a pair is guessed only if `text` isn't given either; a label only if `labelled`, and it
+    is None if no name fits. `besides` are columns with another role. `where` is what messages call the file.
+    Raises InputError, naming the columns and the option, if no column or more than one could be the text, or
+    if more than one could be the label.
     """
     named_columns = {named_column(column, names) for column in (text, text_pair, label)}
     free_names = [name for name in names if name not in named_columns and name not in besides]
@@ -85,7 +83,7 @@ def guess_columns(
 
 
 def guess_label(names: Sequence[str], where: str) -> str | None:
-    """The column with a usual name of a label, or None. Raises InputError where several have one."""
+    """The column with a usual name for labels, or None. Raises InputError if several columns have one."""
     by_plain_name = _group_by_plain_name(names)
     candidates = (
         [column for name in label_names for column in by_plain_name.get(name, ())]
@@ -107,33 +105,34 @@ def _group_by_plain_name(names: Sequence[str]) -> dict[str, list[str]]:
 def _guess_text_columns(
     by_plain_name: Mapping[str, Sequence[str]], where: str, partner: str | None
 ) -> tuple[str, ...]:
-    """The text's column, or the two of a pair; beside a named `partner`, the first text of its pair.
+    """The column of the text, or the two of a pair. If the second text of a pair is given as `partner`, it is
+    the column of the first.
 
-    Raises InputError where no names or several fit.
+    Raises InputError if no names or several fit.
     """
     pairs = [pair for pair in PAIRS if by_plain_name.keys() >= set(pair)]
     in_pairs = {name for pair in pairs for name in pair}
-    single = by_plain_name.keys() - in_pairs
-    names = [*chain(*by_plain_name.values())]
+    unpaired = by_plain_name.keys() - in_pairs
+    names = list(chain(*by_plain_name.values()))
     if separator_advice(names):  # also where the plain name drops the separator: "review\ttext"
         raise unknown_column("text", names, where)
-    texts = [(name,) for name in TEXTS if name in single]
+    texts = [(name,) for name in TEXTS if name in unpaired]
     if not pairs and not texts:
-        texts = [(name,) for name in LESSER_TEXTS if name in single]
-    readings = [
+        texts = [(name,) for name in LESSER_TEXTS if name in unpaired]
+    candidates = [
         columns
-        for reading in [*pairs, *texts]
-        for columns in product(*(by_plain_name[name] for name in reading))
+        for plain_names in [*pairs, *texts]
+        for columns in product(*(by_plain_name[name] for name in plain_names))
     ]
     if partner is not None:
         firsts = [
             first for first, second in PAIRS if second == plain_name(partner) and first in by_plain_name
         ]
-        readings = [(name,) for first in firsts for name in by_plain_name[first]] or readings
-        readings = [reading for reading in readings if len(reading) == 1]
-    if len(readings) == 1:
-        return readings[0]
-    choices = " or ".join(" with ".join(reading) for reading in readings)
+        candidates = [(name,) for first in firsts for name in by_plain_name[first]] or candidates
+        candidates = [columns for columns in candidates if len(columns) == 1]
+    if len(candidates) == 1:
+        return candidates[0]
+    choices = " or ".join(" with ".join(columns) for columns in candidates)
     problem = (
         f"the text could be {choices}" if choices else "no column has a name that says it holds the text"
     )
@@ -144,13 +143,15 @@ def _guess_text_columns(
 
 
 def named_column(column: str | int | None, names: Sequence[str]) -> str | None:
-    """The name of a column given by its name or by its number from 1; None where there is no such column."""
+    """The name of a column given by its name or by its number from 1; None if there is no such column."""
     index = None if column is None else column_index(column, names)
     return None if index is None else names[index]
 
 
 def column_index(column: str | int, names: Sequence[str]) -> int | None:
-    """The index of a column as in `find_column`; None where there is none, the first of several."""
+    """The index (from 0) of a column given by its name or by its number from 1: the first of several with
+    that name, None if there is none.
+    """
     if column in names:
         return names.index(str(column))
     number = column_number(column)
@@ -160,7 +161,7 @@ def column_index(column: str | int, names: Sequence[str]) -> int | None:
 def find_column(column: str | int, names: Sequence[str], where: str) -> int:
     """The index (from 0) of a column given by its name or by its number from 1.
 
-    Raises InputError when there is no such column, or several of that name.
+    Raises InputError if there is no such column, or several of that name.
     """
     if column in names and names.count(str(column)) > 1:
         numbers = listed([str(number) for number, name in enumerate(names, 1) if name == column])
@@ -174,7 +175,7 @@ def find_column(column: str | int, names: Sequence[str], where: str) -> int:
 
 
 def column_number(column: str | int) -> int | None:
-    """The number that `column` is or spells; None for a name. Raises InputError when it is below 1."""
+    """The number that `column` is or spells; None for a name. Raises InputError if the number is below 1."""
     if isinstance(column, str) and not re.fullmatch(r"-?[0-9]{1,9}", column):
         return None
     if int(column) < 1:
@@ -183,7 +184,7 @@ def column_number(column: str | int) -> int | None:
 
 
 def unknown_column(column: str | int, names: Sequence[str], where: str) -> InputError:
-    """The error for a missing column: which columns there are, and which of them may be meant."""
+    """The error for a missing column; it says which columns there are and which one may be meant."""
     if isinstance(column, str) and len(column) > _LONGEST_SHOWN:
         column = column[:_LONGEST_SHOWN] + "…"
     advice = separator_advice(names) or did_you_mean(str(column), names)
@@ -191,25 +192,22 @@ def unknown_column(column: str | int, names: Sequence[str], where: str) -> Input
 
 
 def separator_advice(names: Sequence[str]) -> str:
-    """The end of a message on a table whose only column name holds another separator: how to read it.
-
-    "" for any other table.
-    """
+    """Advice for the end of a message, if the only column name contains another separator; else ""."""
     separator = next((mark for mark in _SEPARATORS if len(names) == 1 and mark in names[0]), None)
     return "" if separator is None else f" {_SEPARATORS[separator]}"
 
 
 def names_a_text(cell: str) -> bool:
-    """Whether a cell is a usual name of a text column, so that its row is a header."""
+    """Whether a cell is a usual name of a text column, so that its row must be a header."""
     return plain_name(cell) in {*TEXTS, *LESSER_TEXTS, *chain(*PAIRS)}
 
 
 def plain_name(name: str) -> str:
-    """A column's name as the tables above spell it: lower case, no spaces, dashes and underscores."""
+    """A column's name as the lists above spell it: in lower case, without spaces, dashes and underscores."""
     return re.sub(r"[\s_-]+", "", name.lower())
 
 
 def listed(names: Sequence[str]) -> str:
-    """The first twenty names for a message, and how many more there are; "none" without any."""
+    """The first twenty names, for a message, and how many more there are; "none" if there are none."""
     shown = ", ".join(names[:20]) or "none"
     return shown + (f" and {len(names) - 20} more" if len(names) > 20 else "")

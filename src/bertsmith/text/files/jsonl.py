@@ -1,4 +1,4 @@
-"""Writes records as JSON lines: to a file at once when all are there, to a pipe one after the other."""
+"""Writes records as JSON lines: a file appears when it is complete, a pipe gets each record at once."""
 
 import json
 import sys
@@ -11,12 +11,13 @@ from bertsmith.files import is_standard_output, is_stream, output_file
 
 
 def write_jsonl(records: Iterable[Mapping[str, Any]], path: str | Path) -> int:
-    """Writes one JSON object a line, taking records one at a time; '-' is standard output. Returns how many.
+    """Writes one JSON object per line, drawing records one at a time; '-' is standard output.
 
-    A file appears under its name only when the last record is written: an error in `records` leaves the old
-    file, or none. Pipes, devices and standard output are flushed after each record, so that their reader gets
-    it at once. A lone surrogate, which UTF-8 can't encode, is written as its escape (\\ud83d). Raises
-    ValueError for NaN and infinity, which JSON doesn't have, and InputError when the file can't be made.
+    Returns the number of records. A file appears under its name only when the last record is written: an
+    error in `records` leaves the old file, or none. Pipes, devices and standard output are flushed after each
+    record, so that their reader gets it at once. A lone surrogate, which UTF-8 can't encode, is written as
+    its escape (\\ud83d). Raises ValueError for NaN and infinity, which JSON doesn't have, and InputError when
+    the file can't be written.
     """
     if is_standard_output(path):
         return _write(records, lambda line: sys.stdout.write(line.decode()), sys.stdout.flush)

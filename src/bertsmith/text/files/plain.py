@@ -1,7 +1,7 @@
-"""Lines → documents: the three conventions of plain text, and WikiExtractor's.
+"""Turns the lines of plain text into documents: a file each, a block each, or WikiExtractor's articles.
 
-Every reader yields (id within the file, text). A document longer than about `LONGEST` characters comes in
-parts, so that a file of any size, of one document or many, takes bounded memory.
+Most readers yield (id within the file, text). A document of more than about `LONGEST` characters comes in
+parts, so that a file of any size is read in bounded memory.
 """
 
 import html
@@ -32,7 +32,7 @@ def read_one_document(lines: Iterable[str]) -> Iterator[Text]:
 
 
 def read_blocks(lines: Iterable[str]) -> Iterator[Text]:
-    """Yields the documents that blank lines separate, numbered from 0."""
+    """Yields the blocks of lines between blank lines, numbered from 0; a long one comes as several."""
     number, block, size = 0, list[str](), 0
     for line in lines:
         blank = not line.strip()
@@ -47,54 +47,55 @@ def read_blocks(lines: Iterable[str]) -> Iterator[Text]:
 
 
 def read_wikiextractor(lines: Iterable[str]) -> Iterator[Text]:
-    """The articles of `read_articles` without their titles, as (id, text).
+    """Yields the articles of `read_articles` without their titles, as (id, text).
 
-    An id that stood in the file before gets the article's number behind it: "12 (345)".
+    An id that occurred before in the file is followed by the article's number: "12 (345)".
     """
     seen_ids = set[str]()
-    for number, (article, _, text) in enumerate(read_articles(lines), start=1):
-        id = article
+    for number, article in enumerate(read_articles(lines), start=1):
+        id = article.id
         while id in seen_ids:
             id = f"{id} ({number})"
         seen_ids.add(id)
-        yield id, text
+        yield id, article.text
 
 
 def read_articles(lines: Iterable[str]) -> Iterator[Article]:
     """Yields the articles between <doc …> and </doc>, without the line that repeats the title.
 
-    An article that is a title alone is yielded with an empty text, so that it is counted. Lines outside of
-    articles are dropped.
+    An article without a body is yielded with an empty text, so that it is counted. Lines outside of articles
+    are dropped.
     """
-    inside, article, title, body = False, "", "", list[str]()
+    in_article, id, title, body = False, "", "", list[str]()
     for line in lines:
         if line.startswith("<doc ") and (opening := DOC_OPENING.match(line)):
-            if inside:  # the </doc> before it is missing
-                yield from _make_article(article, title, body)
-            inside, article, title, body = True, opening[1], html.unescape(opening[2] or ""), []
-        elif not inside:
+            if in_article:  # the </doc> before it is missing
+                yield from _make_article(id, title, body)
+            in_article, id, title, body = True, opening[1], html.unescape(opening[2] or ""), []
+        elif not in_article:
             continue
         elif line.startswith("</doc>"):
-            yield from _make_article(article, title, body)
-            inside = False
+            yield from _make_article(id, title, body)
+            in_article = False
         else:
             body.append(line)
-    if inside:  # the file was cut within its last article
-        yield from _make_article(article, title, body)
+    if in_article:  # the file was cut within its last article
+        yield from _make_article(id, title, body)
 
 
-def _make_article(article: str, title: str, body: list[str]) -> Iterator[Article]:
+def _make_article(id: str, title: str, body: list[str]) -> Iterator[Article]:
+    """The article, in parts if it is long: the first has its id, the others "id.1", "id.2" …"""
     first_line = next((index for index, line in enumerate(body) if line.strip()), None)
     if first_line is not None and body[first_line].strip() == title.strip():
         body = body[first_line + 1 :]
     for part, text in enumerate(_join_in_parts(body)):
         # The extractor drops pronunciations and dates in templates, and leaves "(; born 1942)" and "()".
         text = _LEADING_SEPARATOR.sub("(", _EMPTY_PARENTHESES.sub("", text))
-        yield Article(f"{article}.{part}" if part else article, title.strip(), text)
+        yield Article(f"{id}.{part}" if part else id, title.strip(), text)
 
 
 def _join_in_parts(lines: Iterable[str]) -> Iterator[str]:
-    """Joins lines to at least one text, each of about `LONGEST` characters at most."""
+    """Joins lines to texts of about `LONGEST` characters at most; at least one, though it be empty."""
     part, size = list[str](), 0
     for line in lines:
         if size > LONGEST:

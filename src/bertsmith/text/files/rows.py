@@ -1,9 +1,9 @@
-"""Reads the rows of any table: the selected columns of each row, and its place in the file.
+"""Reads the rows of any table: the selected columns of each row, and the file and line for messages.
 
 `tables.py` lists the formats. A file may be compressed: a.csv.gz, a.jsonl.zst. A dash is standard input,
-which holds JSON lines unless another format is given. Blank lines are left out, unless `blank_lines` asks for
-those of plain lines and of a CSV or TSV with one column. A byte-order mark decides the encoding and is no
-part of a column's name.
+which is read as JSON lines unless another format is given. Blank lines are left out; with `blank_lines`,
+those of plain text and of a CSV or TSV with one column are rows. A byte-order mark decides the encoding and
+is not part of a column's name. Read `read_rows` first: the other functions share its options.
 """
 
 import re
@@ -18,7 +18,7 @@ from bertsmith.text.files.streams import file_ending
 from bertsmith.text.files.table_file import TableFile, open_table
 from bertsmith.text.files.tables import (
     FORMATS,
-    LINES_HAVE,
+    LINES_COLUMNS,
     Record,
     Row,
     Selection,
@@ -40,16 +40,16 @@ def read_rows(
     optional: Sequence[str] = (),
     blank_lines: bool = False,
 ) -> list[Row]:
-    """All rows of a table, reduced to `columns`, each given by its name or by its number from 1.
+    """Reads all rows of a table, reduced to `columns`, each given by its name or by its number from 1.
 
-    The values of the `optional` columns follow, None where the table has no such column. A row of CSV or TSV
-    may lack columns that aren't selected, but has no values behind the header's last column. With
+    The values of the `optional` columns follow; None if the table has no such column. A row of CSV or TSV may
+    lack columns that aren't selected, but must not have values beyond the header's last column. With
     `header=False` the first line of a CSV or TSV file is a row, columns have numbers only, and no row of CSV
-    is longer than the first. `encoding` is that of a file without a byte-order mark. With `blank_lines`,
-    blank lines of plain text and of a table with one column are rows too, so that rows count as lines do:
-    spreadsheets and pyarrow write an empty cell like that.
-    Raises InputError for a file that is missing, empty, broken or in another encoding, for a missing column,
-    and for a row that is too short or too long, with its line.
+    may be longer than the first. `encoding` is that of a file without a byte-order mark. With `blank_lines`,
+    blank lines of plain text and of a table with one column are rows too, so that rows and lines have the
+    same numbers: spreadsheets and pyarrow write an empty cell as a blank line. Raises InputError for a file
+    that is missing, empty, broken or in another encoding, for a missing column, and for a row that is too
+    short or too long, with its line.
     """
     return list(_read_selection(path, Selection(columns, header, optional, blank_lines), format, encoding))
 
@@ -66,8 +66,8 @@ def stream_rows(
 ) -> Iterator[Row]:
     """Yields the rows of `read_rows` one at a time, for files that don't fit into memory.
 
-    The file is opened at the first row, and an error is raised when its row is reached. Only .json is read
-    whole.
+    The file is opened at the first row, and an error is raised when its row is reached. Only .json files are
+    read whole.
     """
     return _read_selection(path, Selection(columns, header, optional, blank_lines), format, encoding)
 
@@ -80,13 +80,13 @@ def stream_texts(
     header: bool = True,
     encoding: str = "utf-8",
 ) -> Iterator[str]:
-    """Yields one text a row: the lines of a plain file, or the cells of a table's `column`.
+    """Yields one text per row: the lines of a plain file, or the cells of a table's `column`.
 
     Without a `column` it is guessed by its name, as `guess_text` does. Blank texts are left out.
     """
     layout: dict[str, Any] = {"format": format, "header": header, "encoding": encoding}
     if are_lines(path, format=format, encoding=encoding):
-        column = LINES_HAVE[0]
+        column = LINES_COLUMNS[0]
     elif column is None:
         column = guess_text(path, **layout)
     for row in stream_rows(path, [column], **layout):
@@ -133,9 +133,9 @@ def guess_file_columns(
 ) -> Columns:
     """The columns that `guess_columns` finds in a file; `named` are its options text, text_pair and label.
 
-    JSON objects are judged by the keys of the first one, which every row must have. Raises InputError as
-    `guess_columns` does, and where the keys of all objects together would give another text, a pair or
-    another label.
+    For JSON objects the guess is made by the keys of the first one, which every row must have. Raises
+    InputError as `guess_columns` does, and if the keys of all objects together would give another text, a
+    pair or another label.
     """
     names = read_column_names(path, format=format, header=header, encoding=encoding)
     columns = guess_columns(names, str(path), labelled=labelled, **named)
@@ -150,7 +150,7 @@ def guess_file_columns(
     for role, option, guess_options in guesses:
         try:
             by_all_keys = guess_columns(keys, str(path), **guess_options)
-        except InputError:  # several keys could be it, and the guessed one is in all rows
+        except InputError:  # several keys fit, but the one that was guessed is in every row
             continue
         guessed = [
             str(column)
@@ -167,17 +167,18 @@ def guess_file_columns(
 
 
 def guess_text(path: str | Path, **layout: Any) -> str:
-    """The column of the text, where one text a row is read.
+    """The column of the text, for a file of which one text per row is read.
 
-    Raises InputError as `guess_file_columns` does, and where the names tell a pair, since one of its texts
-    would be left out.
+    Raises InputError as `guess_file_columns` does, and if the names are those of a pair of texts, since one
+    of them would be left out.
     """
-    text, pair, _ = guess_file_columns(path, labelled=False, **layout)
-    if pair is not None:
+    columns = guess_file_columns(path, labelled=False, **layout)
+    if columns.text_pair is not None:
         raise InputError(
-            f"{path}: the text could be {text} or {pair}. Name it with --text (for look: --column)."
+            f"{path}: the text could be {columns.text} or {columns.text_pair}. "
+            "Name it with --text (for look: --column)."
         )
-    return str(text)
+    return str(columns.text)
 
 
 def find_names_of_numbers(
@@ -185,8 +186,8 @@ def find_names_of_numbers(
 ) -> dict[str, str]:
     """Key → column name, for those of `columns` that are given by number.
 
-    A number is left out where the files have different names in that place, where the name stands twice in a
-    file, and where it is a number itself. `layout` are the options of `read_column_names`.
+    A column is left out if the files have different names for it, if a file has another column of that name,
+    or if the name is a number itself. `layout` are the options of `read_column_names`.
     """
     numbered = {key: column for key, column in columns.items() if str(column).isdecimal()}
     if not numbered or not layout.get("header", True) or "-" in map(str, paths):
@@ -201,40 +202,42 @@ def find_names_of_numbers(
 
 
 def tells_format(path: str | Path) -> bool:
-    """Whether a file's ending, a compression's left out, is that of a table format."""
+    """Whether a file's ending (before a compression's) is that of a table format."""
     return find_format_by_ending(file_ending(str(path))) is not None
 
 
 def quoting_warnings(path: str | Path, texts: Iterable[str], format: str | None = None) -> list[str]:
-    """A warning where a TSV file looks quoted as CSV is, which pandas and spreadsheets do; else no sentence.
+    """A warning if a TSV file seems to be quoted like CSV, as pandas and spreadsheets do it; else an empty
+    list.
 
-    That is so where every text with a quote begins and ends with one and doubles the quotes within, or is
-    torn into several rows at its line ends. In GLUE's files, where a quote is a letter, no text is like that.
+    It seems so if every text with a quote begins and ends with one and doubles the quotes within, or is split
+    into several rows at its line ends. In GLUE's files, where a quote is an ordinary letter, no text is like
+    that.
     """
     if format != "tsv" and (format or file_ending(str(path)) not in FORMATS["tsv"].ENDINGS):
         return []
-    count, torn_count, example, within_quotes = 0, 0, "", False
+    count, split_count, example, within_quotes = 0, 0, "", False
     for text in texts:
         quotes = text.count('"')
         if quotes == 0:
             continue
-        is_torn = quotes % 2 == 1
+        is_split = quotes % 2 == 1
         if not (within_quotes or text.startswith('"')) or not (
-            is_torn or within_quotes or _QUOTED.fullmatch(text)
+            is_split or within_quotes or _QUOTED.fullmatch(text)
         ):
             return []
-        if within_quotes and is_torn and not text.endswith('"'):
+        if within_quotes and is_split and not text.endswith('"'):
             return []
         count += not within_quotes
-        torn_count += is_torn and not within_quotes
-        example = example or (text if is_torn or '"' in text[1:-1] else "")
-        within_quotes ^= is_torn
+        split_count += is_split and not within_quotes
+        example = example or (text if is_split or '"' in text[1:-1] else "")
+        within_quotes ^= is_split
     if not example or within_quotes:
         return []
-    shown = example if len(example) <= 60 else example[:57] + "..."
-    lines = f", and {torn_count:,} of them torn into several rows at their line ends" if torn_count else ""
+    short_example = example if len(example) <= 60 else example[:57] + "..."
+    lines = f", and {split_count:,} of them torn into several rows at their line ends" if split_count else ""
     return [
-        f"{path}: {count:,} texts are quoted as in CSV, such as {shown}, and were read with their "
+        f"{path}: {count:,} texts are quoted as in CSV, such as {short_example}, and were read with their "
         f"quotes{lines}: in TSV these are letters. If they aren't meant, save the table as CSV or JSON lines"
     ]
 
@@ -246,7 +249,7 @@ def are_objects(path: str | Path, *, format: str | None = None, encoding: str = 
 
 
 def read_keys(path: str | Path, *, format: str | None = None, encoding: str = "utf-8") -> list[str]:
-    """The keys of all objects of a .jsonl or .json file, in the order of their first occurrence."""
+    """The keys of all rows of a .jsonl or .json file, in the order in which they first occur."""
     with _open_rows(path, format, encoding) as table:
         records = FORMATS[table.format].records(table.stream)
         return list(dict.fromkeys(key for record in records for key in record.fields))
@@ -255,13 +258,13 @@ def read_keys(path: str | Path, *, format: str | None = None, encoding: str = "u
 def stream_objects(
     path: str | Path, *, format: str | None = None, encoding: str = "utf-8"
 ) -> Iterator[Record]:
-    """Yields the whole objects of a .jsonl or .json file, one at a time."""
+    """Yields the rows of a table with all of their columns, such as the objects of JSON lines."""
     with _open_rows(path, format, encoding) as table:
         yield from FORMATS[table.format].records(table.stream)
 
 
 def are_lines(path: str | Path, *, format: str | None = None, encoding: str = "utf-8") -> bool:
-    """Whether the rows are plain lines, which have one column that needs no name."""
+    """Whether the file is plain text, whose one column needs no name."""
     if format is not None or str(path) == "-":
         return format == "lines"
     with _open_rows(path, format, encoding) as table:

@@ -1,6 +1,7 @@
-"""A source file as lines of text: decompressed, decoded, counted and hashed piece by piece.
+"""Reads a file as lines of text: it is decompressed, decoded and hashed in chunks.
 
-Memory stays at a few mebibytes however large the file, however long its lines.
+So memory stays at a few mebibytes, however large the file and however long its lines. Read SourceStream
+first.
 """
 
 import codecs
@@ -18,7 +19,7 @@ from bertsmith.errors import EncodingError, InputError
 from bertsmith.text.corpus_settings import CorpusSettings
 
 CHUNK = 1 << 20  # bytes decompressed at a time
-LONGEST_LINE = 1 << 26  # characters of one line of JSON or CSV: a bound on memory, far beyond real rows
+LONGEST_LINE = 1 << 26  # characters: far more than a row of JSON or CSV has; it bounds memory
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 # UTF-32 before UTF-16: the little-endian marks of both begin with the same two bytes.
 BYTE_ORDER_MARKS = (
@@ -28,13 +29,12 @@ BYTE_ORDER_MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
-
-
-_WIDE = ("utf-32-le", "utf-32-be", "utf-16-le", "utf-16-be")  # encodings that a file may have without a mark
+# Encodings of several bytes a character that a file may have without a byte-order mark.
+_WIDE_ENCODINGS = ("utf-32-le", "utf-32-be", "utf-16-le", "utf-16-be")
 
 
 def file_ending(path: str) -> str:
-    """The ending of a file's name in lower case, that of a compression left out: '.csv' for 'a.CSV.gz'."""
+    """The ending of a file's name in lower case, before that of a compression: '.csv' for 'a.CSV.gz'."""
     stem = path.lower().rsplit("/", 1)[-1]
     for ending in COMPRESSIONS:
         stem = stem.removesuffix(ending)
@@ -43,7 +43,11 @@ def file_ending(path: str) -> str:
 
 @dataclass(frozen=True)
 class SourceFile:
-    """One file of a SOURCE: its name, its SOURCE, the file system and path to read it from, its size."""
+    """One file of a SOURCE.
+
+    `name` is what messages and corpora call it, `origin` the SOURCE as the user gave it; it is read from
+    `path` in `filesystem` (fsspec's) and has `size` bytes on disk.
+    """
 
     name: str
     origin: str
@@ -53,7 +57,7 @@ class SourceFile:
 
     @property
     def compression(self) -> str | None:
-        """The codec that the name's ending tells: "gzip", "zstd" or None."""
+        """The codec by the ending of the path: "gzip", "zstd" or None."""
         return next(
             (codec for ending, codec in COMPRESSIONS.items() if self.path.lower().endswith(ending)), None
         )
@@ -65,14 +69,14 @@ class SourceFile:
 
     @property
     def date(self) -> str | None:
-        """The day (UTC) of the last change, such as "2026-01-31"; None where the file system doesn't say."""
+        """The day (UTC) of the last change, such as "2026-01-31"; None if the file system doesn't know it."""
         try:
             return str(self.filesystem.modified(self.path).date())
         except (NotImplementedError, AttributeError, OSError):
             return None
 
     def open(self) -> Any:
-        """Opens the file's bytes as they lie on disk, still compressed. Raises InputError when it can't."""
+        """Opens the bytes on disk, still compressed. Raises InputError if the file can't be opened."""
         try:
             return self.filesystem.open(self.path, "rb")
         except OSError as error:
@@ -92,7 +96,7 @@ class SourceStream:
             packed = pa.PythonFile(self._raw, mode="r")
             self._bytes = self._stack.enter_context(pa.CompressedInputStream(packed, file.compression))
         self._content: bytes | None = None  # all bytes, for `seekable` of a compressed or piped file
-        self.head = self._read()  # the first chunk, by which callers decide how to read the rest
+        self.head = self._read()  # the first chunk: callers decide by it how to read the file
 
     def __enter__(self) -> "SourceStream":
         return self
@@ -102,12 +106,12 @@ class SourceStream:
 
     @property
     def name(self) -> str:
-        """The file's name in error messages, which is that of its `SourceFile`."""
+        """What messages call the file: the name of its `SourceFile`."""
         return self.file.name
 
     @property
     def position(self) -> int:
-        """How many bytes were read from disk so far."""
+        """The number of bytes read from disk so far."""
         return self._raw.position
 
     @property
@@ -117,14 +121,14 @@ class SourceStream:
 
     @property
     def looks_binary(self) -> bool:
-        """Whether a NUL byte stands near the beginning that no byte-order mark or encoding explains."""
+        """Whether the first 8 KiB have a NUL byte that no byte-order mark or encoding explains."""
         if b"\0" not in self.head[:8192] or self._marked_encoding() is not None:
             return False
         _require_encoding(self._settings.encoding)
         return b"\0" not in " ".encode(self._settings.encoding)  # UTF-16 and UTF-32 write it into any text
 
     def binary_error(self, expected: str) -> InputError:
-        """The error for a file that `looks_binary` in place of `expected`: what it may be instead."""
+        """The error for a file that `looks_binary` where `expected` was; it says what the file may be."""
         beginning = f"{self.file.name}: expected {expected}, found"
         head = self.head[:8192]
         text = _decode_head(head.replace(b"\0", b""), self._settings.encoding)
@@ -133,7 +137,9 @@ class SourceStream:
             line = 1 + head[:offset].count(b"\n")
             return InputError(f"{beginning} a NUL character at byte {offset:,}, in line {line:,}. Remove it.")
         texts = {
-            name: _decode_head(head, name) for name in _WIDE if len(self.head) % (int(name[4:6]) // 8) == 0
+            name: _decode_head(head, name)
+            for name in _WIDE_ENCODINGS
+            if len(self.head) % (int(name[4:6]) // 8) == 0
         }
         ascii_characters = {
             name: sum(map(str.isascii, text)) for name, text in texts.items() if text.isprintable()
@@ -149,9 +155,9 @@ class SourceStream:
         )
 
     def lines(self, limit: int = LONGEST_LINE) -> Iterator[str]:
-        """Yields lines without their ends; a line of more than `limit` characters is cut at a space.
+        """Yields lines without their ends; one that is far longer than `limit` characters is cut at a space.
 
-        Raises InputError naming file, line and byte where the text is not in the expected encoding.
+        Raises InputError naming file, line and byte if the text is not in the expected encoding.
         """
         return split_lines(self.chunks(), limit)
 
@@ -169,13 +175,13 @@ class SourceStream:
             if self._content is None:
                 self._content = b"".join([self.head, *iter(self._read, b"")])
             return io.BytesIO(self._content)
-        opened: contextlib.AbstractContextManager[Any] = self.file.open()
-        return opened
+        file: contextlib.AbstractContextManager[Any] = self.file.open()
+        return file
 
     def chunks(self, *, translate: bool = True) -> Iterator[str]:
         """Yields the text in chunks of at most `CHUNK` characters. Raises the errors of `lines`.
 
-        Line ends become \\n or, without `translate`, stay as they are; no \\r\\n is divided between chunks.
+        Line ends become \\n or, without `translate`, stay as they are; no \\r\\n is split between chunks.
         """
         encoding = self._marked_encoding() or self._settings.encoding
         _require_encoding(encoding)
@@ -205,7 +211,7 @@ class SourceStream:
 
         `bytes_read` counts the bytes read up to and including that chunk, `lines_read` the lines before it.
         """
-        # error.object is the last chunk, behind whatever bytes the decoder had kept back.
+        # error.object is the last chunk, preceded by the bytes that the decoder had kept until then.
         offset = bytes_read - len(error.object) + error.start
         line = 1 + lines_read + error.object[: error.start].decode(encoding, "replace").count("\n")
         where = "decompressed byte" if self.file.compression else "byte"
@@ -237,8 +243,12 @@ class SourceStream:
 def split_lines(chunks: Iterable[str], limit: int, *, keep_ends: bool = False) -> Iterator[str]:
     """Splits a text that comes in chunks into lines, as `SourceStream.lines` or, with `keep_ends`,
     `whole_lines` yields them.
+
+    `limit` bounds memory: a line is cut at a space once the parts of it that came in several chunks are
+    longer.
     """
-    parts, size = list[str](), 0  # of one line, joined once at its end: joining at each chunk is quadratic
+    # The parts of one line are joined once, at its end: joining them at each chunk would be quadratic.
+    parts, size = list[str](), 0
     for chunk in chunks:
         *ends, rest = _split_keeping_ends(chunk) if keep_ends else chunk.split("\n")
         if ends:
@@ -276,8 +286,8 @@ def _decode_head(head: bytes, encoding: str) -> str:
 def _require_encoding(name: str) -> None:
     """Raises InputError for a name that is no encoding of text.
 
-    It is tried by decoding, since some of Python's codecs turn bytes into bytes (base64) or text into text
-    (rot13). The codecs of domain names are refused: they raise other errors for what they can't read.
+    The name is tried by decoding, since some of Python's codecs turn bytes into bytes (base64) or text into
+    text (rot13). The codecs of domain names are refused: they raise other errors for what they can't decode.
     """
     try:
         b" ".decode(name, "replace")
@@ -288,16 +298,16 @@ def _require_encoding(name: str) -> None:
 
 
 def hash_file(file: SourceFile) -> str:
-    """The SHA-256 of a file's bytes on disk, for a file whose reader jumps about in it."""
-    with file.open() as opened:
-        reader = _HashingReader(opened)
+    """The SHA-256 of a file's bytes on disk, for files that aren't read from beginning to end (Parquet)."""
+    with file.open() as raw_file:
+        reader = _HashingReader(raw_file)
         while reader.read(CHUNK):
             pass
     return reader.digest.hexdigest()
 
 
 class _HashingReader(io.RawIOBase):
-    """A raw file that counts and hashes the bytes which are read through it."""
+    """A raw file that counts and hashes the bytes read through it."""
 
     def __init__(self, file: Any) -> None:
         self._file = file

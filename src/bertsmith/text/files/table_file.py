@@ -15,14 +15,14 @@ from bertsmith.text.files.tables import FORMATS
 
 
 class TableFile(NamedTuple):
-    """An opened file and the name of its format. Errors call the file by `name`."""
+    """An open file and the name of its format."""
 
     stream: SourceStream
     format: str
 
     @property
     def name(self) -> str:
-        """The file's name in messages: its own, or its whole path where `open_table` got `whole_name`."""
+        """What messages call the file: its own name, or its whole path if `open_table` got `whole_name`."""
         return self.stream.name
 
     def lines(self) -> Iterator[str]:
@@ -34,7 +34,7 @@ class TableFile(NamedTuple):
         return self.stream.whole_lines()
 
     def binary(self) -> contextlib.AbstractContextManager[Any]:
-        """A context manager that gives the decompressed bytes as a seekable binary file."""
+        """A context manager for the decompressed bytes as a seekable binary file."""
         return self.stream.seekable()
 
 
@@ -51,9 +51,10 @@ def open_table(
 ) -> Iterator[TableFile]:
     """Opens the file `path` ('-' is standard input) to be read as `format`.
 
-    Without a `format`, `by_ending` gives the one of the file's ending, and `otherwise` is used for an ending
-    that is not listed there. Errors call the file by its own name or, with `whole_name`, by the whole `path`.
-    Raises InputError when there is no such file, no such format, or binary data where text is expected.
+    Without a `format`, the file's ending decides: `by_ending` maps endings to formats, and `otherwise` is the
+    format for any other ending (None: such a file is refused). Messages call the file by its own name or,
+    with `whole_name`, by the whole `path`. Raises InputError when there is no such file, no such format, or
+    binary data where text is expected.
     """
     settings = CorpusSettings(encoding=encoding, encoding_errors=encoding_errors)
     file = _find_file(str(path), settings)
@@ -83,8 +84,8 @@ def _find_file(path: str, settings: CorpusSettings) -> SourceFile:
     if Path(path).is_dir():
         raise InputError(f"{path} is a folder. Name one file in it.")
     if "://" not in path:
-        filesystem, path_there = find_filesystem(path)
-        if not filesystem.exists(path_there):
+        filesystem, filesystem_path = find_filesystem(path)
+        if not filesystem.exists(filesystem_path):
             raise InputError(f"{path} does not exist. Name a file to read.")
     sources = find_sources([path], settings).sources
     if len(sources) != 1 or not isinstance(sources[0], SourceFile):
@@ -93,13 +94,14 @@ def _find_file(path: str, settings: CorpusSettings) -> SourceFile:
 
 
 class _StandardInput:
-    """Stands in for a file system that has one file, standard input."""
+    """A file system, as far as `SourceFile` needs one, whose only file is standard input."""
 
     def open(self, path: str, mode: str) -> Any:
-        """Opens a new file object over the descriptor of standard input, and leaves that open when it closes.
+        """Opens a new file object on the descriptor of standard input; closing it leaves the descriptor open.
 
-        A thread that waits at a quiet pipe holds the lock of its file object; if that were sys.stdin, Python
-        would abort at exit. Raises InputError where standard input is closed.
+        It isn't sys.stdin itself, because a thread that waits for a quiet pipe holds the lock of its file
+        object, and Python aborts at exit if that is sys.stdin's. Raises InputError if standard input is
+        closed.
         """
         if sys.stdin is None:
             raise InputError("Standard input is closed. Name a file, or redirect one: < FILE.")

@@ -1,4 +1,4 @@
-"""Formats of tables: how rows lie in a file, and how they are read, each with the line that it begins on.
+"""The table formats: how the rows of a file are read, each with the line that it begins on.
 
 | format | by the ending | a row's values |
 | --- | --- | --- |
@@ -10,10 +10,10 @@
 | lines | .txt | one column called `text`, a row a line |
 
 Each format is one class below and one entry of `FORMATS`. Every command looks formats up there, by a file's
-ending or by the name that --format gives. A package adds its own in the entry-point group
-`bertsmith.table_formats`, under the ending without its dot: docs/add-a-table-format.md. It is imported when a
-file has that ending. So a folder, a recipe or a model can choose among the formats that its user installed,
-and can't name code to run.
+ending or by the name that --format gives. A package adds its own format in the entry-point group
+`bertsmith.table_formats`, under the ending without its dot: docs/add-a-table-format.md. The format is
+imported when a file has that ending. So a folder, a recipe or a model can choose among the formats that its
+user installed, but can't name code to run.
 """
 
 import csv
@@ -40,29 +40,30 @@ from bertsmith.text.files.plain import Text
 from bertsmith.text.files.streams import LONGEST_LINE, SourceStream
 
 GROUP = "bertsmith.table_formats"
-LINES_HAVE = ["text"]  # the one column of plain lines
+LINES_COLUMNS = ["text"]  # the one column of plain lines
 csv.field_size_limit(LONGEST_LINE)
 
 
 class Record(NamedTuple):
-    """A whole row: its values by column name, and its place for messages: 'a/train.tsv, line 12'."""
+    """A row with all of its columns, by name, and its file and line for messages: 'a/train.tsv, line 12'."""
 
     fields: dict[str, Any]
     where: str
 
 
 class Row(NamedTuple):
-    """The values of the selected columns in the order of the selection, and the row's place for messages."""
+    """The values of the selected columns, in the order of the selection, and the row's file and line."""
 
     values: tuple[Any, ...]
     where: str
 
 
 class Selection(NamedTuple):
-    """Which columns to read: `columns` by name or number, then the `optional` ones, None where they lack.
+    """Which columns to read: `columns` by name or number, then the `optional` ones by name.
 
-    Without a `header`, columns of CSV and TSV have numbers only. With `blank_lines`, lines without text are
-    rows too, in plain lines and in a table of one column.
+    The value of an optional column is None if the table lacks it. Without a `header`, columns of CSV and TSV
+    have numbers only. With `blank_lines`, blank lines are rows too, in plain text and in a table of one
+    column.
     """
 
     columns: Sequence[str | int]
@@ -72,10 +73,10 @@ class Selection(NamedTuple):
 
 
 class TableFormat(ABC):
-    """How rows lie in one kind of file.
+    """One format of tables, and the methods that read it.
 
-    A format must define `records`; the other methods are built on it, and a format overrides those that it
-    can do with less work. All of them raise InputError naming file and line.
+    A format must define `records`. The other methods build on it; a format overrides those that it can do
+    more cheaply. All of them raise InputError naming file and line.
     """
 
     NAME: ClassVar[str]  # the value of --format
@@ -106,21 +107,21 @@ class TableFormat(ABC):
             yield Row((*(fields[name] for name in column_names), *map(fields.get, selection.optional)), where)
 
     def texts(self, stream: SourceStream, column: str) -> Iterator[Text]:
-        """Yields (row number from 0, text) of a column of texts, of which a corpus is built; a null is "".
+        """Yields (row number from 0, text) of a column of texts, as `corpus build` reads them; a null is "".
 
         Raises InputError for a cell of another type.
         """
         return _read_texts(self.records(stream), column)
 
     def row_count(self, stream: SourceStream) -> int | None:
-        """The number of rows where the file tells it before they are read, else None."""
+        """The number of rows, if the file has it without being read whole, else None."""
         return None
 
 
 def _read_texts(records: Iterable[Record], column: str) -> Iterator[Text]:
     for number, (fields, where) in enumerate(records):
         if column not in fields:
-            raise _missing_column(where, column, fields)
+            raise _missing_text_column(where, column, fields)
         text = fields[column]
         if not isinstance(text, str | None):
             raise InputError(f"{where}: expected text under {column!r}, found {type(text).__name__}.")
@@ -146,7 +147,7 @@ class SeparatedFormat(TableFormat):
             except StopIteration:
                 return
             except csv.Error as error:
-                # With a quote that is never closed the reader stands at the end of the file by now.
+                # If a quote is never closed, the reader is at the end of the file: name the row's first line.
                 raise InputError(
                     f"{stream.name}, line {first_line}: not valid {self.NAME.upper()} ({error})."
                 ) from error
@@ -157,7 +158,7 @@ class SeparatedFormat(TableFormat):
         return _strip_names(first) if header else [str(number) for number in range(1, len(first) + 1)]
 
     def records(self, stream: SourceStream) -> Iterator[Record]:
-        """Yields the rows as records. Raises InputError where two columns have one name, and for a row that
+        """Yields the rows as records. Raises InputError if two columns have the same name, and for a row that
         is longer or shorter than the header.
         """
         rows = (row for row in self.cells(stream) if row[1])
@@ -173,22 +174,23 @@ class SeparatedFormat(TableFormat):
 
     def rows(self, stream: SourceStream, selection: Selection) -> Iterator[Row]:
         numbered_rows = self.cells(stream)
-        blank_rows = list[tuple[int, list[str]]]()  # blank lines in front; data too, where there is no header
-        for first in numbered_rows:
-            if first[1]:
+        leading_rows = list[tuple[int, list[str]]]()  # blank lines and the first row
+        first_row = list[str]()
+        for line, first_row in numbered_rows:
+            leading_rows.append((line, first_row))
+            if first_row:
                 break
-            blank_rows.append(first)
         else:
             return
-        blank = [""] if selection.blank_lines and len(first[1]) == 1 else []
-        data_rows = numbered_rows if selection.header else chain(blank_rows, [first], numbered_rows)
-        names = _strip_names(first[1]) if selection.header else None
-        indices = [_column_index(column, names, stream.name) for column in selection.columns]
+        blank_row = [""] if selection.blank_lines and len(first_row) == 1 else []
+        data_rows = numbered_rows if selection.header else chain(leading_rows, numbered_rows)
+        names = _strip_names(first_row) if selection.header else None
+        indices = [_find_column_index(column, names, stream.name) for column in selection.columns]
         optional_indices = [
             names.index(name) if names and name in names else None for name in selection.optional
         ]
         needed = max(indices, default=-1) + 1
-        for line, row in ((line, row or blank) for line, row in data_rows if row or blank):
+        for line, row in ((line, row or blank_row) for line, row in data_rows if row or blank_row):
             where = f"{stream.name}, line {line}"
             if len(row) < needed:
                 hint = separator_advice(["\t"]) if self.NAME == "csv" and "\t" in "".join(row) else ""
@@ -197,16 +199,16 @@ class SeparatedFormat(TableFormat):
                     f"it.{hint}"
                 )
             if names is not None:
-                _require_no_more(row, names, where, "the header")
+                _refuse_extra_cells(row, names, where, "the header")
             elif self.NAME == "csv":  # in TSV, where a text holds no tab, STS-B has sources behind some rows
-                _require_no_more(row, first[1], where, "the first row")
+                _refuse_extra_cells(row, first_row, where, "the first row")
             optional = (
                 None if index is None or index >= len(row) else row[index] for index in optional_indices
             )
             yield Row((*(row[index] for index in indices), *optional), where)
 
     def texts(self, stream: SourceStream, column: str) -> Iterator[Text]:
-        """Yields (row number from 0, text); blank lines are left out, but count in the numbers."""
+        """Yields (row number from 0, text); blank lines are left out, but they count as rows."""
         rows = self.cells(stream)
         header = _strip_names(next((row for _, row in rows if row), []))
         if not header:
@@ -221,7 +223,7 @@ class SeparatedFormat(TableFormat):
                     f"{stream.name}, line {line}: expected {len(header)} columns, found {len(row)}. Mend the "
                     "row or remove it."
                 )
-            _require_no_more(row, header, f"{stream.name}, line {line}", "the header")
+            _refuse_extra_cells(row, header, f"{stream.name}, line {line}", "the header")
             yield str(number), row[index]
 
 
@@ -241,7 +243,7 @@ def _strip_names(fields: Iterable[str]) -> list[str]:
     return [field.strip() for field in fields]
 
 
-def _column_index(column: str | int, names: Sequence[str] | None, where: str) -> int:
+def _find_column_index(column: str | int, names: Sequence[str] | None, where: str) -> int:
     if names is not None:
         return find_column(column, names, where)
     number = column_number(column)
@@ -252,11 +254,11 @@ def _column_index(column: str | int, names: Sequence[str] | None, where: str) ->
     return number - 1
 
 
-def _require_no_more(row: Sequence[str], header: Sequence[str], where: str, header_name: str) -> None:
-    """Raises InputError for values behind the last column of `header`, which messages call `header_name`.
+def _refuse_extra_cells(row: Sequence[str], header: Sequence[str], where: str, header_name: str) -> None:
+    """Raises InputError for values beyond the last column of `header`, which messages call `header_name`.
 
-    They mostly come of a separator in a text that isn't quoted: the rest of the text would be lost, or be
-    taken for another column.
+    They mostly come from a separator in an unquoted text: the rest of the text would be lost, or be taken for
+    another column.
     """
     if len(row) > len(header) and any(field.strip() for field in row[len(header) :]):
         raise InputError(
@@ -266,7 +268,7 @@ def _require_no_more(row: Sequence[str], header: Sequence[str], where: str, head
 
 
 class JsonLinesFormat(TableFormat):
-    """JSON lines: one object a line, blank lines between them allowed."""
+    """JSON lines: one object per line; blank lines are left out."""
 
     NAME = "jsonl"
     ENDINGS: ClassVar[tuple[str, ...]] = (".jsonl", ".ndjson")
@@ -319,7 +321,8 @@ def read_json_records(
 ) -> Iterator[Record]:
     """Yields the object of every line that isn't blank.
 
-    `name` is the file's name in messages, `advice` the last sentence of that for a line which is no JSON.
+    `name` is what messages call the file, `advice` the end of the message for a line that is not valid JSON.
+    Raises InputError for such a line and for one with another JSON value than an object.
     """
     for number, line in enumerate(lines, start=1):
         if not line.strip():
@@ -327,7 +330,7 @@ def read_json_records(
         where = f"{name}, line {number}"
         try:
             record = parse_json(line, with_distinct_keys)
-        except (ValueError, RecursionError) as error:  # too many digits or brackets are errors of their own
+        except (ValueError, RecursionError) as error:  # too many digits or brackets raise errors of their own
             raise InputError(
                 f"{where}: expected one JSON object, but it is not valid JSON ({error}). {advice}"
             ) from error
@@ -337,7 +340,7 @@ def read_json_records(
 
 
 class ParquetFormat(TableFormat):
-    """Parquet, of which only the selected columns are read, 256 rows at a time."""
+    """Parquet: only the selected columns are read, 256 rows at a time."""
 
     NAME = "parquet"
     ENDINGS = (".parquet",)
@@ -352,26 +355,26 @@ class ParquetFormat(TableFormat):
             return int(pq.read_metadata(file).num_rows)
 
     def records(self, stream: SourceStream) -> Iterator[Record]:
-        """Yields the rows as records. Raises InputError where two columns have one name."""
+        """Yields the rows as records. Raises InputError if two columns have the same name."""
 
-        def choose(schema: pa.Schema) -> list[str]:
+        def choose_columns(schema: pa.Schema) -> list[str]:
             names: list[str] = schema.names
             require_different(names, names, stream.name)
             return names
 
-        number = 0
+        row = 0
         with stream.seekable() as file:
-            for batch in read_record_batches(file, stream.name, choose):
+            for batch in read_record_batches(file, stream.name, choose_columns):
                 names = batch.schema.names
-                columns = [read_column(batch, name, stream.name, number) for name in names]
+                columns = [read_column(batch, name, stream.name, row) for name in names]
                 for values in zip(*columns):
-                    number += 1
-                    yield Record(dict(zip(names, values)), f"{stream.name}, row {number}")
+                    row += 1
+                    yield Record(dict(zip(names, values)), f"{stream.name}, row {row}")
 
     def rows(self, stream: SourceStream, selection: Selection) -> Iterator[Row]:
-        column_names: list[str | None] = []  # None: an optional column that the file lacks
+        column_names: list[str | None] = []  # None: an optional column that the file doesn't have
 
-        def choose(schema: pa.Schema) -> list[str]:
+        def choose_columns(schema: pa.Schema) -> list[str]:
             names = schema.names
             column_names.extend(
                 names[find_column(column, names, stream.name)] for column in selection.columns
@@ -383,7 +386,7 @@ class ParquetFormat(TableFormat):
 
         row = 0
         with stream.seekable() as file:
-            for batch in read_record_batches(file, stream.name, choose):
+            for batch in read_record_batches(file, stream.name, choose_columns):
                 nulls = [None] * batch.num_rows
                 columns = (
                     read_column(batch, name, stream.name, row) if name else nulls for name in column_names
@@ -398,7 +401,7 @@ class ParquetFormat(TableFormat):
     def texts(self, stream: SourceStream, column: str) -> Iterator[Text]:
         """Yields (row number from 0, text) of a column of any of Arrow's string types; a null is ""."""
 
-        def choose(schema: pa.Schema) -> list[str]:
+        def choose_columns(schema: pa.Schema) -> list[str]:
             _require_one_column(schema.names, stream.name, column)
             column_type = value_type(schema.field(column).type)
             if not (
@@ -413,28 +416,28 @@ class ParquetFormat(TableFormat):
 
         row = 0
         with stream.seekable() as file:
-            for batch in read_record_batches(file, stream.name, choose):
+            for batch in read_record_batches(file, stream.name, choose_columns):
                 for text in read_column(batch, column, stream.name, row):
                     yield str(row), text or ""
                     row += 1
 
 
 class LinesFormat(TableFormat):
-    """Plain text: one row a line. Blank lines are left out unless the selection asks for them."""
+    """Plain text: a row per line. Blank lines are left out unless the selection asks for them."""
 
     NAME = "lines"
     ENDINGS = (".txt",)
 
     def names(self, stream: SourceStream, header: bool = True) -> list[str]:
-        return LINES_HAVE
+        return LINES_COLUMNS
 
     def records(self, stream: SourceStream) -> Iterator[Record]:
-        for (text,), where in self.rows(stream, Selection(LINES_HAVE)):
-            yield Record({LINES_HAVE[0]: text}, where)
+        for (text,), where in self.rows(stream, Selection(LINES_COLUMNS)):
+            yield Record({LINES_COLUMNS[0]: text}, where)
 
     def rows(self, stream: SourceStream, selection: Selection) -> Iterator[Row]:
         for column in selection.columns:
-            find_column(column, LINES_HAVE, stream.name)
+            find_column(column, LINES_COLUMNS, stream.name)
         for number, line in enumerate(stream.lines(), start=1):
             if line.strip() or selection.blank_lines:
                 values = (*[line] * len(selection.columns), *[None] * len(selection.optional))
@@ -442,7 +445,7 @@ class LinesFormat(TableFormat):
 
 
 def require_different(names: Sequence[str], read_names: Iterable[str], where: str) -> None:
-    """Raises InputError where several columns share one of the names that are read."""
+    """Raises InputError if one of the `read_names` is the name of several of the columns `names`."""
     for name in read_names:
         if names.count(name) > 1:
             raise InputError(f"{where}: several columns are called {name!r}. Rename all but one of them.")
@@ -450,26 +453,26 @@ def require_different(names: Sequence[str], read_names: Iterable[str], where: st
 
 def _require_one_column(names: Sequence[str], where: str, column: str) -> None:
     if column not in names:
-        raise _missing_column(where, column, names)
+        raise _missing_text_column(where, column, names)
     require_different(names, [column], where)
 
 
-def _missing_column(where: str, column: str, columns: Iterable[str]) -> InputError:
+def _missing_text_column(where: str, column: str, columns: Iterable[str]) -> InputError:
     names = list(columns)
     advice = separator_advice(names) or " Choose one with --text-column (distil: --text)."
     return InputError(f"{where}: no column {column!r}. There are: {', '.join(names) or 'none'}.{advice}")
 
 
 FORMATS: dict[str, TableFormat] = {
-    each.NAME: each
-    for each in (CsvFormat(), TsvFormat(), JsonLinesFormat(), JsonFormat(), ParquetFormat(), LinesFormat())
+    format.NAME: format
+    for format in (CsvFormat(), TsvFormat(), JsonLinesFormat(), JsonFormat(), ParquetFormat(), LinesFormat())
 }
 
 
 def register(format: TableFormat) -> TableFormat:
-    """Adds a format to `FORMATS` of this process and returns it.
+    """Adds a format to the `FORMATS` of this process and returns it.
 
-    Raises ValueError where its name or one of its endings is another format's.
+    Raises ValueError if another format has its name or one of its endings.
     """
     known_endings = {ending for known_format in FORMATS.values() for ending in known_format.ENDINGS}
     if format.NAME in FORMATS or known_endings.intersection(format.ENDINGS):
@@ -479,21 +482,21 @@ def register(format: TableFormat) -> TableFormat:
 
 
 def find_format(name: str) -> TableFormat | None:
-    """The format called `name`, of Bertsmith or of an installed package; None if there is none."""
+    """The format called `name`, Bertsmith's or an installed package's; None if there is none."""
     return FORMATS.get(name) or _load_installed(name)
 
 
 def find_format_by_ending(ending: str) -> TableFormat | None:
-    """The format of files with that ending, in lower case and without a compression's; None if none."""
+    """The format of files with an ending (lower case, without a compression's); None if there is none."""
     formats = (known_format for known_format in FORMATS.values() if ending in known_format.ENDINGS)
     return next(formats, None) or _load_installed(ending.removeprefix("."))
 
 
 def table_endings(format: str | None, ending: str) -> dict[str, str]:
-    """Ending → name of the format, for all known formats.
+    """Maps the endings of all known formats to the formats' names.
 
-    The installed format that is called `format`, or that reads files with this `ending`, is imported first
-    and is among them.
+    An installed package's format that is called `format`, or that reads files with this `ending`, is imported
+    first, so that it is among them.
     """
     if format is not None:
         find_format(format)
@@ -501,9 +504,9 @@ def table_endings(format: str | None, ending: str) -> dict[str, str]:
     return {ending: known_format.NAME for known_format in FORMATS.values() for ending in known_format.ENDINGS}
 
 
-@cache  # a folder may have many files with an ending that no format has
+@cache  # a folder may have many files with an ending of no format
 def _load_installed(name: str) -> TableFormat | None:
-    """Imports the format of an entry point; None without one. Raises InputError if it is no format."""
+    """Imports the format of the entry point `name`, or returns None. Raises InputError if it is no format."""
     entry_point = next(iter(entry_points(group=GROUP, name=name)), None)
     if entry_point is None:
         return None

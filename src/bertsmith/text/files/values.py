@@ -1,8 +1,8 @@
-"""Reads a table's cell as a text, a number, a label or several labels; errors name file and line.
+"""Turns a table's cell into a text, a number, a label or several labels; errors name file and line.
 
-`where` is the row's place as its reader gave it: 'train.tsv, line 12'. A cell means the same in every format,
-although CSV and TSV hold nothing but text and pandas writes whole numbers beside a null as fractions:
-`as_category` has the rule.
+`where` is the row's file and line, as its reader gave it: 'train.tsv, line 12'. A cell means the same in
+every format, although CSV and TSV have only text, and pandas writes integers as floats in a column with a
+null: see `as_category`.
 """
 
 import math
@@ -28,9 +28,9 @@ _PRINTED = re.compile(
 )
 _BRACKETS = (("[", "]"), ("(", ")"))
 _MULTI_HOT = {
-    word: holds for holds, words in enumerate(("0 false f no n", "1 true t yes y")) for word in words.split()
+    word: flag for flag, words in enumerate(("0 false f no n", "1 true t yes y")) for word in words.split()
 }
-# Beginning of a type's name → a line of pandas that turns such a column into text; "" fits every type.
+# How a type's name begins → a line of pandas that turns such a column into text; "" fits every type.
 _CONVERSIONS = {
     "list<item: struct": 'table["COLUMN"] = [" ".join(x["KEY"] for x in row) for row in table["COLUMN"]]',
     "list<item: list": 'table["COLUMN"] = [dict(row)["KEY"] for row in table["COLUMN"]]',  # of a map
@@ -43,7 +43,7 @@ _CONVERSIONS = {
 
 
 def is_blank(value: Any) -> bool:
-    """Whether a cell is empty: null, NaN, or white space alone, which is how CSV spells a null.
+    """Whether a cell is empty: null, NaN, or only white space, which is how CSV spells a null.
 
     Invisible characters count as white space: U+200B, a byte-order mark, U+0000.
     """
@@ -53,20 +53,20 @@ def is_blank(value: Any) -> bool:
 
 
 def as_text(value: Any, where: str) -> str:
-    """The cell as a text: a string as it is, a null and NaN as "" (`is_blank` tells these beforehand).
+    """The cell as a text: a string as it is, null and NaN as "" (`is_blank` tells them apart).
 
-    Raises InputError for numbers, lists and the like, which mostly mean that the wrong column was named; the
-    message has their type and a line of pandas that turns such a column into text.
+    Raises InputError for numbers, lists and the like, which mostly mean that the wrong column was named. The
+    message names the type and gives a line of pandas that turns such a column into text.
     """
     if isinstance(value, str):
         return value
     if is_blank(value):
         return ""
-    kind = _type_name(value)
-    conversion = next(conversion for start, conversion in _CONVERSIONS.items() if kind.startswith(start))
+    type_name = _type_name(value)
+    conversion = next(conversion for start, conversion in _CONVERSIONS.items() if type_name.startswith(start))
     raise InputError(
-        f"{where}: expected a text, found {_shorten(value)} of type {kind}. Is it the right column? If it "
-        f"is, make it text, for instance in pandas: {conversion}"
+        f"{where}: expected a text, found {_shorten(value)} of type {type_name}. Is it the right column? If "
+        f"it is, make it text, for instance in pandas: {conversion}"
     )
 
 
@@ -101,7 +101,7 @@ def as_number(value: Any, where: str) -> float:
 def as_label(value: Any, where: str) -> str:
     """The cell as a label's name, by the rule of `as_category`.
 
-    Raises InputError for an empty cell, and for a list, even one that was printed into a cell.
+    Raises InputError for an empty cell and for a list, also for one that was printed into a cell as text.
     """
     if isinstance(value, list | tuple | dict) or (isinstance(value, str) and is_printed(value)):
         raise InputError(
@@ -115,11 +115,11 @@ def as_label(value: Any, where: str) -> str:
 
 
 def as_category(value: Any) -> str:
-    """The name of a category or label, the same however the table's writer spelled it.
+    """The name of a category or label, however the program that wrote the table spelled it.
 
     1, 1.0, "1" and "1.0" are '1'; 1e16 and "1e+16" are '10000000000000000'; True and "true" are 'True'. Any
-    other text loses the blanks around it and stays as it is: "007", "1e5", "3.10", "NA". Other numbers are
-    spelled as Python spells them.
+    other text is stripped and otherwise stays as it is: "007", "1e5", "3.10", "NA". Other numbers are spelled
+    as Python spells them.
     """
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
@@ -136,8 +136,8 @@ def as_category(value: Any) -> str:
 def as_labels(value: Any, where: str, separator: str = ",", names: Sequence[str] = ()) -> tuple[str, ...]:
     """The labels of a cell, in order and without repeats.
 
-    The cell is a list of labels or a string that is cut at `separator`. Given the `names` of all labels, it
-    may also be a multi-hot list with a 0 or 1 for each of them. A null, an empty string and an empty list
+    The cell is a list of labels, or a string with `separator` between them. Given the `names` of all labels,
+    it may also be a multi-hot list with a 0 or 1 for each of them. A null, an empty string and an empty list
     hold no labels, which is valid in multi-label data. Raises InputError for anything else: a list that was
     printed into a cell ("['a', 'b']"), probabilities, and a multi-hot list without names.
     """
@@ -183,7 +183,7 @@ def is_multi_hot(values: Iterable[Any]) -> bool:
 
 
 def _split_labels(value: str, where: str, separator: str) -> list[str]:
-    """Cuts a cell at the separator. Raises InputError for a printed list, whose brackets would be torn."""
+    """Splits a cell at the separator. Raises InputError for a list that was printed into the cell."""
     parts = [part for part in value.split(separator) if part.strip()]
     has_open_brackets = any(
         part.count(opening) != part.count(closing) for part in parts for opening, closing in _BRACKETS
@@ -200,7 +200,7 @@ def _split_labels(value: str, where: str, separator: str) -> list[str]:
 
 
 def is_printed(cell: str) -> bool:
-    """Whether a list, a set or an array was printed into a cell: "['a', 'b']", '[0 1 0]', '{a,b}'."""
+    """Whether a cell is a printed list, set or array: "['a', 'b']", '[0 1 0]', '{a,b}'."""
     return _PRINTED.fullmatch(cell.strip()) is not None
 
 
@@ -218,7 +218,7 @@ def _shorten(value: Any) -> str:
 
 def _type_name(value: Any) -> str:
     """The name of a value's type in Parquet, or in Python where Parquet has no such type."""
-    import pyarrow as pa  # here, since light commands read cells without pyarrow
+    import pyarrow as pa  # here, because light commands read cells without pyarrow
 
     try:
         return str(pa.scalar(value).type)

@@ -1,6 +1,7 @@
-"""Labelled data that is more than a table's rows: sentences of tagged words, questions about passages.
+"""Labelled data other than rows of a table: sentences with a tag for each word, and questions about passages.
 
-In come CoNLL columns, JSON lines and SQuAD's files; out go records with their file and line, by conll.py and
-squad.py. span_texts.py holds marked spans against their text, label_names.py looks for labels that can't be
-meant, and labelled_files.py says which files of a folder hold labelled rows. Read conll.py first.
+conll.py reads CoNLL's columns and JSON lines, squad.py reads SQuAD's JSON; their records have the file and
+the line for messages. span_texts.py checks marked spans against their text, label_names.py finds labels that
+look like mistakes, and labelled_files.py lists the files of a folder that have labelled rows. Read conll.py
+first.
 """

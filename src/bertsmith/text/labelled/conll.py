@@ -1,23 +1,25 @@
-"""Sentences of tagged words, or text with entities marked in it: CoNLL-2003, CoNLL-U, JSON lines, lines.
+"""Reads sentences of tagged words, or texts with marked entities: CoNLL-2003, CoNLL-U, JSON lines, plain
+lines.
 
 | format | by the ending | a sentence |
 | --- | --- | --- |
-| conll | .conll, .iob, .iob2, .bio, .tsv | a word a line, a blank line behind; -DOCSTART- begins documents |
+| conll | .conll, .iob, .iob2, .bio, .tsv | a word per line, then a blank line; -DOCSTART- begins documents |
 | conllu | .conllu | the same with # comments; word in column 2, tag in 4; `# newdoc` begins documents |
 | jsonl, json | .jsonl, .ndjson, .json | {"words": [...], "tags": [...]}, or tokens, labels, ner_tags; or |
 |             |                        | {"text": "...", "spans": [{"start": 0, "end": 4, "label": "PER"}]} |
-| lines | | running text, a line each; without tags only, a blank line is an empty text |
+| lines | | a text per line, only for prediction; a blank line is an empty text |
 
-Any other ending is conll where tags are wanted. Else the content decides between conll and lines: equally
-wide lines in blocks, with blank lines between them, are columns.
+A file with any other ending is read as conll if tags are needed. Otherwise its content decides between conll
+and lines: blocks of lines with equally many columns, with blank lines between the blocks, are conll.
 
-A span may carry its own text, under "text", "surface", "mention" or "word": then it must stand there, as must
-what another usual key ("value", "quote", "name") says if it stands where offsets in other units point to.
-Spans without it are refused where many divide words that they would not divide in other units.
+A span may have its own text, under "text", "surface", "mention" or "word": then this must be the text between
+the offsets. The value of another usual key ("value", "quote", "name") is checked as well if it is the text
+that offsets in other units point to. Spans without their own text are refused if many of them divide words
+that they would not divide in other units.
 
-Columns are split at tabs where the first word's line has one, else at blanks. They count from 1. Tags are
-returned as they stand, whatever their scheme. Each JSON object counts as a document; one without a text
-(null, blank, no words) is a sentence without words.
+Columns are split at tabs if the first word's line has one, else at blanks. They count from 1. Tags are
+returned as the file has them, whatever their scheme. Each JSON object counts as a document; one without a
+text (null, blank, no words) is a sentence without words.
 """
 
 import re
@@ -41,26 +43,28 @@ FORMATS = {
     ".ndjson": "jsonl",
     ".json": "json",
 }
-_TABLES = {".csv": "csv", ".parquet": "parquet", ".pq": "parquet", ".xlsx": "excel"}  # as pandas calls them
+# Ending -> pandas' name of the format.
+_TABLES = {".csv": "csv", ".parquet": "parquet", ".pq": "parquet", ".xlsx": "excel"}
 DOCUMENT_START = "-DOCSTART-"
 WORD_KEYS = ("words", "tokens", "text")
 TAG_KEYS = ("tags", "labels", "ner_tags")
 SPAN_KEYS = ("spans", "entities")
 SPAN_TEXT_KEYS = ("text", "surface", "mention", "word")
-# Or what it is called, its kind, or its value in a normal form, which the text may have elsewhere.
+# Keys of the span's text or else of its name, its type or a normal form, which the text may have elsewhere.
 _MAYBE_SPAN_TEXT_KEYS = (
     *("value", "span", "span_text", "quote", "exact", "string", "phrase", "token", "content"),
     *("surface_form", "surfaceForm", "covered_text", "coveredText", "mention_text", "entity_text"),
     *("name", "entity"),
 )
-_A_SPAN = '{"start": 0, "end": 5, "label": "PER"}'
-# Of CoNLL-U: '1-2' is a contraction whose words follow, '8.1' a word that isn't in the text.
+_EXAMPLE_SPAN = '{"start": 0, "end": 5, "label": "PER"}'
+# In CoNLL-U, '1-2' is a contraction whose words follow, and '8.1' a word that isn't in the text.
 _NO_WORD = re.compile(r"[0-9]+[-.][0-9]+")
 
 
 class TaggedSentence(NamedTuple):
-    """Words with a tag each, the number of their document from 0, the place of the first word, and what the
-    file calls them.
+    """The words of a sentence with a tag for each, or no tags; `id` is the file's own, if it has any.
+
+    `document` is the number of their document, from 0; `where` is file and line of the first word.
     """
 
     words: tuple[str, ...]
@@ -71,15 +75,17 @@ class TaggedSentence(NamedTuple):
 
 
 class MarkedText(NamedTuple):
-    """Running text, its entities as (label, start, end) in characters, its place, what the file calls it, and
-    the entities' own texts, where the file has them.
+    """A text with its entities, as (label, start, end) in characters; `id` is the file's own, if it has any.
+
+    `where` is its file and line. `span_texts` has for each span its own text, if the file has it, and whether
+    that is certain to be the span's text; it is empty if no span has one.
     """
 
     text: str
     spans: tuple[tuple[str, int, int], ...]
     where: str
     id: str | int | None = None
-    span_texts: tuple[tuple[str | None, bool], ...] = ()  # and whether it is certain that they are these
+    span_texts: tuple[tuple[str | None, bool], ...] = ()
 
 
 def read_tagged(
@@ -91,12 +97,13 @@ def read_tagged(
     tagged: bool = True,
     encoding: str = "utf-8",
 ) -> list[TaggedSentence | MarkedText]:
-    """Every sentence of a file ('-': standard input, as JSON lines unless `format` says otherwise).
+    """Reads every sentence of a file ('-': standard input, as JSON lines unless another `format` is given).
 
     Columns are numbers from 1, by default the first for the word and the last for the tag; for JSON they are
-    keys. Unless a tag's column is given, every line must have as many columns as the first. `tagged=False`
-    reads words or text only, and tags and spans are empty; then the ids of JSON's objects are read too.
-    Raises InputError naming file and line: a missing column, unequal lengths, a tag that is no string.
+    keys. Unless a tag's column is given, every line must have as many columns as the first. With
+    `tagged=False` only words or texts are read, and the ids of JSON's objects: tags and spans are empty.
+    Raises InputError naming file and line for a missing column, for unequal numbers of words and tags, and
+    for a tag that isn't a string.
     """
     table_ending = next((ending for ending in Path(path).suffixes[-2:] if ending.lower() in _TABLES), None)
     if format is None and table_ending is not None:
@@ -108,48 +115,57 @@ def read_tagged(
     by_ending = FORMATS if tagged else {**FORMATS, ".txt": "lines"}
     otherwise = "jsonl" if str(path) == "-" else "conll" if tagged else "lines"
     with open_table(path, format, encoding, by_ending, otherwise, whole_name=True) as table:
-        found: list[TaggedSentence | MarkedText]
+        sentences: list[TaggedSentence | MarkedText]
         if table.format in ("json", "jsonl"):
             records = tables.FORMATS[table.format].records(table.stream)
-            found = list(_read_json_sentences(records, word_column, tag_column, tagged))
-            marked = [each for each in found if isinstance(each, MarkedText)]
+            sentences = list(_read_json_sentences(records, word_column, tag_column, tagged))
+            marked_texts = [sentence for sentence in sentences if isinstance(sentence, MarkedText)]
             require_texts(
                 [
-                    SpanText(each.text, *span, words, each.where, is_certain)
-                    for each in marked
-                    for span, (words, is_certain) in zip(each.spans, each.span_texts or repeat((None, False)))
+                    SpanText(marked.text, *span, span_text, marked.where, is_certain)
+                    for marked in marked_texts
+                    for span, (span_text, is_certain) in zip(
+                        marked.spans, marked.span_texts or repeat((None, False))
+                    )
                 ]
             )
-            _require_names(marked)
+            _refuse_word_tags(marked_texts)
         else:
-            lines, form = list(table.lines()), table.format
-            if form == "lines" and format is None and _look_like_columns(lines):
-                form = "conll"
-            if form == "lines":
-                found = [MarkedText(line, (), f"{table.name}, line {n}") for n, line in enumerate(lines, 1)]
+            lines, format_name = list(table.lines()), table.format
+            if format_name == "lines" and format is None and _look_like_columns(lines):
+                format_name = "conll"
+            if format_name == "lines":
+                sentences = [
+                    MarkedText(line, (), f"{table.name}, line {number}")
+                    for number, line in enumerate(lines, start=1)
+                ]
             else:
-                layout = _choose_layout(form, word_column, tag_column, tagged)
-                found = list(_read_column_sentences(lines, layout, table.name))
-    if not found:
+                layout = _choose_layout(format_name, word_column, tag_column, tagged)
+                sentences = list(_read_column_sentences(lines, layout, table.name))
+    if not sentences:
         raise InputError(f"{table.name} has no sentences. Expected at least one, as {table.format}.")
-    return found
+    return sentences
 
 
 def _look_like_columns(lines: Sequence[str]) -> bool:
-    """Equally wide lines, in blocks of which at least one has several: sentences of running text, one a line,
-    are of different lengths and have no blank lines between them.
+    """Whether all lines have equally many columns, and are in blocks of which at least one has several lines.
+
+    Sentences of running text, one per line, differ in length and have no blank lines between them.
     """
     blocks = [block for _, block in _split_blocks(lines, comments=False)]
-    filled = [line for block in blocks for _, line in block]
-    split = _split_at_tabs if filled and "\t" in filled[0] else _split_at_blanks
-    divided = len(filled) < len(lines)
-    return divided and len(filled) > len(blocks) and len({len(split(line)) for line in filled}) == 1
+    word_lines = [line for block in blocks for _, line in block]
+    split = _split_at_tabs if word_lines and "\t" in word_lines[0] else _split_at_blanks
+    has_separators = len(word_lines) < len(lines)
+    widths = {len(split(line)) for line in word_lines}
+    return has_separators and len(word_lines) > len(blocks) and len(widths) == 1
 
 
 @dataclass(frozen=True)
 class _ColumnLayout:
-    """Which columns are read, as indices from 0; `tag` -1 is the last, None is no tag wanted. `even`: every
-    line is as wide as the first.
+    """The columns to read, as indices from 0: a `tag` of -1 is the last column, None reads no tags.
+
+    `comments`: lines that begin with # are comments. `even`: every line must have as many columns as the
+    first.
     """
 
     word: int
@@ -159,7 +175,7 @@ class _ColumnLayout:
 
     @property
     def needed(self) -> int:
-        """Columns that every line must have."""
+        """The number of columns that every line must have."""
         return max(self.word, self.tag or 0) + 1 if self.tag != -1 else self.word + 2
 
 
@@ -189,7 +205,7 @@ def _read_column_sentences(
         rows = [(number, split(line)) for number, line in lines]
         if layout.comments:
             rows = [(number, fields) for number, fields in rows if not _NO_WORD.fullmatch(fields[0])]
-        if not rows:  # nothing but contractions and words that aren't in the text
+        if not rows:  # only contractions and words that aren't in the text
             continue
         width = width or len(rows[0][1])
         for number, fields in rows:
@@ -200,15 +216,17 @@ def _read_column_sentences(
 
 
 def _split_blocks(lines: Iterable[str], comments: bool) -> Iterator[tuple[int, list[tuple[int, str]]]]:
-    """(document, its numbered lines) of each sentence. What precedes the first mark is document 0 too."""
-    opening = "# newdoc" if comments else DOCUMENT_START
-    marks, block = 0, list[tuple[int, str]]()
+    """Yields (document, numbered lines) of each sentence; what precedes the first document's mark is document
+    0, too.
+    """
+    document_mark = "# newdoc" if comments else DOCUMENT_START
+    mark_count, block = 0, list[tuple[int, str]]()
     for number, line in enumerate(chain(lines, [""]), start=1):
-        is_mark = line.startswith(opening)
+        is_mark = line.startswith(document_mark)
         if is_mark or not line.strip(" \t"):
             if block:
-                yield max(marks - 1, 0), block
-            marks, block = marks + is_mark, []
+                yield max(mark_count - 1, 0), block
+            mark_count, block = mark_count + is_mark, []
         elif not (comments and line.startswith("#")):
             block.append((number, line))
 
@@ -235,9 +253,9 @@ def _check_fields(fields: Sequence[str], layout: _ColumnLayout, width: int, wher
 
 
 def _read_json_sentences(
-    found: Iterable[tables.Record], word_key: str | int | None, tag_key: str | int | None, tagged: bool
+    records: Iterable[tables.Record], word_key: str | int | None, tag_key: str | int | None, tagged: bool
 ) -> Iterator[TaggedSentence | MarkedText]:
-    for document, (fields, where) in enumerate(found):
+    for document, (fields, where) in enumerate(records):
         id = None if tagged else as_id(fields.get(ID))
         key = _find_key(fields, WORD_KEYS if word_key is None else (str(word_key),), where)
         text = fields[key]
@@ -259,13 +277,15 @@ def _read_json_sentences(
         yield TaggedSentence(words, tags, document, where, id)
 
 
-def _require_names(marked: Sequence[MarkedText]) -> None:
-    """Raises InputError where spans have tags of words, as a pipeline gives them piece by piece."""
-    labels = {label: each.where for each in marked for label, _, _ in each.spans}
-    tags = [label for label in labels if label == "O" or (label[:2] == "I-" and f"B{label[1:]}" in labels)]
+def _refuse_word_tags(marked_texts: Sequence[MarkedText]) -> None:
+    """Raises InputError if spans are labelled with words' tags, such as B-PER and I-PER: a pipeline's raw
+    output.
+    """
+    places = {label: marked.where for marked in marked_texts for label, _, _ in marked.spans}
+    tags = [label for label in places if label == "O" or (label[:2] == "I-" and f"B{label[1:]}" in places)]
     if tags:
         raise InputError(
-            f"{labels[tags[0]]}: the label of a span is {tags[0]!r}, which is a word's tag. Give each entity "
+            f"{places[tags[0]]}: the label of a span is {tags[0]!r}, which is a word's tag. Give each entity "
             "one span, labelled by its kind alone, such as PER; and what is outside of all none."
         )
 
@@ -273,32 +293,33 @@ def _require_names(marked: Sequence[MarkedText]) -> None:
 def _read_spans(
     fields: dict[str, Any], text: str, key: str | int | None, where: str
 ) -> tuple[tuple[tuple[str, int, int], ...], tuple[tuple[str | None, bool], ...]]:
-    """Objects of start, end and label, in characters, and their own texts."""
-    given = fields[_find_key(fields, SPAN_KEYS if key is None else (str(key),), where)]
+    """The spans as (label, start, end) in characters, and their own texts."""
+    objects = fields[_find_key(fields, SPAN_KEYS if key is None else (str(key),), where)]
     try:
         spans, texts = [], []
-        for each in list(given):
-            label, start, end = as_label(each["label"], where), int(each["start"]), int(each["end"])
-            # pandas makes 4.0 of 4 beside a null; 4.5 would be a place cut off without a word.
-            if (start, end) != (float(each["start"]), float(each["end"])):
+        for span in list(objects):
+            label, start, end = as_label(span["label"], where), int(span["start"]), int(span["end"])
+            # pandas makes 4.0 of 4 beside a null, which is fine; 4.5 would be silently cut to 4.
+            if (start, end) != (float(span["start"]), float(span["end"])):
                 raise ValueError
             spans.append((label, start, end))
-            texts.append(_find_span_text(each, text))
-        return tuple(spans), tuple(texts) if any(words is not None for words, _ in texts) else ()
+            texts.append(_find_span_text(span, text))
+        return tuple(spans), tuple(texts) if any(span_text is not None for span_text, _ in texts) else ()
     except (TypeError, KeyError, ValueError, OverflowError) as error:
         raise InputError(
-            f"{where}: expected 'spans', a list of objects such as {_A_SPAN}, in whole characters, "
-            f"found {str(given)[:80]}."
+            f"{where}: expected 'spans', a list of objects such as {_EXAMPLE_SPAN}, in whole characters, "
+            f"found {str(objects)[:80]}."
         ) from error
 
 
 def _find_span_text(span: dict[str, Any], text: str) -> tuple[str | None, bool]:
-    """And whether it is certain that it is the span's own text."""
-    own = next((words for key in SPAN_TEXT_KEYS if isinstance(words := span.get(key), str)), None)
-    if own is not None:
-        return own, True
-    maybe = (span.get(key) for key in _MAYBE_SPAN_TEXT_KEYS)
-    return next((words for words in maybe if isinstance(words, str) and words and words in text), None), False
+    """The span's own text, if the object has one, and whether it is certain that it is that."""
+    own_text = next((value for key in SPAN_TEXT_KEYS if isinstance(value := span.get(key), str)), None)
+    if own_text is not None:
+        return own_text, True
+    values = (span.get(key) for key in _MAYBE_SPAN_TEXT_KEYS)
+    maybe = next((value for value in values if isinstance(value, str) and value and value in text), None)
+    return maybe, False
 
 
 def _find_key(fields: dict[str, Any], keys: Sequence[str], where: str) -> str:
@@ -312,10 +333,10 @@ def _require_strings(fields: dict[str, Any], key: str, where: str) -> tuple[str,
     value = fields[key]
     if not isinstance(value, list):
         raise InputError(f"{where}: expected a list of strings under {key!r}, found {type(value).__name__}.")
-    for place, item in enumerate(value, start=1):
+    for number, item in enumerate(value, start=1):
         if not isinstance(item, str) or not item.strip():
             raise InputError(
-                f"{where}: expected strings under {key!r}, found {item!r} as number {place}. "
+                f"{where}: expected strings under {key!r}, found {item!r} as number {number}. "
                 "Write the names of tags, not their numbers."
             )
     return tuple(value)

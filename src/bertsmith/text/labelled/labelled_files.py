@@ -1,4 +1,4 @@
-"""Files and folders → the files of labelled rows to learn from, in a stable order."""
+"""Lists the files of labelled rows to train on, out of files and folders, in a stable order."""
 
 import re
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from bertsmith.text.files.sources import find_sources
 from bertsmith.text.files.streams import SourceFile
 from bertsmith.text.labelled import conll
 
-# SuperGLUE has val.jsonl, CoNLL-2003 eng.testa and eng.testb.
+# Names of files that aren't for training, such as SuperGLUE's val.jsonl and CoNLL-2003's eng.testa.
 _OTHER_SPLIT = re.compile(
     r"(?:^|[^a-z])(dev|devel|eval|evaluation|test|test[ab]|testing|val|valid|validation)(?:[^a-z]|$)",
     re.IGNORECASE,
@@ -21,35 +21,36 @@ _OTHER_SPLIT = re.compile(
 def list_labelled_files(
     paths: Sequence[Path | str], *, besides: Sequence[Path | str | None] = (), format: str | None = None
 ) -> list[str]:
-    """Files as they are named; of folders those below them whose ending tells a format, or all where the
-    `format` is given, by name. Files `besides` are for something else: a folder's are left out.
+    """The files among `paths` as they are named, and the files of labelled rows below the folders, sorted.
 
-    Raises InputError for a folder without any, for one whose file is to choose or to test by, as its name or
-    that of its folder says, and for a file that is named twice.
+    In a folder, those with the ending of a format count, or all files if the `format` is given. Its files
+    that are `besides` are left out: they have another purpose, such as the dev set. Raises InputError for a
+    folder without such files, for a folder with a file that is dev or test data by its name or by its
+    folder's, and for a file that is named twice.
     """
-    others = {Path(path).resolve() for path in besides if path is not None}
-    found: list[str] = []
+    other_files = {Path(path).resolve() for path in besides if path is not None}
+    files: list[str] = []
     for path in map(str, paths):
-        found += _list_folder(path, others, format) if Path(path).is_dir() else [path]
-    resolved = [Path(path).resolve() for path in found]
-    for number, path in enumerate(found):
-        if resolved[number] in resolved[:number]:
+        files += _list_folder(path, other_files, format) if Path(path).is_dir() else [path]
+    resolved = [Path(path).resolve() for path in files]
+    for index, path in enumerate(files):
+        if resolved[index] in resolved[:index]:
             raise InputError(f"{path} is given twice. Name each file once.")
-    return found
+    return files
 
 
 def describe_files(paths: Sequence[Path | str]) -> str:
-    """For messages: the first, and how many more."""
+    """The first file and how many more there are, for a message: 'a.csv and 2 more'."""
     return str(paths[0]) + (f" and {len(paths) - 1} more" if len(paths) > 1 else "")
 
 
-def _list_folder(folder: str, others: set[Path], format: str | None) -> list[str]:
+def _list_folder(folder: str, other_files: set[Path], format: str | None) -> list[str]:
     sources = find_sources([folder], CorpusSettings()).sources
-    below = {
+    names_below = {  # path -> path within the folder
         source.path: source.name.partition("/")[2] for source in sources if isinstance(source, SourceFile)
     }
-    files = [file for file in below if Path(file).resolve() not in others]
-    if format is None:  # plain lines have no labels
+    files = [file for file in names_below if Path(file).resolve() not in other_files]
+    if format is None:  # plain text has no labels
         files = [
             file
             for file in files
@@ -57,10 +58,10 @@ def _list_folder(folder: str, others: set[Path], format: str | None) -> list[str
             or (tells_format(file) and not re.search(r"\.txt(\.\w+)?$", file, re.IGNORECASE))
         ]
     for file in files:
-        if name := _OTHER_SPLIT.search(below[file]):
+        if split := _OTHER_SPLIT.search(names_below[file]):
             raise InputError(
-                f"{file} is {name[1]} data by its name, and lies in a folder to learn from. Give it as --dev "
-                "or --test, which leaves it out here, or name the files to learn from."
+                f"{file} is {split[1]} data by its name, and lies in a folder to learn from. Give it as "
+                "--dev or --test, which leaves it out here, or name the files to learn from."
             )
     if not files:
         raise InputError(

@@ -1,5 +1,7 @@
-"""Spans held against the text that they are of, for offsets may count something else than characters: by the
-text that a span says it has, or else by the words that its ends would divide.
+"""Checks that marked spans fit their text: their offsets may count something else than characters.
+
+A span fits if the text between its offsets is the span's own text, where the file has it, or else if its ends
+don't divide words. Spans that don't fit, but would in other units, show which units the offsets count.
 """
 
 import unicodedata
@@ -8,54 +10,67 @@ from typing import NamedTuple
 
 from bertsmith.errors import InputError
 
-Place = Callable[[str, int], int]  # an offset in other units -> characters; -1 where none is meant
+OffsetConverter = Callable[
+    [str, int], int
+]  # (text, offset in other units) -> characters; -1 within a character
+_Reading = tuple[
+    OffsetConverter, int, int
+]  # how to convert offsets, and what to add to starts and to ends first
 
 
 class SpanText(NamedTuple):
-    """A span of `text`, the words that the file says it has, if it does, its place in the file, and whether
-    these are its words for certain: else they may be its name, or its value in a normal form.
+    """A marked span of `text`, from character `start` to `end`, and `own_text`, which the file says it has.
+
+    `own_text` is None if the file doesn't say it. Unless it `is_certain` to be the span's text, it may also
+    be the entity's name, or its value in a normal form.
     """
 
     text: str
     label: str
     start: int
     end: int
-    words: str | None
+    own_text: str | None
     where: str
     is_certain: bool = True
 
     @property
-    def found(self) -> str:
+    def marked_text(self) -> str:
+        """The text between the offsets; "" if they are out of order."""
         return self.text[self.start : self.end] if 0 <= self.start <= self.end else ""
 
 
-def _unit_converter(size: Callable[[str], int]) -> Place:
-    """By how many units each character has."""
+def _make_converter(units_of: Callable[[str], int]) -> OffsetConverter:
+    """A converter of offsets in units of which a character has `units_of(character)`."""
 
-    def characters(text: str, offset: int) -> int:
+    def to_characters(text: str, offset: int) -> int:
         units = 0
-        for place, character in enumerate(text):
+        for position, character in enumerate(text):
             if units >= offset:
-                return place if units == offset else -1
-            units += size(character)
+                return position if units == offset else -1
+            units += units_of(character)
         return len(text) if units == offset else -1
 
-    return characters
+    return to_characters
 
 
 def _keep_offset(text: str, offset: int) -> int:
     return offset
 
 
-#: What offsets may count: the first that explains most spans is said.
-_UNITS: dict[str, Place] = {
+# What offsets may count. The first entry that explains the most spans is named in the message.
+_UNITS: dict[str, OffsetConverter] = {
     "characters": _keep_offset,
-    "UTF-16 units, as JavaScript and Java do": _unit_converter(lambda each: 2 if each > "\uffff" else 1),
-    "bytes of UTF-8": _unit_converter(lambda each: len(each.encode("utf-8", "surrogatepass"))),
-    "a line feed as two (CRLF), which is one here": _unit_converter(lambda each: 1 + (each == "\n")),
-    "the two characters of a line's end (CRLF) as one": _unit_converter(lambda each: int(each != "\r")),
+    "UTF-16 units, as JavaScript and Java do": _make_converter(lambda character: 1 + (character > "\uffff")),
+    "bytes of UTF-8": _make_converter(lambda character: len(character.encode("utf-8", "surrogatepass"))),
+    "a line feed as two (CRLF), which is one here": _make_converter(
+        lambda character: 1 + (character == "\n")
+    ),
+    "the two characters of a line's end (CRLF) as one": _make_converter(
+        lambda character: int(character != "\r")
+    ),
 }
-_ENDS = {
+# What to add to a start and to an end, by how they are counted.
+_SHIFTS = {
     "": (0, 0),
     "the last character as the end": (0, 1),
     "from 1": (-1, -1),
@@ -63,85 +78,88 @@ _ENDS = {
 }
 
 
-_FEWEST = 3  # divided words that are no slips of an annotator's
-_MOST_SEEN = 300  # of them
+_FEWEST = 3  # spans that divide words; fewer may be an annotator's slips
+_MOST_CHECKED = 300  # of these spans
 _RULE = "Offsets must count Unicode characters from 0, the end not included."
 
 
 def require_texts(spans: Sequence[SpanText]) -> None:
-    """Raises InputError where a span is not what its text says, naming the units if many are off by them; and
-    where spans that don't say it divide words, and hardly one would in other units.
+    """Raises InputError if a span's own text is not the text between its offsets, naming the units that would
+    explain many such spans; and if spans without their own text divide words, and hardly any would in other
+    units.
     """
-    said = [span for span in spans if span.words is not None]
-    strange = [span for span in said if not _fits(span, _keep_offset, 0, 0)]
-    if not any(span.is_certain for span in strange) and not _explain_units(strange):
-        strange = []  # names or values, which the text has elsewhere by chance
-    if strange:
-        first = strange[0]
+    with_own_text = [span for span in spans if span.own_text is not None]
+    misfits = [span for span in with_own_text if not _fits(span, (_keep_offset, 0, 0))]
+    if not any(span.is_certain for span in misfits) and not _explain_units(misfits):
+        misfits = []  # names or normal forms, which the text has elsewhere by chance
+    if misfits:
+        first = misfits[0]
         raise InputError(
-            f"{first.where}: the span {first.label} from {first.start} to {first.end} is {first.found!r}, "
-            f"but its text says {first.words!r}. So it is with {len(strange):,} of the {len(said):,} spans "
-            f"that say their text.{_explain_units(strange)} {_RULE}"
+            f"{first.where}: the span {first.label} from {first.start} to {first.end} is "
+            f"{first.marked_text!r}, but its text says {first.own_text!r}. So it is with {len(misfits):,} of "
+            f"the {len(with_own_text):,} spans that say their text.{_explain_units(misfits)} {_RULE}"
         )
-    _require_words([span for span in spans if span.words is None])
+    _require_whole_words([span for span in spans if span.own_text is None])
 
 
-def _require_words(spans: Sequence[SpanText]) -> None:
-    strange = [span for span in spans if _divides_words(span.text, span.start, span.end)][:_MOST_SEEN]
-    if len(strange) < _FEWEST:
+def _require_whole_words(spans: Sequence[SpanText]) -> None:
+    dividing = [span for span in spans if _divides_words(span.text, span.start, span.end)][:_MOST_CHECKED]
+    if len(dividing) < _FEWEST:
         return
-    name, reading, count = _find_best_reading(strange)
-    if not name or count < _FEWEST or count * 10 < len(strange) * 9:
+    name, reading, count = _find_best_reading(dividing)
+    if not name or count < _FEWEST or count * 10 < len(dividing) * 9:
         return
-    against = sum(_fits(span, _keep_offset, 0, 0) and not _fits(span, *reading) for span in spans)
-    if against * 10 <= count:
-        first = strange[0]
+    only_as_characters = sum(_fits(span, (_keep_offset, 0, 0)) and not _fits(span, reading) for span in spans)
+    if only_as_characters * 10 <= count:
+        first = dividing[0]
         raise InputError(
-            f"{first.where}: the span {first.label} from {first.start} to {first.end} is {first.found!r}, "
-            f"which divides a word. {count:,} such spans would be whole words if offsets count {name}. "
-            f"{_RULE}"
+            f"{first.where}: the span {first.label} from {first.start} to {first.end} is "
+            f"{first.marked_text!r}, which divides a word. {count:,} such spans would be "
+            f"whole words if offsets count {name}. {_RULE}"
         )
 
 
-def _explain_units(strange: Sequence[SpanText]) -> str:
-    """What offsets count instead, if that explains half of the spans."""
-    best, _, count = _find_best_reading(strange)
-    if not best or count * 2 < len(strange):
+def _explain_units(misfits: Sequence[SpanText]) -> str:
+    """A sentence on what the offsets count instead, if that explains half of the spans; else ""."""
+    name, _, count = _find_best_reading(misfits)
+    if not name or count * 2 < len(misfits):
         return ""
-    return f" {count:,} of them fit if offsets count {best}."
+    return f" {count:,} of them fit if offsets count {name}."
 
 
-def _find_best_reading(strange: Sequence[SpanText]) -> tuple[str, tuple[Place, int, int], int]:
-    """What offsets may count instead: its name, how it is read, and how many of the spans fit."""
-    readings: dict[str, tuple[Place, int, int]] = {
-        " and ".join(part for part in (unit * (unit != "characters"), end) if part): (place, *shifts)
-        for end, shifts in _ENDS.items()
-        for unit, place in _UNITS.items()
+def _find_best_reading(misfits: Sequence[SpanText]) -> tuple[str, _Reading, int]:
+    """The reading of offsets by which the most spans fit: its name, the reading, and how many spans fit."""
+    readings: dict[str, _Reading] = {
+        " and ".join(part for part in (unit * (unit != "characters"), shift) if part): (converter, *shifts)
+        for shift, shifts in _SHIFTS.items()
+        for unit, converter in _UNITS.items()
     }
-    counted = {name: sum(_fits(span, *reading) for span in strange) for name, reading in readings.items()}
-    best = max(counted, key=counted.__getitem__)
-    return best, readings[best], counted[best]
+    counts = {name: sum(_fits(span, reading) for span in misfits) for name, reading in readings.items()}
+    best = max(counts, key=counts.__getitem__)
+    return best, readings[best], counts[best]
 
 
-def _fits(span: SpanText, place: Place, before: int, behind: int) -> bool:
-    start, end = place(span.text, span.start + before), place(span.text, span.end + behind)
+def _fits(span: SpanText, reading: _Reading) -> bool:
+    convert, start_shift, end_shift = reading
+    start, end = convert(span.text, span.start + start_shift), convert(span.text, span.end + end_shift)
     if not 0 <= start <= end:
         return False
-    found = span.text[start:end]
-    if span.words is not None:
-        return _normalise_text(found) == _normalise_text(span.words)
+    marked_text = span.text[start:end]
+    if span.own_text is not None:
+        return _normalise_text(marked_text) == _normalise_text(span.own_text)
     is_whole = end <= len(span.text) and not _divides_words(span.text, start, end)
-    return is_whole and found == found.strip() != ""
+    return is_whole and marked_text == marked_text.strip() != ""
 
 
 def _divides_words(text: str, start: int, end: int) -> bool:
-    """Whether a letter or digit stands on both sides of an end. Where blanks don't divide words it mostly
-    does, in any units.
+    """Whether `start` or `end` is between two letters or digits.
+
+    In scripts without blanks most ends are, whatever the units.
     """
-    places = (place for place in (start, end) if 0 < place < len(text))
-    return any(text[place - 1].isalnum() and text[place].isalnum() for place in places)
+    positions = (position for position in (start, end) if 0 < position < len(text))
+    return any(text[position - 1].isalnum() and text[position].isalnum() for position in positions)
 
 
 def _normalise_text(text: str) -> str:
-    """Blanks and composed accents may have been changed on the way."""
+    """Folds white space and composes accents: both may have changed between text and annotation."""
     return " ".join(unicodedata.normalize("NFC", text).split())

@@ -1,8 +1,10 @@
-"""Questions about passages: SQuAD's JSON (v1.1, v2.0), or JSON lines with one question each.
+"""Reads questions about passages: SQuAD's JSON (v1.1, v2.0; Rajpurkar et al. 2016, 2018), or a question per
+line.
 
-A JSON line has `question`, `passage` (or `context`), `answer` and `answer_start`; null or "" as the answer
-says that the passage holds none, and without `answer_start` the first occurrence counts. `answers` may stand
-in place of both: a list as in SQuAD, or the two lists of the `datasets` library. `id` and `title` are free.
+A JSON line has `question`, `passage` (or `context`), `answer` and `answer_start`. If the answer is null or
+"", the passage has no answer; without `answer_start` the first occurrence counts. `answers` may take the
+place of both: a list as in SQuAD, or the two lists of the `datasets` library. `id` and `title` may be left
+out.
 
 | format | by the ending |
 | --- | --- |
@@ -23,7 +25,7 @@ from bertsmith.text.files.tables import JsonLinesFormat, Record
 from bertsmith.text.files.values import as_category, is_blank, shown
 
 FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json"}
-_KINDS: dict[type, str] = {
+_TYPE_NAMES: dict[type, str] = {
     str: "text",
     list: "a list",
     dict: "an object",
@@ -34,11 +36,12 @@ _KINDS: dict[type, str] = {
 
 @dataclass(frozen=True)
 class SquadQuestion:
-    """A question about a passage, with its right answers: (text, first character in the passage).
+    """A question about a passage, with its right answers: (text, position of its first character in the
+    passage).
 
-    `impossible` says that the passage holds no answer. `moved` counts the answers that did not stand where
-    the file said, and were found elsewhere. `where` names file and question, for messages. `group` is what
-    the questions of one source have in common, where the file says so.
+    `impossible`: the passage has no answer. `moved` is the number of answers that were not at the position
+    given in the file, but elsewhere in the passage. `where` names file and question, for messages. `group` is
+    the same for questions of one source, if the file has it.
     """
 
     id: str
@@ -52,17 +55,18 @@ class SquadQuestion:
     group: str | None = None
 
     @classmethod
-    def of_input(cls, given: Any, where: str) -> Self:
+    def of_input(cls, value: Any, where: str) -> Self:
         """From (question, passage), without an answer. Raises InputError for anything else."""
-        match given:
+        match value:
             case [str() as question, str() as passage]:
                 return cls("", question, passage, (), where=where)
-        raise InputError(f"{where}: expected a question and a passage, found {shown(given)}.")
+        raise InputError(f"{where}: expected a question and a passage, found {shown(value)}.")
 
 
 class QuestionKeys(NamedTuple):
-    """Which keys of a JSON line hold what; None: the usual ones, and no groups. In SQuAD's JSON `title` may
-    be the group. A line may lack a group that isn't needed.
+    """The keys of a JSON line's question, passage, answer and group. None: the usual keys, and no groups.
+
+    In SQuAD's JSON only `title` may be the group. Unless `needs_group`, a line may leave the group out.
     """
 
     question: str | int | None = None
@@ -83,38 +87,39 @@ def read_squad(
     keys: QuestionKeys = _USUAL,
     encoding: str = "utf-8",
 ) -> list[SquadQuestion]:
-    """The questions of a file in its order ('-': standard input).
+    """Reads the questions of a file, in its order ('-': standard input).
 
-    An answer that is not where the file says is taken from its nearest occurrence, and counted in `moved`.
-    With `labelled` False, for prediction, answers may be missing. Raises InputError naming file and question
-    for anything else: wrong JSON, a missing key, blank text, an answer that the passage doesn't hold, an
-    unanswerable question with answers, two questions of one id.
+    An answer that is not at its position in the file is moved to its nearest occurrence, and counted in
+    `moved`. With `labelled` False, for prediction, answers may be missing. Raises InputError naming file and
+    question for anything else: wrong JSON, a missing key, a blank text, an answer that isn't in the passage,
+    an unanswerable question with answers, two questions with the same id.
     """
     otherwise = "jsonl" if str(path) == "-" else "json"
     with open_table(path, format, encoding, FORMATS, otherwise, whole_name=True) as table:
         if table.format == "jsonl":
             questions = list(_read_json_lines(JsonLinesFormat().records(table.stream), keys, labelled))
         else:
-            own = QuestionKeys("question", "context", "answers", "title", keys.needs_group)
-            if any(given not in (None, usual) for given, usual in zip(keys, own, strict=True)):
+            squad_keys = QuestionKeys("question", "context", "answers", "title", keys.needs_group)
+            if any(key not in (None, squad_key) for key, squad_key in zip(keys, squad_keys, strict=True)):
                 raise InputError(
-                    f"{table.name}: SQuAD's JSON has keys of its own ({', '.join(map(str, own[:4]))}). "
-                    "--text, --text-pair, --label and group= are for JSON lines (--format jsonl)."
+                    f"{table.name}: SQuAD's JSON has keys of its own "
+                    f"({', '.join(map(str, squad_keys[:4]))}). --text, --text-pair, --label and group= "
+                    "are for JSON lines (--format jsonl)."
                 )
-            questions = list(_read_articles(_parse_table(table), table.name, labelled))
+            questions = list(_read_articles(_parse_squad_json(table), table.name, labelled))
             if keys.group is not None:
                 questions = [replace(question, group=question.title or None) for question in questions]
     if not questions:
         raise InputError(f"{table.name}: expected at least one question, found none.")
-    seen: set[str] = set()
-    for question in questions:  # predictions are filed by id, so that one of two would be lost
-        if question.id in seen:
+    ids: set[str] = set()
+    for question in questions:  # predictions are keyed by id, so that one of two would be lost
+        if question.id in ids:
             raise InputError(f"{question.where}: a second question of that id. Give each its own.")
-        seen.add(question.id)
+        ids.add(question.id)
     return questions
 
 
-def _parse_table(table: TableFile) -> Any:
+def _parse_squad_json(table: TableFile) -> Any:
     try:
         return parse_json(table.stream.text(), with_distinct_keys)
     except (ValueError, RecursionError) as error:
@@ -138,16 +143,18 @@ def _read_articles(content: Any, name: str, labelled: bool) -> Iterator[SquadQue
                 yield _make_question(row, id, passage, title, f"{name}, question {id}", labelled)
 
 
-def _read_json_lines(found: Iterable[Record], keys: QuestionKeys, labelled: bool) -> Iterator[SquadQuestion]:
-    for fields, where in found:
+def _read_json_lines(
+    records: Iterable[Record], keys: QuestionKeys, labelled: bool
+) -> Iterator[SquadQuestion]:
+    for fields, where in records:
         row = _rename_keys(fields, keys, labelled, where)
         line = where.rpartition(", ")[2]
-        name = _question_id(row, where) if "id" in row else line
-        if name != line:
-            where += f", question {name}"
+        id = _question_id(row, where) if "id" in row else line
+        if id != line:
+            where += f", question {id}"
         passage = _require_field(row, "context" if "context" in row else "passage", str, where)
         title = row["title"] if isinstance(row.get("title"), str) else ""
-        question = _make_question(_add_answers(row, passage, where), name, passage, title, where, labelled)
+        question = _make_question(_add_answers(row, passage, where), id, passage, title, where, labelled)
         if keys.group is not None and labelled:
             if keys.needs_group and keys.group not in fields:
                 raise unknown_column(keys.group, list(fields), where)
@@ -157,28 +164,30 @@ def _read_json_lines(found: Iterable[Record], keys: QuestionKeys, labelled: bool
 
 
 def _rename_keys(row: dict[str, Any], keys: QuestionKeys, labelled: bool, where: str) -> dict[str, Any]:
-    """The row under the usual keys."""
+    """The row with the usual keys in place of the chosen ones."""
     answer = keys.answer if labelled or keys.answer in row else None
-    given = {"question": keys.question, "context": keys.passage, "answer": answer}
-    found = dict(row)
-    for usual, key in given.items():
+    chosen_keys = {"question": keys.question, "context": keys.passage, "answer": answer}
+    renamed = dict(row)
+    for usual_key, key in chosen_keys.items():
         if key is None:
             continue
         if key not in row:
             raise unknown_column(key, list(row), where)
-        found[usual] = row[str(key)]
-    if isinstance(found.get("answer"), list | dict):
-        found["answers"] = found.pop("answer")
+        renamed[usual_key] = row[str(key)]
+    if isinstance(renamed.get("answer"), list | dict):
+        renamed["answers"] = renamed.pop("answer")
     elif keys.answer is not None:
-        found.pop("answers", None)
-    return found
+        renamed.pop("answers", None)
+    return renamed
 
 
 def _add_answers(row: dict[str, Any], passage: str, where: str) -> dict[str, Any]:
-    """The row as SQuAD would write it; one without any answer stays as it is."""
+    """The row with `answers` and `is_impossible` as in SQuAD; a row without any key of answers stays as it
+    is.
+    """
     if "answers" in row:
         answers = row["answers"]
-        if isinstance(answers, dict):  # of the `datasets` library: texts in one list and places in another
+        if isinstance(answers, dict):  # the `datasets` library's: texts in one list, positions in another
             texts, starts = (_require_field(answers, key, list, where) for key in ("text", "answer_start"))
             if len(texts) != len(starts):
                 raise InputError(
@@ -200,16 +209,16 @@ def _add_answers(row: dict[str, Any], passage: str, where: str) -> dict[str, Any
 
 
 def _make_question(
-    row: dict[str, Any], name: str, passage: str, title: str, where: str, labelled: bool
+    row: dict[str, Any], id: str, passage: str, title: str, where: str, labelled: bool
 ) -> SquadQuestion:
     question = _require_field(row, "question", str, where)
     for key, text in (("question", question), ("passage", passage)):
         if is_blank(text):
             raise InputError(f"{where}: the {key} is empty. Fill it in or remove the question.")
     if "answers" not in row and not labelled:
-        return SquadQuestion(name, question, passage, (), title=title, where=where)
+        return SquadQuestion(id, question, passage, (), title=title, where=where)
     impossible = _require_field(row, "is_impossible", bool, where) if "is_impossible" in row else False
-    stated = list[tuple[str, int]]()
+    stated_answers = list[tuple[str, int]]()
     for answer in _require_field(row, "answers", list, where):
         text, start = (
             _require_field(answer, "text", str, where),
@@ -219,49 +228,53 @@ def _make_question(
             raise InputError(
                 f"{where}: the answer is empty. An unanswerable question has no answers instead."
             )
-        stated.append((text, start))
-    if impossible == bool(stated):
-        said = "is_impossible is true" if impossible else "is_impossible is not true"
-        raise InputError(f"{where}: found {len(stated)} answers though {said}. Mend one of the two.")
-    found = tuple((text, _locate(text, start, passage, where)) for text, start in stated)
-    moved = sum(at != start for (_, at), (_, start) in zip(found, stated, strict=True))
-    return SquadQuestion(name, question, passage, found, impossible, title, moved, where)
+        stated_answers.append((text, start))
+    if impossible == bool(stated_answers):
+        flag = "is_impossible is true" if impossible else "is_impossible is not true"
+        raise InputError(f"{where}: found {len(stated_answers)} answers though {flag}. Mend one of the two.")
+    answers = tuple((text, _locate_answer(text, start, passage, where)) for text, start in stated_answers)
+    moved = sum(answer != stated for answer, stated in zip(answers, stated_answers, strict=True))
+    return SquadQuestion(id, question, passage, answers, impossible, title, moved, where)
 
 
-def _locate(text: str, start: int, passage: str, where: str) -> int:
-    """Where the answer stands: at `start`, else at its occurrence nearest to that."""
+def _locate_answer(text: str, start: int, passage: str, where: str) -> int:
+    """The position of the answer in the passage: `start`, or else that of its occurrence nearest to it."""
     if start >= 0 and passage.startswith(text, start):
         return start
     before = passage.rfind(text, 0, max(start, 0) + len(text))
     after = passage.find(text, max(start, 0))
-    places = [at for at in (before, after) if at >= 0]
-    if not places:
-        there = passage[max(start, 0) :][: len(text)]
+    positions = [position for position in (before, after) if position >= 0]
+    if not positions:
+        text_at_start = passage[max(start, 0) :][: len(text)]
         raise InputError(
-            f"{where}: expected the answer {text!r} at character {start:,} of the passage, found {there!r}, "
-            "and the answer occurs nowhere else. Copy it from the passage exactly, capitals and accents too."
+            f"{where}: expected the answer {text!r} at character {start:,} of the passage, found "
+            f"{text_at_start!r}, and the answer occurs nowhere else. Copy it from the passage exactly, "
+            "capitals and accents too."
         )
-    return min(places, key=lambda at: abs(at - start))
+    return min(positions, key=lambda position: abs(position - start))
 
 
 def _question_id(row: Any, where: str) -> str:
     if isinstance(row, dict) and isinstance(row.get("id"), int):
         return str(row["id"])
-    name: str = _require_field(row, "id", str, where)
-    return name
+    id: str = _require_field(row, "id", str, where)
+    return id
 
 
-def _require_field(record: Any, key: str, kind: type, where: str) -> Any:
+def _require_field(record: Any, key: str, value_type: type, where: str) -> Any:
+    """The value of a record's key. Raises InputError if there is no such key, or a value of another type."""
     if not isinstance(record, dict):
         raise InputError(f"{where}: expected an object with {key!r}, found {_describe_type(record)}.")
     if key not in record:
         listed = ", ".join(map(repr, record)) or "none"
         raise InputError(f"{where}: no key {key!r}. There are: {listed}.")
     value = record[key]
-    if type(value) is not kind:  # a bool is an int for isinstance
-        raise InputError(f"{where}: expected {_KINDS[kind]} under {key!r}, found {_describe_type(value)}.")
+    if type(value) is not value_type:  # a bool is an int for isinstance
+        raise InputError(
+            f"{where}: expected {_TYPE_NAMES[value_type]} under {key!r}, found {_describe_type(value)}."
+        )
     return value
 
 
 def _describe_type(value: Any) -> str:
-    return "nothing (null)" if value is None else _KINDS.get(type(value), "a number")
+    return "nothing (null)" if value is None else _TYPE_NAMES.get(type(value), "a number")
