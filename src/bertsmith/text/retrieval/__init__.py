@@ -1,6 +1,7 @@
-"""Retrieval: documents and passages to be searched, and the questions that search is measured on.
+"""Reads documents to be searched, and the test collections by which search is evaluated.
 
-In come files and tables of any kind; out go documents with their place and hash, cut into passages that
-stand in them exactly as they are, and test collections of queries, documents and judgements. Read
-documents.py first; of the collections retrieval_data.py, then layouts.py.
+documents.py reads files and tables as documents, each with its position in the file and a hash; passages.py
+splits them into passages. retrieval_data.py is a test collection: queries, documents and relevance
+judgements; layouts.py reads one in any of its published layouts. Read documents.py first, then
+retrieval_data.py.
 """

@@ -1,16 +1,16 @@
-"""Files and tables → documents to be searched, one after the other, each with its place and its hash.
+"""Reads files and tables as documents to be searched, one at a time, each with its position and its hash.
 
 | a file | becomes |
 | --- | --- |
-| .csv, .tsv, .tab, .jsonl, .ndjson, .parquet, and .json when it was named itself | a document a row |
-| .html, .htm, .xhtml | one document, its text as a browser shows it |
-| a text that begins as WikiExtractor's do, or any with `format` | an article, or block, each |
-| any other text: .txt, .md, .rst, .py … | one document, as it stands |
+| .csv, .tsv, .tab, .jsonl, .ndjson, .parquet, and .json if it was named itself | a document per row |
+| .html, .htm, .xhtml | one document: the text that a browser shows |
+| a text that begins like WikiExtractor's, or any text with a `format` | a document per article or block |
+| any other text: .txt, .md, .rst, .py … | one document, unchanged |
 | binary: a NUL byte near its beginning, or the first bytes of PDF, ZIP and the like | none; it is counted |
 
-A text of more than a million characters comes in parts, documents of their own, so that no file is ever in
-memory whole. Places are counted in the characters of the decoded file, its line ends turned into \\n; of HTML
-in those of its text.
+A text of more than a million characters is split into parts, which are documents of their own, so that no
+file is ever in memory as a whole. Positions are characters of the decoded file with its line ends turned into
+\\n; in HTML, characters of the extracted text.
 """
 
 import hashlib
@@ -38,8 +38,8 @@ from bertsmith.text.retrieval.titles import find_title, read_front_matter
 from bertsmith.text.tokens.tokenizer import replace_surrogates
 from bertsmith.validation import UserSettings
 
-_NO_TABLES = (".json", ".txt")  # in a folder: a program's settings more often, and texts
-_PAGES = {".html", ".htm", ".xhtml"}
+_NO_TABLES = (".json", ".txt")  # in a folder: mostly a program's settings, or a text
+_HTML_ENDINGS = {".html", ".htm", ".xhtml"}
 _BINARY_BEGINNINGS = (
     b"%PDF-",
     b"PK\x03\x04",
@@ -75,10 +75,12 @@ class DocumentSettings(UserSettings):
 
 
 class SearchDocument(NamedTuple):
-    """A text to be found again. `start` and `line`: where it begins in its source, from 0 and from 1.
+    """One document to be searched.
 
-    `line` is None where the text isn't the file's own: rows of tables, and HTML. `where`: for messages.
-    `file_date`: when the file was last written, as 2026-01-31; None for rows, and where nobody knows.
+    `source` is the name of its file, and `where` its place for messages. `start` and `line` are where the
+    text begins in the source: the character from 0 and the line from 1; `line` is None if the text isn't the
+    file's own, as with rows of tables and HTML. `file_date` is the day of the file's last change, such as
+    2026-01-31; None for rows, and if it isn't known.
     """
 
     id: str
@@ -93,14 +95,14 @@ class SearchDocument(NamedTuple):
 
     @property
     def columns(self) -> Mapping[str, Any]:
-        """What an index can filter by besides."""
+        """The metadata that an index can filter by, with the file's date."""
         return self.metadata if self.file_date is None else {"file_date": self.file_date, **self.metadata}
 
     @property
     def sha256(self) -> str:
-        """Of all that goes into an index: two documents of equal hash need not be embedded twice.
+        """The hash of all that goes into an index: a document of the same hash need not be embedded again.
 
-        The file's date is not in it, since a copied or cloned folder has other dates and the same texts.
+        It leaves out the file's date: a copied or cloned folder has other dates, but the same texts.
         """
         content = json.dumps(
             [self.title, self.text, self.start, self.line, self.source, dict(self.metadata)], default=str
@@ -110,8 +112,11 @@ class SearchDocument(NamedTuple):
 
 @dataclass
 class SkippedDocuments:
-    """What was passed over: names of binary files, places of empty documents, files not looked at, and
-    files whose front matter can't be read, which is text then."""
+    """What was left out: names of binary files, places of empty documents, numbers of hidden and excluded
+    files.
+
+    `front_matter` are the names of files whose front matter can't be parsed; it is read as text then.
+    """
 
     binary: list[str] = field(default_factory=list)
     empty: list[str] = field(default_factory=list)
@@ -137,11 +142,12 @@ class SkippedDocuments:
 
 
 class Documents:
-    """The documents of SOURCES. Every iteration reads the files anew; `skipped` is of the last one.
+    """The documents of the SOURCEs. Each iteration reads the files anew; `skipped` is what the last one left
+    out.
 
-    Raises InputError for a SOURCE that isn't there, a file in another encoding (which byte), a broken table
-    (which line). Rows without text and files without any are skipped and counted. The files of the folder
-    `leave_out` are no documents: an index may lie in the folder that it is of.
+    Rows and files without text are skipped and counted. Files of the folder `leave_out` are never documents:
+    an index may be in the folder that it searches. Raises InputError for a SOURCE that doesn't exist, and,
+    naming byte or line, for a file in another encoding and for a broken table.
     """
 
     def __init__(
@@ -151,26 +157,26 @@ class Documents:
         leave_out: Path | None = None,
     ) -> None:
         self.settings = settings or DocumentSettings()
-        self._reading = CorpusSettings(
+        self._corpus_settings = CorpusSettings(
             encoding=self.settings.encoding,
             encoding_errors=self.settings.encoding_errors,
             include=self.settings.include,
             exclude=self.settings.exclude,
         )
-        found = find_sources(list(sources), self._reading, leave_out)
-        self._hidden, self._excluded = found.hidden, found.excluded
-        files = [source for source in found.sources if isinstance(source, SourceFile)]
-        if len(files) < len(found.sources):
+        listing = find_sources(list(sources), self._corpus_settings, leave_out)
+        self._hidden, self._excluded = listing.hidden, listing.excluded
+        files = [source for source in listing.sources if isinstance(source, SourceFile)]
+        if len(files) < len(listing.sources):
             raise InputError(
                 "pydocs: is a source of corpora only. Name files, folders or addresses to search."
             )
-        self._named = {_name_by_path(file).name for file in files if "/" not in file.name}
+        self._files_named = {_name_by_path(file).name for file in files if "/" not in file.name}
         self.files = [_name_by_path(file) if "/" not in file.name else file for file in files]
         self.skipped = SkippedDocuments()
 
     @property
     def size(self) -> int:
-        """Bytes on disk of all files."""
+        """The total size of all files on disk, in bytes."""
         return sum(file.size for file in self.files)
 
     def __iter__(self) -> Iterator[SearchDocument]:
@@ -179,60 +185,72 @@ class Documents:
     def of_files(
         self, wanted: Callable[[str], bool], progress: Progress | None = None
     ) -> Iterator[SearchDocument]:
-        """The documents of those files whose name is wanted, none empty. Progress is in bytes of files."""
+        """Yields the documents of the files for whose name `wanted` is true, without empty ones.
+
+        `progress` is called with bytes of files.
+        """
         self.skipped = SkippedDocuments(hidden=self._hidden, excluded=self._excluded)
-        done = 0
+        bytes_done = 0
         for file in self.files:
             if wanted(file.name):
-                for document in self._of_file(file):
+                for document in self._read_file(file):
                     if document.text.strip():
                         yield document
                     else:
                         self.skipped.empty.append(document.where)
-            done += file.size
+            bytes_done += file.size
             if progress is not None:
-                progress(done, self.size, "bytes")
+                progress(bytes_done, self.size, "bytes")
 
-    def _of_file(self, file: SourceFile) -> Iterator[SearchDocument]:
-        format = self._table_format(file)
+    def _read_file(self, file: SourceFile) -> Iterator[SearchDocument]:
+        format = self._choose_table_format(file)
         if format is not None:
-            rows = read_table(file, format, self._reading, self.settings)
+            rows = read_table(file, format, self._corpus_settings, self.settings)
             return (part for row in rows for part in _row_documents(row, file.name))
-        return self._of_text(file)
+        return self._read_text_file(file)
 
-    def _table_format(self, file: SourceFile) -> str | None:
-        named_itself, said = file.name in self._named, self.settings.format
-        if named_itself and said in CONVENTIONS:
-            return None
-        if named_itself and (said or file.suffix == ".json"):
-            return said or "json"
-        found = None if file.suffix in _NO_TABLES else find_format_by_ending(file.suffix)
-        return None if found is None else found.NAME
+    def _choose_table_format(self, file: SourceFile) -> str | None:
+        """The name of the table format to read a file by; None to read it as text.
 
-    def _of_text(self, file: SourceFile) -> Iterator[SearchDocument]:
-        with SourceStream(file, self._reading) as stream:
+        `settings.format` may name one for files that were named themselves, not for those of a folder.
+        """
+        format = self.settings.format
+        if file.name in self._files_named:
+            if format in CONVENTIONS:
+                return None
+            if format or file.suffix == ".json":
+                return format or "json"
+        table_format = None if file.suffix in _NO_TABLES else find_format_by_ending(file.suffix)
+        return None if table_format is None else table_format.NAME
+
+    def _read_text_file(self, file: SourceFile) -> Iterator[SearchDocument]:
+        with SourceStream(file, self._corpus_settings) as stream:
             if stream.looks_binary or stream.head.startswith(_BINARY_BEGINNINGS):
                 self.skipped.binary.append(file.name)
                 return
-            if file.suffix in _PAGES:
-                yield from _page_documents(file, stream.chunks())
+            if file.suffix in _HTML_ENDINGS:
+                yield from _html_documents(file, stream.chunks())
                 return
             chunks = stream.chunks()
-            first = next(chunks, "")
-            read: Convention | None = read_articles if DOC_OPENING.match(first.lstrip()) else None
+            first_chunk = next(chunks, "")
+            convention: Convention | None = None
+            if DOC_OPENING.match(first_chunk.lstrip()):
+                convention = read_articles
             if self.settings.format in CONVENTIONS:
-                read = CONVENTIONS[self.settings.format]
-            chunks = chain([first], chunks)
+                convention = CONVENTIONS[self.settings.format]
+            chunks = chain([first_chunk], chunks)
             yield from (
-                self._text(file, chunks)
-                if read is None
-                else _article_documents(file, read(split_lines(chunks, LONGEST)))
+                self._whole_text_documents(file, chunks)
+                if convention is None
+                else _article_documents(file, convention(split_lines(chunks, LONGEST)))
             )
 
-    def _text(self, file: SourceFile, chunks: Iterable[str]) -> Iterator[SearchDocument]:
-        """One file as it stands; front matter of Markdown becomes its columns, and its places stay."""
+    def _whole_text_documents(self, file: SourceFile, chunks: Iterable[str]) -> Iterator[SearchDocument]:
+        """One document of the whole file, or its parts. Front matter of Markdown becomes metadata instead of
+        text; positions are still those in the file.
+        """
         where, date, title = as_utf8(file.path), file.date, ""
-        begin, line, metadata = 0, 1, dict[str, Any]()
+        first_start, line, metadata = 0, 1, dict[str, Any]()
         for number, (start, text) in enumerate(_split_parts(chunks), start=1):
             if number == 1:
                 try:
@@ -241,17 +259,18 @@ class Documents:
                     front = None
                     self.skipped.front_matter.append(file.name)
                 if front is not None:
-                    begin, line = front.length, 1 + text.count("\n", 0, front.length)
+                    first_start, line = front.length, 1 + text.count("\n", 0, front.length)
                     metadata = {name: as_filter_value(value) for name, value in front.values.items()}
-                    text = text[begin:]
+                    text = text[first_start:]
                 title = (front and front.title) or find_title(text, file.suffix)
             id = _part_id(file.name, number, where)
-            begins = begin if number == 1 else start
-            yield SearchDocument(id, text, title, file.name, where, begins, line, metadata, date)
+            start = first_start if number == 1 else start
+            yield SearchDocument(id, text, title, file.name, where, start, line, metadata, date)
             line += text.count("\n")
 
 
 def _read_blocks(lines: Iterable[str]) -> Iterator[Article]:
+    """The blocks of a file as articles without a title."""
     return (Article(id, "", text) for id, text in read_blocks(lines))
 
 
@@ -264,26 +283,26 @@ CONVENTIONS: dict[str | None, Convention | None] = {
 }
 
 
-def _article_documents(file: SourceFile, found: Iterable[Article]) -> Iterator[SearchDocument]:
-    """The documents of a file that holds several, under the ids that a corpus gives them."""
-    for id, title, text in found:
+def _article_documents(file: SourceFile, articles: Iterable[Article]) -> Iterator[SearchDocument]:
+    """The documents of a file that has several, with the same ids as in a corpus."""
+    for id, title, text in articles:
         where = f"{as_utf8(file.path)}, document {id}"
         for number, (start, part) in enumerate(_split_parts([text]), start=1):
             part_id = _part_id(f"{file.name}#{id}", number, where)
             yield SearchDocument(part_id, part, title, file.name, where, start, None)
 
 
-def _page_documents(file: SourceFile, chunks: Iterable[str]) -> Iterator[SearchDocument]:
+def _html_documents(file: SourceFile, chunks: Iterable[str]) -> Iterator[SearchDocument]:
     parser = HtmlText()
 
-    def pieces() -> Iterator[str]:
+    def extracted_text() -> Iterator[str]:
         for chunk in chunks:
             parser.feed(chunk)
             yield parser.take()
         parser.close()
         yield parser.take()
 
-    for number, (start, text) in enumerate(_split_parts(pieces()), start=1):
+    for number, (start, text) in enumerate(_split_parts(extracted_text()), start=1):
         where = as_utf8(file.path)
         id = _part_id(file.name, number, where)
         yield SearchDocument(id, text, parser.title, file.name, where, start, None, file_date=file.date)
@@ -297,7 +316,10 @@ def _row_documents(row: DocumentRow, source: str) -> Iterator[SearchDocument]:
 
 
 def _split_parts(pieces: Iterable[str]) -> Iterator[tuple[int, str]]:
-    """(characters before it, text): at least one, none longer than `LONGEST`, cut at a line's end."""
+    """Yields the parts of a text as (characters before the part, part), at least one.
+
+    None is longer than `LONGEST`; they are cut at the end of a line if there is one.
+    """
     start, text, waiting, size = 0, "", list[str](), 0
     for piece in pieces:
         waiting.append(piece)
@@ -306,7 +328,7 @@ def _split_parts(pieces: Iterable[str]) -> Iterator[tuple[int, str]]:
             continue
         text, waiting = "".join(waiting), []
         while len(text) > LONGEST:
-            # Behind the last line's end, else behind the last word's, unless both are far from there.
+            # After the last line's end, else after the last word's, unless both are in the first half.
             ends = (text.rfind(mark, LONGEST // 2, LONGEST) + 1 for mark in "\n ")
             cut = next(filter(None, ends), LONGEST)
             yield start, text[:cut]
@@ -318,7 +340,10 @@ def _split_parts(pieces: Iterable[str]) -> Iterator[tuple[int, str]]:
 
 
 def _part_id(id: str, number: int, where: str) -> str:
-    """Raises InputError for an id like a later part's: the document would be removed with another one."""
+    """The id of a document's part; the first part has the document's.
+
+    Raises InputError for an id like that of a later part: removing another document would remove this one.
+    """
     if strip_part(id) != id:
         raise InputError(
             f"{where}: found the id {id!r}, but #part and a number end an id only where a long text is in "
@@ -328,12 +353,14 @@ def _part_id(id: str, number: int, where: str) -> str:
 
 
 def strip_part(id: str) -> str:
-    """The id of the document whose part `id` is, or `id` itself."""
+    """The id of the document of which `id` is a part, or `id` itself."""
     return re.sub(r"#part\d+$", "", id)
 
 
 def _name_by_path(file: SourceFile) -> SourceFile:
-    """A file that was named itself goes by its path as named: its last part alone might be another's."""
+    """The file under its path as the user gave it, for a file that was named itself: its last part alone
+    might be another file's name, too.
+    """
     return replace(file, name=file.origin if "://" in file.origin else Path(file.origin).as_posix())
 
 

@@ -1,13 +1,13 @@
-"""Questions about documents of an index, each with the id of a document that answers it: a table.
+"""Reads a table of questions about the documents of an index, each with the id of a document that answers it.
 
-| wanted | columns |
+| value | usual names of its column |
 | --- | --- |
 | the question | question, query, text |
 | the document | document, document_id, doc_id, id, source, answer |
-| its grade, 1 where there is none | grade, relevance, score, label, relevant, is_relevant |
+| its grade, 1 if there is none | grade, relevance, score, label, relevant, is_relevant |
 
-Of several such columns the name that stands first here decides. A question with several right documents
-stands in several rows. Grades are whole numbers.
+If there are several such columns, the name that is listed first is chosen. A question with several right
+documents has several rows. Grades are integers.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,60 +22,65 @@ from bertsmith.text.files.tables import LinesFormat, find_format_by_ending
 from bertsmith.text.files.values import as_label, as_number, as_text, shown
 from bertsmith.text.retrieval.retrieval_data import RetrievalData
 
-_QUESTION = ("question", "query", "text")
-_DOCUMENT = ("document", "document_id", "doc_id", "id", "source", "answer")
-_GRADE = ("grade", "relevance", "score", "label", "relevant", "is_relevant")
+_QUESTION_NAMES = ("question", "query", "text")
+_DOCUMENT_NAMES = ("document", "document_id", "doc_id", "id", "source", "answer")
+_GRADE_NAMES = ("grade", "relevance", "score", "label", "relevant", "is_relevant")
 
 
 def is_table(path: Path) -> bool:
-    """Whether a file's ending says that it has columns."""
+    """Whether a file's ending is that of a table with columns, and not of plain lines."""
     format = find_format_by_ending(file_ending(str(path)))
     return format is not None and not isinstance(format, LinesFormat)
 
 
 def read_judged_questions(path: Path, documents: Mapping[str, str], encoding: str = "utf-8") -> RetrievalData:
-    """The questions of a table about `documents`, id -> text.
+    """Reads the questions of a table about `documents` (id -> text).
 
-    Raises InputError naming file and line, and where no row names a document that there is.
+    Raises InputError naming file and line, and if no row names one of the documents.
     """
-    by_key = are_objects(path, encoding=encoding)  # objects may leave the grade out
-    names = read_keys(path, encoding=encoding) if by_key else read_column_names(path, encoding=encoding)
-    question, document = (_require_column(path, names, usual) for usual in (_QUESTION, _DOCUMENT))
-    grade = _find_column(names, _GRADE)
-    columns, graded_by = [question, document], [] if grade is None else [grade]
-    if not by_key:
-        columns += graded_by
-    rows = read_rows(path, columns, encoding=encoding, optional=graded_by if by_key else [])
+    has_objects = are_objects(path, encoding=encoding)  # JSON objects may leave the grade out
+    names = read_keys(path, encoding=encoding) if has_objects else read_column_names(path, encoding=encoding)
+    question_column = _require_column(path, names, _QUESTION_NAMES)
+    document_column = _require_column(path, names, _DOCUMENT_NAMES)
+    grade_column = _find_column(names, _GRADE_NAMES)
+    columns = [question_column, document_column]
+    grade_columns = [] if grade_column is None else [grade_column]
+    if not has_objects:
+        columns += grade_columns
+    rows = read_rows(path, columns, encoding=encoding, optional=grade_columns if has_objects else [])
     judgements: dict[str, dict[str, int]] = {}
-    strangers: dict[str, str] = {}
-    for (asked, named, *graded), where in rows:
-        text, id = as_text(asked, where).strip(), named.strip() if isinstance(named, str) else ""
-        if id not in documents:  # else by the rule for labels, for pandas writes 7.0 where it reads 7
-            id = as_label(named, f"{where}, column {document!r}")
+    unknown_documents: dict[str, str] = {}  # id -> where the last row with it is
+    for (question_cell, document_cell, *grade_cells), where in rows:
+        text = as_text(question_cell, where).strip()
+        id = document_cell.strip() if isinstance(document_cell, str) else ""
+        if id not in documents:  # read it like a label: pandas writes 7.0 where it reads 7
+            id = as_label(document_cell, f"{where}, column {document_column!r}")
         if not text:
             raise InputError(f"{where}: the question is empty. Fill it in or remove the row.")
         if id not in documents:
-            strangers[id] = where
-        given = 1 if graded in ([], [None]) else _parse_grade(graded[0], f"{where}, column {grade!r}")
-        before = judgements.setdefault(text, {}).setdefault(id, given)
-        if before != given:
+            unknown_documents[id] = where
+        graded = 1
+        if grade_cells not in ([], [None]):
+            graded = _parse_grade(grade_cells[0], f"{where}, column {grade_column!r}")
+        earlier = judgements.setdefault(text, {}).setdefault(id, graded)
+        if earlier != graded:
             raise InputError(
-                f"{where}: document {id!r} has grade {given} for {text!r}, but {before} further up. Keep one "
-                "of them."
+                f"{where}: document {id!r} has grade {graded} for {text!r}, but {earlier} further up. "
+                "Keep one of them."
             )
-    if len(strangers) == len({id for grades in judgements.values() for id in grades}):
-        id, where = next(iter(strangers.items()), ("", str(path)))
+    if len(unknown_documents) == len({id for grades in judgements.values() for id in grades}):
+        id, where = next(iter(unknown_documents.items()), ("", str(path)))
         raise InputError(
             f"{where}: the index holds no document {id!r}, nor any other that {path} names. An id is what a "
             f"search shows, such as {next(iter(documents), '')!r}.{did_you_mean(id, documents)}"
         )
-    noted = (
-        f"{len(strangers):,} right documents are not in the index ({listed(list(strangers))}): they count as "
+    note = (
+        f"{len(unknown_documents):,} right documents are not in the index "
+        f"({listed(list(unknown_documents))}): they count as never found."
     )
-    notes = (noted + "never found.",) if strangers else ()
-    numbered = {f"q{number}": text for number, text in enumerate(judgements, start=1)}
-    grades = {id: judgements[text] for id, text in numbered.items()}
-    return RetrievalData(path.name, documents, numbered, grades, None, notes)
+    queries = {f"q{number}": text for number, text in enumerate(judgements, start=1)}
+    grades = {id: judgements[text] for id, text in queries.items()}
+    return RetrievalData(path.name, documents, queries, grades, None, (note,) if unknown_documents else ())
 
 
 def _parse_grade(value: Any, where: str) -> int:
@@ -88,16 +93,18 @@ def _parse_grade(value: Any, where: str) -> int:
     return int(grade)
 
 
-def _require_column(path: Path, names: list[str], usual: tuple[str, ...]) -> str:
-    found = _find_column(names, usual)
-    if found is None:
+def _require_column(path: Path, names: list[str], usual_names: tuple[str, ...]) -> str:
+    column = _find_column(names, usual_names)
+    if column is None:
         raise InputError(
-            f"{path}: expected a column {' or '.join(usual)}, found {listed(names)}. "
+            f"{path}: expected a column {' or '.join(usual_names)}, found {listed(names)}. "
             "Rename the one that is meant."
         )
-    return found
+    return column
 
 
-def _find_column(names: Sequence[str], usual: Sequence[str]) -> str | None:
-    """The column of the first of the usual names that there is."""
-    return next((name for each in usual for name in names if name.strip().lower() == each), None)
+def _find_column(names: Sequence[str], usual_names: Sequence[str]) -> str | None:
+    """The column with the first of the usual names that occurs; None if none does."""
+    return next(
+        (name for usual_name in usual_names for name in names if name.strip().lower() == usual_name), None
+    )

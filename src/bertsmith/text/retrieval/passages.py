@@ -1,10 +1,11 @@
-"""A document → passages of at most so many tokens, cut where a reader would: at paragraphs, sentences, lines.
+"""Splits a document into passages of a limited number of tokens, cut at paragraphs, sentences, lines or
+words.
 
     T   tokens of the document
 
-A passage is a range of the document's characters: `text[start:end]` is the passage, whatever the text holds.
-Every character that isn't blank lies in a passage. Each passage repeats the end of the one before, from the
-beginning of a sentence where one begins in the overlap, so that what stands across a cut is found as well.
+A passage is a range of the document's characters: `text[start:end]` is exactly the passage. Every character
+that isn't blank is in a passage. Each passage repeats the end of the one before, if possible from the
+beginning of a sentence, so that search also finds what spans a cut.
 """
 
 import re
@@ -27,11 +28,11 @@ Offsets = npt.NDArray[np.int64]  # (T, 2)
 _PARAGRAPH_END = re.compile(r"\n[^\S\n]*\n\s*")
 _LINE_END = re.compile(r"\n\s*")
 _BLANKS = re.compile(r"\s+")
-# A passage may end at a paragraph in its last half, else at a sentence in its last half, and so on: shorter
-# ones would multiply the vectors.
-_SHORTEST = 0.5
-# WordPiece makes one [UNK] of a word however long it is, and nothing of blanks: of either, so many characters
-# count as a token, or a passage could be as long as its document.
+# A passage ends at a paragraph in its last half, else at a sentence in its last half, and so on: shorter
+# passages would multiply the vectors.
+_SHORTEST = 0.5  # of the most tokens that it may have
+# WordPiece makes one [UNK] of a word however long it is, and nothing of blanks. So this many characters of
+# either count as a token: otherwise a passage could be as long as its document.
 _WIDEST = 100
 
 
@@ -47,8 +48,8 @@ class PassageSettings(UserSettings):
     language: Language = Field(default="en", description="two-letter code: sentences, words and stems")
 
     def changed(self, values: Mapping[str, Any]) -> "PassageSettings":
-        """The same with other values; an overlap that nobody chose follows the tokens. Raises InputError for
-        a value that can't be.
+        """A copy with other values; an overlap that wasn't set follows the tokens. Raises InputError for a
+        value that isn't allowed.
         """
         try:
             return PassageSettings.model_validate(self.model_dump(exclude_unset=True) | dict(values))
@@ -56,11 +57,13 @@ class PassageSettings(UserSettings):
             raise InputError(f"passages: {first_problem(error, PassageSettings)}") from error
 
     def within(self, room: int) -> "PassageSettings":
-        """The same for a model that reads `room` tokens, if that is less; a fifth is left for the title."""
+        """A copy that fits a model that reads `room` tokens: passages take four fifths of it at most, the
+        title the rest.
+        """
         return self.changed({"tokens": max(8, min(self.tokens, room * 4 // 5))})
 
     def checked(self) -> "PassageSettings":
-        """Raises InputError when a passage would hold little but what it repeats."""
+        """Returns itself. Raises InputError if a passage could repeat more than half of its tokens."""
         if self.overlap > self.tokens // 2:
             raise InputError(
                 f"The overlap must be at most half of a passage's {self.tokens} tokens, found {self.overlap}."
@@ -69,7 +72,7 @@ class PassageSettings(UserSettings):
 
 
 class Passage(NamedTuple):
-    """`text` is the document's text from `start` to `end`, in characters; neither end is blank."""
+    """The `text` of a document from character `start` to `end`, without blanks at its ends."""
 
     start: int
     end: int
@@ -77,15 +80,19 @@ class Passage(NamedTuple):
 
 
 class CutPoints(NamedTuple):
-    """Places between characters, sorted, the best kind first: after paragraphs, sentences, lines, words."""
+    """Positions to cut a text at, sorted; the best kind first: ends of paragraphs, of sentences, of lines, of
+    words.
+    """
 
     kinds: tuple[Sequence[int], ...]
 
     @classmethod
     def of(cls, text: str, language: str) -> "CutPoints":
-        """The places of a text behind which something new begins."""
+        """Finds the cut points of a text: the positions where a paragraph, a sentence, a line or a word
+        begins.
+        """
         paragraphs, lines, words = (
-            [found.end() for found in pattern.finditer(text)]
+            [match.end() for match in pattern.finditer(text)]
             for pattern in (_PARAGRAPH_END, _LINE_END, _BLANKS)
         )
         return cls((paragraphs, list(sentence_ends(text, language)), lines, words))
@@ -93,35 +100,38 @@ class CutPoints(NamedTuple):
     def last_in(self, low: int, high: int) -> int | None:
         """The last cut of the best kind with low < cut <= high."""
         for kind in self.kinds:
-            at = bisect_right(kind, high) - 1
-            if at >= 0 and kind[at] > low:
-                return kind[at]
+            index = bisect_right(kind, high) - 1
+            if index >= 0 and kind[index] > low:
+                return kind[index]
         return None
 
     def first_in(self, low: int, high: int) -> int | None:
         """The first cut of the best kind with low <= cut < high."""
         for kind in self.kinds:
-            at = bisect_left(kind, low)
-            if at < len(kind) and kind[at] < high:
-                return kind[at]
+            index = bisect_left(kind, low)
+            if index < len(kind) and kind[index] < high:
+                return kind[index]
         return None
 
 
 def split_passages(text: str, tokenizer: Tokenizer, settings: PassageSettings) -> list[Passage]:
-    """The passages of a document in order; none for a text of blanks."""
-    (pieces,) = tokenizer.encode_pieces([text])
-    offsets = _narrow_offsets(np.array(pieces.offsets, np.int64).reshape(-1, 2))  # (T, 2)
+    """The passages of a document in order; none for a blank text."""
+    (encoding,) = tokenizer.encode_pieces([text])
+    offsets = _narrow_offsets(np.array(encoding.offsets, np.int64).reshape(-1, 2))  # (T, 2)
     if len(offsets) <= settings.tokens:
-        whole = _trimmed(text, 0, len(text))
-        return [whole] if whole is not None else []
+        passage = _make_passage(text, 0, len(text))
+        return [] if passage is None else [passage]
     cuts = CutPoints.of(text, settings.language)
     ranges = _choose_ranges(len(text), offsets, cuts, settings)
-    return [found for start, end in ranges if (found := _trimmed(text, start, end)) is not None]
+    passages = (_make_passage(text, start, end) for start, end in ranges)
+    return [passage for passage in passages if passage is not None]
 
 
 def _narrow_offsets(offsets: Offsets) -> Offsets:
-    """Tokens (T, 2), and the blanks between them, as ranges of at most `_WIDEST` characters; narrower blanks
-    aren't among them.
+    """Splits the ranges of tokens (T, 2), and the blanks between them, into ranges of at most `_WIDEST`
+    characters.
+
+    Narrower blanks are left out.
     """
     edges = offsets.ravel()
     ranges = np.stack([edges[:-1], edges[1:]], axis=1)  # token, blanks, token, …, token
@@ -136,11 +146,11 @@ def _narrow_offsets(offsets: Offsets) -> Offsets:
 def _choose_ranges(
     length: int, offsets: Offsets, cuts: CutPoints, settings: PassageSettings
 ) -> Iterator[tuple[int, int]]:
-    """Ranges of characters, each of at most `settings.tokens` tokens; `offsets`: (T, 2), theirs."""
+    """Yields ranges of characters, each of at most `settings.tokens` of the tokens at `offsets` (T, 2)."""
     starts, ends = offsets.T
     start = 0
     while True:
-        first = int(np.searchsorted(ends, start, "right"))  # the first token that ends behind `start`
+        first = int(np.searchsorted(ends, start, "right"))  # the first token that ends after `start`
         after = first + settings.tokens
         if after >= len(ends):
             yield start, length
@@ -148,38 +158,38 @@ def _choose_ranges(
         earliest, latest = int(ends[first + int(settings.tokens * _SHORTEST) - 1]), int(starts[after])
         end = cuts.last_in(earliest, latest) or max(latest, earliest)
         yield start, end
-        # The next one begins `overlap` tokens back at most, where a sentence begins if one does.
+        # The next passage begins at most `overlap` tokens before `end`, at a sentence if one begins there.
         back = int(np.searchsorted(ends, end, "right")) - settings.overlap
-        begin = end
+        next_start = end
         if settings.overlap > 0 and back > 0:
-            begin = cuts.first_in(max(int(ends[back - 1]), start + 1), end) or end
-        start = max(begin, start + 1)
+            next_start = cuts.first_in(max(int(ends[back - 1]), start + 1), end) or end
+        start = max(next_start, start + 1)
 
 
-def _trimmed(text: str, start: int, end: int) -> Passage | None:
-    """Without blanks around it; None when there is nothing else."""
-    found = text[start:end]
-    stripped = found.strip()
+def _make_passage(text: str, start: int, end: int) -> Passage | None:
+    """The passage in a range, without the blanks at its ends; None if the range is blank."""
+    untrimmed = text[start:end]
+    stripped = untrimmed.strip()
     if not stripped:
         return None
-    start += len(found) - len(found.lstrip())
+    start += len(untrimmed) - len(untrimmed.lstrip())
     return Passage(start, start + len(stripped), stripped)
 
 
 def sentence_ends(text: str, language: str) -> Iterator[int]:
-    """Places behind sentences and the blanks that follow them.
+    """Yields the positions after each sentence and the blanks that follow it.
 
-    The splitter folds white space; counting the characters that are not blank leads back to the text.
+    The splitter folds white space, so sentences are located by counting the characters that aren't blank.
     """
-    begin = 0
-    for found in [*_PARAGRAPH_END.finditer(text), None]:
-        end = found.end() if found else len(text)
-        paragraph = text[begin:end]
-        solid = [place for place, character in enumerate(paragraph) if not character.isspace()]
+    start = 0
+    for paragraph_end in [*_PARAGRAPH_END.finditer(text), None]:
+        end = paragraph_end.end() if paragraph_end else len(text)
+        paragraph = text[start:end]
+        positions = [index for index, character in enumerate(paragraph) if not character.isspace()]
         count = 0
-        for sentence in split_sentences(paragraph, language) if solid else []:
+        for sentence in split_sentences(paragraph, language) if positions else []:
             count += sum(map(len, sentence.split()))
-            if count < len(solid):
-                yield begin + solid[count]
+            if count < len(positions):
+                yield start + positions[count]
         yield end
-        begin = end
+        start = end

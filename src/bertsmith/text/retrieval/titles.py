@@ -1,4 +1,4 @@
-"""What a Markdown or reStructuredText file says of itself: its front matter, and its title."""
+"""Reads the front matter and the title of Markdown and reStructuredText files."""
 
 import re
 import tomllib
@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 from bertsmith.errors import require
 from bertsmith.text.retrieval.document_rows import UntypedCell
 
-_WITHIN = 2_000  # characters in which it is looked for
+_SEARCHED = 2_000  # characters at the beginning of a file in which a title is searched
 _HEADING = re.compile(r"^#[ \t]+(.*)$|^(\S.*)\n(?:={3,}|-{3,})[ \t]*$", re.MULTILINE)
 _FRONT_MATTER = re.compile(
     r"\A(---|\+\+\+)[ \t]*\n(?![ \t]*\n)(.*?)^(?:\1|\.\.\.)[ \t]*(?:\n|\Z)", re.MULTILINE | re.DOTALL
-)  # YAML or TOML; three dashes before a blank line are a rule
+)  # YAML or TOML; three dashes before a blank line are a horizontal rule
 _LONGEST_FRONT_MATTER = 100_000  # characters
 _CODE = re.compile(
     r"^ {0,3}(`{3,}(?=[^`\n]*$)|~{3,}).*?(?:^ {0,3}\1[`~]*[ \t]*$|\Z)", re.MULTILINE | re.DOTALL
@@ -20,7 +20,7 @@ _MARKDOWN = (".md", ".markdown")
 
 
 class FrontMatter(NamedTuple):
-    """Values by name, the title not among them, and how many characters of the text they take."""
+    """The values by name, without the title, the title, and the length of the front matter in characters."""
 
     values: dict[str, Any]
     title: str
@@ -28,10 +28,10 @@ class FrontMatter(NamedTuple):
 
 
 def read_front_matter(text: str, suffix: str) -> FrontMatter | None:
-    """What stands between the two `---` (YAML) or `+++` (TOML) at the beginning of a Markdown file.
+    """Parses what is between two lines `---` (YAML) or `+++` (TOML) at the beginning of a Markdown file.
 
-    Returns None where there is none. YAML's scalars become `UntypedCell`s, like the cells of CSV: YAML's own
-    rules would make `no` false and 12:30 the number 750. Raises ValueError where it can't be read.
+    Returns None if there is no front matter. YAML's scalars become `UntypedCell`s, like the cells of CSV:
+    YAML's own rules would make `no` false and 12:30 the number 750. Raises ValueError if it can't be parsed.
     """
     match = _FRONT_MATTER.match(text) if suffix in _MARKDOWN else None
     if match is None or match.end() > _LONGEST_FRONT_MATTER:
@@ -44,39 +44,41 @@ def read_front_matter(text: str, suffix: str) -> FrontMatter | None:
 
 
 def _parse_yaml(text: str) -> dict[str, Any] | None:
-    """None for what is no mapping: a text may begin with a rule."""
+    """The mapping; None if it is none: a text may begin with a horizontal rule."""
     require("yaml", "retrieval", "Front matter in YAML", "pyyaml")
     import yaml
 
     try:
         if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, yaml.BaseLoader)):
             raise ValueError("it has aliases (*name), which may grow without bounds")
-        values = yaml.load(text, yaml.BaseLoader)  # texts, lists and objects: nothing else is made
+        values = yaml.load(text, yaml.BaseLoader)  # makes only strings, lists and mappings
     except (yaml.YAMLError, RecursionError) as error:
         raise ValueError(str(error)) from error
     if not isinstance(values, dict):
         return None
-    plain = {"": None, "true": True, "false": False}
+    constants = {"": None, "true": True, "false": False}
     return {
-        str(name): plain.get(value, UntypedCell(value)) if isinstance(value, str) else value
+        str(name): constants.get(value, UntypedCell(value)) if isinstance(value, str) else value
         for name, value in values.items()
     }
 
 
 def find_title(text: str, suffix: str) -> str:
-    """The first heading of a text file, by its suffix (".md"); "" where it has none. The #s that may close a
-    heading are left away; they stand behind a blank.
+    """The first heading of a Markdown or reStructuredText file, as the `suffix` tells (".md"); "" if it has
+    none.
+
+    The #s that may close a heading after a blank are not part of it.
     """
     if suffix not in (*_MARKDOWN, ".rst"):
         return ""
-    beginning = text[:_WITHIN]
-    if suffix in _MARKDOWN:  # without front matter and code, whose comments and last lines look like headings
+    beginning = text[:_SEARCHED]
+    if suffix in _MARKDOWN:  # front matter and code have lines that look like headings
         beginning = _CODE.sub("", _FRONT_MATTER.sub("", beginning))
-    found = _HEADING.search(beginning)
-    if found is None:
+    heading = _HEADING.search(beginning)
+    if heading is None:
         return ""
-    if found[1] is None:
-        return found[2].strip()
-    title = found[1].strip()
-    bare = title.rstrip("#")
-    return bare.rstrip() if bare != bare.rstrip() else title
+    if heading[1] is None:
+        return heading[2].strip()
+    title = heading[1].strip()
+    without_hashes = title.rstrip("#")
+    return without_hashes.rstrip() if without_hashes != without_hashes.rstrip() else title

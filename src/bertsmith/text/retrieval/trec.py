@@ -1,14 +1,16 @@
-"""TREC's layout: documents and topics between tags, judgements ("qrels") in four columns.
+"""Reads test collections in TREC's layout: documents and topics in tags, judgements ("qrels") in four
+columns.
 
     <doc> <docno>67</docno> <title>...</title> <text>...</text> </doc>
     <top> <num> Number: 301 <title> ... <desc> ... </top>
     301 0 67 1
 
-Files are known by how they begin, whatever their names. Of a topic the title is the query. Tags other than
-docno, title and text are passed over. Topics of the old TREC files don't close their tags.
+Files are recognised by how they begin, whatever their names. The query is the topic's title. Tags other than
+docno, title and text are ignored. In old TREC files the tags of topics aren't closed.
 
-In some collections, Cranfield's among them, judgements number the topics 1, 2, 3 in their order, while <num>
-is another number. So it is read where the judged numbers aren't all among the <num>s, but all are places.
+In some collections, such as Cranfield's, judgements number the topics 1, 2, 3 in their order, while <num> is
+another number. They are read like that if the judged numbers aren't all among the <num>s, but all count
+topics.
 """
 
 import codecs
@@ -33,32 +35,33 @@ _BY_ORDER = "The judgements' numbers are the topics' places in their file, not w
 
 
 def read_trec(folder: Path, split: str, encoding: str) -> RetrievalData:
-    """All files of documents that lie in a folder, its one file of topics and its one of judgements.
+    """Reads all files of documents in a folder, its one file of topics and its one file of judgements.
 
     Raises InputError naming file and line.
     """
     files = _find_files_by_kind(folder, encoding)
-    gathered = RetrievalDataBuilder()
+    builder = RetrievalDataBuilder()
     for path in files["documents"]:
         for block, where in _read_blocks(path, "doc", encoding):
             number, title, text = (_find_field(block, name) for name in ("docno", "title", "text"))
             if not number or (title is None and text is None):
                 raise InputError(f"{where}: expected <docno>, and <title> or <text>, in each <doc>.")
-            gathered.add_document(number, join_title(title or "", text or ""), where)
-    topics, judged = (_require_one_file(folder, kind, files[kind]) for kind in ("topics", "judgements"))
-    for query, document, grade, where in read_qrels(judged, encoding):
-        gathered.judge(query, document, grade, where)
-    found = [_parse_topic(block, where) for block, where in _read_blocks(topics, "top", encoding)]
-    numbers, judged_numbers = {number for number, _, _ in found}, gathered.judgements.keys()
-    places = {str(place) for place in range(1, len(found) + 1)}
-    by_order = not judged_numbers <= numbers and judged_numbers <= places
-    for place, (number, text, where) in enumerate(found, start=1):
-        gathered.add_query(str(place) if by_order else number, text, where)
-    return gathered.finish(folder.name, judged.name, (_BY_ORDER,) if by_order else ())
+            builder.add_document(number, join_title(title or "", text or ""), where)
+    topic_file = _require_one_file(folder, "topics", files["topics"])
+    judgement_file = _require_one_file(folder, "judgements", files["judgements"])
+    for query, document, grade, where in read_qrels(judgement_file, encoding):
+        builder.judge(query, document, grade, where)
+    topics = [_parse_topic(block, where) for block, where in _read_blocks(topic_file, "top", encoding)]
+    numbers, judged_numbers = {number for number, _, _ in topics}, builder.judgements.keys()
+    positions = {str(position) for position in range(1, len(topics) + 1)}
+    by_order = not judged_numbers <= numbers and judged_numbers <= positions
+    for position, (number, text, where) in enumerate(topics, start=1):
+        builder.add_query(str(position) if by_order else number, text, where)
+    return builder.finish(folder.name, judgement_file.name, (_BY_ORDER,) if by_order else ())
 
 
 def read_qrels(path: Path, encoding: str = "utf-8") -> Iterator[tuple[str, str, int, str]]:
-    """(query, document, grade, place) of each line. Raises InputError naming it."""
+    """Yields (query, document, grade, file and line) of each line. Raises InputError naming the line."""
     with _open_text(path, encoding) as table:
         for line, text in enumerate(table.lines(), start=1):
             fields, where = text.split(), f"{table.name}, line {line}"
@@ -75,23 +78,23 @@ def _open_text(path: Path, encoding: str) -> AbstractContextManager[TableFile]:
 
 
 def _find_files_by_kind(folder: Path, encoding: str) -> dict[str, list[Path]]:
-    found: dict[str, list[Path]] = {kind: [] for kind in _BEGINNINGS}
-    for path in sorted(each for each in folder.iterdir() if each.is_file() and each.name[0] != "."):
+    files: dict[str, list[Path]] = {kind: [] for kind in _BEGINNINGS}
+    for path in sorted(path for path in folder.iterdir() if path.is_file() and path.name[0] != "."):
         head = _read_head(path, encoding)
         for kind, beginning in _BEGINNINGS.items():
             if beginning.match(head):
-                found[kind].append(path)
-    missing = [kind for kind, paths in found.items() if not paths]
+                files[kind].append(path)
+    missing = [kind for kind, paths in files.items() if not paths]
     if missing:
         raise InputError(
             f"{folder}: found no {' and no '.join(missing)} in TREC's layout, where files begin with <doc>, "
             "with <top>, or with four columns. Is it another layout (--format beir, reqa, wikiqa)?"
         )
-    return found
+    return files
 
 
 def _read_head(path: Path, encoding: str) -> bytes:
-    """How a file begins; nothing of one that isn't text, such as a picture that lies beside the others."""
+    """The first bytes of a file; none of one that isn't text, such as a picture beside the others."""
     try:
         with _open_text(path, encoding) as table:
             return table.stream.head[:4096].removeprefix(codecs.BOM_UTF8)
@@ -107,10 +110,10 @@ def _require_one_file(folder: Path, kind: str, paths: list[Path]) -> Path:
 
 
 def _read_blocks(path: Path, tag: str, encoding: str) -> Iterator[tuple[str, str]]:
-    """What stands between <tag> and </tag>, and the line it begins on."""
+    """Yields what is between <tag> and </tag>, with the file and the line where it begins."""
     with _open_text(path, encoding) as table:
-        before, *pieces = re.split(f"<{tag}>", table.stream.text(), flags=re.IGNORECASE)
-    line = 1 + before.count("\n")
+        preamble, *pieces = re.split(f"<{tag}>", table.stream.text(), flags=re.IGNORECASE)
+    line = 1 + preamble.count("\n")
     for piece in pieces:
         block, closed, _ = re.split(f"(</{tag}>|\\Z)", piece, maxsplit=1, flags=re.IGNORECASE)
         where = f"{path.name}, line {line}"
@@ -121,6 +124,7 @@ def _read_blocks(path: Path, tag: str, encoding: str) -> Iterator[tuple[str, str
 
 
 def _parse_topic(block: str, where: str) -> tuple[str, str, str]:
+    """(number, title, where) of a topic. Raises InputError if it lacks one of them."""
     number = re.search(r"<num>\s*(?:Number:)?\s*([^\s<]+)", block, _ANY)
     title = re.search(r"<title>\s*(?:Topic:)?(.*?)(?=</?(?:title|desc|narr)>|\Z)", block, _ANY)
     if number is None or title is None:
@@ -129,11 +133,11 @@ def _parse_topic(block: str, where: str) -> tuple[str, str, str]:
 
 
 def _find_field(block: str, tag: str) -> str | None:
-    """The text of all such fields together; None without any."""
-    found = re.findall(f"<{tag}>(.*?)</{tag}>", block, _ANY)
-    return " ".join(_strip_markup(each) for each in found) if found else None
+    """The text of all fields with this tag, joined; None if there is none."""
+    contents = re.findall(f"<{tag}>(.*?)</{tag}>", block, _ANY)
+    return " ".join(map(_strip_markup, contents)) if contents else None
 
 
 def _strip_markup(text: str) -> str:
-    """Without tags, entities and line breaks."""
+    """The text without tags and line breaks, its entities replaced by characters."""
     return " ".join(html.unescape(re.sub(r"</?\w+>", " ", text)).split())

@@ -1,4 +1,4 @@
-"""TREC's run files, which say how a system ranked: query Q0 document rank score system."""
+"""Reads and writes TREC's run files, a system's rankings: lines of query Q0 document rank score system."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,8 +13,10 @@ Rankings = Mapping[str, Sequence[tuple[str, float]]]  # query -> (document, scor
 
 
 def write_run(path: Path, rankings: Rankings, system: str) -> None:
-    """Scores are written in full, so that what reads them finds the same order. `system` has no blanks; one
-    in an id, which would end its column, is written as %20."""
+    """Writes rankings as a run file, with scores in full precision, so that their order stays the same.
+
+    A blank in a document's id, which would end the column, is written as %20; `system` must not have any.
+    """
     lines = [
         f"{query} Q0 {'%20'.join(document.split())} {rank} {score!r} {system}\n"
         for query, ranking in rankings.items()
@@ -24,11 +26,13 @@ def write_run(path: Path, rankings: Rankings, system: str) -> None:
 
 
 def read_run(path: Path | str, encoding: str = "utf-8") -> dict[str, dict[str, float]]:
-    """Query -> document -> score. As in trec_eval the scores count, and not the ranks nor the lines' order.
+    """Reads a run file: query -> document -> score. As in trec_eval, neither ranks nor the order of lines
+    count.
 
-    Raises InputError naming the line that has other columns, no finite score, or a document once more.
+    Raises InputError naming the line that has other columns, no finite score, or a document for a second
+    time.
     """
-    found: dict[str, dict[str, float]] = {}
+    scores: dict[str, dict[str, float]] = {}
     with open_table(path, "run", encoding, {}, otherwise="run") as table:
         for line, text in enumerate(table.lines(), start=1):
             fields, where = text.split(), f"{table.name}, line {line}"
@@ -40,17 +44,17 @@ def read_run(path: Path | str, encoding: str = "utf-8") -> dict[str, dict[str, f
                     f"found {len(fields)}."
                 )
             query, _, document, _, score, _ = fields
-            documents = found.setdefault(query, {})
-            if document in documents:
+            query_scores = scores.setdefault(query, {})
+            if document in query_scores:
                 raise InputError(
                     f"{where}: document {document!r} a second time for query {query!r}. Remove one."
                 )
             try:
-                documents[document] = float(score)
+                query_scores[document] = float(score)
             except ValueError:
-                documents[document] = math.nan
-            if not math.isfinite(documents[document]):
+                query_scores[document] = math.nan
+            if not math.isfinite(query_scores[document]):
                 raise InputError(f"{where}: expected a finite score, found {score!r}.")
-    if not found:
+    if not scores:
         raise InputError(f"{path}: expected lines such as '7 Q0 d12 1 14.2 name', found none.")
-    return found
+    return scores
