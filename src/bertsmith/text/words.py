@@ -1,39 +1,40 @@
-r"""What a word is in any script: letters, digits and _, with the marks that stand on them.
+r"""Patterns of words in any script: letters, digits and _, with their combining marks.
 
-`\w` alone knows no combining marks: vowel signs of Hindi, Tamil and Thai, vowel points of Arabic and Hebrew,
-and accents that are characters of their own would end a word.
+`\w` alone doesn't match combining marks: the vowel signs of Hindi, Tamil and Thai, the vowel points of Arabic
+and Hebrew, and accents that are separate characters would end a word.
 """
 
 import re
 import unicodedata
 
-# Below U+0300 there are none, above U+1FFFF only variation selectors.
+# Combining marks are in this range; above it are only variation selectors.
 _SEARCHED = range(0x300, 0x20000)
-# They choose how a sign is drawn, mostly behind emoji, and are part of no word.
+# They choose how the character before them is drawn, mostly an emoji, and aren't part of a word.
 _VARIATION_SELECTORS = range(0xFE00, 0xFE10)
 
-# Kana, and Chinese characters: scripts without blanks, where a character stands for a word.
+# Kana and Chinese characters: scripts without blanks, in which a character counts as a word.
 WITHOUT_BLANKS = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 
-# Chinese and its kin, Japanese, Thai, Lao, Khmer, Burmese, Tibetan and Dzongkha.
+# Languages without blanks between words: Chinese and its relatives, Japanese, Thai, Lao, Khmer, Burmese,
+# Tibetan and Dzongkha.
 _NO_BLANKS = frozenset({"zh", "yue", "wuu", "ja", "th", "lo", "km", "my", "bo", "dz"})
 
 
 def has_blanks(language: str) -> bool:
-    """Whether words of a language, by its code ("zh", "zh-hant"), stand between blanks."""
+    """Whether a language, by its code ("en", "zh-hant"), is written with blanks between words."""
     return language.partition("-")[0] not in _NO_BLANKS
 
 
 def _combining_marks() -> str:
-    """All of Unicode's categories Mn and Mc, as what stands in the brackets of a regular expression."""
+    """The characters of Unicode's categories Mn and Mc, as ranges for a class of a regular expression."""
     categories = map(unicodedata.category, map(chr, _SEARCHED))
-    found = [
+    marks = [
         code
         for code, category in zip(_SEARCHED, categories, strict=True)
         if category in ("Mn", "Mc") and code not in _VARIATION_SELECTORS
     ]
-    firsts = [code for code, before in zip(found, [0, *found]) if code != before + 1]
-    lasts = [code for code, behind in zip(found, [*found[1:], 0]) if code + 1 != behind]
+    firsts = [code for code, previous in zip(marks, [0, *marks]) if code != previous + 1]
+    lasts = [code for code, following in zip(marks, [*marks[1:], 0]) if code + 1 != following]
     return "".join(f"{chr(first)}-{chr(last)}" for first, last in zip(firsts, lasts, strict=True))
 
 
@@ -41,8 +42,8 @@ MARKS = _combining_marks()
 
 
 def word_pattern(letters: str) -> str:
-    r"""A run of `letters`, of which each may carry marks; it begins with one of them."""
-    # What is looked at first spares English the way through all marks at the end of every word.
+    r"""A regular expression for a run of `letters` (a class such as \w), each with any combining marks."""
+    # The look-ahead is for speed: at the end of an ASCII word, no marks are searched.
     return f"{letters}+(?:(?=[^\\x00-\u02ff])[{MARKS}]+{letters}*)*"
 
 
@@ -52,5 +53,5 @@ _WITHOUT_BLANKS = re.compile(f"[{WITHOUT_BLANKS}]")
 
 
 def split_at_blanks(text: str) -> list[str]:
-    """What stands between blanks, punctuation included; each character of Chinese or Japanese by itself."""
+    """Splits a text at blanks, and around each Chinese or Japanese character. Punctuation isn't split off."""
     return (text if text.isascii() else _WITHOUT_BLANKS.sub(r" \g<0> ", text)).split()

@@ -1,8 +1,9 @@
-"""Tasks over many processes, their results in order: workers of this machine, or of a Ray cluster's machines.
+"""Maps a function over tasks in many processes, of this machine or of a Ray cluster, with the results in
+order.
 
-The same function gets the same tasks, and its results come in the same order, so that whatever is made of
-them does not depend on the workers. Those of this machine bound what is in flight, and never outlive their
-parent. On a cluster, by Ray Data, a task whose worker or machine is lost is done again elsewhere.
+The results come in the order of the tasks, so that nothing depends on the number of workers. Local workers
+hold a bounded number of tasks at a time, and never outlive their parent. On a cluster, with Ray Data, a task
+whose worker or machine is lost is repeated elsewhere.
 """
 
 import logging
@@ -29,71 +30,75 @@ if TYPE_CHECKING:
 Engine = Literal["local", "ray"]
 Result = TypeVar("Result")
 
-IN_FLIGHT = 2  # tasks a worker of this machine: one at work, one waiting
-# Ray Data wants all of its input at once. In rounds, what waits in memory doesn't grow with the job, and
-# workers idle for no more than the last task of many.
-TASKS_OF_A_ROUND = 16  # for each CPU of the cluster
+IN_FLIGHT = 2  # tasks per local worker: one running, one waiting
+# Ray Data needs all of its input at once. In rounds, the tasks in memory don't grow with the job, and workers
+# are idle only for the last of many tasks.
+TASKS_OF_A_ROUND = 16  # per CPU of the cluster
 SECONDS_TO_ANSWER = 10.0
-ATTEMPTS = 4  # at a task: Ray Data would try one that runs out of memory for ever
+ATTEMPTS = 4  # at a task: Ray Data would repeat one that runs out of memory for ever
 
 
 def usable_cores() -> int:
-    """Cores this process may run on."""
+    """The number of cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def map_in_order(
     function: Callable[..., Result], tasks: Iterable[tuple[Any, ...]], workers: int
 ) -> Iterator[Result]:
-    """function(*task) for each task, in their order, over `workers` processes; one worker is this process.
+    """Yields function(*task) for each task, in their order, over `workers` processes; one worker is this
+    process.
 
-    Tasks are drawn as results are taken, so at most 2 x workers + 1 are in memory. Processes are spawned, not
-    forked: a fork copies locks that threads of torch or tokenizers may hold.
+    Tasks are drawn as results are consumed, so that at most 2 x workers + 1 are in memory. Processes are
+    spawned, not forked: a fork copies locks that threads of torch or tokenizers may hold. Raises
+    ResourceError if a worker dies.
     """
     if workers == 1:
         for task in tasks:
             yield function(*task)
         return
-    from concurrent.futures import ProcessPoolExecutor  # here, for commands name an Engine as they start
+    from concurrent.futures import ProcessPoolExecutor  # here, because commands import Engine as they start
     from concurrent.futures.process import BrokenProcessPool
 
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context, initializer=_follow_parent) as pool:
-        waiting: deque[Future[Result]] = deque()
+        pending: deque[Future[Result]] = deque()
         try:
             for task in tasks:
-                waiting.append(pool.submit(function, *task))
-                if len(waiting) >= IN_FLIGHT * workers:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
+                pending.append(pool.submit(function, *task))
+                if len(pending) >= IN_FLIGHT * workers:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
         except BrokenProcessPool as error:
             raise ResourceError(
                 "A worker process ended early, probably because memory ran out. Try fewer workers "
                 "(--workers 1). In a script of your own, call this below `if __name__ == '__main__':`."
             ) from error
         finally:
-            for future in waiting:
+            for future in pending:
                 future.cancel()
 
 
 def _follow_parent() -> None:
-    """Leaves Ctrl-C and a terminal that closes to the parent, and ends this worker should that be killed."""
+    """Leaves Ctrl-C and the end of the terminal to the parent process, and ends this worker if the parent
+    dies.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(signal, "SIGHUP"):
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
 
-    def end_with_it() -> None:
+    def exit_with_parent() -> None:
         if parent is not None:
             parent.join()
             os._exit(1)
 
-    threading.Thread(target=end_with_it, daemon=True).start()
+    threading.Thread(target=exit_with_parent, daemon=True).start()
 
 
 def require_engine(name: str) -> None:
-    """Raises InputError for what is no engine, MissingExtra for one that isn't installed."""
+    """Raises InputError for an unknown engine, and MissingExtra for one that isn't installed."""
     if name not in get_args(Engine):
         raise InputError(f"engine must be {' or '.join(get_args(Engine))}, found {name!r}.")
     if name == "ray":
@@ -101,7 +106,7 @@ def require_engine(name: str) -> None:
 
 
 def require_ray() -> Any:
-    """The module. Raises MissingExtra when it isn't installed."""
+    """The module `ray`. Raises MissingExtra if it isn't installed."""
     require("ray.data", "ray", "--engine ray")
     import ray
 
@@ -111,23 +116,23 @@ def require_ray() -> Any:
 def map_in_order_by_ray(
     function: Callable[..., Result], tasks: Iterable[tuple[Any, ...]]
 ) -> Iterator[Result]:
-    """function(*task) for each task, in their order, each on one CPU of a Ray cluster.
+    """Yields function(*task) for each task, in their order, each on one CPU of a Ray cluster.
 
     The cluster is the one that this process is connected to, else that of RAY_ADDRESS, else the one that this
-    machine belongs to, else this machine alone. All that `function` holds is sent along, so workers need
-    this package and no files but those that `function` opens.
-    Raises MissingExtra without ray, InputError when the cluster can't be reached, ResourceError when a task
-    loses its worker again and again, and the errors of `function` that are the user's to mend.
+    machine belongs to, else this machine alone. `function` is pickled with all that it refers to, so workers
+    need only this package and the files that `function` opens. Raises MissingExtra without ray, InputError if
+    the cluster can't be reached, ResourceError if a task loses its worker again and again, and any
+    BertsmithError of `function`.
     """
     ray = require_ray()
     with _connect_to_ray(ray), _silence_ray_data():
-        # One count for all workers; should its own machine be lost, it begins at 1 again elsewhere.
+        # One counter for all workers; if its machine is lost, it starts again elsewhere, from 0.
         attempts = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(_AttemptCounter).remote()
         call = partial(_run_task, ray.put(function), attempts)
-        waiting = enumerate(tasks)
+        numbered_tasks = enumerate(tasks)
         while True:
             size = TASKS_OF_A_ROUND * max(1, int(ray.cluster_resources().get("CPU", 1)))
-            blocks = [ray.put(_pack(numbered)) for numbered in islice(waiting, size)]
+            blocks = [ray.put(_pack(numbered_task)) for numbered_task in islice(numbered_tasks, size)]
             if not blocks:
                 return
             for outcome in _run_round(ray, blocks, call):
@@ -138,11 +143,11 @@ def map_in_order_by_ray(
 
 @contextmanager
 def _connect_to_ray(ray: Any) -> Iterator[None]:
-    """Who is connected already stays so."""
+    """Connects to a cluster for the block; a connection that exists already is used and stays."""
     if ray.is_initialized():
         yield
         return
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # a cluster that is started here would report home
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # a cluster that is started here would send usage statistics
     try:
         host, _, port = os.environ.get("RAY_ADDRESS", "").rpartition(":")
         if port.isdigit() and "//" not in host:  # Ray itself would try for more than five minutes
@@ -162,7 +167,7 @@ def _connect_to_ray(ray: Any) -> Iterator[None]:
 
 @contextmanager
 def _silence_ray_data() -> Iterator[None]:
-    """Ray Data tells every step on standard error; errors stay."""
+    """Silences Ray Data's reports of every step on standard error, except errors."""
     logger = logging.getLogger("ray.data")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -173,7 +178,7 @@ def _silence_ray_data() -> Iterator[None]:
 
 
 class _TaskOutcome(NamedTuple):
-    """A result, or what the user has to mend: Ray would bury that in a worker's traceback."""
+    """The result of a task, or an error for the user, which Ray would bury in a worker's traceback."""
 
     result: Any
     error: BertsmithError | None = None
@@ -182,7 +187,9 @@ class _TaskOutcome(NamedTuple):
 def _run_round(
     ray: Any, blocks: list[Any], call: Callable[["pa.Table"], "pa.Table"]
 ) -> Iterator[_TaskOutcome]:
-    """One run of Ray Data; a block holds one task, and so becomes one task of Ray's."""
+    """Yields the outcomes of one run of Ray Data over blocks of one task each, so that each is one task of
+    Ray's.
+    """
     data = ray.data.from_arrow_refs(blocks).map_batches(
         call, batch_size=None, batch_format="pyarrow", num_cpus=1
     )
@@ -192,8 +199,8 @@ def _run_round(
         yield _unpack(table)
 
 
-def _run_task(sent: Any, attempts: Any, table: "pa.Table") -> "pa.Table":
-    """What a worker does."""
+def _run_task(function_ref: Any, attempts: Any, table: "pa.Table") -> "pa.Table":
+    """Runs one task in a worker; `table` is the packed number and arguments of the task."""
     import ray
 
     number, task = _unpack(table)
@@ -204,25 +211,25 @@ def _run_task(sent: Any, attempts: Any, table: "pa.Table") -> "pa.Table":
         )
         return _pack(_TaskOutcome(None, error))
     try:
-        return _pack(_TaskOutcome(ray.get(sent)(*task)))
-    except BertsmithError as for_the_user:
-        return _pack(_TaskOutcome(None, for_the_user))
+        return _pack(_TaskOutcome(ray.get(function_ref)(*task)))
+    except BertsmithError as user_error:
+        return _pack(_TaskOutcome(None, user_error))
 
 
 class _AttemptCounter:
-    """How often each task was begun, known outside of the workers that may be lost over it."""
+    """Counts how often each task was begun, in an actor of its own: workers may be lost."""
 
     def __init__(self) -> None:
-        self.begun = Counter[int]()
+        self.counts = Counter[int]()
 
     def begin(self, number: int) -> int:
-        """Of a task that is begun: for which time."""
-        self.begun[number] += 1
-        return self.begun[number]
+        """Counts the beginning of a task; returns its attempts so far, with this one."""
+        self.counts[number] += 1
+        return self.counts[number]
 
 
 def _pack(value: Any) -> "pa.Table":
-    """A table of one row: Ray Data moves tables, and tasks are whatever can be pickled."""
+    """A value, pickled into a table of one row, since Ray Data moves tables."""
     import pyarrow as pa
 
     return pa.table({"pickled": pa.array([pickle.dumps(value)], pa.large_binary())})

@@ -1,5 +1,6 @@
-"""Prose: what a document says, freed of markup, as paragraphs and sentences.
+"""Turns documents into clean paragraphs and sentences of prose, without markup.
 
-In come documents with the layout that they were read in, pages of HTML, and the documentation of installed
-Python packages; out go clean paragraphs and sentences. Read sentences.py first: every document passes it.
+sentences.py cleans text and splits it: every document of a corpus passes through it, so read it first.
+html_text.py extracts the text of HTML pages, pydocs.py reads the documentation of installed Python packages,
+and markup.py finds the prose in reStructuredText, Markdown and docstrings.
 """

@@ -1,11 +1,11 @@
-"""HTML → its title and its text, a piece at a time, so that a page of any size takes bounded memory."""
+"""Extracts title and text of an HTML page in chunks, so that a page of any size takes bounded memory."""
 
 import re
 from html.parser import HTMLParser
 
-_UNSEEN = {"script", "style", "template", "noscript", "svg"}
-# What a browser begins on a new line. A paragraph's end is a blank line, which passages are cut at first.
-_PARAGRAPHS = {
+_HIDDEN_TAGS = {"script", "style", "template", "noscript", "svg"}
+# A paragraph ends with a blank line: passages are cut there first.
+_PARAGRAPH_TAGS = {
     *(
         "p",
         "div",
@@ -23,63 +23,63 @@ _PARAGRAPHS = {
     ),
     *("h1", "h2", "h3", "h4", "h5", "h6", "pre", "blockquote", "figure", "form", "body", "title"),
 }
-_LINES = {"br", "li", "tr", "dt", "dd", "hr", "option"}
-_CELLS = {"td", "th"}
+_LINE_TAGS = {"br", "li", "tr", "dt", "dd", "hr", "option"}
+_CELL_TAGS = {"td", "th"}
 
 
 class HtmlText(HTMLParser):
-    """Feed it pieces of a page; `take` gives the text that has come together since it was last asked.
+    """A parser that is fed a page in chunks; `take` returns the text since its last call.
 
-    White space is what a browser would show, except in <pre>. Scripts and styles are left out, and the title
-    is kept apart. Tags that are never closed are no error, as in a browser.
+    White space is folded as in a browser, except in <pre>. Scripts and styles are left out; the title is in
+    `title`. As in a browser, tags that are never closed are no error.
     """
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
         self.title = ""
         self._text: list[str] = []
-        self._unseen = 0
-        self._preformatted = 0
+        self._hidden_depth = 0
+        self._pre_depth = 0
         self._in_title = False
 
     def take(self) -> str:
-        """The text since the last call."""
+        """Returns the text that was extracted since the last call."""
         text = "".join(self._text)
         self._text = []
         return text
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Called by the parser."""
-        self._unseen += tag in _UNSEEN
-        self._preformatted += tag == "pre"
-        self._in_title = tag == "title" and not self.title and not self._unseen  # a picture has one, too
+        """Breaks the line or the paragraph where a browser does; called by the parser."""
+        self._hidden_depth += tag in _HIDDEN_TAGS
+        self._pre_depth += tag == "pre"
+        self._in_title = tag == "title" and not self.title and not self._hidden_depth  # <svg> has titles, too
         self._break(tag)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Called by the parser for <br/>; of <script/> and the like nothing follows that would close it."""
+        """Breaks the line at <br/> and the like. <script/> hides nothing: no end tag would follow."""
         self._break(tag)
 
     def handle_endtag(self, tag: str) -> None:
-        """Called by the parser."""
-        self._unseen = max(0, self._unseen - (tag in _UNSEEN))
-        self._preformatted = max(0, self._preformatted - (tag == "pre"))
+        """Ends hidden and preformatted text, the title, or a paragraph; called by the parser."""
+        self._hidden_depth = max(0, self._hidden_depth - (tag in _HIDDEN_TAGS))
+        self._pre_depth = max(0, self._pre_depth - (tag == "pre"))
         self._in_title = self._in_title and tag != "title"
-        if tag not in _LINES | _CELLS:
+        if tag not in _LINE_TAGS | _CELL_TAGS:
             self._break(tag)
 
     def handle_data(self, data: str) -> None:
-        """Called by the parser."""
+        """Adds text to the title or to the page's text; called by the parser."""
         if self._in_title:
             self.title = " ".join(f"{self.title} {data}".split())
-        elif not self._unseen:
-            self._text.append(data if self._preformatted else re.sub(r"\s+", " ", data))
+        elif not self._hidden_depth:
+            self._text.append(data if self._pre_depth else re.sub(r"\s+", " ", data))
 
     def _break(self, tag: str) -> None:
-        if self._in_title or self._unseen:
+        if self._in_title or self._hidden_depth:
             return
-        if tag in _PARAGRAPHS:
+        if tag in _PARAGRAPH_TAGS:
             self._text.append("\n\n")
-        elif tag in _LINES:
+        elif tag in _LINE_TAGS:
             self._text.append("\n")
-        elif tag in _CELLS:
+        elif tag in _CELL_TAGS:
             self._text.append("\t")

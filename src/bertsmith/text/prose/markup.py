@@ -1,7 +1,8 @@
-"""Documentation in reStructuredText, Markdown, NumPy and Google style → the English prose in it.
+"""Extracts the English prose from documentation in reStructuredText, Markdown, NumPy and Google style.
 
-Code, doctests, tables, directives, headings and type lines are left out. The lines that stay are joined to
-paragraphs and freed of inline markup; of each paragraph the sentences stay that read as English.
+Code, doctests, tables, directives, headings and lines with types are left out. The remaining lines are joined
+to paragraphs without inline markup, and only the sentences that read as English are kept. Read
+`extract_prose` first.
 """
 
 import re
@@ -16,20 +17,20 @@ _ADMONITION = re.compile(
     r"\s*\.\. (?:note|warning|tip|important|caution|seealso|attention|hint|danger|"
     r"versionadded|versionchanged|deprecated)::\s*(?:v?\d[\w.]*\s*)?"
 )
-# `name : type`, `name (type):`, or a bare name or type, with its description further in on the next line
+# `name : type`, `name (type):`, or only a name or a type, with its description indented on the next line
 _NAME_AND_TYPE = re.compile(r"\s*[`*]*\w+[`*]*(?:, [`*]*[\w.]+[`*]*)*(?:\s*:(?:\s.*)?|\s*\(.*\)\s*:\s*)?$")
-# What stands before a description, which begins a paragraph of its own:
+# What precedes a description, which begins a paragraph:
 _MARKER = re.compile(
     r"\s*[-*•+]\s+(?=\S)"  # a list item
     r"|\s*\(?\d{1,3}[.)]\s+(?=\S)"
     r"|\s*[:@](?:param|parameter|arg|argument|keyword|returns?|raises?|var|ivar|cvar|yields?)\b[^:]*:\s*"
-    # Google's `name (type): description`; only where indented, for at the margin `Note: ...` is a sentence
+    # Google's `name (type): description`, only if it is indented: at the margin, `Note: ...` is a sentence
     r"|\s+[`*]*[\w.]+[`*]*\s*(?:\((?:[^()]|\([^()]*\))*\))?\s*:\s+(?=\S)"
 )
 _INLINE: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"!\[[^\]]*\](?:\([^)]*\)|\[[^\]]*\])"), " "),  # ![image](address)
     (re.compile(r"\[([^\]]+)\](?:\([^)]*\)|\[[^\]]*\])"), r"\1"),  # [text](address), [text][label]
-    (re.compile(r":math:`([^`]*)`"), r"\\\1"),  # the back-slash makes the sentence fail the test of prose
+    (re.compile(r":math:`([^`]*)`"), r"\\\1"),  # `reads_as_english` refuses a sentence with a backslash
     (re.compile(r":[\w:+-]+:`([^`<]+?)\s*<[^`>]*>`"), r"\1"),  # :ref:`text <target>`
     (re.compile(r":[\w:+-]+:`[~!.]*(?:[\w.]+\.)?([^`]*)`"), r"\1"),  # :class:`~package.Name`
     (re.compile(r"`([^`<]+?)\s*<[^`>]*>`_{1,2}"), r"\1"),  # `text <address>`_
@@ -59,16 +60,16 @@ PLAIN_SHARE = 0.75
 
 
 def extract_prose(documentation: str) -> Iterator[str]:
-    """Paragraphs of English, each on one line."""
+    """Yields the paragraphs of English prose in a document, each on one line and without markup."""
     for paragraph in _join_paragraphs(keep_running_text(documentation.expandtabs().split("\n"))):
         sentences = split_sentences(strip_inline_markup(paragraph), "en")
-        kept = " ".join(filter(reads_as_english, sentences))
-        if kept:
-            yield kept
+        prose = " ".join(filter(reads_as_english, sentences))
+        if prose:
+            yield prose
 
 
 def keep_running_text(lines: Lines) -> Iterator[str]:
-    """The lines that are running text; what is left out becomes a blank line, the end of a paragraph."""
+    """Yields the lines of running text; anything else becomes a blank line, which ends a paragraph."""
     index = 0
     while index < len(lines):
         size = _block_size(lines, index)
@@ -77,23 +78,25 @@ def keep_running_text(lines: Lines) -> Iterator[str]:
 
 
 def _block_size(lines: Lines, index: int) -> int:
-    """Number of lines of the code, table, directive or heading that begins here; 0 for text."""
+    """The number of lines of the code, table, directive or heading that begins at `index`; 0 for running
+    text.
+    """
     line = lines[index]
     if not line.strip() or _ADMONITION.match(line):
         return 0
-    for beginning, size in _BLOCKS:
+    for beginning, count_lines in _BLOCKS:
         if beginning.match(line):
-            return size(lines, index)
-    before = index - 1
-    while before >= 0 and not lines[before].strip():
-        before -= 1
-    is_after_colons = before >= 0 and lines[before].rstrip().endswith("::")
-    if is_after_colons and indent(line) > indent(lines[before]):  # a literal block
-        return _count(lines, index, lambda later: not later.strip() or indent(later) >= indent(line))
-    following = lines[index + 1] if index + 1 < len(lines) else ""
-    if _UNDERLINE.match(following):
+            return count_lines(lines, index)
+    previous = index - 1  # of the last line before this one that isn't blank
+    while previous >= 0 and not lines[previous].strip():
+        previous -= 1
+    is_after_colons = previous >= 0 and lines[previous].rstrip().endswith("::")
+    if is_after_colons and indent(line) > indent(lines[previous]):  # a literal block
+        return _count_lines(lines, index, lambda later: not later.strip() or indent(later) >= indent(line))
+    next_line = lines[index + 1] if index + 1 < len(lines) else ""
+    if _UNDERLINE.match(next_line):
         return 2
-    if _NAME_AND_TYPE.match(line) and following.strip() and indent(following) > indent(line):
+    if _NAME_AND_TYPE.match(line) and next_line.strip() and indent(next_line) > indent(line):
         return 1
     return 0
 
@@ -103,21 +106,21 @@ def _count_one(lines: Lines, index: int) -> int:
 
 
 def _count_to_blank_line(lines: Lines, index: int) -> int:
-    return _count(lines, index, lambda later: bool(later.strip()))
+    return _count_lines(lines, index, lambda later: bool(later.strip()))
 
 
 def _count_to_closing_fence(lines: Lines, index: int) -> int:
     fence = lines[index].strip()[:3]
-    return 2 + _count(lines, index + 1, lambda later: not later.strip().startswith(fence))
+    return 2 + _count_lines(lines, index + 1, lambda later: not later.strip().startswith(fence))
 
 
 def _count_with_indented(lines: Lines, index: int) -> int:
-    inner = indent(lines[index])
-    return 1 + _count(lines, index + 1, lambda later: not later.strip() or indent(later) > inner)
+    margin = indent(lines[index])
+    return 1 + _count_lines(lines, index + 1, lambda later: not later.strip() or indent(later) > margin)
 
 
-def _count(lines: Lines, start: int, belongs: Callable[[str], bool]) -> int:
-    """How many lines from `start` on belong together."""
+def _count_lines(lines: Lines, start: int, belongs: Callable[[str], bool]) -> int:
+    """The number of consecutive lines, from `start` on, for which `belongs` is true."""
     end = start
     while end < len(lines) and belongs(lines[end]):
         end += 1
@@ -142,7 +145,9 @@ _BLOCKS: tuple[tuple[re.Pattern[str], Callable[[Lines, int], int]], ...] = (
 
 
 def _join_paragraphs(lines: Iterable[str]) -> Iterator[str]:
-    """Lines joined until a blank line, a list item or argument, or a change of indentation."""
+    """Joins lines to paragraphs, which end at a blank line, a list item or argument, or a change of
+    indentation.
+    """
     paragraph: list[str] = []
     margin: int | None = None  # None: the line after a marker sets it
     for line in lines:
@@ -158,12 +163,12 @@ def _join_paragraphs(lines: Iterable[str]) -> Iterator[str]:
 
 
 def indent(line: str) -> int:
-    """Leading spaces."""
+    """The number of spaces at the beginning of a line."""
     return len(line) - len(line.lstrip(" "))
 
 
 def strip_inline_markup(text: str) -> str:
-    """Emphasis, roles, links and code marks removed, their text kept; addresses dropped."""
+    """Removes the marks of emphasis, roles, links and code, but not their text; removes addresses."""
     if not _ANY_MARK.search(text):
         return text
     for mark, replacement in _INLINE:
@@ -172,7 +177,9 @@ def strip_inline_markup(text: str) -> str:
 
 
 def reads_as_english(sentence: str) -> bool:
-    """Four words or more, three in four of them plain letters, at least one a small word such as 'the'."""
+    """Whether a sentence has at least four words, three quarters of them of letters only, and one like "the"
+    or "of".
+    """
     words = sentence.split()
     if len(words) < FEWEST_WORDS or "\\" in sentence:
         return False

@@ -1,9 +1,9 @@
-"""`pydocs:`: the documentation of the Python packages installed on this machine, and of Python itself.
+"""`pydocs:`: the documentation of the installed Python packages, and of Python itself, as a corpus.
 
-Every user has it: some million words of English, of many hands, on a few thousand subjects. One document a
-module, made of its docstrings and its longer comments in order; one for each page of documentation that a
-package ships; one for its long description. Nothing is imported or run. `pydocs:numpy,torch` takes these
-packages only.
+Every user has it: some million words of English by many authors, on a few thousand subjects. There is a
+document for each module, of its docstrings and longer comments in order; for each page of documentation that
+a package ships; and for a package's long description. Nothing is imported or run. `pydocs:numpy,torch` reads
+only these packages.
 """
 
 import ast
@@ -42,7 +42,7 @@ _LEFT_OUT_FOLDERS = {
     "licenses",
 }
 _LEFT_OUT_NAMES = ("test_", "conftest", "license", "licence", "copying", "notice", "authors", "requirements")
-# Two lines and more that hold nothing but a comment: explanations. A single line mostly names what follows.
+# Two or more lines of only a comment: an explanation. A single line mostly names what follows.
 _COMMENT_BLOCK = re.compile(r"^(?P<indent>[ \t]*)#(?: .*)?\n(?:(?P=indent)#(?: .*)?\n)+", re.MULTILINE)
 _COMMENT_SIGN = re.compile(r"^[ \t]*# ?", re.MULTILINE)
 _LICENCE = re.compile(r"copyright|licen[sc]e|all rights reserved|warranty", re.IGNORECASE)
@@ -50,7 +50,7 @@ _LICENCE = re.compile(r"copyright|licen[sc]e|all rights reserved|warranty", re.I
 
 @dataclass(frozen=True)
 class DocumentationFile:
-    """One file of documentation: its place in the package, and where it lies."""
+    """One file of documentation: its `name` is its path in the package, `size` is in bytes."""
 
     name: str
     path: Path
@@ -59,50 +59,54 @@ class DocumentationFile:
 
 @dataclass(frozen=True)
 class Package:
-    """An installed distribution, or the standard library, and the files that may hold documentation."""
+    """An installed distribution, or the standard library, with the files that may contain documentation.
+
+    `origin` is the SOURCE that named it.
+    """
 
     name: str
     origin: str
     version: str
     pages: tuple[DocumentationFile, ...]
-    sha256: str | None  # of the RECORD, which lists the hashes of all files
+    sha256: str | None  # of its RECORD, which has the hashes of all files
 
     @property
     def size(self) -> int:
-        """Bytes of all files."""
+        """The total size of its files of documentation, in bytes."""
         return sum(page.size for page in self.pages)
 
 
 def find_packages(source: str) -> list[Package]:
-    """The packages `pydocs:` or `pydocs:name,name` stands for, by name; a name may be 'python' itself.
+    """The packages that `pydocs:name,name` names, or for `pydocs:` all of them; 'python' is the standard
+    library.
 
     Raises InputError for a package that isn't installed.
     """
     installed = _find_installed()
     names = source.removeprefix(PREFIX).split(",")
-    wanted = list(dict.fromkeys(_normalise_name(name) for name in names if name.strip()))
-    for name in wanted:
+    chosen_names = list(dict.fromkeys(_normalise_name(name) for name in names if name.strip()))
+    for name in chosen_names:
         if name != STANDARD_LIBRARY and name not in installed:
-            meant = did_you_mean(name, installed)
-            raise InputError(f"{source}: no package {name} is installed here.{meant}")
+            suggestion = did_you_mean(name, installed)
+            raise InputError(f"{source}: no package {name} is installed here.{suggestion}")
     packages = [
         _describe_package(name, installed[name], source)
-        for name in wanted or sorted(installed)
+        for name in chosen_names or sorted(installed)
         if name in installed
     ]
-    if not wanted or STANDARD_LIBRARY in wanted:
+    if not chosen_names or STANDARD_LIBRARY in chosen_names:
         packages.append(_describe_standard_library(source))
     return packages
 
 
 def _find_installed() -> dict[str, Distribution]:
-    """By normalised name; of a package installed twice the one that Python would import."""
-    found: dict[str, Distribution] = {}
+    """The installed distributions by normalised name; the one that Python would import if there are two."""
+    installed: dict[str, Distribution] = {}
     for distribution in distributions():
         name = distribution.metadata["Name"]
         if name:
-            found.setdefault(_normalise_name(name), distribution)
-    return found
+            installed.setdefault(_normalise_name(name), distribution)
+    return installed
 
 
 def _normalise_name(name: str) -> str:
@@ -113,7 +117,7 @@ def _describe_package(name: str, distribution: Distribution, origin: str) -> Pac
     record = distribution.read_text("RECORD")
     if record is None:
         files = list(map(str, distribution.files or ()))
-    else:  # distribution.files makes a path object of every header of every library: five times slower
+    else:  # five times faster than distribution.files, which makes a path object of each file
         files = [row[0] for row in csv.reader(record.splitlines()) if row]
     pages = []
     for file in sorted(files):
@@ -136,7 +140,7 @@ def _describe_standard_library(origin: str) -> Package:
 
 
 def _may_hold_documentation(file: str) -> bool:
-    """By its path in the package, with forward slashes."""
+    """Whether a file may contain documentation, by its path in the package with forward slashes."""
     if not file.lower().endswith(_ENDINGS):
         return False
     *folders, name = file.lower().split("/")
@@ -152,14 +156,15 @@ def _may_hold_documentation(file: str) -> bool:
 def _find_page(name: str, path: Path) -> list[DocumentationFile]:
     try:
         size = path.stat().st_size
-    except OSError:  # listed but removed since
+    except OSError:  # it was removed since it was listed
         return []
     return [DocumentationFile(name, path, size)] if 0 < size <= LARGEST_FILE else []
 
 
 def read_page(source: int, id: str, path: Path) -> RawDocument:
-    """The prose of one file, each paragraph on a line and only once, for classes repeat what their parents
-    say; empty when there is none or it can't be parsed.
+    """The prose of one file, a paragraph per line; empty if it has none or can't be parsed.
+
+    A paragraph occurs only once, because classes repeat the documentation of their parents.
     """
     return RawDocument(source, id, "\n".join(dict.fromkeys(_read_paragraphs(path))), "paragraph-lines")
 
@@ -181,7 +186,7 @@ def _read_paragraphs(path: Path) -> Iterator[str]:
 
 
 class DocstringLines(NamedTuple):
-    """A piece of documentation and the lines of the file it stands on, counted from 1."""
+    """A docstring or comment, with the first and the last of its lines in the file, counted from 1."""
 
     first_line: int
     last_line: int
@@ -189,66 +194,68 @@ class DocstringLines(NamedTuple):
 
 
 def extract_documentation(source: str, every_string: bool = False) -> list[str]:
-    """Docstrings and explanatory comments of a module in the order they are written, indentation removed.
+    """The docstrings and explanatory comments of a module, in its order and without indentation.
 
-    That is every string that stands alone as a statement (docstrings, and the strings some projects put
-    below an attribute), every string given to a call or a name that has `doc` in it (add_docstr(...),
-    _shared_doc = ...), and comments of two lines and more, but for licences, which head every file.
-    With `every_string`, all strings of several lines.
-    Raises SyntaxError, ValueError or RecursionError for what this Python can't parse.
+    These are the strings that are statements (docstrings, and the strings some projects put below an
+    attribute), strings that are passed to a call or assigned to a name with `doc` in it (add_docstr(...),
+    _shared_doc = ...), and comments of two lines or more, except licences, which are in every file. With
+    `every_string`, all strings of several lines. Raises SyntaxError, ValueError or RecursionError for what
+    this Python can't parse.
     """
     tree = _parse(source)
     strings = [
         DocstringLines(string.lineno, string.end_lineno or string.lineno, inspect.cleandoc(str(string.value)))
         for string in (_find_long_strings(tree) if every_string else _find_strings(tree))
     ]
-    taken = {line for passage in strings for line in range(passage.first_line, passage.last_line + 1)}
-    comments = [passage for passage in _find_comments(source) if passage.first_line not in taken]
+    string_lines = {line for string in strings for line in range(string.first_line, string.last_line + 1)}
+    comments = [comment for comment in _find_comments(source) if comment.first_line not in string_lines]
     return [passage.text for passage in sorted(strings + comments)]
 
 
 def _parse(source: str) -> ast.Module:
-    # A syntax tree is a million small objects and no cycle: looking for cycles took a third of the time.
-    collecting = gc.isenabled()
+    # A syntax tree has a million small objects and no cycle: the search for cycles took a third of the time.
+    gc_was_enabled = gc.isenabled()
     gc.disable()
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # old escapes in other people's code
+            warnings.simplefilter("ignore")  # about old escapes in other people's code
             return ast.parse(source)
     finally:
-        if collecting:
+        if gc_was_enabled:
             gc.enable()
 
 
 def _find_comments(source: str) -> list[DocstringLines]:
-    found, line, seen = [], 1, 0
+    comments, line, counted_to = [], 1, 0
     for block in _COMMENT_BLOCK.finditer(source):
-        line, seen = line + source.count("\n", seen, block.start()), block.start()
+        line += source.count("\n", counted_to, block.start())
+        counted_to = block.start()
         if not _LICENCE.search(block.group()):
             text = _COMMENT_SIGN.sub("", block.group())
-            found.append(DocstringLines(line, line + block.group().count("\n") - 1, text))
-    return found
+            comments.append(DocstringLines(line, line + block.group().count("\n") - 1, text))
+    return comments
 
 
 def _find_strings(block: ast.AST) -> Iterator[ast.Constant]:
-    """Of statements nested in a block, a branch, a handler; of expressions those that stand alone."""
+    """Yields the strings of documentation in a block, with its nested blocks, branches and handlers."""
     bodies = (getattr(block, name, None) for name in ("body", "orelse", "handlers", "finalbody"))
     for statement in chain.from_iterable(body for body in bodies if isinstance(body, list)):
         value = statement.value if isinstance(statement, ast.Expr) else None
         if isinstance(value, ast.Constant) and isinstance(value.value, str):
             yield value
-        elif isinstance(value, ast.Call) and _speaks_of_docs(value.func):
+        elif isinstance(value, ast.Call) and _names_documentation(value.func):
             for argument in (*value.args, *(keyword.value for keyword in value.keywords)):
                 yield from _find_long_strings(argument)
         elif isinstance(statement, ast.Expr):
             continue
-        elif isinstance(statement, ast.Assign) and any(map(_speaks_of_docs, statement.targets)):
+        elif isinstance(statement, ast.Assign) and any(map(_names_documentation, statement.targets)):
             yield from _find_long_strings(statement.value)
         else:
             yield from _find_strings(statement)
 
 
-def _speaks_of_docs(target: ast.expr) -> bool:
+def _names_documentation(target: ast.expr) -> bool:
+    """Whether the name or attribute has "doc" in it."""
     name = getattr(target, "id", None) or getattr(target, "attr", None) or ""
     return "doc" in name.lower()
 
