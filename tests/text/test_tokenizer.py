@@ -148,21 +148,21 @@ def test_the_word_cache_starts_again_when_full(small: Tokenizer, monkeypatch: py
     cache = WordCache(small)
     for text in ("a b", "hello hello a", "unaffable b! a", "a", "a hello"):
         assert cache.encode([text])[0].tolist() == small.encode(text).ids
-        assert len(cache._memory or {}) <= 3
+        assert len(cache._cache or {}) <= 3
 
 
 def test_the_word_cache_remembers_no_endless_words(small: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as base64 or a page without a blank: hardly one comes twice, and its text would be kept."""
     monkeypatch.setattr("bertsmith.text.tokens.word_cache.MAX_RUNS", 3)
     cache = WordCache(small)
-    memory = cache._memory
+    memory = cache._cache
     assert memory is not None
     for text in ("a" * 101, "a!" * 60 + "b", "unaffable" * 50 + " a"):
         assert cache.encode([text])[0].tolist() == small.encode(text).ids
-        assert set(memory) <= {"a"} and set(memory._words) <= {"a", "!", "b"}
+        assert set(memory) <= {"a"} and set(memory._ids_of_word) <= {"a", "!", "b"}
     distinct = "-".join(f"b{number}" for number in range(40))
     assert cache.encode([distinct])[0].tolist() == small.encode(distinct).ids
-    assert not memory and not memory._words
+    assert not memory and not memory._ids_of_word
 
 
 def test_half_of_a_surrogate_pair_is_no_letter_and_keeps_the_offsets(small: Tokenizer) -> None:

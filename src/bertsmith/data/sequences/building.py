@@ -269,7 +269,7 @@ def build_sequences(
             for done, symbols in enumerate(_stream_symbols(read, codec), start=1):
                 content = " ".join(symbols)
                 if isinstance(tokenizer, NumberTokenizer):
-                    pieces = tokenizer.pieces_of_row(content, None)
+                    pieces = tokenizer.encode_row(content, None)
                     writer.add(pieces.ids, content.encode(errors="surrogatepass"), pieces.values)
                 else:
                     found = [ids.get(symbol, tokenizer.unk_id) for symbol in symbols]

@@ -1,10 +1,10 @@
-"""Tokens: the tokenizer that reads text, and the vocabulary that it reads by.
+"""Tokenizers and their vocabularies: text → token ids with character offsets.
 
-In come the files of a tokenizer, WordPiece or byte-level, as others saved it, or a corpus to learn a
-vocabulary from; out go ids with character offsets. Read tokenizer.py first.
+A WordPiece or byte-level tokenizer is loaded from its files, or its vocabulary is learned from a corpus. Read
+tokenizer.py first.
 
-Reading its files: tokenizer_files.py, and what they may hold: tokenizer_json.py, added_tokens.py,
-wordpiece.py, byte_level.py, sequence_rules.py. Other kinds: value_tokenizers.py. Making a vocabulary:
-vocabulary.py, and its report; changing it: extension.py and pruning.py. Much text at once: word_cache.py;
-one long text: long_texts.py.
+tokenizer_files.py loads a tokenizer; the parts of its files are in tokenizer_json.py, added_tokens.py,
+wordpiece.py, byte_level.py and sequence_rules.py. value_tokenizers.py has tokenizers for rows of numbers.
+vocabulary.py learns a vocabulary and vocabulary_report.py measures it; extension.py and pruning.py change
+one. word_cache.py tokenizes large amounts of text, long_texts.py single long texts.
 """

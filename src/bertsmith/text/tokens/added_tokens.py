@@ -1,9 +1,9 @@
-"""Reads tokens that were added to a vocabulary later, from each of the places where transformers keeps them.
+"""Reads the tokens that were added to a vocabulary, from every file in which transformers keeps them.
 
-tokenizer.json            in added_tokens, with how a text is searched for them
-tokenizer_config.json     since 4.34 in added_tokens_decoder: id → the same; it wins over tokenizer.json
-                          in extra_special_tokens, once additional_special_tokens: names of special ones
-added_tokens.json         token → id; read where the settings have no added_tokens_decoder
+tokenizer.json            added_tokens: the tokens, and how texts are searched for them
+tokenizer_config.json     added_tokens_decoder, since 4.34: id → the same; it wins over tokenizer.json
+                          extra_special_tokens, formerly additional_special_tokens: names of special tokens
+added_tokens.json         token → id; read only if the settings have no added_tokens_decoder
 """
 
 import json
@@ -21,9 +21,9 @@ from bertsmith.text.tokens.tokenizer_json import MAX_ADDED, AddedToken, Componen
 from bertsmith.validation import first_problem
 
 ADDED_TOKENS = "added_tokens.json"
-#: The settings' names for special tokens without a role: of today, and before transformers 5.
+#: The settings' keys for special tokens without a role: the current one, and that before transformers 5.
 EXTRA_SPECIAL_TOKENS = ("extra_special_tokens", "additional_special_tokens")
-Kind = TypeVar("Kind", bound=Component)
+ComponentType = TypeVar("ComponentType", bound=Component)
 
 
 class _AddedTokensDecoder(Component):
@@ -39,19 +39,20 @@ class _ExtraSpecialTokens(Component):
 
 
 def read_added_tokens(
-    folder: Path, config: dict[str, Any], in_file: Iterable[dict[str, Any]], vocabulary: Mapping[str, int]
+    folder: Path,
+    config: dict[str, Any],
+    file_tokens: Iterable[dict[str, Any]],
+    vocabulary: Mapping[str, int],
 ) -> list[AddedToken]:
     """All added tokens of a folder in the order of their ids.
 
-    `config` is the content of tokenizer_config.json, `in_file` the added_tokens of tokenizer.json, and
-    `vocabulary` the model's own tokens: a token without an id gets the next free one behind these.
-    Raises TokenizerError naming the first entry that is no token.
+    `config` is the content of tokenizer_config.json, `file_tokens` the added_tokens of tokenizer.json, and
+    `vocabulary` maps the model's own tokens to their ids: an added token without an id gets the next free
+    one. Raises TokenizerError, which names the first entry that is no token.
     """
-    decoder, extra = (
-        config.get("added_tokens_decoder"),
-        _read_extra_tokens(config, EXTRA_SPECIAL_TOKENS, folder),
-    )
-    from_file = [AddedToken.model_validate(token) for token in in_file]
+    decoder = config.get("added_tokens_decoder")
+    extra = _read_extra_tokens(config, EXTRA_SPECIAL_TOKENS, folder)
+    from_file = [AddedToken.model_validate(token) for token in file_tokens]
     if decoder is not None:
         content = _validate(
             _AddedTokensDecoder, {"added_tokens_decoder": decoder}, folder / "tokenizer_config.json"
@@ -74,9 +75,9 @@ def read_added_tokens(
 
 
 def add_tokens(backend: Backend, added: list[AddedToken], special: dict[str, str]) -> None:
-    """Adds tokens to the backend in this order, each under the next free id.
+    """Adds tokens to the backend in the given order, each under the next free id.
 
-    The `special` tokens are left out, since the backend has them already.
+    The tokens of the five roles in `special` are left out: the backend has them already.
     """
     others = [token for token in added if token.content not in special.values()]
     backend.add_tokens([tokenizers.AddedToken(**token.model_dump(exclude={"id"})) for token in others])
@@ -85,9 +86,8 @@ def add_tokens(backend: Backend, added: list[AddedToken], special: dict[str, str
 def require_searchable(backend: Backend, path: Path) -> None:
     """Raises TokenizerError for added tokens that make the library split every character, or panic."""
     normalizer, tokens = backend.normalizer, backend.get_added_tokens_decoder().values()
-    strip_right = {
-        token.normalized for token in tokens if token.rstrip
-    }  # the two kinds are searched one by one
+    # Normalized tokens and the others are searched for separately.
+    strip_right = {token.normalized for token in tokens if token.rstrip}
     for token in tokens:
         spelling = token.content
         if token.normalized and normalizer is not None:
@@ -107,10 +107,10 @@ def require_searchable(backend: Backend, path: Path) -> None:
 
 
 def _read_older_versions(folder: Path, special: set[str]) -> list[AddedToken]:
-    """The tokens of added_tokens.json, which says nothing of how they are searched for.
+    """The tokens of added_tokens.json, which doesn't say how texts are searched for them.
 
-    A token that isn't `special` is compared with the text after normalization, so in lower case by an uncased
-    tokenizer.
+    As in transformers, a token that isn't among the names `special` is searched for in the normalized text,
+    so in lower case by an uncased tokenizer.
     """
     path = folder / ADDED_TOKENS
     if not path.exists():
@@ -126,9 +126,10 @@ def _read_older_versions(folder: Path, special: set[str]) -> list[AddedToken]:
 
 
 def _read_extra_tokens(config: dict[str, Any], keys: tuple[str, ...], folder: Path) -> list[SearchedToken]:
-    """The special tokens without a role under the first of `keys` that the settings have.
+    """The special tokens without a role, from the first of `keys` that the settings have.
 
-    They are a list or, in some folders, an object of names. Raises TokenizerError for anything else.
+    They are a list or, in some folders, an object whose values are the tokens. Raises TokenizerError for
+    anything else.
     """
     declared: Any = next(filter(None, map(config.get, keys)), [])
     values = declared.values() if isinstance(declared, dict) else declared
@@ -149,7 +150,7 @@ def _read_extra_tokens(config: dict[str, Any], keys: tuple[str, ...], folder: Pa
 
 
 def _named_tokens(config: dict[str, Any]) -> list[str]:
-    """The tokens that the settings name by a role: every key that ends with "_token"."""
+    """The tokens that the settings name by a role: the values of all keys that end with "_token"."""
     values = (value for key, value in config.items() if key.endswith("_token"))
     contents = (value.get("content") if isinstance(value, dict) else value for value in values)
     return [content for content in contents if isinstance(content, str)]
@@ -159,13 +160,13 @@ _PLAIN = {"special": False, "normalized": True}
 
 
 def _special_token(token: str) -> SearchedToken:
-    """A special token of which only the name is known, with the flags that transformers gives it."""
+    """A special token known only by its name, with the flags that transformers gives such tokens."""
     return SearchedToken(
         content=token, special=True, single_word=False, lstrip=False, rstrip=False, normalized=False
     )
 
 
-def _validate(model_class: type[Kind], content: dict[str, Any], path: Path) -> Kind:
+def _validate(model_class: type[ComponentType], content: dict[str, Any], path: Path) -> ComponentType:
     try:
         return model_class.model_validate_json(json.dumps(content))
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""RoBERTa's byte-level BPE: no text is unknown, and a leading space belongs to its word."""
+"""RoBERTa's byte-level BPE: no text is unknown, and the space before a word is part of its token."""
 
 from pathlib import Path
 
@@ -8,16 +8,16 @@ from tokenizers import Tokenizer as Backend
 from bertsmith.errors import TokenizerError
 from bertsmith.text.tokens.tokenizer_json import read_object, read_text, require_pieces
 
-#: The 256 characters by which a byte-level vocabulary writes the 256 bytes.
+#: The 256 characters that stand for the 256 bytes in a byte-level vocabulary.
 BYTE_SYMBOLS = frozenset(pre_tokenizers.ByteLevel.alphabet())
 #: Symbols of bytes that never occur in UTF-8 (RFC 3629, section 1); GPT-NeoX and ModernBERT lack them.
-_IN_NO_TEXT = frozenset(map(chr, (0xC0, 0xC1, *range(0xF5, 0x100))))
+_NEVER_IN_TEXT = frozenset(map(chr, (0xC0, 0xC1, *range(0xF5, 0x100))))
 
 
 def read_byte_pairs(path: Path) -> tuple[dict[str, int], list[tuple[str, str]]]:
-    """(vocabulary, merges) of RoBERTa's files: vocab.json (token → id) at `path`, and merges.txt beside it.
+    """(vocabulary, merges) from RoBERTa's files: vocab.json (token → id) at `path`, and merges.txt beside it.
 
-    Raises TokenizerError for an id that is no integer, and for a line of merges.txt that is no pair.
+    Raises TokenizerError for an id that is no integer, and for a line of merges.txt that is not a pair.
     """
     vocabulary = read_object(path, "a byte-level vocabulary (piece → id)")
     require_pieces(len(vocabulary), path)
@@ -46,7 +46,11 @@ def build_byte_level_backend(
     add_prefix_space: bool,
     trim_offsets: bool = True,
 ) -> Backend:
-    """RoBERTa's tokenizer. Raises TokenizerError for a merge whose token the vocabulary lacks."""
+    """RoBERTa's tokenizer. `special` maps roles to tokens. With `add_prefix_space` a text's first word is
+    read as if a space stood before it.
+
+    Raises TokenizerError for a merge whose token the vocabulary lacks.
+    """
     try:
         model = models.BPE(vocabulary, merges, continuing_subword_prefix="", end_of_word_suffix="")
     except Exception as error:  # the library raises nothing narrower
@@ -62,7 +66,9 @@ def build_byte_level_backend(
 def build_roberta_processor(
     backend: Backend, special: dict[str, str], *, trim_offsets: bool
 ) -> processors.RobertaProcessing:
-    """RoBERTa's post-processor: adds special tokens and, with `trim_offsets`, takes blanks out of offsets."""
+    """RoBERTa's post-processor: adds special tokens and, with `trim_offsets`, leaves blanks out of
+    offsets.
+    """
     vocabulary, sep, cls = backend.get_vocab(), special["sep"], special["cls"]
     return processors.RobertaProcessing(
         (sep, vocabulary[sep]),
@@ -73,7 +79,7 @@ def build_roberta_processor(
 
 
 def has_roberta_rules(backend: Backend) -> bool:
-    """Whether `build_byte_level_backend` gives the same ids with the same vocabulary and merges."""
+    """Whether `build_byte_level_backend` would give the same ids with this vocabulary and these merges."""
     model, pre_tokenizer = backend.model, backend.pre_tokenizer
     return (
         isinstance(model, models.BPE)
@@ -85,15 +91,15 @@ def has_roberta_rules(backend: Backend) -> bool:
 
 
 def add_special_tokens(backend: Backend, special: dict[str, str]) -> None:
-    """Adds the special tokens; the mask strips the space before it, since RoBERTa predicts "Ġword" there."""
+    """Adds the special tokens. The mask absorbs the space before it, since RoBERTa predicts "Ġword" there."""
     mask = AddedToken(special["mask"], lstrip=True, special=True, normalized=False)
     tokens = [mask if token == special["mask"] else token for token in set(special.values())]
     backend.add_special_tokens(sorted(tokens, key=lambda token: backend.token_to_id(str(token)) or 0))
 
 
 def require_byte_symbols(vocabulary: dict[str, int], path: Path) -> None:
-    """Raises TokenizerError where a byte of UTF-8 has no symbol: it would vanish from texts in silence."""
-    needed = BYTE_SYMBOLS - _IN_NO_TEXT
+    """Raises TokenizerError if a byte of UTF-8 has no symbol: it would silently vanish from texts."""
+    needed = BYTE_SYMBOLS - _NEVER_IN_TEXT
     missing = sorted(needed - vocabulary.keys())
     if missing:
         raise TokenizerError(

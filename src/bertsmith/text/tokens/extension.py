@@ -1,8 +1,8 @@
-"""A vocabulary extended by the words of a corpus, and what has to be known to take them out again.
+"""Extends a vocabulary by words of a corpus, and records what is needed to remove them again.
 
-Of a WordPiece vocabulary each word is one piece more; of a byte-level one it may need pieces on the way to
-it (see word_choice). Pieces that were there keep their ids, and the file without the added ones is the old
-file to the byte.
+In a WordPiece vocabulary each word becomes one more token; in a byte-level one it may also need the tokens
+that are merged on the way to it (see word_choice). Existing tokens keep their ids, and removing the added
+ones gives the old file, byte for byte.
 """
 
 import json
@@ -27,14 +27,14 @@ from bertsmith.validation import Strict, UserSettings
 if TYPE_CHECKING:
     from bertsmith.text.corpus.corpus import Corpus
 
-_SHORTEST, _LONGEST = 3, 40  # characters of a word: a table's cells and base64 are no words
+_SHORTEST, _LONGEST = 3, 40  # characters of a word: cells of tables and base64 are no words
 _REPEATED = re.compile(r"(.)\1\1")  # "aaah", "xxx"
 
 
 class ExtensionSettings(UserSettings):
     """Every choice of `bertsmith tokenizer extend`; the defaults live here and nowhere else.
 
-    A word that occurs ten times gets a new row of embeddings from ten places: fewer teach it little.
+    The embedding of a word that occurs ten times is trained on ten contexts; fewer teach it little.
     """
 
     words: int = Field(default=2_000, ge=1, le=100_000, description="Words to add, at most.")
@@ -43,7 +43,9 @@ class ExtensionSettings(UserSettings):
 
 
 class AddedWord(Strict):
-    """A word, the pieces it was in, its occurrences, and the pieces it saved in all when it was chosen."""
+    """A word, its former tokens, its occurrences, and how many tokens it saved in the text when it was
+    chosen.
+    """
 
     word: str
     pieces: tuple[str, ...]
@@ -52,11 +54,12 @@ class AddedWord(Strict):
 
 
 class Extension(Strict):
-    """extension.json: what was added to a vocabulary of `base_pieces`, and how well both fit the corpus.
+    """The content of extension.json: what was added to a vocabulary of `base_pieces` tokens.
 
-    `pieces` are the new ones in the order of their ids, `parts` the ids of the old pieces that each is made
-    of; `merges` those of a byte-level vocabulary. The last `outside` of the old pieces were added tokens that
-    the model's own vocabulary didn't have. `earlier` is an extension that this one came on top of.
+    `pieces` are the new tokens in the order of their ids, `parts` the ids of the old tokens that each one
+    consists of, `merges` the new merges of a byte-level vocabulary. The last `outside` of the old tokens were
+    added tokens that the model's own vocabulary didn't have. `before` and `after` say how well the old and
+    the new vocabulary fit the corpus. `earlier` is the extension that this one builds on.
     """
 
     format: Literal[1] = 1
@@ -81,10 +84,11 @@ def extend_tokenizer(
     *,
     progress: Progress | None = None,
 ) -> tuple[Tokenizer, Extension]:
-    """The tokenizer with the words of the train split that save most pieces; fit is that on held-out text.
+    """The tokenizer with those words of the train split that save most tokens, and the record of the
+    extension.
 
-    The same tokenizer, corpus and settings give the same words. Raises TokenizerError where no word would
-    save anything.
+    Its reports are measured on the held-out split. The same tokenizer, corpus and settings give the same
+    words. Raises TokenizerError if no word would save anything.
     """
     settings = settings or ExtensionSettings()
     normalizer = tokenizer.backend.normalizer
@@ -111,14 +115,14 @@ def extend_tokenizer(
         )
     outside = tokenizer.vocab_size - tokenizer.backend.get_vocab_size(with_added_tokens=False)
     extended = add_pieces(tokenizer, list(parts), merges)
-    broken = [
+    broken_up = [
         word
-        for word, pieces in _encode_words(extended, [each.word for each in words]).items()
+        for word, pieces in _encode_words(extended, [chosen.word for chosen in words]).items()
         if len(pieces) > 1
     ]
-    if broken:  # by rules that the tokenizer has beside its vocabulary
+    if broken_up:  # by rules other than its vocabulary, such as a pre-tokenizer
         raise TokenizerError(
-            f"{len(broken):,} of {len(words):,} added words, {broken[0]!r} among them, would still be in "
+            f"{len(broken_up):,} of {len(words):,} added words, {broken_up[0]!r} among them, would still be in "
             "several pieces: the tokenizer's rules divide them. It can't be extended by whole words."
         )
     extension = Extension(
@@ -126,8 +130,8 @@ def extend_tokenizer(
         base_sha256=tokenizer.sha256,
         sha256=extended.sha256,
         words=tuple(
-            AddedWord(word=each.word, pieces=spelt[each.word], count=each.count, saved=each.saved)
-            for each in words
+            AddedWord(word=chosen.word, pieces=spelt[chosen.word], count=chosen.count, saved=chosen.saved)
+            for chosen in words
         ),
         pieces=tuple(parts),
         parts=tuple(tuple(map(tokenizer.token_to_id, old)) for old in parts.values()),
@@ -140,8 +144,8 @@ def extend_tokenizer(
 
 
 def is_word(text: str, tokenizer: Tokenizer) -> bool:
-    """Letters alone, with their marks, of a usual number; spelt as the tokenizer would spell it, and whole by
-    its rules: RoBERTa's divide a word at a mark.
+    """Whether `text` is a word that can become a token: letters with their marks, of a usual length,
+    unchanged by the normalizer, and not split by the pre-tokenizer, as RoBERTa's splits a word at a mark.
     """
     splitter = tokenizer.backend.pre_tokenizer
     return (
@@ -154,7 +158,7 @@ def is_word(text: str, tokenizer: Tokenizer) -> bool:
 
 
 def _encode_words(tokenizer: Tokenizer, words: list[str]) -> dict[str, tuple[str, ...]]:
-    """Each word's pieces inside a sentence."""
+    """Each word's tokens as it is split inside a sentence."""
     encoded = tokenizer.encode_batch([_with_leading_blank(word, tokenizer) for word in words])
     return {
         word: tuple(tokenizer.pieces[number] for number in ids)
@@ -163,18 +167,18 @@ def _encode_words(tokenizer: Tokenizer, words: list[str]) -> dict[str, tuple[str
 
 
 def _with_leading_blank(word: str, tokenizer: Tokenizer) -> str:
-    """Byte-level pieces have the blank before a word."""
+    """The word as it stands inside a sentence: in a byte-level vocabulary the blank belongs to the token."""
     return f" {word}" if tokenizer.family == "byte-level" else word
 
 
 def _choose_words(
     tokenizer: Tokenizer, counts: Mapping[str, int], spelt: Mapping[str, tuple[str, ...]], most: int
 ) -> tuple[list[ChosenWord], dict[str, tuple[str, ...]], list[Merge]]:
-    """Words, the new pieces with the old ones each is made of, and the merges."""
+    """The words, the new tokens with the old ones that each consists of, and the new merges."""
     if tokenizer.family == "byte-level":
-        stated = json.loads(tokenizer.backend.to_str())["model"]["merges"]
-        pairs = (merge.split(" ") if isinstance(merge, str) else merge for merge in stated)
-        merges = [(left, right) for left, right in pairs]  # the first that is done in front
+        file_merges = json.loads(tokenizer.backend.to_str())["model"]["merges"]
+        pairs = (merge.split(" ") if isinstance(merge, str) else merge for merge in file_merges)
+        merges = [(left, right) for left, right in pairs]  # in the order in which they apply
         added = choose_byte_pair_words(counts, spelt, frozenset(tokenizer.pieces), merges, most)
         return added.words, added.parts, added.merges
     model = tokenizer.backend.model
@@ -190,7 +194,7 @@ def _choose_words(
 
 
 def remove_extension(tokenizer: Tokenizer, extension: Extension) -> Tokenizer:
-    """The tokenizer as it was. Raises TokenizerError when it isn't the one that was extended."""
+    """The tokenizer as it was before the extension. Raises TokenizerError if it isn't the extended one."""
     if tokenizer.pieces[extension.base_pieces :] != extension.pieces:
         raise TokenizerError(
             f"The tokenizer's pieces from id {extension.base_pieces:,} on aren't the "
@@ -201,12 +205,14 @@ def remove_extension(tokenizer: Tokenizer, extension: Extension) -> Tokenizer:
 
 
 def add_pieces(tokenizer: Tokenizer, pieces: Sequence[str], merges: Iterable[Merge] = ()) -> Tokenizer:
-    """`pieces` get the ids from V on; `merges` of a byte-level vocabulary come behind all others.
+    """A tokenizer in which `pieces` get the ids from V on, and `merges` come after all others.
 
-    Raises TokenizerError for a piece that is there already, and where an added token would be read elsewhere.
+    `merges` are for a byte-level vocabulary. Raises TokenizerError for a token that the vocabulary has
+    already, and if an added token outside the model's vocabulary would be recognised in more texts once it is
+    part of it.
     """
     content, vocabulary = json.loads(tokenizer.backend.to_str()), set(tokenizer.pieces)
-    # Added tokens outside the model's vocabulary join it: the library numbers them behind whatever is in it.
+    # Added tokens outside the model's vocabulary join it: the library numbers them after whatever is in it.
     for token in content["added_tokens"]:
         if token["content"] not in content["model"]["vocab"] and _would_be_read(token, tokenizer):
             raise TokenizerError(
@@ -226,27 +232,27 @@ def add_pieces(tokenizer: Tokenizer, pieces: Sequence[str], merges: Iterable[Mer
 
 
 def _would_be_read(token: dict[str, Any], tokenizer: Tokenizer) -> bool:
-    """True where the vocabulary would find the token in a text that spells it otherwise, in capitals say, or
-    within a word.
+    """Whether the token, as part of the vocabulary, would also be recognised where the added token isn't: in
+    texts that spell it otherwise, such as in capitals, or within a word.
     """
     spelling, model = token["content"], tokenizer.backend.model
     if tokenizer.family == "byte-level" and not model.ignore_merges:
         return False  # no merge leads to it
     splitter = tokenizer.backend.pre_tokenizer
-    whole = splitter is None or len(splitter.pre_tokenize_str(spelling)) == 1
-    within = tokenizer.family == "wordpiece" and spelling.startswith(model.continuing_subword_prefix)
-    found = (whole or within) and tokenizer.normalise(spelling) == spelling
-    return found and (not token["normalized"] or token["single_word"])
+    stays_whole = splitter is None or len(splitter.pre_tokenize_str(spelling)) == 1
+    continues_word = tokenizer.family == "wordpiece" and spelling.startswith(model.continuing_subword_prefix)
+    reachable = (stays_whole or continues_word) and tokenizer.normalise(spelling) == spelling
+    return reachable and (not token["normalized"] or token["single_word"])
 
 
 def remove_pieces(tokenizer: Tokenizer, count: int, merges: int = 0, outside: int = 0) -> Tokenizer:
-    """Without the last `count` pieces and the last `merges` merges: what `add_pieces` added to a tokenizer
-    with so many pieces `outside` its model.
+    """The tokenizer without its last `count` tokens and its last `merges` merges: undoes `add_pieces`.
 
-    Raises TokenizerError when one of these is not the model's own, as a special token that was added later.
+    `outside` is how many tokens of the former tokenizer were not in its model's vocabulary. Raises
+    TokenizerError if one of the tokens is not the model's own, such as a special token that was added later.
     """
     content, base = json.loads(tokenizer.backend.to_str()), tokenizer.vocab_size - count
-    # id_to_token has small letters for an added token that an uncased tokenizer compares in them
+    # Not by id_to_token: it gives an added token in lower case if an uncased tokenizer searches it so.
     for number, piece in enumerate(tokenizer.pieces[base:], start=base):
         if content["model"]["vocab"].pop(piece, None) != number:
             raise TokenizerError(

@@ -1,6 +1,6 @@
-"""A vocabulary's pieces as people read them, and how many characters of text each stands for.
+"""A vocabulary's tokens as people read them, and how many characters of text each one stands for.
 
-V pieces.
+V tokens.
 """
 
 from collections.abc import Sequence
@@ -12,51 +12,54 @@ import numpy.typing as npt
 from bertsmith.text.tokens.byte_level import BYTE_SYMBOLS
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
-_CONTINUES = range(0x80, 0xC0)  # a byte of UTF-8 that is not a character's first
+_CONTINUATION_BYTES = range(0x80, 0xC0)  # UTF-8 bytes that don't begin a character
 
 
 def describe_tokens(tokenizer: Tokenizer, ids: Sequence[int]) -> list[dict[str, Any]]:
-    """`text` of each, without the vocabulary's marks; whether it continues the word before it (`joined`), and
-    whether it is [CLS] or its like (`special`).
+    """For each token id, for a page to show: its `text` without the vocabulary's marks, whether it continues
+    the word before it (`joined`), and whether it is a special token such as [CLS] (`special`).
     """
-    found = []
-    for number in ids:
-        special = number in tokenizer.special_ids
-        joined = bool(tokenizer.continues_word[number])
-        text = tokenizer.id_to_token(number)
+    descriptions = []
+    for token_id in ids:
+        special = token_id in tokenizer.special_ids
+        joined = bool(tokenizer.continues_word[token_id])
+        text = tokenizer.id_to_token(token_id)
         if not special and tokenizer.family == "wordpiece":
             text = text.removeprefix("##") if joined else text
         elif not special:
-            text = tokenizer.decode([number], skip_special_tokens=False).strip() or text
-        found.append({"text": text, "joined": joined, "special": special})
-    return found
+            text = tokenizer.decode([token_id], skip_special_tokens=False).strip() or text
+        descriptions.append({"text": text, "joined": joined, "special": special})
+    return descriptions
 
 
-def _bytes_of_symbols() -> dict[str, int]:
-    """The byte that each symbol stands for: printable ones for themselves, the others in order from 256 on
-    (Radford et al. 2019, bytes_to_unicode).
+def _map_symbols_to_bytes() -> dict[str, int]:
+    """Maps each symbol to its byte: printable bytes stand for themselves, and the characters from 256 on for
+    the others in order (Radford et al. 2019, bytes_to_unicode).
     """
-    own = {ord(symbol): symbol for symbol in BYTE_SYMBOLS if ord(symbol) < 256}
+    printable = {ord(symbol): symbol for symbol in BYTE_SYMBOLS if ord(symbol) < 256}
     others = iter(sorted(symbol for symbol in BYTE_SYMBOLS if ord(symbol) >= 256))
-    return {own[byte] if byte in own else next(others): byte for byte in range(256)}
+    return {printable[byte] if byte in printable else next(others): byte for byte in range(256)}
 
 
-_BYTES = _bytes_of_symbols()
+_BYTES = _map_symbols_to_bytes()
 
 
 def count_piece_characters(tokenizer: Tokenizer) -> npt.NDArray[np.int64]:
-    """(V,) characters of each piece, as the vocabulary spells it; blanks and special tokens have none.
+    """(V,) how many characters each token stands for; blanks and special tokens count none.
 
-    Of a byte-level piece the bytes that begin a character are counted: pieces of one word add up to it.
+    Of a byte-level token the bytes that begin a character are counted, so that the tokens of a word add up to
+    its characters.
     """
-    special = set(tokenizer.special_ids)
+    special_ids = set(tokenizer.special_ids)
     if tokenizer.family == "byte-level":
-        bytes_of = ([_BYTES.get(symbol, 0) for symbol in piece] for piece in tokenizer.pieces)
+        token_bytes = ([_BYTES.get(symbol, 0) for symbol in piece] for piece in tokenizer.pieces)
         lengths = [
-            sum(byte not in _CONTINUES and not bytes([byte]).isspace() for byte in of_piece)
-            for of_piece in bytes_of
+            sum(byte not in _CONTINUATION_BYTES and not bytes([byte]).isspace() for byte in bytes_of_token)
+            for bytes_of_token in token_bytes
         ]
     else:
         prefix = tokenizer.backend.model.continuing_subword_prefix
         lengths = [len(piece.removeprefix(prefix) or piece) for piece in tokenizer.pieces]
-    return np.array([0 if at in special else length for at, length in enumerate(lengths)], np.int64)
+    return np.array(
+        [0 if token_id in special_ids else length for token_id, length in enumerate(lengths)], np.int64
+    )

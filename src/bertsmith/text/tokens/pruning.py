@@ -1,9 +1,10 @@
-"""A tokenizer with fewer pieces, which reads the texts that its pieces were counted on as before.
+"""Prunes a vocabulary to the tokens that some texts use; these texts are tokenized as before.
 
-WordPiece takes the longest piece that fits: with all pieces that a text has, it takes the same ones again.
-Byte pairs are merged in the order of the merges: with all those that led to a text's pieces, the same happen.
+WordPiece takes the longest token that fits: if all tokens of a text are kept, it takes the same ones again.
+Byte pairs are merged in the order of the merges: if all merges that led to a text's tokens are kept, it is
+merged in the same way.
 
-V pieces, K of them kept.
+V tokens, K of them kept.
 """
 
 import itertools
@@ -21,69 +22,77 @@ _AT_A_TIME = 4096  # texts
 
 
 class PrunedTokenizer(NamedTuple):
-    """`kept` (K,) are the old ids of the new tokenizer's pieces, ascending: the rows that stay of a table."""
+    """The new tokenizer, and the old ids of its tokens, `kept` (K,), ascending: the rows of the embeddings to
+    keep.
+    """
 
     tokenizer: Tokenizer
     kept: Ints
 
 
 def count_pieces(tokenizer: Tokenizer, texts: Iterable[str]) -> Ints:
-    """(V,) how often each piece stands in the texts."""
-    words, counts = WordCache(tokenizer), np.zeros(tokenizer.vocab_size, np.int64)
-    held = list[str]()
+    """(V,) how often each token occurs in the texts."""
+    cache, counts = WordCache(tokenizer), np.zeros(tokenizer.vocab_size, np.int64)
+    batch = list[str]()
     for text in texts:
-        held.append(text)
-        if len(held) == _AT_A_TIME:
-            counts += np.bincount(words.encode(held)[0], minlength=len(counts))
-            held = []
-    if held:
-        counts += np.bincount(words.encode(held)[0], minlength=len(counts))
+        batch.append(text)
+        if len(batch) == _AT_A_TIME:
+            counts += np.bincount(cache.encode(batch)[0], minlength=len(counts))
+            batch = []
+    if batch:
+        counts += np.bincount(cache.encode(batch)[0], minlength=len(counts))
     return counts
 
 
 def prune(tokenizer: Tokenizer, counts: Ints) -> PrunedTokenizer:
-    """With the pieces whose count (V,) isn't 0, the special ones, and, so that a new word is spelled rather
-    than unknown, each single character that a counted piece has or that is ASCII; of byte pairs all 256
-    bytes.
+    """The tokenizer with the tokens whose count (V,) isn't 0, the special tokens, and single characters.
+
+    The latter are those of the counted tokens and of ASCII, so that a new word is spelled rather than
+    unknown. A byte-level vocabulary keeps all 256 bytes, and the tokens and merges that lead to the kept
+    tokens.
     """
-    wanted = counts > 0
-    wanted[list(tokenizer.special_ids)] = True
+    is_kept = counts > 0
+    is_kept[list(tokenizer.special_ids)] = True
     content = json.loads(tokenizer.backend.to_str())
     for added in content["added_tokens"]:
-        wanted[added["id"]] |= added["special"]
+        is_kept[added["id"]] |= added["special"]
     if tokenizer.family == "wordpiece":
         prefix = tokenizer.backend.model.continuing_subword_prefix
         plain = [piece.removeprefix(prefix) or piece for piece in tokenizer.pieces]
-        known = {letter for piece in itertools.compress(plain, wanted) for letter in piece}
-        # At a word's beginning, or within it.
-        wanted |= [len(text) == 1 and (text in known or text.isascii()) for text in plain]
+        letters = {letter for piece in itertools.compress(plain, is_kept) for letter in piece}
+        # Both the forms at a word's beginning and those within a word.
+        is_kept |= [len(text) == 1 and (text in letters or text.isascii()) for text in plain]
     else:
-        wanted |= [len(piece) == 1 for piece in tokenizer.pieces]
-        _close_merges(content["model"], wanted)
-    kept = np.flatnonzero(wanted)
+        is_kept |= [len(piece) == 1 for piece in tokenizer.pieces]
+        _keep_parts(content["model"], is_kept)
+    kept = np.flatnonzero(is_kept)
     return PrunedTokenizer(rebuild(tokenizer, _renumber(content, kept)), kept)
 
 
-def _close_merges(model: dict[str, Any], wanted: Bools) -> None:
-    """Also the pieces that wanted ones are merged from, and those from which these are."""
+def _keep_parts(model: dict[str, Any], is_kept: Bools) -> None:
+    """Marks in `is_kept` (V,) the tokens that kept ones are merged from, and those that these are merged
+    from.
+    """
     parts: dict[int, list[int]] = {}
     ids = model["vocab"]
     for pair in model["merges"]:
         left, right = _as_pair(pair)
         parts.setdefault(ids[left + right], []).extend((ids[left], ids[right]))
-    waiting = np.flatnonzero(wanted).tolist()
-    while waiting:
-        for part in parts.get(waiting.pop(), ()):
-            if not wanted[part]:
-                wanted[part] = True
-                waiting.append(part)
+    pending = np.flatnonzero(is_kept).tolist()
+    while pending:
+        for part in parts.get(pending.pop(), ()):
+            if not is_kept[part]:
+                is_kept[part] = True
+                pending.append(part)
 
 
 def _renumber(content: dict[str, Any], kept: Ints) -> dict[str, Any]:
-    """tokenizer.json with the kept pieces alone, each under its place among them."""
-    new = {int(old): number for number, old in enumerate(kept)}
+    """The content of tokenizer.json with only the kept tokens, each with its index in `kept` (K,) as
+    its id.
+    """
+    new_ids = {int(old): new for new, old in enumerate(kept)}
     model = content["model"]
-    model["vocab"] = {piece: new[old] for piece, old in model["vocab"].items() if old in new}
+    model["vocab"] = {piece: new_ids[old] for piece, old in model["vocab"].items() if old in new_ids}
     if "merges" in model:
         vocabulary = model["vocab"]
         pairs = map(_as_pair, model["merges"])
@@ -93,27 +102,27 @@ def _renumber(content: dict[str, Any], kept: Ints) -> dict[str, Any]:
             if left in vocabulary and right in vocabulary and left + right in vocabulary
         ]
     content["added_tokens"] = [
-        added | {"id": new[added["id"]]} for added in content["added_tokens"] if added["id"] in new
+        added | {"id": new_ids[added["id"]]} for added in content["added_tokens"] if added["id"] in new_ids
     ]
-    _renumber_ends(content.get("post_processor"), new)
+    _renumber_processor(content.get("post_processor"), new_ids)
     return content
 
 
-def _renumber_ends(processor: dict[str, Any] | None, new: dict[int, int]) -> None:
-    """The ids of special tokens that stand around texts."""
+def _renumber_processor(processor: dict[str, Any] | None, new_ids: dict[int, int]) -> None:
+    """Replaces the ids of the special tokens that a post-processor puts around texts."""
     if processor is None:
         return
     for inner in processor.get("processors", ()):
-        _renumber_ends(inner, new)
+        _renumber_processor(inner, new_ids)
     for end in ("sep", "cls"):
         if end in processor:
             token, old = processor[end]
-            processor[end] = [token, new[old]]
+            processor[end] = [token, new_ids[old]]
     for token in processor.get("special_tokens", {}).values():
-        token["ids"] = [new[old] for old in token["ids"]]
+        token["ids"] = [new_ids[old] for old in token["ids"]]
 
 
 def _as_pair(merge: str | list[str]) -> tuple[str, str]:
-    """Older files have 'a b' for ['a', 'b']."""
+    """The two sides of a merge, which older files write as 'a b' rather than ['a', 'b']."""
     left, right = merge.split(" ") if isinstance(merge, str) else merge
     return left, right

@@ -2,10 +2,10 @@
 
     V   tokens in the vocabulary
 
-The five special tokens are plain text where a text spells them: "[SEP]" in a forum post is split like any
+The five special tokens are plain text where a text contains them: "[SEP]" in a forum post is split like any
 other word, so that neither a corpus nor a user can forge the structure of a sequence.
 `read_special_tokens=True` reads "[MASK]" as the special token, which fill-mask needs. Any other token that
-was added to the vocabulary ("[WORLD]") is one token wherever a text spells it, as in transformers.
+was added to the vocabulary ("[WORLD]") is one token wherever it occurs in a text, as in transformers.
 """
 
 import hashlib
@@ -50,7 +50,7 @@ LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Encoding(NamedTuple):
-    """The tokens of one text and their ids; `offsets` are (start, end) in characters of the original text."""
+    """One text's tokens and their ids. `offsets` are (start, end) in characters of the original text."""
 
     ids: list[int]
     offsets: list[tuple[int, int]]
@@ -60,9 +60,8 @@ class Encoding(NamedTuple):
 class Tokenizer:
     """A WordPiece (BERT) or byte-level (RoBERTa) tokenizer.
 
-    Immutable, and safe to share between threads and to send to other processes. It never adds [CLS] or
-    [SEP], never pads and never cuts: sequences are built in the data layer, by its `template` and
-    `truncation`.
+    It is immutable, safe to share between threads and can be sent to other processes. It never adds [CLS] or
+    [SEP], pads or truncates: the code that builds model inputs does that, by `template` and `truncation`.
     """
 
     def __init__(
@@ -109,19 +108,20 @@ class Tokenizer:
     def from_pieces(cls, pieces: Sequence[str], *, lowercase: bool) -> "Tokenizer":
         """BERT's tokenizer over `pieces`, [CLS] and the like among them; a piece's index is its id.
 
-        Raises TokenizerError for a piece that stands twice and for missing special tokens.
+        Raises TokenizerError for a duplicate piece and for missing special tokens.
         """
         special = find_special_tokens(set(pieces), {}, "The vocabulary")
         return cls(build_wordpiece_backend(list(pieces), special, lowercase=lowercase), special)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickles the settings too: the library's own pickling loses `encode_special_tokens`."""
+        """Pickles the settings along with the backend, whose own pickling loses `encode_special_tokens`."""
         return _from_json, (self.backend.to_str(), self._special, self.truncation, self.one_segment)
 
     def encode(self, text: str, *, read_special_tokens: bool = False) -> Encoding:
         """Tokenizes one text, without adding [CLS] and [SEP].
 
-        With `read_special_tokens`, "[MASK]" and the other special tokens are recognised in the text.
+        With `read_special_tokens`, "[MASK]" and the other special tokens are recognised in the text. A
+        lone surrogate is read as U+FFFD. Raises InputError for anything but a string.
         """
         backend = self._reading_backend if read_special_tokens else self.text_backend
         try:
@@ -132,59 +132,64 @@ class Tokenizer:
         return Encoding(ids, encoding.offsets, [self.id_to_token(number) for number in ids])
 
     def encode_batch(self, texts: Sequence[str], enough: int | None = None) -> list[Sequence[int]]:
-        """The token ids of many texts, the same that `encode` gives, in parallel and without offsets.
+        """The token ids of many texts, the same as `encode` gives, in parallel and without offsets.
 
-        With `enough`, a long text is read only until it has that many ids, unless truncation keeps its end.
+        With `enough`, a long text is tokenized only until it has at least that many ids, unless truncation
+        keeps the end of a text. Raises InputError for anything but a list of strings.
         """
-        encodings = self._in_parts(self.text_backend.encode_batch_fast, texts, enough, offsets=False)
+        encodings = self._encode_many(self.text_backend.encode_batch_fast, texts, enough, offsets=False)
         return [encoding.ids for encoding in encodings]
 
     def encode_pieces(self, texts: Sequence[str], enough: int | None = None) -> Sequence[TextEncoding]:
-        """The ids and offsets of many texts, the same that `encode` gives, in parallel.
+        """The ids and offsets of many texts, the same as `encode` gives, in parallel.
 
-        Offsets are made only when they are read. `enough` is that of `encode_batch`.
+        The offsets of short texts are computed when they are read. `enough` and what is raised are as in
+        `encode_batch`.
         """
-        return self._in_parts(self.text_backend.encode_batch, texts, enough, offsets=True)
+        return self._encode_many(self.text_backend.encode_batch, texts, enough, offsets=True)
 
     def encode_words(self, words: Sequence[str]) -> WordEncodings:
-        """The token ids of many words, each tokenized by itself as in `encode_batch`, in little memory."""
+        """The token ids of many words, each tokenized on its own, in a compact form."""
         return encode_words(self.encode_batch, words)
 
-    def _in_parts(
+    def _encode_many(
         self, encode: Callable[..., Any], texts: Sequence[str], enough: int | None, offsets: bool
     ) -> Sequence[TextEncoding]:
-        def encoded(part: Sequence[str]) -> Sequence[TextEncoding]:
+        """Calls `encode`, a batch method of the backend, and cuts long texts where the rules allow it."""
+
+        def encode_parts(parts: Sequence[str]) -> Sequence[TextEncoding]:
             try:
-                encodings: Sequence[TextEncoding] = encode(part, add_special_tokens=False)
+                encodings: Sequence[TextEncoding] = encode(parts, add_special_tokens=False)
             except TypeError:
-                encodings = encode(_clean_texts(part), add_special_tokens=False)
+                encodings = encode(_clean_texts(parts), add_special_tokens=False)
             return encodings
 
         if (
             isinstance(texts, str)
             or not isinstance(texts, Sequence)
-            or not all(isinstance(one, str) for one in texts)
+            or not all(isinstance(text, str) for text in texts)
         ):
-            texts = _clean_texts(texts)  # raises, and says what is wrong
-        if self._where_to_cut is None:
-            return encoded(texts)
+            texts = _clean_texts(texts)  # raises for all but an iterable of strings
+        if self._cut_pattern is None:
+            return encode_parts(texts)
         if self.truncation.direction == "left":
             enough = None
-        trims = offsets and self._where_to_cut is SPACE and self._keeps_first_blank
-        return encode_in_parts(encoded, texts, self._where_to_cut, enough, offsets, trims)
+        trim_blank = offsets and self._cut_pattern is SPACE and self._keeps_first_blank
+        return encode_in_parts(encode_parts, texts, self._cut_pattern, enough, offsets, trim_blank)
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        """The text of token ids. What the normalizer removed (capitals, accents, spacing) stays lost.
+        """The text of token ids. What the normalizer removed (capitals, accents, spacing) is not restored.
 
-        Raises TokenizerError for an id outside of 0 … V-1, which the library would leave out in silence.
+        Raises TokenizerError for an id outside of 0 … V-1, which the library would silently leave out, and
+        InputError for anything but a sequence of integers.
         """
         if isinstance(ids, str | bytes):
             raise InputError(f"Expected the ids of pieces, found {found(ids)}.")
         try:
-            token_ids = [int(i) for i in ids]
+            token_ids = [int(token_id) for token_id in ids]
         except (TypeError, ValueError) as error:
             raise InputError(f"Expected the ids of pieces, found {found(ids)}.") from error
-        unknown_id = next((number for number in token_ids if not 0 <= number < self.vocab_size), None)
+        unknown_id = next((token_id for token_id in token_ids if not 0 <= token_id < self.vocab_size), None)
         if unknown_id is not None:
             self.id_to_token(unknown_id)  # raises
         return self.backend.decode(token_ids, skip_special_tokens=skip_special_tokens)
@@ -192,10 +197,10 @@ class Tokenizer:
     @door(token=text)
     def token_to_id(self, token: str) -> int:
         """The id of a token. Raises TokenizerError when the vocabulary doesn't hold it."""
-        number = self.backend.token_to_id(token)
-        if number is None:
+        token_id = self.backend.token_to_id(token)
+        if token_id is None:
             raise TokenizerError(f"The vocabulary of {self.vocab_size:,} pieces has no piece {token!r}.")
-        return number
+        return token_id
 
     def id_to_token(self, number: int) -> str:
         """The token of an id. Raises TokenizerError when `number` is not in 0 … V-1."""
@@ -210,30 +215,30 @@ class Tokenizer:
     @cached_property
     def pieces(self) -> tuple[str, ...]:
         """All V tokens of the vocabulary in the order of their ids."""
-        by_piece = self.backend.get_vocab(with_added_tokens=True)
-        return tuple(sorted(by_piece, key=by_piece.__getitem__))
+        ids = self.backend.get_vocab(with_added_tokens=True)
+        return tuple(sorted(ids, key=ids.__getitem__))
 
     @cached_property
     def continues_word(self) -> npt.NDArray[np.bool_]:
-        """(V,) True where a token continues a word: "##ing", or "ing" where words begin with "Ġ"."""
+        """(V,) bool, True where a token continues a word: "##ing", or "ing" where words begin with "Ġ"."""
         if self.family == "wordpiece":
             prefix = self.backend.model.continuing_subword_prefix
-            flags_by_id = [piece.startswith(prefix) and piece != prefix for piece in self.pieces]
+            continuing = [token.startswith(prefix) and token != prefix for token in self.pieces]
         else:
-            flags_by_id = [not piece.startswith(LEADING_WHITE_SPACE) for piece in self.pieces]
-        flags = np.array(flags_by_id, dtype=np.bool_)
+            continuing = [not token.startswith(LEADING_WHITE_SPACE) for token in self.pieces]
+        flags = np.array(continuing, dtype=np.bool_)
         flags[list(self.special_ids)] = False
         flags.setflags(write=False)
         return flags
 
     @cached_property
     def template(self) -> SequenceTemplate:
-        """Which special tokens stand before, between and behind the texts of an input."""
+        """The special tokens before, between and after the texts of a model input, and their segments."""
         template = read_template(self.backend, self.cls_id, self.sep_id)
         return replace(template, segments=(0, 0)) if self.one_segment else template
 
     def in_small_letters(self) -> "Tokenizer":
-        """A copy of this tokenizer that lower-cases texts first and keeps their accents."""
+        """A copy of this tokenizer that lower-cases every text first and doesn't begin to strip accents."""
         content = json.loads(self.backend.to_str())
         normalizer = content["normalizer"] or {"type": "Sequence", "normalizers": []}
         if normalizer["type"] == "BertNormalizer" and not normalizer["lowercase"]:
@@ -246,22 +251,22 @@ class Tokenizer:
 
     @cached_property
     def splits_at_blanks(self) -> bool:
-        """Whether a text has the ids of its blank-separated words, one after the other."""
+        """Whether a text's ids are those of its blank-separated words, one after the other."""
         return (
             isinstance(self.backend.normalizer, normalizers.BertNormalizer)
             and isinstance(self.backend.pre_tokenizer, pre_tokenizers.BertPreTokenizer)
-            and not self._searched
+            and not self._searched_tokens
         )
 
     @cached_property
-    def _where_to_cut(self) -> re.Pattern[str] | None:
-        """Where a text can be cut so that its parts have the ids of the whole; None if that isn't known."""
+    def _cut_pattern(self) -> re.Pattern[str] | None:
+        """Where a text can be cut without changing its ids; None if the rules may look past any character."""
         spellings = [
             spelling
-            for token in self._searched
+            for token in self._searched_tokens
             for spelling in (token.content, self.normalise(token.content))
         ]
-        if any(token.lstrip or token.rstrip for token in self._searched) or any(
+        if any(token.lstrip or token.rstrip for token in self._searched_tokens) or any(
             map(WHITE_SPACE.search, spellings)
         ):
             return None
@@ -269,29 +274,33 @@ class Tokenizer:
         if isinstance(pre_tokenizer, pre_tokenizers.ByteLevel) and pre_tokenizer.use_regex:
             may_begin_with_blank = pre_tokenizer.add_prefix_space or self._keeps_first_blank
             may_change = normalizer is not None and not isinstance(normalizer, normalizers.NFC)
-            return SPACE if may_begin_with_blank or may_change or self._searched else SPACE_OR_MARK
+            return SPACE if may_begin_with_blank or may_change or self._searched_tokens else SPACE_OR_MARK
         if not isinstance(normalizer, normalizers.BertNormalizer) or not isinstance(
             pre_tokenizer, pre_tokenizers.BertPreTokenizer
         ):
             return None
-        if self._searched:
+        if self._searched_tokens:
             return BLANK
         return BLANK_OR_MARK_OR_CHINESE if normalizer.handle_chinese_chars else BLANK_OR_MARK
 
     @cached_property
     def _keeps_first_blank(self) -> bool:
-        """Whether the offsets of a text's first token include the blank before it, and those of later tokens
-        don't: the post-processor takes the first blank for one that the tokenizer added.
+        """Whether only the first token of a text includes the blank before it in its offsets.
+
+        The post-processor trims the blanks of later tokens, but takes the first one for a blank that the
+        tokenizer added itself.
         """
         single, both = (
             self.text_backend.encode(text, add_special_tokens=False).offsets for text in (" a", "a a")
         )
-        second_blank = both[len(both) // 2]  # the token with the second blank, perhaps that alone
+        second_blank = both[
+            len(both) // 2
+        ]  # of the token with the second blank, which may be a token of its own
         return bool(single[0][0] != second_blank[0] - 1)
 
     @cached_property
-    def _searched(self) -> list[AddedToken]:
-        """The added tokens that texts are searched for before they are split: all but the special five."""
+    def _searched_tokens(self) -> list[AddedToken]:
+        """The added tokens that are found in texts before these are split: all but the five special ones."""
         added = self.backend.get_added_tokens_decoder()
         return [token for number, token in added.items() if number not in self.special_ids]
 
@@ -304,27 +313,27 @@ class Tokenizer:
     def sha256(self) -> str:
         """The SHA-256 of `tokenizer.json` as `save` writes it, without the truncation.
 
-        So two tokenizers that differ only in how they cut long texts have the same hash.
+        Two tokenizers that differ only in how they truncate texts have the same hash.
         """
         return hashlib.sha256(self._json.encode()).hexdigest()
 
     def normalise(self, text: str) -> str:
-        """The text after the normalizer: cleaned, and lower-cased without accents where uncased."""
+        """The text as the normalizer leaves it: cleaned and, if uncased, in lower case without accents."""
         normalizer = self.backend.normalizer
         return text if normalizer is None else normalizer.normalize_str(replace_surrogates(text))
 
     @door(folder=place)
     def save(self, folder: Path | str, *, segments: bool = True, max_length: int = 512) -> None:
-        """Writes the files that transformers opens: tokenizer.json, tokenizer_config.json and, of WordPiece,
+        """Writes the files that transformers opens: tokenizer.json, tokenizer_config.json and, for WordPiece,
         vocab.txt.
 
         `max_length` is the longest input of the tokenizer's model, in tokens. `segments=False` is for a model
-        without segments: transformers then makes no token_type_ids.
+        without segments: transformers then produces no token_type_ids.
         Raises ResourceError when the disk is full or not writable.
         """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        atomic_write(folder / "tokenizer.json", self._json_cutting_at(max_length))
+        atomic_write(folder / "tokenizer.json", self._json_with_truncation(max_length))
         if self.family == "wordpiece":
             atomic_write(folder / "vocab.txt", "".join(f"{piece}\n" for piece in self.pieces))
         settings = self._settings() | {"model_max_length": max_length}
@@ -334,10 +343,10 @@ class Tokenizer:
             settings["model_input_names"] = ["input_ids", "attention_mask"]
         write_json(folder / "tokenizer_config.json", settings)
 
-    def _json_cutting_at(self, max_length: int) -> str:
-        """tokenizer.json with its truncation strategy, which the file can't name without a length.
+    def _json_with_truncation(self, max_length: int) -> str:
+        """tokenizer.json with the truncation strategy, unless it is the usual one.
 
-        The usual strategy isn't written.
+        The file can name a strategy only together with a length.
         """
         if self.truncation.strategy == USUAL_TRUNCATION.strategy:
             return self._json
@@ -353,10 +362,10 @@ class Tokenizer:
 
     @cached_property
     def text_backend(self) -> Backend:
-        """The library's object that tokenizes texts: the five special tokens are plain text to it, and every
-        other added token is recognised.
+        """The backend that tokenizes texts: the five special tokens are plain text to it, and every other
+        added token is recognised.
 
-        The library's switch applies to all tokens marked as special: here these are the five and no others.
+        The switch `encode_special_tokens` applies to all tokens marked as special: here only the five are.
         """
         added = self.backend.get_added_tokens_decoder()
         if all(token.special == (number in self.special_ids) for number, token in added.items()):
@@ -370,21 +379,22 @@ class Tokenizer:
 
     @cached_property
     def _reading_backend(self) -> Backend:
-        """A copy of the backend that recognises special tokens in text: its switch isn't thread-safe."""
+        """A copy of the backend that recognises special tokens: to turn the switch isn't thread-safe."""
         backend = Backend.from_str(self.backend.to_str())
         backend.encode_special_tokens = False
         return backend
 
     def _settings(self) -> dict[str, Any]:
-        """tokenizer_config.json: enough for transformers to build the same tokenizer from vocab.txt alone.
+        """The content of tokenizer_config.json, from which transformers builds the same tokenizer.
 
-        Its classes of BERT and RoBERTa have their own rules and template, whatever tokenizer.json says.
+        Its BERT and RoBERTa classes have their own rules and template and ignore those of tokenizer.json, so
+        they are named only where these agree.
         """
         settings: dict[str, Any] = {f"{role}_token": token for role, token in self._special.items()}
         normalizer, pre_tokenizer = self.backend.normalizer, self.backend.pre_tokenizer
-        cls, sep = (self.cls_id,), (self.sep_id,)
+        cls_ids, sep_ids = (self.cls_id,), (self.sep_id,)
         template = read_template(self.backend, self.cls_id, self.sep_id)
-        if has_bert_rules(self.backend) and template == SequenceTemplate(cls, sep, sep):
+        if has_bert_rules(self.backend) and template == SequenceTemplate(cls_ids, sep_ids, sep_ids):
             return settings | {
                 "tokenizer_class": "BertTokenizer",
                 "do_lower_case": normalizer.lowercase,
@@ -394,7 +404,7 @@ class Tokenizer:
         processor = self.backend.post_processor
         if (
             has_roberta_rules(self.backend)
-            and template == SequenceTemplate(cls, sep * 2, sep, (0, 0))
+            and template == SequenceTemplate(cls_ids, sep_ids * 2, sep_ids, (0, 0))
             and isinstance(processor, processors.RobertaProcessing)
             and processor.add_prefix_space == pre_tokenizer.add_prefix_space
         ):
@@ -406,13 +416,13 @@ class Tokenizer:
                 "eos_token": self._special["sep"],
             }
         settings["tokenizer_class"] = "PreTrainedTokenizerFast"
-        if any(template.segments):  # that class makes token_type_ids only if they are listed
+        if any(template.segments):  # this class returns token_type_ids only if they are listed
             settings["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
         return settings
 
 
 def rebuild(tokenizer: Tokenizer, content: dict[str, Any]) -> Tokenizer:
-    """A tokenizer with the content of a changed tokenizer.json, and all other settings of `tokenizer`."""
+    """A tokenizer from the changed content of a tokenizer.json, with all other settings of `tokenizer`."""
     backend = Backend.from_str(json.dumps(content, ensure_ascii=False))
     return Tokenizer(backend, tokenizer._special, tokenizer.truncation, tokenizer.one_segment)
 
@@ -422,16 +432,16 @@ def _from_json(content: str, special: dict[str, str], truncation: Truncation, on
 
 
 def _clean_texts(texts: Sequence[str]) -> list[str]:
-    """Replaces what the library can't take. Raises InputError for anything but a list of texts."""
+    """Replaces lone surrogates, which the library refuses. Raises InputError for what is no list of texts."""
     if isinstance(texts, str) or not isinstance(texts, Iterable):
         raise InputError(f"Expected a list of texts, found {found(texts)}.")
     return [replace_surrogates(text) for text in texts]
 
 
 def replace_surrogates(text: str) -> str:
-    """The text with U+FFFD for every lone surrogate, which is no character; offsets stay as they are.
+    """The text with U+FFFD in the place of every lone surrogate, so that offsets stay the same.
 
-    BERT's cleaning drops U+FFFD. Raises InputError for what is no text.
+    BERT's cleaning drops U+FFFD. Raises InputError for anything but a string.
     """
     if not isinstance(text, str):
         raise InputError(f"Expected a text, found {found(text)}.")

@@ -1,12 +1,12 @@
 """Reads the files of a tokenizer into an object of the `tokenizers` library.
 
-tokenizer.json                       any BERT or RoBERTa of the last years
-vocab.txt                            WordPiece, one piece a line, the line number is the id
+tokenizer.json                       any BERT or RoBERTa of recent years
+vocab.txt                            WordPiece, one token a line; the line number is the id
 vocab.json, merges.txt               byte-level BPE, as RoBERTa was published
 tokenizer_config.json                beside them: cased or uncased, names of the special tokens
-special_tokens_map.json              the latter in older versions of transformers
-added_tokens.json                    and tokens that were added to the vocabulary
-config.json                          the model's kind, which says what reads the files where they don't
+special_tokens_map.json              the special tokens, as older versions of transformers saved them
+added_tokens.json                    tokens that were added to the vocabulary
+config.json                          the model's type, which tells the tokenizer's class if nothing else does
 """
 
 import json
@@ -51,7 +51,7 @@ SPECIAL_TOKENS = {
     "mask": ("[MASK]", "<mask>"),
 }
 
-#: The files of a tokenizer's folder; of the first three, the first that is there holds the vocabulary.
+#: The files of a tokenizer's folder. The vocabulary is read from the first of the first three that exists.
 TOKENIZER_FILES = (
     *("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "tokenizer_config.json"),
     *("special_tokens_map.json", ADDED_TOKENS),
@@ -68,7 +68,7 @@ _BERTS = frozenset(
 )
 _ROBERTAS = frozenset(f"{name}Tokenizer" for name in ("Roberta", "Longformer", "Bart", "LED", "Mvp"))
 # model_type → the class that reads the files where the settings name none.
-_CLASS_OF_KIND = {
+_CLASS_OF_MODEL_TYPE = {
     **dict.fromkeys(
         ("bert", "distilbert", "electra", "mobilebert", "convbert", "squeezebert", "layoutlm", "nomic_bert"),
         "BertTokenizer",
@@ -76,14 +76,14 @@ _CLASS_OF_KIND = {
     **dict.fromkeys(("roberta", "roberta-prelayernorm", "longformer", "bart"), "RobertaTokenizer"),
 }
 # Model types whose tokenizer.json is followed whatever class is named beside it.
-_BY_THE_FILE = ("modernbert", "modernbert-decoder", "model2vec")
+_FOLLOW_TOKENIZER_JSON = ("modernbert", "modernbert-decoder", "model2vec")
 
 
 def read_backend(path: Path, lowercase: bool | None) -> tuple[Backend, dict[str, str], Truncation]:
     """The tokenizer at `path`, its special tokens ("cls" → "[CLS]", …), and how it truncates texts.
 
     `path` is a folder, a `vocab.txt` or a `tokenizer.json`. `lowercase` overrides what the files say.
-    Raises TokenizerError saying what is missing or wrong, and where.
+    Raises TokenizerError, which says what is missing or wrong and in which file.
     """
     source = _find_source(path)
     config = _read_config(source.parent)
@@ -97,11 +97,11 @@ def read_backend(path: Path, lowercase: bool | None) -> tuple[Backend, dict[str,
 
 
 def reads_one_segment(folder: Path, *, by_class: bool) -> bool:
-    """Whether transformers gives the model no token_type_ids, so that both texts of a pair are one segment.
+    """Whether transformers passes the model no token_type_ids, so that both texts of a pair are one segment.
 
-    That is so where model_input_names in the settings leaves them out or, if there is no such list and
-    `by_class` is set, where the tokenizer's class does. Raises TokenizerError where the list leaves out
-    attention_mask, too.
+    That is so where model_input_names in tokenizer_config.json leaves them out or, if there is no such list
+    and `by_class` is set, where the tokenizer's class does. Raises TokenizerError if the list leaves out
+    attention_mask.
     """
     config = _read_config(folder)
     names = config.get("model_input_names")
@@ -114,12 +114,12 @@ def reads_one_segment(folder: Path, *, by_class: bool) -> bool:
         return "token_type_ids" not in names
     reading_class = _find_reading_class(config, folder)
     if not reading_class and _read_model_settings(folder).get("model_type") is None:
-        return False  # Google's BERT, or one of before transformers 2.3, which has two
+        return False  # Google's BERT, or a model from before transformers 2.3: two segments
     return by_class and reading_class not in _BERTS - {"DistilBertTokenizer"}
 
 
 def _find_source(path: Path) -> Path:
-    """The file with the vocabulary: `path` itself or one in that folder. Raises TokenizerError if none."""
+    """The file with the vocabulary: `path` itself or one in that folder. Raises TokenizerError if none is."""
     if not path.exists():
         raise TokenizerError(
             f"{path} does not exist: expected a tokenizer's folder, vocab.txt or tokenizer.json."
@@ -141,33 +141,33 @@ def _find_source(path: Path) -> Path:
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
-    """The content of tokenizer_config.json, and of the files that older versions of transformers wrote."""
+    """The content of tokenizer_config.json, completed from the files of older versions of transformers."""
     path = folder / "tokenizer_config.json"
     config = read_object(path, "a tokenizer's settings") if path.exists() else {}
-    today, earlier = EXTRA_SPECIAL_TOKENS
-    if earlier in config:
-        config[today] = config.get(today) or config.pop(earlier)
+    current, older = EXTRA_SPECIAL_TOKENS
+    if older in config:
+        config[current] = config.get(current) or config.pop(older)
     path = folder / "special_tokens_map.json"
     if config.get("added_tokens_decoder") is None and path.exists():
         config |= {
             key: value
             for key, value in read_object(path, "a tokenizer's special tokens").items()
-            if key != today
+            if key != current
         }
     return config
 
 
 def _find_reading_class(config: dict[str, Any], folder: Path) -> str:
-    """The class of transformers that reads a folder, by the settings or else by the model's type.
+    """The transformers class that opens a folder, without "Fast": from the settings, or the model's type.
 
-    "" where the class is unknown, or follows tokenizer.json anyway.
+    Empty where the class is unknown or follows tokenizer.json anyway.
     """
     model = _read_model_settings(folder)
-    if model.get("model_type") in _BY_THE_FILE:
+    if model.get("model_type") in _FOLLOW_TOKENIZER_JSON:
         return ""
     name = config.get("tokenizer_class") or model.get("tokenizer_class")
     if name is None:
-        name = _CLASS_OF_KIND.get(str(model.get("model_type")), "")
+        name = _CLASS_OF_MODEL_TYPE.get(str(model.get("model_type")), "")
     return str(name).removesuffix("Fast")
 
 
@@ -179,10 +179,10 @@ def _read_model_settings(folder: Path) -> dict[str, Any]:
 def _read_wordpiece(
     path: Path, config: dict[str, Any], lowercase: bool | None
 ) -> tuple[Backend, dict[str, str]]:
-    """The tokenizer of a vocab.txt.
+    """The tokenizer of a vocab.txt, and its special tokens by role.
 
-    Cased or uncased is decided by the caller, else by the settings, else by the class that reads the folder
-    in transformers, whose default is uncased, else by whether a token has a capital.
+    Cased or uncased is decided by the caller, else by the settings, else by the transformers class of the
+    folder, whose default is uncased, else by whether any token has a capital.
     """
     _require_class(config, path, _BERTS)
     pieces = read_vocabulary(path)
@@ -206,9 +206,9 @@ def _read_wordpiece(
 
 
 def _require_class(config: dict[str, Any], path: Path, classes: frozenset[str]) -> None:
-    """Raises TokenizerError where the settings name a class that is none of `classes`.
+    """Raises TokenizerError if the settings name a class that is not among `classes`.
 
-    Such a class reads the vocabulary file by other rules (a dictionary's, Unigram's), or not at all.
+    Such a class reads the vocabulary file by other rules (with a dictionary, as Unigram), or not at all.
     """
     file_name, name = "tokenizer_config.json", config.get("tokenizer_class")
     if not name:
@@ -242,10 +242,10 @@ def _read_byte_level(
 
 
 def _read_added(backend: Backend, special: dict[str, str], config: dict[str, Any], path: Path) -> None:
-    """Adds the added tokens of the folder of `path`, whose vocabulary the backend holds, to the backend."""
+    """Adds the added tokens found beside `path` to the backend that was built from it."""
     added = read_added_tokens(path.parent, config, [], backend.get_vocab())
-    vocabulary = backend.get_vocab() | {token.content: token.id for token in added}
-    _require_ids_without_holes(vocabulary, path.parent)
+    ids = backend.get_vocab() | {token.content: token.id for token in added}
+    _require_ids_without_holes(ids, path.parent)
     add_tokens(backend, added, special)
     require_searchable(backend, path.parent)
 
@@ -273,30 +273,32 @@ def _read_json(
             f"{len(model['vocab']):,}. Name one that is: unknown words become it."
         )
     special = find_special_tokens(set(vocabulary), config, path)
-    if reading_class in _BERTS and model["type"] == "WordPiece":  # which makes its model by the settings
+    if (
+        reading_class in _BERTS and model["type"] == "WordPiece"
+    ):  # these classes take unk_token from the settings
         model["unk_token"] = special["unk"]
     try:
         backend = Backend.from_str(json.dumps(content))
     except Exception as error:  # the library raises nothing narrower
         raise TokenizerError(f"{path} is not a usable tokenizer: {error}.") from error
-    moved = next((token for token in added if backend.token_to_id(token.content) != token.id), None)
-    if moved is not None:
+    clash = next((token for token in added if backend.token_to_id(token.content) != token.id), None)
+    if clash is not None:
         raise TokenizerError(
-            f"{path}: the added token {moved.content!r} has the id {moved.id} among those of the model's "
-            f"vocabulary; the tokenizers library would give it {backend.token_to_id(moved.content)}, which "
+            f"{path}: the added token {clash.content!r} has the id {clash.id} among those of the model's "
+            f"vocabulary; the tokenizers library would give it {backend.token_to_id(clash.content)}, which "
             "another piece has. Put it into the vocabulary (model.vocab), under its id."
         )
     added_names = {token.content for token in added}
     backend.add_special_tokens(sorted(set(special.values()) - added_names, key=vocabulary.__getitem__))
     require_searchable(backend, path)
-    cls, sep = vocabulary[special["cls"]], vocabulary[special["sep"]]
-    template = read_template(backend, cls, sep, path)
+    cls_id, sep_id = vocabulary[special["cls"]], vocabulary[special["sep"]]
+    template = read_template(backend, cls_id, sep_id, path)
     require_usable(template, len(vocabulary), path)
     if backend.num_special_tokens_to_add(is_pair=True) == 0:
-        # Whoever opens the saved file is to join texts as this library does.
+        # Saved with a template, so that other libraries join texts as this one does.
         offsets = _find_offset_processors(content.get("post_processor"))
         backend.post_processor = processors.Sequence([*offsets, _build_template_processor(backend, template)])
-    _require_rules_of_class(backend, template, reading_class, cls, sep, path)
+    _require_rules_of_class(backend, template, reading_class, cls_id, sep_id, path)
     if reading_class in _ROBERTAS and has_roberta_rules(backend):
         backend.post_processor = build_roberta_processor(
             backend, special, trim_offsets=_read_flag(config, "trim_offsets") is not False
@@ -305,15 +307,15 @@ def _read_json(
 
 
 def _follow_settings(content: dict[str, Any], config: dict[str, Any], reading_class: str) -> None:
-    """Changes the content of tokenizer.json where transformers follows the settings instead.
+    """Changes the content of tokenizer.json where transformers follows tokenizer_config.json instead.
 
-    That is so for the flags of BERT's classes, whose defaults count too where the settings name the class,
-    and for add_prefix_space of RoBERTa's classes.
+    That is so for the normalizer's flags with BERT's classes, whose defaults apply too if the settings name
+    the class, and for add_prefix_space with RoBERTa's classes.
     """
     has_class = bool(config.get("tokenizer_class"))
     normalizer, pre_tokenizer = content.get("normalizer") or {}, content.get("pre_tokenizer") or {}
     match normalizer:
-        # as sentence-transformers saves do_lower_case, which the second part does anyway
+        # sentence-transformers saves do_lower_case like this; the second part lower-cases anyway
         case {
             "normalizers": [{"type": "Lowercase"}, {"type": "BertNormalizer", "lowercase": True} as second]
         }:
@@ -332,7 +334,7 @@ def _follow_settings(content: dict[str, Any], config: dict[str, Any], reading_cl
 
 
 def _find_offset_processors(processor: dict[str, Any] | None) -> list[processors.ByteLevel]:
-    """The post-processors of a byte-level tokenizer that make offsets and add no tokens."""
+    """The byte-level post-processors, which trim offsets and add no tokens."""
     processor = processor or {}
     parts = [processor, *processor.get("processors", [])]
     return [
@@ -345,33 +347,31 @@ def _find_offset_processors(processor: dict[str, Any] | None) -> list[processors
 def _build_template_processor(backend: Backend, template: SequenceTemplate) -> processors.TemplateProcessing:
     ids = template.before + template.between + template.behind
     before, between, behind = (
-        [str(backend.id_to_token(number)) for number in numbers]
-        for numbers in (template.before, template.between, template.behind)
+        [str(backend.id_to_token(token_id)) for token_id in token_ids]
+        for token_ids in (template.before, template.between, template.behind)
     )
-    second = template.segments[1]
+    second_segment = template.segments[1]
     return processors.TemplateProcessing(
         single=[*before, "$A", *behind],
-        pair=[*before, "$A", *between, *(f"{part}:{second}" for part in ("$B", *behind))],
-        special_tokens=[(str(backend.id_to_token(number)), number) for number in dict.fromkeys(ids)],
+        pair=[*before, "$A", *between, *(f"{part}:{second_segment}" for part in ("$B", *behind))],
+        special_tokens=[(str(backend.id_to_token(token_id)), token_id) for token_id in dict.fromkeys(ids)],
     )
 
 
 def _require_rules_of_class(
     backend: Backend, template: SequenceTemplate, reading_class: str, cls: int, sep: int, path: Path
 ) -> None:
-    """Raises TokenizerError where transformers' class would put other special tokens around texts than
-    tokenizer.json says, or split them by other rules.
+    """Raises TokenizerError if the transformers class would put other special tokens around texts than
+    tokenizer.json does, or split texts by other rules.
     """
     if reading_class in _BERTS and isinstance(backend.model, models.WordPiece):
-        segments = template.segments if reading_class == "DistilBertTokenizer" else (0, 1)  # it has one
-        class_template, has_rules = (
-            SequenceTemplate((cls,), (sep,), (sep,), segments),
-            has_bert_rules(backend),
-        )
+        # DistilBERT has one segment, so that those of its template don't matter.
+        segments = template.segments if reading_class == "DistilBertTokenizer" else (0, 1)
+        class_template = SequenceTemplate((cls,), (sep,), (sep,), segments)
+        has_rules = has_bert_rules(backend)
     elif reading_class in _ROBERTAS and isinstance(backend.model, models.BPE):
-        class_template = SequenceTemplate(
-            (cls,), (sep, sep), (sep,), template.segments
-        )  # its models have one segment
+        # RoBERTa's models have one segment, too.
+        class_template = SequenceTemplate((cls,), (sep, sep), (sep,), template.segments)
         has_rules = has_roberta_rules(backend)
     else:
         return
@@ -390,6 +390,7 @@ def _require_rules_of_class(
 
 
 def _read_flag(config: dict[str, Any], key: str) -> bool | None:
+    """A boolean setting, None if it is absent. Raises TokenizerError for any other value."""
     value = config.get(key)
     if value is not None and not isinstance(value, bool):
         raise TokenizerError(f"tokenizer_config.json: `{key}` is {value!r}; expected true, false or null.")
@@ -406,39 +407,40 @@ def _refuse_choice_of_case(lowercase: bool | None) -> None:
 
 def _require_ids_without_holes(vocabulary: dict[str, int], path: Path) -> None:
     """Raises TokenizerError unless the ids are 0 … V-1, each once: they are rows of the embeddings."""
-    by_id: dict[int, str] = {}
-    for piece, number in vocabulary.items():
-        if number in by_id:
+    token_of: dict[int, str] = {}
+    for token, token_id in vocabulary.items():
+        if token_id in token_of:
             raise TokenizerError(
-                f"{path}: {by_id[number]!r} and {piece!r} share the id {number}. Ids must differ."
+                f"{path}: {token_of[token_id]!r} and {token!r} share the id {token_id}. Ids must differ."
             )
-        by_id[number] = piece
-    missing = next((number for number in range(len(by_id)) if number not in by_id), None)
+        token_of[token_id] = token
+    missing = next((token_id for token_id in range(len(token_of)) if token_id not in token_of), None)
     if missing is not None:
         raise TokenizerError(
-            f"{path}: no piece has the id {missing}, though there are {len(by_id):,} pieces. "
-            f"Ids must run from 0 to {len(by_id) - 1:,}; give the free ids to pieces such as [unused0]."
+            f"{path}: no piece has the id {missing}, though there are {len(token_of):,} pieces. "
+            f"Ids must run from 0 to {len(token_of) - 1:,}; give the free ids to pieces such as [unused0]."
         )
 
 
 def find_special_tokens(vocabulary: set[str], config: dict[str, Any], source: Path | str) -> dict[str, str]:
-    """Role → special token: the one that the settings name, else BERT's, else RoBERTa's.
+    """The special token of each role: the one that the settings name, else BERT's, else RoBERTa's.
 
-    Raises TokenizerError naming every role for which the vocabulary has no token.
+    `source` names the vocabulary in messages. Raises TokenizerError, naming every role for which the
+    vocabulary has no token.
     """
     tokens: dict[str, str] = {}
     missing = list[str]()
-    for role, usual in SPECIAL_TOKENS.items():
-        stated = config.get(f"{role}_token")
-        stated = stated.get("content") if isinstance(stated, dict) else stated
-        candidates = (stated,) if isinstance(stated, str) else usual
+    for role, usual_tokens in SPECIAL_TOKENS.items():
+        named = config.get(f"{role}_token")
+        named = named.get("content") if isinstance(named, dict) else named
+        candidates = (named,) if isinstance(named, str) else usual_tokens
         token = next((candidate for candidate in candidates if candidate in vocabulary), None)
         if token is not None:
             tokens[role] = token
-        elif isinstance(stated, str):
-            missing.append(f"{role} ({stated}, as the settings beside it name it)")
+        elif isinstance(named, str):
+            missing.append(f"{role} ({named}, as the settings beside it name it)")
         else:
-            missing.append(f"{role} ({' or '.join(usual)})")
+            missing.append(f"{role} ({' or '.join(usual_tokens)})")
     unusable = next((token for token in tokens.values() if re.search(r"[\s:$]", token)), None)
     if unusable is not None:
         raise TokenizerError(

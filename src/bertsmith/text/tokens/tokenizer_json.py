@@ -2,7 +2,7 @@
 
 The file comes from strangers and drives a parser written in another language, so only the components of BERT
 and RoBERTa tokenizers pass: no regular expression from the file, no component or key that isn't listed here,
-no randomness (`dropout`). Everything is checked before the `tokenizers` library sees it.
+no randomness (`dropout`). Everything is checked before the `tokenizers` library reads it.
 """
 
 from collections import Counter
@@ -23,7 +23,7 @@ _WHAT_IS_READ = (
 MAX_BYTES = 32 * 2**20
 MAX_PIECES = 600_000  # LaBSE, the largest BERT that was published, has 501,153
 _MAX_MERGES = 2 * MAX_PIECES
-MAX_ADDED = 20_000  # each is looked for in every text
+MAX_ADDED = 20_000  # every text is searched for each of them
 _MAX_TEMPLATE = 16  # parts around two texts; RoBERTa's has six
 _Vocabulary = Annotated[dict[str, int], Field(max_length=MAX_PIECES)]
 
@@ -121,14 +121,14 @@ class PairProcessing(Component):
 
 
 class TemplateRole(Component):
-    """A text, or a special token by its name; `type_id` is the segment."""
+    """A text ("A" or "B"), or a special token by its name; `type_id` is its segment."""
 
     id: str
     type_id: int = Field(ge=0, le=1)
 
 
 class TemplatePart(Component):
-    """One part of a template: a special token or a text, of which exactly one is given."""
+    """One part of a template: either a special token or a text."""
 
     SpecialToken: TemplateRole | None = None
     Sequence: TemplateRole | None = None
@@ -163,7 +163,7 @@ class PostProcessorSequence(Component):
 
     @model_validator(mode="after")
     def _one_adds_tokens(self) -> "PostProcessorSequence":
-        """Refuses two processors that add tokens: the library's templates panic on one another's output."""
+        """Refuses two processors that add tokens: a template of the library panics on another's output."""
         if sum(not isinstance(processor, ByteLevel) for processor in self.processors) > 1:
             raise ValueError("only one processor may add special tokens; the others must be ByteLevel")
         return self
@@ -185,7 +185,7 @@ Decoder = Annotated[WordPieceDecoder | ByteLevel, Field(discriminator="type")]
 
 
 class SearchedToken(Component):
-    """A token that a text is searched for before it is split, and how."""
+    """A token that texts are searched for before they are split, and how they are searched."""
 
     content: str = Field(min_length=1)
     special: bool
@@ -216,13 +216,13 @@ class TokenizerFile(Component):
 
 
 def require_pieces(count: int, path: Path) -> None:
-    """Raises TokenizerError for more pieces than any model has rows."""
+    """Raises TokenizerError for a vocabulary with more tokens than any published model has."""
     if count > MAX_PIECES:
         raise TokenizerError(f"{path} has {count:,} pieces; a vocabulary has at most {MAX_PIECES:,}.")
 
 
 def read_bytes(path: Path, what: str) -> bytes:
-    """The content of a small file, its size checked before it is read.
+    """The content of a small file, whose size is checked before it is read; `what` names it in messages.
 
     Raises TokenizerError when it is missing, not a plain file, empty, or larger than MAX_BYTES.
     """
@@ -249,14 +249,16 @@ def read_text(path: Path, what: str) -> str:
 
 
 def read_object(path: Path, what: str) -> dict[str, Any]:
-    """A JSON object from a small file. Raises TokenizerError for anything else."""
+    """The JSON object in a small file; `what` names it in messages. Raises TokenizerError for other
+    content.
+    """
     return _parse_object(read_text(path, what), path, what)
 
 
 def read_tokenizer_json(path: Path) -> dict[str, Any]:
     """The checked content of a `tokenizer.json`, without its padding.
 
-    Raises TokenizerError naming the first part that is not allowed.
+    Raises TokenizerError, which names the first part that is not allowed.
     """
     text = read_text(path, "a tokenizer.json")
     content = _parse_object(text, path, "a tokenizer.json")
@@ -287,7 +289,7 @@ def _parse_object(text: str, path: Path, what: str) -> dict[str, Any]:
 
 
 def _require_distinct_keys(pairs: list[tuple[str, Any]], path: Path) -> dict[str, Any]:
-    """Raises TokenizerError for a repeated key: in a vocabulary it would move an id in silence."""
+    """Raises TokenizerError for a repeated key: in a vocabulary it would silently change an id."""
     distinct = dict(pairs)
     if len(distinct) < len(pairs):
         counts = Counter(key for key, _ in pairs)

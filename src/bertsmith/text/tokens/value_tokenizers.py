@@ -1,15 +1,15 @@
-"""Tokenizers whose tokens carry numbers, and which tokenizer a folder has.
+"""Tokenizers whose tokens carry numbers, and `load_tokenizer`, which finds the tokenizer of any folder.
 
-Models that read such tokens read no running text, but rows:
+Models with such tokens don't read running text, but rows:
 
-numbers of tables   A row is words with blanks between them: age:41.5 city=Oslo. A number is its column's
-piece with the number beside it, normalised: the embedding is that of the piece plus the number times one
-vector (after Golkar et al. 2023, arXiv 2310.02989, section 2). Other cells are pieces of their own. patches
-A row of numbers is cut into patches of P values each: squares of an image (Dosovitskiy et al. 2021, section
-3.1) or windows of a series (Nie et al. 2023, section 3.1). Each is the token [PATCH] with its values beside
-it, normalised.
+- numbers of tables: a row is words with blanks between them, such as age:41.5 city=Oslo. A number is the
+token of its column with the normalised number as its value: its embedding is the token's plus the value times
+one vector (after Golkar et al. 2023, arXiv 2310.02989, section 2). Every other cell is a token of its own. -
+patches: a row of numbers is cut into patches of P values each: squares of an image (Dosovitskiy et al. 2021,
+section 3.1) or windows of a series (Nie et al. 2023, section 3.1). Each one is the token [PATCH] with its
+normalised values.
 
-n tokens of a row: its cells or its patches; P values of a token, of a cell 1; C channels.
+n tokens of a row: its cells or its patches; P values of a token, 1 for a cell; C channels.
 """
 
 import hashlib
@@ -35,15 +35,15 @@ from bertsmith.validation import Strict, first_problem
 PATCHES, NUMBERS = "patches.json", "numbers.json"
 VALUE_FILES = (PATCHES, NUMBERS)  # beside tokenizer.json, where tokens carry values
 PATCH = "[PATCH]"
-MOST_VALUES = 65_536  # of a patch
+MAX_PATCH_VALUES = 65_536
 VALUE = "[VALUE0]"
-_FURTHEST = 10.0  # deviations from the mean: what lies beyond is taken for that
+_MAX_DEVIATIONS = 10.0  # numbers further from the mean are clipped to this many standard deviations
 Settings = TypeVar("Settings", bound=Strict)
 
 
 @dataclass(frozen=True)
 class RowEncoding:
-    """A row as pieces: ids (n,), and the values (n, P) beside them."""
+    """A row's tokens: ids (n,), values (n, P), and offsets (n, 2), which are zeros: rows have none."""
 
     ids: Sequence[int]
     offsets: Int32s
@@ -51,51 +51,55 @@ class RowEncoding:
 
 
 class ValueTokenizer(Tokenizer):
-    """Reads rows whose tokens have values. The vocabulary's last P pieces stand for the values' places: their
-    embeddings are the linear layer that reads them, and the one that predicts them (see
-    bertsmith.model.layers.embeddings).
+    """Reads rows whose tokens have values.
+
+    The last P tokens of the vocabulary stand for the P positions of a value: their embeddings are the weights
+    of the linear layer that reads the values, and of the one that predicts them
+    (bertsmith.model.layers.embeddings).
     """
 
-    file: ClassVar[str]  # beside tokenizer.json, with the scaling
+    file: ClassVar[str]  # the name of the file with the scaling, beside tokenizer.json
 
     @property
     def reads(self) -> str:
-        """What it reads, for messages: images, series."""
+        """What kind of rows it reads, for messages: images, series."""
         raise NotImplementedError
 
     @property
     def scaling(self) -> Strict:
-        """What beside the vocabulary decides which values a row has."""
+        """The settings that turn numbers into values, saved beside the vocabulary."""
         raise NotImplementedError
 
     @cached_property
     def sha256(self) -> str:
-        """Of the vocabulary and the scaling: that of another data set's rows would give other values."""
+        """The SHA-256 of the vocabulary and the scaling, since another scaling gives other values."""
         return hashlib.sha256((self._json + self.scaling.model_dump_json()).encode()).hexdigest()
 
     def encode_pieces(self, texts: Sequence[str], enough: int | None = None) -> Sequence[TextEncoding]:
-        """The tokens of each row, at most `enough`. Raises InputError for what is no such row."""
-        return [self.pieces_of_row(text, enough) for text in texts]
+        """The tokens of each row, at most `enough` of each. Raises InputError for a text that is no
+        such row.
+        """
+        return [self.encode_row(text, enough) for text in texts]
 
-    def pieces_of_row(self, text: str, enough: int | None) -> RowEncoding:
-        """Of one row."""
+    def encode_row(self, text: str, enough: int | None) -> RowEncoding:
+        """The tokens and values of one row, at most `enough`. Raises InputError for a text that is no row."""
         raise NotImplementedError
 
     def encode(self, text: str, *, read_special_tokens: bool = False) -> Encoding:
-        raise self._only_rows()
+        raise self._not_text_error()
 
     def encode_batch(self, texts: Sequence[str], enough: int | None = None) -> list[Sequence[int]]:
-        raise self._only_rows()
+        raise self._not_text_error()
 
     def encode_words(self, words: Sequence[str]) -> WordEncodings:
-        raise self._only_rows()
+        raise self._not_text_error()
 
     def save(self, folder: Path | str, *, segments: bool = True, max_length: int = 512) -> None:
-        """As `Tokenizer.save`, and the scaling."""
+        """Writes the files that `Tokenizer.save` writes, and the scaling beside them."""
         super().save(folder, segments=segments, max_length=max_length)
         write_json(Path(folder) / self.file, self.scaling.model_dump(mode="json"))
 
-    def _only_rows(self) -> InputError:
+    def _not_text_error(self) -> InputError:
         return InputError(
             f"This model reads {self.reads}, not text: classification and regression take it, other tasks "
             "and commands don't."
@@ -103,7 +107,7 @@ class ValueTokenizer(Tokenizer):
 
 
 def require_text(tokenizer: Tokenizer, what: str) -> None:
-    """Raises InputError where `what` is for text, and the model reads values."""
+    """Raises InputError if the tokenizer reads rows of values; `what` names what needs text."""
     if isinstance(tokenizer, ValueTokenizer):
         raise InputError(
             f"{what} is for models of text and symbols; this one reads {tokenizer.reads}. Use predict."
@@ -111,40 +115,45 @@ def require_text(tokenizer: Tokenizer, what: str) -> None:
 
 
 class NumberScale(Strict):
-    """The mean and the deviation of the training rows' numbers in a column, whose piece ends with a colon."""
+    """The mean and standard deviation of a column's numbers in the training rows. Its token ends with a
+    colon.
+    """
 
     piece: str = Field(pattern=":$")
     mean: float = Field(allow_inf_nan=False)
     deviation: float = Field(gt=0, allow_inf_nan=False)
 
-    def normalised(self, number: float) -> float:
-        """In deviations from the mean, ten at most."""
-        return min(max((number - self.mean) / self.deviation, -_FURTHEST), _FURTHEST)
+    def normalise(self, number: float) -> float:
+        """The number in standard deviations from the mean, clipped to ±10."""
+        return min(max((number - self.mean) / self.deviation, -_MAX_DEVIATIONS), _MAX_DEVIATIONS)
 
 
 class NumberScales(Strict):
-    """Those of a table's columns of numbers."""
+    """The content of numbers.json: the scales of a table's columns of numbers."""
 
     format_version: Literal[1] = 1
     columns: tuple[NumberScale, ...]
 
 
 class SpelledNumber(NamedTuple):
-    """A word such as age:41.5, taken apart."""
+    """A word such as age:41.5, parsed: the scale of its column, and the number as it is spelled."""
 
     scale: NumberScale
     number: str
 
 
 def parse_spelled_number(word: str, scales: Mapping[str, NumberScale]) -> SpelledNumber | None:
-    """None for a word that is none of a column of numbers; `scales` are by their pieces."""
+    """The column and number of a word such as age:41.5; None for any other word.
+
+    `scales` maps the tokens of the columns ("age:") to their scales.
+    """
     name, colon, number = word.rpartition(":")
     scale = scales.get(name + colon) if colon else None
     return None if scale is None else SpelledNumber(scale, number)
 
 
 class NumberTokenizer(ValueTokenizer):
-    """Of one table's columns; `scales` are by their pieces."""
+    """Reads the rows of a table with numbers. `scales` and `ids` are looked up by token."""
 
     file = NUMBERS
     scales: dict[str, NumberScale]
@@ -152,17 +161,21 @@ class NumberTokenizer(ValueTokenizer):
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, scales: NumberScales) -> "NumberTokenizer":
-        """A vocabulary that has the columns' pieces, and ends with the place of their value."""
-        made = cls(tokenizer.backend, tokenizer._special)
-        made.scales = {scale.piece: scale for scale in scales.columns}
-        made.ids = {piece: number for number, piece in enumerate(tokenizer.pieces)}
-        lacking = [piece for piece in made.scales if piece not in made.ids]
-        if lacking or tokenizer.pieces[-1] != VALUE:
+        """A tokenizer with the vocabulary of `tokenizer`, which has the columns' tokens and ends with
+        [VALUE0].
+
+        Raises TokenizerError for any other vocabulary.
+        """
+        result = cls(tokenizer.backend, tokenizer._special)
+        result.scales = {scale.piece: scale for scale in scales.columns}
+        result.ids = {token: token_id for token_id, token in enumerate(tokenizer.pieces)}
+        missing = [token for token in result.scales if token not in result.ids]
+        if missing or tokenizer.pieces[-1] != VALUE:
             raise TokenizerError(
-                f"{NUMBERS} names {', '.join(lacking) or VALUE}, which the vocabulary doesn't have in its "
+                f"{NUMBERS} names {', '.join(missing) or VALUE}, which the vocabulary doesn't have in its "
                 "place. The files don't belong together."
             )
-        return made
+        return result
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, (NumberTokenizer.of, super().__reduce__(), self.scaling)
@@ -175,25 +188,29 @@ class NumberTokenizer(ValueTokenizer):
     def scaling(self) -> NumberScales:
         return NumberScales(columns=tuple(self.scales.values()))
 
-    def pieces_of_row(self, text: str, enough: int | None) -> RowEncoding:
-        """A piece a cell, and the numbers (n, 1). Raises InputError for a number that is none."""
+    def encode_row(self, text: str, enough: int | None) -> RowEncoding:
+        """One token for each cell, and its value (n, 1). Raises InputError for a cell that should be a
+        number.
+        """
         words = text.split()[:enough]
         ids, values = [], np.zeros((len(words), 1), np.float32)
-        for place, word in enumerate(words):
+        for index, word in enumerate(words):
             spelled = parse_spelled_number(word, self.scales)
             if spelled is None:
                 ids.append(self.ids.get(word, self.unk_id))
             else:
                 number = as_number(spelled.number, f"The cell {word[:60]!r}")
                 ids.append(self.ids[spelled.scale.piece])
-                values[place] = spelled.scale.normalised(number)
+                values[index] = spelled.scale.normalise(number)
         return RowEncoding(ids, np.zeros((len(ids), 2), np.int32), values)
 
 
 class PatchShape(Strict):
-    """How a row of numbers becomes patches. images: a row is `height` x `width` x `channels` numbers, cut
-    into squares of `size`. series: steps of `channels` numbers, cut into windows of `size` steps, the last
-    one filled up with the mean. `mean` and `deviation` (C,) are those of all rows that a store was built of.
+    """How a row of numbers becomes patches; the content of patches.json.
+
+    An image is a row of `height` x `width` x `channels` numbers, cut into squares with sides of `size`. A
+    series is steps of `channels` numbers, cut into windows of `size` steps, the last one padded with the
+    mean. `mean` and `deviation` (C,) are those of all rows that the store was built from.
     """
 
     format_version: Literal[1] = 1
@@ -206,7 +223,7 @@ class PatchShape(Strict):
     deviation: tuple[float, ...]
 
     @model_validator(mode="after")
-    def _possible(self) -> Self:
+    def _check_sizes(self) -> Self:
         if self.kind == "images" and (
             not self.height or not self.width or self.height % self.size or self.width % self.size
         ):
@@ -214,27 +231,31 @@ class PatchShape(Strict):
                 f"images of {self.height} x {self.width} can't be cut into squares of {self.size}: choose a "
                 "side that divides both"
             )
-        if self.values > MOST_VALUES:
-            raise ValueError(f"a patch has {self.values:,} values; at most {MOST_VALUES:,} are possible")
+        if self.values > MAX_PATCH_VALUES:
+            raise ValueError(f"a patch has {self.values:,} values; at most {MAX_PATCH_VALUES:,} are possible")
         if not len(self.mean) == len(self.deviation) == self.channels:
             raise ValueError(f"expected {self.channels} means and deviations, one a channel")
-        if not all(map(math.isfinite, self.mean)) or not all(0 < each < math.inf for each in self.deviation):
+        if not all(map(math.isfinite, self.mean)) or not all(
+            0 < deviation < math.inf for deviation in self.deviation
+        ):
             raise ValueError("means must be finite, and deviations positive too")
         return self
 
     @property
     def values(self) -> int:
-        """P."""
+        """P, the number of values of a patch."""
         return self.channels * self.size ** (2 if self.kind == "images" else 1)
 
     def require_row(self, shape: tuple[int, ...], where: str) -> None:
-        """Raises InputError for a nested row whose axes are others than those of the store's rows, which has
-        as many numbers all the same. A flat row may be any.
+        """Raises InputError for a nested row with other axes than the store's rows, such as channels first.
+
+        Its numbers may be as many and would be read in the wrong order. A flat row always passes. `where`
+        names the row in the message.
         """
         inner = () if self.channels == 1 else (self.channels,)
         expected = (self.height, self.width, *inner) if self.kind == "images" else (shape[0], *inner)
-        alike = {expected, (*expected, 1)} if self.channels == 1 else {expected}
-        if len(shape) > 1 and shape not in alike:
+        allowed = {expected, (*expected, 1)} if self.channels == 1 else {expected}
+        if len(shape) > 1 and shape not in allowed:
             axes = " x ".join(map(str, expected if self.kind == "images" else ("steps", *inner)))
             raise InputError(
                 f"{where}: expected rows of {axes} numbers, as the store was built of; found "
@@ -242,7 +263,10 @@ class PatchShape(Strict):
             )
 
     def cut(self, numbers: npt.ArrayLike, where: str) -> Float32s:
-        """(n, P) of a row, normalised. Raises InputError for a wrong number of values, or one not finite."""
+        """The normalised values (n, P) of a row's patches.
+
+        Raises InputError, with the row's name `where`, for a wrong number of values and for one not finite.
+        """
         flat = np.asarray(numbers, np.float64).reshape(-1)
         if not np.isfinite(flat).all():
             raise InputError(f"{where}: expected finite numbers, found {flat[~np.isfinite(flat)][0]}.")
@@ -254,34 +278,36 @@ class PatchShape(Strict):
                     f"{expected:,} numbers, found {len(flat):,}."
                 )
             side, rows, columns = self.size, self.height // self.size, self.width // self.size
-            whole = self._normalised(flat, where).reshape(rows, side, columns, side, self.channels)
-            squares: Float32s = whole.transpose(0, 2, 1, 3, 4).reshape(rows * columns, self.values)
+            image = self._normalise(flat, where).reshape(rows, side, columns, side, self.channels)
+            squares: Float32s = image.transpose(0, 2, 1, 3, 4).reshape(rows * columns, self.values)
             return squares
         if not len(flat) or len(flat) % self.channels:
             raise InputError(
                 f"{where}: expected steps of {self.channels} numbers, at least one step, found "
                 f"{len(flat):,} numbers."
             )
-        steps = self._normalised(flat, where)  # (T, C)
+        steps = self._normalise(flat, where)  # (T, C)
         return np.pad(steps, ((0, -len(steps) % self.size), (0, 0))).reshape(-1, self.values)
 
-    def _normalised(self, flat: npt.NDArray[np.float64], where: str) -> Float32s:
-        """(T·C,) -> (T, C). Raises InputError for what is so far from the mean that float32 can't hold it."""
+    def _normalise(self, flat: npt.NDArray[np.float64], where: str) -> Float32s:
+        """(T·C,) → (T, C), T steps or pixels. Raises InputError for a number too far from the mean for
+        float32.
+        """
         steps = (flat.reshape(-1, self.channels) - np.array(self.mean)) / np.array(self.deviation)
-        far = np.abs(steps) > LARGEST
-        if far.any():
-            step, channel = map(int, np.argwhere(far)[0])
+        too_far = np.abs(steps) > LARGEST
+        if too_far.any():
+            step, channel = map(int, np.argwhere(too_far)[0])
             raise InputError(
                 f"{where}: {flat[step * self.channels + channel]:g} is more than {LARGEST:g} deviations from "
                 "the mean of the rows that the store was built of. Mend the row, or build the store with "
                 "rows like it."
             )
-        single: Float32s = steps.astype(np.float32)
-        return single
+        values: Float32s = steps.astype(np.float32)
+        return values
 
 
 class PatchTokenizer(ValueTokenizer):
-    """Reads rows of numbers with blanks between them."""
+    """Reads images or series: rows of numbers with blanks between them, cut into patches of `shape`."""
 
     file = PATCHES
     shape: PatchShape
@@ -289,15 +315,19 @@ class PatchTokenizer(ValueTokenizer):
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, shape: PatchShape) -> "PatchTokenizer":
-        """A vocabulary that ends with the places of a patch's values, and the shape of a row."""
-        made = cls(tokenizer.backend, tokenizer._special)
-        made.shape, made.patch_id = shape, tokenizer.token_to_id(PATCH)
-        if made.vocab_size != made.patch_id + 1 + shape.values:
+        """A tokenizer with the vocabulary of `tokenizer`, which ends with [PATCH] and one token for each
+        value.
+
+        Raises TokenizerError for any other vocabulary.
+        """
+        result = cls(tokenizer.backend, tokenizer._special)
+        result.shape, result.patch_id = shape, tokenizer.token_to_id(PATCH)
+        if result.vocab_size != result.patch_id + 1 + shape.values:
             raise TokenizerError(
                 f"{PATCHES} describes patches of {shape.values:,} values, but the vocabulary has places for "
-                f"{made.vocab_size - made.patch_id - 1:,}. The files don't belong together."
+                f"{result.vocab_size - result.patch_id - 1:,}. The files don't belong together."
             )
-        return made
+        return result
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, (PatchTokenizer.of, super().__reduce__(), self.shape)
@@ -310,8 +340,8 @@ class PatchTokenizer(ValueTokenizer):
     def scaling(self) -> PatchShape:
         return self.shape
 
-    def pieces_of_row(self, text: str, enough: int | None) -> RowEncoding:
-        """[PATCH] n times, and the values. Raises InputError for what are no numbers."""
+    def encode_row(self, text: str, enough: int | None) -> RowEncoding:
+        """[PATCH] n times, and the values (n, P). Raises InputError for a text that isn't numbers."""
         try:
             numbers = np.array(text.split(), np.float64)
         except ValueError as error:
@@ -324,15 +354,15 @@ class PatchTokenizer(ValueTokenizer):
 
 
 def _restore(
-    of: Callable[[Tokenizer, Settings], Tokenizer], parts: tuple[Any, ...], scaling: Settings
+    wrap: Callable[[Tokenizer, Settings], Tokenizer], parts: tuple[Any, ...], scaling: Settings
 ) -> Tokenizer:
-    """What pickle calls: `parts` are those of the tokenizer that the vocabulary belongs to."""
-    make, arguments = parts
-    return of(make(*arguments), scaling)
+    """Unpickles a tokenizer; `parts` is what the pickled `Tokenizer.__reduce__` returned."""
+    build_tokenizer, arguments = parts
+    return wrap(build_tokenizer(*arguments), scaling)
 
 
 def load_tokenizer(folder: Path | str) -> Tokenizer:
-    """A folder's tokenizer, by its files: of text, of patches, or of a table's numbers.
+    """The tokenizer of a folder: a plain one, or one of patches or of a table's numbers if its file is there.
 
     Raises TokenizerError for files that are cut, altered, or don't belong together.
     """

@@ -1,9 +1,9 @@
-"""A WordPiece vocabulary from a corpus.
+"""Learns a WordPiece vocabulary from a corpus.
 
-The trainer is that of the `tokenizers` library: byte-pair merges of the most frequent pair, written with
-"##" (Google never published the trainer of the original, which merged by likelihood). Two things are done
-here that the library leaves open: the result is the same in every run, where the library breaks ties by
-the order of a hash table; and memory has a ceiling, however much text there is.
+The trainer is that of the `tokenizers` library: it merges the most frequent pair, as in byte-pair encoding,
+and writes the tokens with "##" (Google never published the trainer of the original, which merged by
+likelihood). Two things are added here: the result is the same in every run, where the library breaks ties by
+the order of a hash table; and memory is bounded, however much text there is.
 """
 
 import zlib
@@ -33,19 +33,20 @@ if TYPE_CHECKING:
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 #: The most frequent words that merging looks at: about 1 kB each while it runs. 93 MB of Wikipedia have
-#: 304,000; leaving out a third of those makes words 0.04 % longer in pieces.
+#: 304,000; leaving out a third of those gives 0.04 % more tokens per word.
 MAX_WORDS = 200_000
 MAX_WORD_LENGTH = 100  # WordPiece calls longer words unknown
 CHARACTERS_AT_ONCE = 1 << 16
-_ALWAYS_KEPT = 1_000  # characters: so few are no burden, and each that is kept spares unknown words
+_ALWAYS_KEPT = 1_000  # characters: so few cost little, and each one that is kept avoids unknown words
 _SETTINGS = "training.json"
 
 
 class VocabularySettings(UserSettings):
     """Every choice of `bertsmith tokenizer train`; the defaults live here and nowhere else.
 
-    `sample_bytes` is where more text stops helping: from 46 MB to 91 MB of Wikipedia the pieces per word
-    went from 1.1090 to 1.1081 (9 MB: 1.1132). 256 MiB leave room for corpora of several domains.
+    With more text than the default `sample_bytes` the vocabulary hardly gets better: from 46 MB to 91 MB of
+    Wikipedia the tokens per word went from 1.1090 to 1.1081 (9 MB: 1.1132). 256 MiB leave room for corpora of
+    several domains.
     """
 
     vocab_size: int = Field(
@@ -71,7 +72,7 @@ class VocabularySettings(UserSettings):
 
 
 def check_corpus(value: Any, name: str) -> None:
-    """A check for the door: an opened corpus."""
+    """A check for `door`: raises InputError unless `value` is an opened corpus; `name` is the argument's."""
     if not hasattr(value, "documents"):
         raise InputError(f"{name} must be a Corpus, as Corpus.open gives it, found {found(value)}.")
 
@@ -93,16 +94,18 @@ def train_tokenizer(
 ) -> Tokenizer:
     """Learns a vocabulary from the train split and writes the tokenizer's folder with its `report.json`.
 
-    `corpus` may be the path of one. The same corpus and settings give the same files to the byte. A corpus
-    too small for `vocab_size` gives fewer pieces, which the report says. Raises TokenizerError when the train
-    split has no words or `vocab_size` has no room for the alphabet, InputError when `out` exists. With
-    `overwrite` another tokenizer of this function's is replaced, and nothing else.
+    `corpus` may be a path. The same corpus and settings give the same files, byte for byte. A corpus too
+    small for `vocab_size` gives fewer tokens, which the report says. With `overwrite` a folder that this
+    function wrote is replaced, but nothing else. Raises TokenizerError if the train split has no words or
+    `vocab_size` has no room for the alphabet, InputError if `out` exists.
     """
-    from bertsmith.text.corpus.corpus import open_corpus  # here, for --help reads the settings
+    from bertsmith.text.corpus.corpus import (
+        open_corpus,
+    )  # imported here, because --help reads the settings above
 
     corpus, settings = open_corpus(corpus), settings or VocabularySettings()
     out = Path(out)
-    if overwrite:  # neither the corpus nor what isn't a tokenizer's folder is replaced
+    if overwrite:  # never replace the corpus, nor a folder that isn't a tokenizer's
         if corpus.path.resolve().is_relative_to(out.resolve()):
             raise InputError(f"{out} holds the corpus that is read. Choose another place for the tokenizer.")
         if out.exists() and not is_empty_folder(out) and not (out / _SETTINGS).is_file():
@@ -136,54 +139,55 @@ def train_tokenizer(
 def learn_pieces(
     counts: WordCounts, settings: VocabularySettings, *, progress: Progress | None = None
 ) -> list[str]:
-    """The vocabulary in the order of its ids: special tokens, characters, then pieces as they were merged.
+    """The vocabulary in the order of its ids: special tokens, characters, then tokens as they were merged.
 
-    Raises TokenizerError when there are no words, or no room for the characters.
+    Raises TokenizerError if there are no words, or no room for the characters.
     """
     alphabet = _choose_alphabet(counts.characters, settings)
-    start = [*SPECIAL_TOKENS, *alphabet]
+    initial = [*SPECIAL_TOKENS, *alphabet]
     if not alphabet:
         raise TokenizerError("The train split holds no words. Build the corpus from a source with text.")
-    if len(start) > settings.vocab_size:
+    if len(initial) > settings.vocab_size:
         raise TokenizerError(
             f"A vocabulary of {settings.vocab_size:,} pieces has no room for {len(SPECIAL_TOKENS)} special "
-            f"tokens and the {len(alphabet):,} pieces of the alphabet. Ask for more than {len(start):,} "
+            f"tokens and the {len(alphabet):,} pieces of the alphabet. Ask for more than {len(initial):,} "
             "(--vocab-size), or keep fewer characters (--alphabet-coverage, --limit-alphabet)."
         )
-    # The library numbers "##x" in the order of a hash table and breaks ties by these numbers;
-    # given as special tokens, which come first and in order, they are numbered the same in every run.
+    # The library numbers "##x" in the order of a hash table and breaks ties by these numbers. Passed as
+    # special tokens, which come first and in order, they have the same numbers in every run.
     trainer = trainers.WordPieceTrainer(
         vocab_size=settings.vocab_size,
         min_frequency=settings.min_frequency,
-        special_tokens=start,
+        special_tokens=initial,
         show_progress=False,
     )
     backend = Backend(models.WordPiece(unk_token="[UNK]"))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    backend.train_from_iterator(_spell_out(counts.words, set(alphabet), progress), trainer)
-    vocabulary = backend.get_vocab()
-    return sorted(vocabulary, key=vocabulary.__getitem__)
+    backend.train_from_iterator(_repeat_words(counts.words, set(alphabet), progress), trainer)
+    ids = backend.get_vocab()
+    return sorted(ids, key=ids.__getitem__)
 
 
 def _choose_alphabet(characters: CharacterCounts, settings: VocabularySettings) -> list[str]:
-    """The most frequent characters, then those of them that continue words, as "##x"; both sorted. As many as
-    cover the share asked for: some hundred of an alphabet, some thousand of Chinese.
+    """The most frequent characters, then those of them that continue words, as "##x"; both sorted.
+
+    As many as cover `alphabet_coverage`: about a hundred of an alphabet, some thousand of Chinese.
     """
     occurrences = characters.occurrences
     ranked = sorted(occurrences, key=lambda character: (-occurrences[character], character))
-    covered = np.cumsum([occurrences[character] for character in ranked])
-    needed = int(np.searchsorted(covered, settings.alphabet_coverage * covered[-1:].sum())) + 1
+    cumulative = np.cumsum([occurrences[character] for character in ranked])
+    needed = int(np.searchsorted(cumulative, settings.alphabet_coverage * cumulative[-1:].sum())) + 1
     limit = min(settings.limit_alphabet or len(ranked), max(needed, _ALWAYS_KEPT))
-    kept = sorted(ranked[:limit])
-    return kept + [f"##{character}" for character in kept if character in characters.inside]
+    alphabet = sorted(ranked[:limit])
+    return alphabet + [f"##{character}" for character in alphabet if character in characters.inside]
 
 
-def _spell_out(words: Counter[str], alphabet: set[str], progress: Progress | None) -> Iterator[str]:
-    """Text in which each word stands as often as it was counted: the trainer takes text only.
+def _repeat_words(words: Counter[str], alphabet: set[str], progress: Progress | None) -> Iterator[str]:
+    """Text in which each word is repeated as often as it was counted, since the trainer takes only text.
 
-    Words with characters outside the alphabet are left out: they will be [UNK] as a whole.
+    Words with characters outside the alphabet are left out: as a whole they will be [UNK].
     """
-    # Of words as frequent as the last one those first by their hash: the first in the alphabet begin alike.
+    # Of equally frequent words those with the lowest hashes: the first in the alphabet would begin alike.
     ranked = sorted(words, key=lambda word: (-words[word], zlib.crc32(word.encode()), word))
     frequent = ranked[:MAX_WORDS]
     batch: list[str] = []
@@ -191,9 +195,9 @@ def _spell_out(words: Counter[str], alphabet: set[str], progress: Progress | Non
     for number, word in enumerate(frequent):
         if len(word) > MAX_WORD_LENGTH or not alphabet.issuperset(word):
             continue
-        count, at_once = words[word], max(1, CHARACTERS_AT_ONCE // (len(word) + 1))
-        for done in range(0, count, at_once):
-            batch.append(f"{word} " * min(at_once, count - done))
+        count, repeats = words[word], max(1, CHARACTERS_AT_ONCE // (len(word) + 1))
+        for written in range(0, count, repeats):
+            batch.append(f"{word} " * min(repeats, count - written))
             size += len(batch[-1])
             if size >= CHARACTERS_AT_ONCE:
                 yield "".join(batch)

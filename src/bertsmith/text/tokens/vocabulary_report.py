@@ -1,4 +1,4 @@
-"""How well a vocabulary fits a corpus: how far words are broken up, and what is lost as unknown."""
+"""Measures how well a vocabulary fits a corpus: how far words are split, and what is lost as unknown."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -23,7 +23,7 @@ EXAMPLES = 5
 
 
 class SplitWord(Strict):
-    """A word, its pieces, and how often it occurred."""
+    """A word, its tokens, and its occurrences in the text measured."""
 
     word: str
     pieces: tuple[str, ...]
@@ -34,11 +34,12 @@ class VocabularyReport(Strict):
     """Figures on the words (runs of letters, digits and _, with their marks) and the sentences of one split
     of a corpus.
 
-    `pieces_per_word` is also called fertility. `whole_words` is the share of words that are one piece,
-    `unknown_words` and `unknown_tokens` the shares with an [UNK]. `sentences_within` maps a length in
-    tokens to the share of sentences that fit. `most_broken` is the long tail; `costliest` are the words
-    whose breaking adds most tokens: candidates for pieces of their own. `dropped` are the most frequent of
-    the `dropped_characters` of the training text that got no piece, all of which are `dropped_share` of it.
+    `pieces_per_word` is also called fertility. `whole_words` is the share of words that are one token,
+    `unknown_words` and `unknown_tokens` are the shares of words with an [UNK] and of tokens that are one.
+    `sentences_within` maps a length in tokens to the share of sentences that fit. `most_broken` are the words
+    with most tokens; `costliest` those whose splitting adds most tokens to the text: candidates for tokens of
+    their own. `dropped` are the most frequent of the `dropped_characters` distinct characters of the training
+    text that got no token; together they are the `dropped_share` of all its characters.
     """
 
     vocab_size: int
@@ -76,17 +77,17 @@ def vocabulary_report(
 ) -> VocabularyReport:
     """Measures `tokenizer` on the held-out split, or on the train split of a corpus without one.
 
-    Of a large split at most `MAX_SENTENCES`, evenly spread, are read. `asked_for` is the vocabulary size
-    that training was asked for, `seen` how often each character occurred in it.
-    Raises CorpusError when the corpus has no words at all.
+    Of a large split at most `MAX_SENTENCES` sentences, evenly spread, are read. `asked_for` is the vocabulary
+    size that training was asked for, `seen` maps each character of the training text to its occurrences.
+    Raises CorpusError if the corpus has no words.
     """
     split: Split = "heldout" if corpus.manifest.splits["heldout"].counts.sentences else "train"
     tally = Tally(tokenizer)
     step = max(1, -(-corpus.manifest.splits[split].counts.sentences // MAX_SENTENCES))
-    every = (sentence for document in corpus.documents(split) for sentence in document.sentences)
-    sentences = islice(every, 0, None, step)
-    while some := list(islice(sentences, SENTENCES_AT_ONCE)):
-        tally.add(some)
+    all_sentences = (sentence for document in corpus.documents(split) for sentence in document.sentences)
+    sentences = islice(all_sentences, 0, None, step)
+    while batch := list(islice(sentences, SENTENCES_AT_ONCE)):
+        tally.add(batch)
         if progress is not None:
             progress(len(tally.lengths), None, "sentences measured")
     if not tally.counts:
@@ -109,7 +110,7 @@ def vocabulary_report(
 
 
 class Tally:
-    """What has been seen of the sentences so far."""
+    """Running totals over the sentences measured so far."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
@@ -120,7 +121,7 @@ class Tally:
         self.examples: list[tuple[str, ...]] = []
 
     def add(self, sentences: list[str]) -> None:
-        """Tokenises and counts some more."""
+        """Tokenizes some more sentences and adds them to the totals."""
         ids = self.tokenizer.encode_batch(sentences)
         self.lengths.extend(map(len, ids))
         self.unknown_tokens += sum(sentence.count(self.tokenizer.unk_id) for sentence in ids)
@@ -133,7 +134,7 @@ class Tally:
             self.examples.append(tuple(self.tokenizer.encode(sentence).tokens))
 
     def sentence_figures(self) -> dict[str, Any]:
-        """The part of the report that is about sentences."""
+        """The report's fields about sentences and tokens, by name."""
         sentences, tokens = len(self.lengths), sum(self.lengths)
         return {
             "sentences": sentences,
@@ -148,31 +149,31 @@ class Tally:
         }
 
     def word_figures(self) -> dict[str, Any]:
-        """The part of the report that is about words."""
-        # Byte-level pieces know a word inside a sentence by the space before it.
-        before = " " if self.tokenizer.family == "byte-level" else ""
+        """The report's fields about words, by name."""
+        # A byte-level vocabulary has other tokens for a word inside a sentence: with the space before it.
+        prefix = " " if self.tokenizer.family == "byte-level" else ""
         pieces = self.tokenizer.pieces
-        encoded = self.tokenizer.encode_batch([before + word for word in self.counts])
+        encoded = self.tokenizer.encode_batch([prefix + word for word in self.counts])
         words = [
-            SplitWord(word=word, pieces=tuple(pieces[number] for number in ids), count=count)
+            SplitWord(word=word, pieces=tuple(pieces[token_id] for token_id in ids), count=count)
             for (word, count), ids in zip(self.counts.items(), encoded, strict=True)
         ]
-        unknown_piece = self.tokenizer.pieces[self.tokenizer.unk_id]  # spelt as in `words`
-        unknown = [word for word in words if unknown_piece in word.pieces]
-        known = [word for word in words if unknown_piece not in word.pieces]
-        broken = [word for word in known if len(word.pieces) > 1]
+        unknown_token = self.tokenizer.pieces[self.tokenizer.unk_id]  # spelt as in `words`
+        unknown_words = [word for word in words if unknown_token in word.pieces]
+        known_words = [word for word in words if unknown_token not in word.pieces]
+        split_words = [word for word in known_words if len(word.pieces) > 1]
         total = sum(self.counts.values())
         return {
             "words": total,
             "pieces_per_word": sum(len(word.pieces) * word.count for word in words) / total,
-            "whole_words": sum(word.count for word in known if len(word.pieces) == 1) / total,
-            "unknown_words": sum(word.count for word in unknown) / total,
-            "most_broken": _take_heaviest(broken, lambda word: len(word.pieces)),
-            "costliest": _take_heaviest(broken, lambda word: (len(word.pieces) - 1) * word.count),
-            "unknown": _take_heaviest(unknown, lambda word: word.count),
+            "whole_words": sum(word.count for word in known_words if len(word.pieces) == 1) / total,
+            "unknown_words": sum(word.count for word in unknown_words) / total,
+            "most_broken": _take_heaviest(split_words, lambda word: len(word.pieces)),
+            "costliest": _take_heaviest(split_words, lambda word: (len(word.pieces) - 1) * word.count),
+            "unknown": _take_heaviest(unknown_words, lambda word: word.count),
         }
 
 
 def _take_heaviest(words: list[SplitWord], weight: Callable[[SplitWord], int]) -> tuple[SplitWord, ...]:
-    """The heaviest words; of equal weight the more frequent, then the alphabet."""
+    """The `LISTED` heaviest words; of equal weight the more frequent first, then by the alphabet."""
     return tuple(sorted(words, key=lambda word: (-weight(word), -word.count, word.word))[:LISTED])

@@ -1,14 +1,14 @@
-"""Which whole words a vocabulary should have next: those that save most pieces in a text.
+"""Chooses the whole words to add to a vocabulary: those that save most tokens in a text.
 
-WordPiece takes the longest piece that a word begins with, then the longest that goes on. A new whole word
-therefore changes the spelling of every longer word that begins with it too, for better ("aerofoil" in
-"aerofoils") or for worse. What a word saves is counted over all of these, and again after each choice: words
-that are one piece by then save nothing.
+WordPiece takes the longest token that a word begins with, then the longest that continues it. A new whole
+word therefore also changes how every longer word with this beginning is split, for better ("aerofoil" in
+"aerofoils") or for worse. A word's saving is counted over all of these, and again after each choice: a word
+that has become one token saves nothing.
 
-Of a byte-level vocabulary a word's merges come behind all that are there: everything is first spelt as
-before, then its pieces are put together from left to right. No text gets more pieces by that. What lies
-between its first two pieces and the whole word becomes a piece as well, since a merge can only make a piece
-that the vocabulary has.
+In a byte-level vocabulary the merges of a new word come after all existing ones: a text is first split as
+before, and then the word's tokens are merged from left to right. So no text gets more tokens. What is merged
+on the way to the whole word becomes a token as well, since a merge can only produce a token of the
+vocabulary.
 """
 
 from bisect import bisect_left
@@ -18,12 +18,12 @@ from heapq import heapify, heappop, heappush
 from itertools import pairwise
 
 Merge = tuple[str, str]
-_BEHIND_ALL = "\U0010ffff"
+_LAST_CHARACTER = "\U0010ffff"
 
 
 @dataclass(frozen=True)
 class ChosenWord:
-    """A word, its occurrences, and the pieces that it saved in all of the text when it was chosen."""
+    """A word, its occurrences, and how many tokens it saved in the whole text when it was chosen."""
 
     word: str
     count: int
@@ -39,33 +39,33 @@ def choose_words(
     prefix: str = "##",
     longest: int = 100,
 ) -> list[ChosenWord]:
-    """At most `most` of the `candidates`, the best one first; fewer where no other saves anything.
+    """At most `most` of the `candidates`, the best one first; fewer if no other one saves anything.
 
-    `counts` are the words of the text with their occurrences; a word of more than `longest` characters is
+    `counts` maps the words of the text to their occurrences. A word of more than `longest` characters is
     unknown, whatever is added. Of equal savings the first in the alphabet is taken.
     """
     spellings = _Spellings(counts, vocabulary, prefix, longest)
-    waiting = {word for word in candidates if word not in vocabulary and len(word) <= longest}
-    savings = {word: spellings.saved_by(word) for word in waiting}
+    remaining = {word for word in candidates if word not in vocabulary and len(word) <= longest}
+    savings = {word: spellings.count_saved_tokens(word) for word in remaining}
     heap = [(-saved, word) for word, saved in savings.items()]
     heapify(heap)
     chosen: list[ChosenWord] = []
     while heap and len(chosen) < most:
-        negative, word = heappop(heap)
-        if word not in waiting or -negative != savings[word]:
-            continue  # counted anew since
+        negative_saving, word = heappop(heap)
+        if word not in remaining or -negative_saving != savings[word]:
+            continue  # an outdated entry: the saving was counted again since
         if savings[word] <= 0:
             break
         chosen.append(ChosenWord(word, counts.get(word, 0), savings[word]))
-        waiting.remove(word)
-        for other in spellings.add(word) & waiting:
-            savings[other] = spellings.saved_by(other)
+        remaining.remove(word)
+        for other in spellings.add(word) & remaining:
+            savings[other] = spellings.count_saved_tokens(other)
             heappush(heap, (-savings[other], other))
     return chosen
 
 
 class _Spellings:
-    """How many pieces each word of the text has, by the vocabulary and what was added to it."""
+    """How many tokens each word of the text has, by the vocabulary and the words added to it so far."""
 
     def __init__(
         self, counts: Mapping[str, int], vocabulary: Collection[str], prefix: str, longest: int
@@ -73,56 +73,65 @@ class _Spellings:
         self.words = sorted(word for word in counts if len(word) <= longest)
         self.counts = [counts[word] for word in self.words]
         self._prefix = prefix
-        self._whole = {piece for piece in vocabulary if not piece.startswith(prefix)}
-        self._parts = {piece.removeprefix(prefix) for piece in vocabulary if piece.startswith(prefix)}
-        self._longest_part = max(map(len, self._parts), default=0)
-        self._rests: dict[str, int | None] = {"": 0}
-        self.first = [  # characters of each word's first piece
-            next((end for end in range(len(word), 0, -1) if word[:end] in self._whole), 0)
+        self._initial = {piece for piece in vocabulary if not piece.startswith(prefix)}
+        self._continuing = {piece.removeprefix(prefix) for piece in vocabulary if piece.startswith(prefix)}
+        self._longest_continuing = max(map(len, self._continuing), default=0)
+        self._rest_tokens: dict[str, int | None] = {"": 0}
+        self.first_lengths = [  # characters of each word's first token
+            next((end for end in range(len(word), 0, -1) if word[:end] in self._initial), 0)
             for word in self.words
         ]
-        self.pieces = [self._pieces(word, first) for word, first in zip(self.words, self.first, strict=True)]
+        self.token_counts = [
+            self._count_tokens(word, first)
+            for word, first in zip(self.words, self.first_lengths, strict=True)
+        ]
 
-    def saved_by(self, word: str) -> int:
-        """Pieces fewer in the whole text with `word` in the vocabulary; negative where it does harm."""
+    def count_saved_tokens(self, word: str) -> int:
+        """How many tokens fewer the whole text has with `word` in the vocabulary; negative if it has more."""
         length = len(word)
         return sum(
-            self.counts[at] * (self.pieces[at] - self._pieces(self.words[at], length))
-            for at in self._beginning_with(word)
-            if self.first[at] < length
+            self.counts[index] * (self.token_counts[index] - self._count_tokens(self.words[index], length))
+            for index in self._words_with_prefix(word)
+            if self.first_lengths[index] < length
         )
 
     def add(self, word: str) -> set[str]:
-        """Takes `word` into the vocabulary. Returns the words whose savings may have changed by it."""
+        """Adds `word` to the vocabulary. Returns the words whose savings may have changed."""
         changed: set[str] = set()
-        for at in self._beginning_with(word):
-            longer = self.words[at]
-            if self.first[at] < len(word):
-                self.first[at], self.pieces[at] = len(word), self._pieces(longer, len(word))
+        for index in self._words_with_prefix(word):
+            longer = self.words[index]
+            if self.first_lengths[index] < len(word):
+                self.first_lengths[index] = len(word)
+                self.token_counts[index] = self._count_tokens(longer, len(word))
                 changed.update(longer[:end] for end in range(1, len(longer) + 1))
         return changed
 
-    def _beginning_with(self, word: str) -> range:
-        return range(bisect_left(self.words, word), bisect_left(self.words, word + _BEHIND_ALL))
+    def _words_with_prefix(self, word: str) -> range:
+        """The indices of the words that begin with `word`."""
+        return range(bisect_left(self.words, word), bisect_left(self.words, word + _LAST_CHARACTER))
 
-    def _pieces(self, word: str, first: int) -> int:
-        """An unknown word, of which nothing is left, counts as one more than its characters."""
-        rest = self._rest(word[first:]) if first else None
+    def _count_tokens(self, word: str, first: int) -> int:
+        """The tokens of a word whose first token has `first` characters; an unknown word counts as one more
+        than its characters.
+        """
+        rest = self._count_rest(word[first:]) if first else None
         return len(word) + 1 if rest is None else 1 + rest
 
-    def _rest(self, text: str) -> int | None:
-        """The pieces that go on with `text`; None where there are none."""
-        if text not in self._rests:
-            longest = min(len(text), self._longest_part)
-            end = next((end for end in range(longest, 0, -1) if text[:end] in self._parts), 0)
-            behind = self._rest(text[end:]) if end else None
-            self._rests[text] = None if behind is None else 1 + behind
-        return self._rests[text]
+    def _count_rest(self, text: str) -> int | None:
+        """How many continuing tokens spell `text`; None if it can't be spelled."""
+        if text not in self._rest_tokens:
+            longest = min(len(text), self._longest_continuing)
+            length = next(
+                (length for length in range(longest, 0, -1) if text[:length] in self._continuing), 0
+            )
+            rest = self._count_rest(text[length:]) if length else None
+            self._rest_tokens[text] = None if rest is None else 1 + rest
+        return self._rest_tokens[text]
 
 
 @dataclass
 class AddedMerges:
-    """Words with the pieces and merges that they need; `parts` has the old pieces behind each new one."""
+    """Words with the tokens and merges that they need. `parts` maps each new token to the old ones in it."""
 
     words: list[ChosenWord] = field(default_factory=list)
     parts: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -136,36 +145,38 @@ def choose_byte_pair_words(
     merges: Sequence[Merge],
     most: int,
 ) -> AddedMerges:
-    """At most `most` words by occurrences × pieces saved, the best one first.
+    """At most `most` words by occurrences × tokens saved, the best one first.
 
-    `spelt` has each candidate's pieces by the old `vocabulary` and its `merges`, the leading blank among
-    them. What a word saves is counted anew by the merges that were added before it.
+    `spelt` maps each candidate to its tokens by the old `vocabulary` and its `merges`, with the leading
+    blank. A word's saving is counted again with the merges that were added before it.
     """
-    ranks = {merge: rank for rank, merge in enumerate(merges)}
-    now = {word: list(pieces) for word, pieces in spelt.items()}
-    heap = [(-counts[word] * (len(pieces) - 1), word) for word, pieces in now.items()]
+    ranks = {pair: rank for rank, pair in enumerate(merges)}
+    tokens_of = {word: list(tokens) for word, tokens in spelt.items()}
+    heap = [(-counts[word] * (len(tokens) - 1), word) for word, tokens in tokens_of.items()]
     heapify(heap)
     added = AddedMerges()
     while heap and len(added.words) < most:
-        negative, word = heappop(heap)
-        now[word] = apply_merges(now[word], ranks)
-        saved = counts[word] * (len(now[word]) - 1)
-        if saved != -negative:
+        negative_saving, word = heappop(heap)
+        tokens_of[word] = apply_merges(tokens_of[word], ranks)
+        saved = counts[word] * (len(tokens_of[word]) - 1)
+        if saved != -negative_saving:
             heappush(heap, (-saved, word))
         elif saved <= 0:
             break
         else:
-            _add_merges(now[word], vocabulary, ranks, added)
+            _add_merges(tokens_of[word], vocabulary, ranks, added)
             added.words.append(ChosenWord(word, counts[word], saved))
     return added
 
 
 def apply_merges(pieces: Sequence[str], ranks: Mapping[Merge, int]) -> list[str]:
-    """Pieces after all merges that apply: each time the earliest of them, wherever it stands first."""
+    """The tokens after all merges that apply: each time the first in the list of merges, at its first
+    place.
+    """
     pieces = list(pieces)
     while len(pieces) > 1:
         pairs = list(pairwise(pieces))
-        best = min(range(len(pairs)), key=lambda at: ranks.get(pairs[at], len(ranks)))
+        best = min(range(len(pairs)), key=lambda index: ranks.get(pairs[index], len(ranks)))
         if pairs[best] not in ranks:
             break
         pieces[best : best + 2] = ["".join(pairs[best])]
@@ -175,14 +186,14 @@ def apply_merges(pieces: Sequence[str], ranks: Mapping[Merge, int]) -> list[str]
 def _add_merges(
     pieces: Sequence[str], vocabulary: Collection[str], ranks: dict[Merge, int], added: AddedMerges
 ) -> None:
-    """The merges that make one piece of these, from left to right, and what they make on the way."""
+    """Adds the merges that join `pieces` from left to right, and the tokens that they produce, to `added`."""
     left = pieces[0]
     for right in pieces[1:]:
-        merge, whole = (left, right), left + right
+        merge, joined = (left, right), left + right
         if merge not in ranks:
             ranks[merge] = len(ranks)
             added.merges.append(merge)
-        if whole not in vocabulary:  # an old piece that was never reached this way keeps its row
+        if joined not in vocabulary:  # an old token that no merge produced before keeps its row
             old = added.parts.get(left, (left,)) + added.parts.get(right, (right,))
-            added.parts.setdefault(whole, old)
-        left = whole
+            added.parts.setdefault(joined, old)
+        left = joined

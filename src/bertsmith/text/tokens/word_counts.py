@@ -1,7 +1,7 @@
-"""How often each word of a corpus occurs, counted in bounded memory.
+"""Counts how often each word of a corpus occurs, in bounded memory.
 
-What stands between blanks is counted first, and only then normalised and split at punctuation: running text
-has twenty times fewer distinct words than words.
+Runs of non-blank characters are counted first, and only then normalised and split at punctuation: running
+text has twenty times fewer distinct runs than runs.
 """
 
 import itertools
@@ -24,25 +24,26 @@ if TYPE_CHECKING:
     from bertsmith.text.corpus.manifest import Split
 
 
-#: Some 30 bytes each, and as many rows wait to be added. Of more than this half stay, and of the others their
-#: words, which are thinned out in the same way.
+#: Distinct runs in memory: some 30 bytes each, and as many rows wait to be added. Of more than this the more
+#: frequent half is kept; the others are split into words, of which the rare ones are dropped in the same way.
 MAX_RUNS = 700_000
 DOCUMENTS_AT_ONCE = 256
-CHARACTERS_AT_ONCE = 1_000_000  # end a batch earlier: 256 parts of novels have hundreds of megabytes
-#: Of runs that are split at once. In Chinese each character is a word, and takes 30 times its bytes.
+CHARACTERS_AT_ONCE = 1_000_000  # end a batch earlier: 256 parts of novels can have hundreds of megabytes
+#: Bytes of the runs that are split at once. In Chinese each character is a word, and takes 30 times its
+#: bytes.
 BYTES_AT_ONCE = 1 << 22
-RUNS_AT_ONCE = 1 << 16  # as strings of Python's
+RUNS_AT_ONCE = 1 << 16  # as Python strings
 
 
 @dataclass
 class CharacterCounts:
-    """Of words: how often each character occurs in them, and which ones continue a word."""
+    """How often each character occurs in words, and which characters occur after a word's first one."""
 
     occurrences: Counter[str] = field(default_factory=Counter)
     inside: set[str] = field(default_factory=set)
 
     def add(self, words: Mapping[str, int]) -> None:
-        """Words, each with its number."""
+        """Counts the characters of some words; `words` maps each one to its occurrences."""
         lengths = np.fromiter(map(len, words), np.int64, len(words))
         counts = np.fromiter(words.values(), np.int64, len(words))
         characters = np.frombuffer("".join(words).encode("utf-32-le"), np.uint32)
@@ -55,13 +56,14 @@ class CharacterCounts:
 
 @dataclass
 class WordCounts:
-    """Word → occurrences, and the characters of all words, also of those that were too rare to be kept."""
+    """Word → occurrences, and the characters of all words, those of words too rare to be kept included."""
 
     words: Counter[str]
     characters: CharacterCounts
 
     @classmethod
     def of(cls, words: Counter[str]) -> "WordCounts":
+        """The counts of these words and of their characters."""
         characters = CharacterCounts()
         characters.add(words)
         return cls(words, characters)
@@ -77,72 +79,76 @@ def count_words(
     normalizer: normalizers.BertNormalizer | None = None,
     progress: Progress | None = None,
 ) -> WordCounts:
-    """Of words as BERT's rules make them ("don't" is three), in a sample of `sample_bytes`. `normalizer`: a
-    tokenizer's own in the place of BERT's usual one, which takes the accents off what it lower-cases.
+    """Counts words as BERT's rules split them ("don't" is three), in a sample of `sample_bytes` of `split`.
 
-    The same corpus, settings and seed give the same counts. Of a corpus with more than `MAX_RUNS`
-    distinct words the rarest are forgotten along the way, so that a word may be counted too low by a few;
-    characters are all counted.
+    `normalizer` is used in place of BERT's usual one, which strips the accents where it lower-cases. The
+    same corpus, settings and seed give the same counts. If a corpus has more than `MAX_RUNS` distinct words,
+    the rarest are dropped along the way, so that a word's count may be a few too low. All characters are
+    counted.
     """
     split_run = BertWords(normalizer or normalizers.BertNormalizer(lowercase=lowercase))
     characters = CharacterCounts()
-    counts, added = [_count_runs([])], 0
-    words = _count_runs([])  # of runs that were rare: in Japanese almost each is, and few of their words are
+    run_tables, rows = [_count_runs([])], 0
+    words = _count_runs(
+        []
+    )  # those of rare runs: in Japanese almost all runs are rare, few of their words are
     for sentences in _sample_sentences(corpus, split, sample_bytes, seed, progress):
-        counts.append(_count_runs(sentences))
-        added += len(counts[-1])
-        if added > MAX_RUNS:
-            counts, added = [_sum_counts(counts)], 0
-            if len(counts[0]) > MAX_RUNS:
-                counts[0], rare = _split_by_frequency(counts[0], MAX_RUNS // 2)
+        run_tables.append(_count_runs(sentences))
+        rows += len(run_tables[-1])
+        if rows > MAX_RUNS:
+            run_tables, rows = [_sum_counts(run_tables)], 0
+            if len(run_tables[0]) > MAX_RUNS:
+                run_tables[0], rare = _split_by_frequency(run_tables[0], MAX_RUNS // 2)
                 words = _thin_out(_sum_counts([words, _split_into_bert_words(rare, split_run)]), characters)
     words = _thin_out(
-        _sum_counts([words, _split_into_bert_words(_sum_counts(counts), split_run)]), characters
+        _sum_counts([words, _split_into_bert_words(_sum_counts(run_tables), split_run)]), characters
     )
-    counted = _as_counter(words)
-    characters.add(counted)
-    pa.default_memory_pool().release_unused()  # 200 MB that merging has a use for
-    return WordCounts(counted, characters)
+    word_counts = _as_counter(words)
+    characters.add(word_counts)
+    pa.default_memory_pool().release_unused()  # 200 MB, which the merging of pairs needs
+    return WordCounts(word_counts, characters)
 
 
 def _sample_sentences(
     corpus: "Corpus", split: "Split", sample_bytes: int, seed: int, progress: Progress | None
 ) -> Iterator[list[str]]:
-    """The sentences of the sample, those of some hundred documents or some megabytes at a time.
+    """The sentences of the sample, from a few hundred documents or a few megabytes at a time.
 
-    Sentences are chosen, not documents, so that a corpus of a few huge documents is sampled evenly too;
-    and by their hash, so that the choice needs neither the whole list nor a random generator's state.
+    Sentences are sampled, not documents, so that a corpus of a few huge documents is sampled evenly too. They
+    are chosen by their hash, which needs neither the list of all sentences nor a random generator's state.
     """
-    size = corpus.manifest.splits[split].counts
-    share = min(1.0, sample_bytes / max(size.bytes, 1))
+    total = corpus.manifest.splits[split].counts
+    share = min(1.0, sample_bytes / max(total.bytes, 1))
     limit = int(share * 2**32)
     chosen, characters = list[str](), 0
     for number, document in enumerate(corpus.documents(split), start=1):
-        some: Sequence[str] = document.sentences
+        sentences: Sequence[str] = document.sentences
         if share < 1.0:
-            some = [sentence for sentence in some if zlib.crc32(sentence.encode(), seed) < limit]
-        chosen += some
-        characters += sum(map(len, some))
+            sentences = [sentence for sentence in sentences if zlib.crc32(sentence.encode(), seed) < limit]
+        chosen += sentences
+        characters += sum(map(len, sentences))
         if number % DOCUMENTS_AT_ONCE == 0 or characters >= CHARACTERS_AT_ONCE:
             yield chosen
             chosen, characters = [], 0
             if progress is not None:
-                progress(number, size.documents, "documents read")
+                progress(number, total.documents, "documents read")
     yield chosen
 
 
-# -- tables of runs, each with its number --------------------------------------------------------------------
+# -- tables of runs and their counts ------------------------------------------------------------------------
 
 
 def _count_runs(sentences: list[str]) -> pa.Table:
-    """Split at U+0020 only: what other white space does is for BERT's rules to say."""
+    """The runs of the sentences, and their counts. Only U+0020 separates runs: BERT's rules, which are
+    applied later, treat other white space.
+    """
     runs = pc.split_pattern(pa.array(sentences, pa.large_string()), " ").flatten()
     counts = pc.value_counts(runs.filter(pc.not_equal(runs, "")))
     return pa.table({"run": counts.field("values"), "count": counts.field("counts")})
 
 
 def _sum_counts(tables: list[pa.Table]) -> pa.Table:
-    """One row a run."""
+    """Adds up tables of counts: one row for each distinct run."""
     rows = pa.concat_tables(tables).combine_chunks()
     runs = rows["run"].combine_chunks().dictionary_encode()
     counts = np.bincount(runs.indices, rows["count"], minlength=len(runs.dictionary))  # exact up to 2^53
@@ -150,12 +156,14 @@ def _sum_counts(tables: list[pa.Table]) -> pa.Table:
 
 
 def _split_by_frequency(counts: pa.Table, keep: int) -> tuple[pa.Table, pa.Table]:
-    """`keep` of the most frequent runs, and the others. Of those as frequent as the last one the first by
-    their hash, which are the same each time: where almost all are there once, they are a sample of the text.
+    """The `keep` most frequent runs, and the others.
+
+    Of runs as frequent as the last one kept, those with the lowest hashes are kept: the choice is the same in
+    every run, and a sample of the text where almost all runs occur once.
     """
-    numbers = counts["count"].to_numpy()
-    least = np.partition(numbers, -keep)[-keep]
-    frequent, tied = numbers > least, np.flatnonzero(numbers == least)
+    occurrences = counts["count"].to_numpy()
+    threshold = np.partition(occurrences, -keep)[-keep]
+    frequent, tied = occurrences > threshold, np.flatnonzero(occurrences == threshold)
     hashes = np.empty(len(tied), np.uint32)
     for start in range(0, len(tied), RUNS_AT_ONCE):
         runs = counts["run"].take(tied[start : start + RUNS_AT_ONCE]).to_pylist()
@@ -165,12 +173,14 @@ def _split_by_frequency(counts: pa.Table, keep: int) -> tuple[pa.Table, pa.Table
 
 
 def _thin_out(words: pa.Table, characters: CharacterCounts) -> pa.Table:
-    """Half of `MAX_RUNS` words, where there are more; the others leave their characters."""
+    """Keeps half of `MAX_RUNS` words if there are more. The characters of the others are added to
+    `characters`.
+    """
     if len(words) <= MAX_RUNS:
         return words
-    frequent, rare = _split_by_frequency(words, MAX_RUNS // 2)
-    characters.add(_as_counter(rare))
-    return frequent
+    frequent_words, rare_words = _split_by_frequency(words, MAX_RUNS // 2)
+    characters.add(_as_counter(rare_words))
+    return frequent_words
 
 
 def _as_counter(counts: pa.Table) -> Counter[str]:
@@ -178,6 +188,7 @@ def _as_counter(counts: pa.Table) -> Counter[str]:
 
 
 def _split_into_bert_words(counts: pa.Table, split: BertWords) -> pa.Table:
+    """The counts of the words that the runs consist of, in a table of the same columns."""
     tables = [_count_runs([])]
     ends = np.cumsum(pc.binary_length(counts["run"])) // BYTES_AT_ONCE
     starts = np.flatnonzero(np.diff(ends, prepend=-1)).tolist()

@@ -9,7 +9,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 from bertsmith.errors import TokenizerError
 from bertsmith.text.tokens.tokenizer_json import read_text, require_pieces
 
-#: Unicode's property White_Space. Python's own str.rstrip takes U+001C to U+001F too.
+#: The characters with Unicode's property White_Space. Python's str.rstrip strips U+001C to U+001F too.
 _WHITE_SPACE = (
     "".join(
         map(
@@ -25,24 +25,24 @@ def read_vocabulary(path: Path) -> list[str]:
     """The tokens of a `vocab.txt`; a token's index is its id.
 
     Only line feeds end a line: BERT's Chinese vocabulary has U+2028, a line separator, as a token. White
-    space at a line's end is removed, as in transformers, unless the line holds nothing else: no text gives
-    such a token, since BERT's rules split at white space.
+    space at a line's end is removed, as in transformers, unless the line holds nothing else: such a token
+    never occurs, since BERT's rules split texts at white space.
     Raises TokenizerError for a duplicate (naming both lines) and for an empty line.
     """
     text = read_text(path, "a vocabulary with one piece per line")
     require_pieces(text.count("\n"), path)
     lines = [line.removesuffix("\r") for line in text.rstrip("\r\n").split("\n")]
     pieces = [line.rstrip(_WHITE_SPACE) or line for line in lines]
-    first_line: dict[str, int] = {}
+    line_of: dict[str, int] = {}
     for number, piece in enumerate(pieces, start=1):
         if not piece:
             raise TokenizerError(f"{path}, line {number} is empty: expected one piece per line. Remove it.")
-        if piece in first_line:
+        if piece in line_of:
             raise TokenizerError(
-                f"{path} holds the piece {piece!r} twice, in lines {first_line[piece]} and {number}. "
+                f"{path} holds the piece {piece!r} twice, in lines {line_of[piece]} and {number}. "
                 "Each piece may stand once, because its line is its id; rename one, e.g. to [unused0]."
             )
-        first_line[piece] = number
+        line_of[piece] = number
     return pieces
 
 
@@ -57,7 +57,7 @@ def build_wordpiece_backend(
     """BERT's tokenizer with the vocabulary `pieces`, whose indices are their ids.
 
     It cleans a text, separates Chinese characters, lower-cases and strips accents, splits, and applies
-    WordPiece. `special` maps roles to tokens. Raises TokenizerError for a token that stands twice.
+    WordPiece. `special` maps roles to tokens. Raises TokenizerError for a duplicate token.
     """
     vocabulary = {piece: number for number, piece in enumerate(pieces)}
     if len(vocabulary) < len(pieces):
@@ -83,7 +83,7 @@ def build_wordpiece_backend(
 
 
 def has_bert_rules(backend: Backend) -> bool:
-    """Whether some flags of `build_wordpiece_backend` give the same ids with the same vocabulary."""
+    """Whether `build_wordpiece_backend` would, with the right flags, give the same ids by this vocabulary."""
     model, normalizer = backend.model, backend.normalizer
     return (
         isinstance(model, models.WordPiece)
