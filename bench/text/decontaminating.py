@@ -31,7 +31,7 @@ from bertsmith.text.corpus.corpus import Corpus
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.decontamination.evaluation_texts import read_evaluation_file
 from bertsmith.text.decontamination.scanning import (
-    find_places,
+    find_corpus_matches,
     split_at_punctuation,
     split_without_punctuation,
 )
@@ -153,7 +153,7 @@ def _planted(change: str, texts: Sequence[str], wikipedia: Path, folder: Path) -
             file.write(json.dumps({"text": "\n\n".join(lines)}) + "\n")
     settings = CorpusSettings(near_duplicates=False, heldout=0.0)
     corpus = build_corpus([str(source)], folder / change, settings=settings)
-    ours = set().union(*(places["text"].tolist() for places in find_places(corpus, texts).values()))
+    ours = set().union(*(places["text"].tolist() for places in find_corpus_matches(corpus, texts).values()))
     theirs = _by_thirteen(corpus, texts)
 
     return {

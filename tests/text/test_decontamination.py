@@ -24,7 +24,7 @@ from bertsmith.text.decontamination.matching import piece_length
 from bertsmith.text.decontamination.removal import write_decontaminated
 from bertsmith.text.decontamination.scanning import (
     KINDS,
-    find_places,
+    find_corpus_matches,
     split_at_all_punctuation,
     split_at_punctuation,
     split_without_punctuation,
@@ -99,7 +99,7 @@ def filler(random: np.random.Generator, documents: int) -> list[list[str]]:
 def texts_found(corpus: Corpus, texts: list[str]) -> dict[int, str]:
     """The texts that the corpus holds, each with its best kind."""
     found: dict[int, int] = {}
-    for places in find_places(corpus, texts).values():
+    for places in find_corpus_matches(corpus, texts).values():
         for text, kind in zip(places["text"].tolist(), places["kind"].tolist(), strict=True):
             found[text] = min(kind, found.get(text, kind))
     return {text: KINDS[kind] for text, kind in found.items()}
@@ -240,7 +240,7 @@ def test_any_number_of_workers_finds_the_same(tmp_path: Path) -> None:
     random = np.random.default_rng(9)
     rows = [sentence(random, words) for words in range(8, 40)]
     corpus = make_corpus(tmp_path, [f"{sentence(random, 9)}\n{row}" for row in rows])
-    alone, together = (find_places(corpus, rows, workers) for workers in (1, 2))
+    alone, together = (find_corpus_matches(corpus, rows, workers) for workers in (1, 2))
     assert all(np.array_equal(alone[split], together[split]) for split in ("train", "heldout"))
     assert sum(map(len, alone.values())) >= len(rows)
 

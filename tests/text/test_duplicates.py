@@ -104,7 +104,7 @@ def similar_removed(folder: Path, signatures: list[np.ndarray], alive: list[bool
     for start in range(0, len(signatures), 7):
         files.append(np.stack(signatures[start : start + 7]))
     mask = np.ones(len(signatures), bool) if alive is None else np.array(alive)
-    return np.flatnonzero(files.first_of_similar(mask, 0.8)).tolist()
+    return np.flatnonzero(files.mark_first_of_similar(mask, 0.8)).tolist()
 
 
 def test_nearly_equal_documents_go_and_the_first_stays(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
-"""Every choice of a corpus build: how sources are read, and what becomes of their documents.
+"""The settings of a corpus build: how sources are read, and which documents are kept.
 
-Among them the language, which is named here for all that reads text: by ISO 639-1's two letters, or by three
-where a language has no two.
+`Language`, the type of a language's code, is used by everything that reads text: two letters of ISO 639-1, or
+three for a language without these.
 """
 
 import re
@@ -13,9 +13,9 @@ from bertsmith.validation import UserSettings
 
 Format = Literal["auto", "file", "blank-lines", "lines", "wikiextractor", "jsonl", "csv", "tsv", "parquet"]
 
-AS_BUILT = "as built"  # pydantic's context for settings that were written before codes were looked up
+AS_BUILT = "as built"  # pydantic's context for settings that were saved before codes were checked
 
-# ISO 639-1's codes, each with those of three letters that ISO 639-2 has for the same language;
+# The codes of ISO 639-1, each with the three-letter codes that ISO 639-2 has for the same language;
 # and sh, which is withdrawn, but has a Wikipedia.
 _CODES = """
     aa:aar ab:abk ae:ave af:afr ak:aka am:amh an:arg ar:ara as:asm av:ava ay:aym az:aze ba:bak be:bel
@@ -33,25 +33,26 @@ _CODES = """
     th:tha ti:tir tk:tuk tl:tgl tn:tsn to:ton tr:tur ts:tso tt:tat tw:twi ty:tah ug:uig uk:ukr ur:urd
     uz:uzb ve:ven vi:vie vo:vol wa:wln wo:wol xh:xho yi:yid yo:yor za:zha zh:zho/chi zu:zul
 """
-_SHORTER = {
+_TWO_LETTERS = {
     other: code
     for code, others in (pair.split(":") for pair in _CODES.split())
     for other in others.split("/")
 }
-_KNOWN = frozenset(_SHORTER.values())
+_TWO_LETTER_CODES = frozenset(_TWO_LETTERS.values())
 
 
 def _require_language(code: str, info: ValidationInfo) -> str:
-    """In small letters, as BCP 47 lets it be written in any. Of languages without two letters there are
-    thousands: three letters are one of them, unless ISO 639-2 has them for another. What an index was built
-    with is read as it is.
+    """The code in lower case; BCP 47 allows any. Raises ValueError for what is no code of ISO 639.
+
+    There are thousands of languages without a two-letter code, so any three letters are accepted unless
+    ISO 639-2 has them for a language with one. The code of an existing index is accepted as it is.
     """
     if info.context == AS_BUILT:
         return code
     language, *parts = code.lower().split("-")
-    if language in _SHORTER:
-        raise ValueError(f"expected {_SHORTER[language]}, the code of two letters that this language has")
-    is_known = language in _KNOWN if len(language) == 2 else re.fullmatch("[a-z]{3}", language)
+    if language in _TWO_LETTERS:
+        raise ValueError(f"expected {_TWO_LETTERS[language]}, the code of two letters that this language has")
+    is_known = language in _TWO_LETTER_CODES if len(language) == 2 else re.fullmatch("[a-z]{3}", language)
     if not is_known or not all(re.fullmatch("[a-z0-9]{1,8}", part) for part in parts):
         raise ValueError("expected a language's code of ISO 639, such as en, de or zh-hant")
     return "-".join([language, *parts])
@@ -82,7 +83,7 @@ class CorpusSettings(UserSettings):
         default=0.01, ge=0, lt=1, description="Share of documents held out for evaluation."
     )
     near_duplicates: bool = Field(default=True, description="Drop documents nearly equal to an earlier one.")
-    # Of pairs as alike as that, signatures find 92 in 100 at 0.8; at 0.7 it would be 56, at 0.5 five.
+    # Of pairs with similarity 0.8, signatures find 92 in 100; with 0.7 it would be 56, with 0.5 five.
     near_duplicate_threshold: float = Field(
         default=0.8, ge=0.8, le=1, description="How alike: Jaccard similarity of 5-word runs."
     )

@@ -1,6 +1,7 @@
-"""Corpus: sources → documents → sentences, cleaned and without duplicates → a folder with a manifest.
+"""Corpora: sources → documents → sentences, cleaned and without duplicates → a folder with a manifest.
 
-In come files, folders, addresses and installed packages; out goes a folder of Parquet files in two splits,
-train and heldout, that accounts for each source and document. Read building.py first: it tells the three
-passes, whose steps are in reading.py, preparing.py and selection.py. corpus.py opens what they left.
+The sources are files, folders, addresses and installed packages. The result is a folder of Parquet files in
+two splits, train and heldout, with a manifest that accounts for every source and document. Read building.py
+first: it has the three passes, whose steps are in reading.py, preparing.py and selection.py. corpus.py opens
+a corpus.
 """

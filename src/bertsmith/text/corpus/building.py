@@ -1,9 +1,9 @@
-"""Sources → the folder of a corpus, in three passes: prepare in parallel, choose, write.
+"""Builds the folder of a corpus from sources, in three passes: prepare in parallel, choose, write.
 
-1. Workers clean and split the documents and put them on disk in batches; 32 bytes a document stay in memory.
-2. Duplicates are found over the whole, so that none has a copy on the other side of the split.
-3. The documents that stay are written to their split, in source order.
-The result depends on the sources and settings alone, not on the number of workers, nor on their machines.
+1. Workers clean and split the documents and write them to disk in batches; 32 bytes per document stay in
+memory. 2. Duplicates are found over all documents, so that none has a copy in the other split. 3. The
+documents that are kept are written to their split, in source order. The result depends on the sources and
+settings alone, not on the number of workers or their machines.
 
 D documents.
 """
@@ -54,7 +54,7 @@ from bertsmith.text.files.sources import SourceListing, find_sources
 from bertsmith.text.files.streams import SourceFile, SourceStream
 from bertsmith.text.workers import Engine, map_in_order, map_in_order_by_ray, require_engine, usable_cores
 
-Task = tuple[DocumentBatch, dict[int, str], CorpusSettings, Path]  # what `prepare` takes
+Task = tuple[DocumentBatch, dict[int, str], CorpusSettings, Path]  # the arguments of `prepare_batch`
 WORTH_WORKERS = 8_000_000  # bytes of input; below, starting processes costs more than it saves
 SECONDS_BETWEEN_REPORTS = 0.3
 
@@ -77,53 +77,55 @@ def build_corpus(
 ) -> Corpus:
     """Reads the sources (files, folders, addresses, pydocs:) and writes a corpus folder, whole or not at all.
 
-    `workers` is the number of processes; None takes all cores for all but small inputs. With `engine` "ray"
-    the workers are those of a cluster. `progress` hears (done, total, unit) a few times a second.
-    Raises InputError for a source that is missing, unreadable or without text, ResourceError for too
-    little disk.
+    `workers` is the number of processes; None takes one for small inputs, else all cores. With `engine` "ray"
+    the workers are those of a cluster. `progress` is called with (done, total, unit) a few times a second.
+    Raises InputError for a source that is missing, unreadable or without text, ResourceError for too little
+    disk space.
     """
     require_engine(engine)
     out = Path(out)
     settings = settings or CorpusSettings()
     report = _limit_reports(progress)
     with atomic_folder(out) as folder:
-        found = find_sources(list(map(str, sources)), settings)
-        _make_names_differ(found)
-        # The text twice over (batches, then shards), each packed to about half; more for packed input.
-        packed = sum(
+        listing = find_sources(list(map(str, sources)), settings)
+        _make_names_differ(listing)
+        # The text twice (batches, then shards), each compressed to about half; more for compressed input.
+        compressed_bytes = sum(
             source.size
-            for source in found.sources
+            for source in listing.sources
             if isinstance(source, SourceFile) and (source.compression or source.suffix == ".parquet")
         )
-        require_free_space(folder, found.size + 4 * packed, "Building this corpus")
+        require_free_space(folder, listing.size + 4 * compressed_bytes, "Building this corpus")
         scratch = folder / "scratch"
         scratch.mkdir()
         signatures = SignatureFiles(scratch)
-        prospect = _prepare_all(found, settings, signatures, scratch, workers, engine, report)
-        _require_text(prospect, settings)
-        choice = select_documents(prospect.facts, signatures, settings, report)
-        shards = _write_splits(prospect, choice, folder, report)
+        prepared = _prepare_all(listing, settings, signatures, scratch, workers, engine, report)
+        _require_text(prepared, settings)
+        selection = select_documents(prepared.facts, signatures, settings, report)
+        shards = _write_splits(prepared, selection, folder, report)
         shutil.rmtree(scratch)
-        manifest = _build_manifest(prospect, choice, shards, settings)
+        manifest = _build_manifest(prepared, selection, shards, settings)
         write_json(folder / "manifest.json", manifest.model_dump(mode="json"))
     return Corpus.open(out)
 
 
-def _make_names_differ(found: SourceListing) -> None:
-    """A document's id begins with its source's name, and a/train.txt and b/train.txt are both train.txt."""
-    taken: set[str] = set()
-    for index, source in enumerate(found.sources):
+def _make_names_differ(listing: SourceListing) -> None:
+    """Numbers repeated names of sources: a/train.txt and b/train.txt are both train.txt, and a document's id
+    begins with the name of its source.
+    """
+    used_names: set[str] = set()
+    for index, source in enumerate(listing.sources):
         numbered = (f"{source.name} ({number})" for number in count(2))
-        name = next(name for name in chain([source.name], numbered) if name not in taken)
-        taken.add(name)
-        found.sources[index] = replace(source, name=name)
+        name = next(name for name in chain([source.name], numbered) if name not in used_names)
+        used_names.add(name)
+        listing.sources[index] = replace(source, name=name)
 
 
 @dataclass(frozen=True)
 class PreparedCorpus:
-    """Everything read, before the choice: batches on disk, facts (D,), empty documents by source."""
+    """All documents before selection: batches on disk, facts (D,), number of empty documents by source."""
 
-    found: SourceListing
+    listing: SourceListing
     origins: list[SourceDetails]
     batches: list[Path]
     facts: Facts
@@ -131,7 +133,7 @@ class PreparedCorpus:
 
 
 def _prepare_all(
-    found: SourceListing,
+    listing: SourceListing,
     settings: CorpusSettings,
     signatures: SignatureFiles,
     scratch: Path,
@@ -139,12 +141,12 @@ def _prepare_all(
     engine: Engine,
     report: Progress,
 ) -> PreparedCorpus:
-    reader = SourceReader(found.sources, settings)
-    tasks = _make_tasks(reader, [source.name for source in found.sources], settings, scratch)
+    reader = SourceReader(listing.sources, settings)
+    tasks = _make_tasks(reader, [source.name for source in listing.sources], settings, scratch)
     if engine == "ray":
         results = _prepare_on_cluster(tasks)
     else:
-        cores = usable_cores() if found.size >= WORTH_WORKERS else 1
+        cores = usable_cores() if listing.size >= WORTH_WORKERS else 1
         results = map_in_order(prepare_batch, tasks, workers or cores)
     batches, facts, empty = list[Path](), [np.zeros(0, FACTS)], Counter[int]()
     for prepared in results:
@@ -152,40 +154,45 @@ def _prepare_all(
         facts.append(prepared.facts)
         signatures.append(prepared.signatures)
         empty += prepared.empty
-        report(reader.position, found.size, "bytes read")
-    return PreparedCorpus(found, reader.origins, batches, np.concatenate(facts), empty)
+        report(reader.position, listing.size, "bytes read")
+    return PreparedCorpus(listing, reader.origins, batches, np.concatenate(facts), empty)
 
 
 def _make_tasks(
     reader: SourceReader, names: list[str], settings: CorpusSettings, scratch: Path
 ) -> Iterator[Task]:
     for number, batch in enumerate(reader):
-        named = {item.source: names[item.source] for item in batch.items}  # of a million, some hundreds
-        yield batch, named, settings, scratch / f"batch-{number:08d}.arrow"
+        batch_names = {item.source: names[item.source] for item in batch.items}  # a few of perhaps a million
+        yield batch, batch_names, settings, scratch / f"batch-{number:08d}.arrow"
 
 
 def _prepare_on_cluster(tasks: Iterator[Task]) -> Iterator[PreparedBatch]:
-    """Pages of Python packages are read before they are sent: another machine may not have them."""
-    sent = ((DocumentBatch([*batch.documents()], batch.size), *rest) for batch, *rest in tasks)
-    for prepared, content in map_in_order_by_ray(prepare_batch_remotely, sent):
+    """Prepares the batches on a cluster and writes their files here.
+
+    Pages of Python packages are read before they are sent: another machine may not have them.
+    """
+    remote_tasks = ((DocumentBatch([*batch.documents()], batch.size), *rest) for batch, *rest in tasks)
+    for prepared, content in map_in_order_by_ray(prepare_batch_remotely, remote_tasks):
         prepared.path.write_bytes(content)
         yield prepared
 
 
-def _require_text(prospect: PreparedCorpus, settings: CorpusSettings) -> None:
-    """Raises InputError for the first SOURCE without a single document that holds text."""
-    filled = set(np.unique(prospect.facts["source"]).tolist())
+def _require_text(prepared: PreparedCorpus, settings: CorpusSettings) -> None:
+    """Raises InputError for the first SOURCE argument that gave no document with text."""
+    sources_with_text = set(np.unique(prepared.facts["source"]).tolist())
     by_origin: dict[str, list[int]] = {}
-    for index, source in enumerate(prospect.found.sources):
+    for index, source in enumerate(prepared.listing.sources):
         by_origin.setdefault(source.origin, []).append(index)
     for origin, indices in by_origin.items():
-        if not filled.isdisjoint(indices):
+        if not sources_with_text.isdisjoint(indices):
             continue
-        first = prospect.found.sources[indices[0]]
-        if isinstance(first, SourceFile) and all(prospect.origins[index].is_binary for index in indices):
-            with SourceStream(first, settings) as stream:
+        first_source = prepared.listing.sources[indices[0]]
+        if isinstance(first_source, SourceFile) and all(
+            prepared.origins[index].is_binary for index in indices
+        ):
+            with SourceStream(first_source, settings) as stream:
                 raise stream.binary_error("text, JSON lines, CSV or TSV")
-        documents = sum(prospect.empty[index] for index in indices)
+        documents = sum(prepared.empty[index] for index in indices)
         raise InputError(
             f"The source {origin} yielded no text: {len(indices)} files read, {documents} documents, all "
             "empty. Check --format and --text-column, or leave the source out."
@@ -193,37 +200,37 @@ def _require_text(prospect: PreparedCorpus, settings: CorpusSettings) -> None:
 
 
 def _write_splits(
-    prospect: PreparedCorpus, choice: DocumentSelection, folder: Path, report: Progress
+    prepared: PreparedCorpus, selection: DocumentSelection, folder: Path, report: Progress
 ) -> dict[Split, tuple[CorpusShard, ...]]:
-    masks = choice.splits
+    masks = selection.splits
     writers = {split: ShardWriter(folder, split) for split in masks}
     start = 0
-    for path in prospect.batches:
+    for path in prepared.batches:
         table = read_prepared_batch(path)
         for split, mask in masks.items():
             writers[split].write(table.filter(pa.array(mask[start : start + table.num_rows])))
         start += table.num_rows
         path.unlink()
-        report(start, len(choice.kept), "documents written")
+        report(start, len(selection.kept), "documents written")
     return {split: writer.close() for split, writer in writers.items()}
 
 
 def _build_manifest(
-    prospect: PreparedCorpus,
-    choice: DocumentSelection,
+    prepared: PreparedCorpus,
+    selection: DocumentSelection,
     shards: dict[Split, tuple[CorpusShard, ...]],
     settings: CorpusSettings,
 ) -> CorpusManifest:
-    """Counts per split and per source."""
-    found = prospect.found
+    """The manifest, with the amount of text by split and by source."""
+    listing = prepared.listing
     splits: dict[Split, SplitEntry] = {}
-    for split, mask in choice.splits.items():
-        facts = prospect.facts[mask]
+    for split, mask in selection.splits.items():
+        facts = prepared.facts[mask]
         sums = {name: int(facts[name].sum(dtype=np.uint64)) for name in ("sentences", "words", "bytes")}
         splits[split] = SplitEntry(counts=Counts(documents=len(facts), **sums), shards=shards[split])
-    kept = _sum_by_source(prospect, choice.kept)
-    exact = _sum_by_source(prospect, choice.exact_duplicates)["documents"]
-    near = _sum_by_source(prospect, choice.near_duplicates)["documents"]
+    kept = _sum_by_source(prepared, selection.kept)
+    exact = _sum_by_source(prepared, selection.exact_duplicates)["documents"]
+    near = _sum_by_source(prepared, selection.near_duplicates)["documents"]
     sources = tuple(
         SourceEntry(
             name=source.name,
@@ -234,9 +241,9 @@ def _build_manifest(
             kept=Counts(**{name: counts[index] for name, counts in kept.items()}),
             exact_duplicates=exact[index],
             near_duplicates=near[index],
-            empty=prospect.empty[index],
+            empty=prepared.empty[index],
         )
-        for index, (source, origin) in enumerate(zip(found.sources, prospect.origins))
+        for index, (source, origin) in enumerate(zip(listing.sources, prepared.origins))
         if not origin.is_binary
     )
     return CorpusManifest(
@@ -245,17 +252,17 @@ def _build_manifest(
         settings=settings,
         splits=splits,
         skipped=SkippedFiles(
-            hidden=found.hidden,
-            excluded=found.excluded,
-            binary=sum(origin.is_binary for origin in prospect.origins),
+            hidden=listing.hidden,
+            excluded=listing.excluded,
+            binary=sum(origin.is_binary for origin in prepared.origins),
         ),
         sources=sources,
     )
 
 
-def _sum_by_source(prospect: PreparedCorpus, mask: Mask) -> dict[str, list[int]]:
-    """Sums over the documents of the mask, for each source in turn."""
-    facts, count = prospect.facts[mask], len(prospect.found.sources)
+def _sum_by_source(prepared: PreparedCorpus, mask: Mask) -> dict[str, list[int]]:
+    """The documents, sentences, words and bytes of the documents in `mask` (D,), each as a list by source."""
+    facts, count = prepared.facts[mask], len(prepared.listing.sources)
     sums = {"documents": np.bincount(facts["source"], minlength=count)}
     for name in ("sentences", "words", "bytes"):
         sums[name] = np.bincount(facts["source"], weights=facts[name], minlength=count)
@@ -263,7 +270,7 @@ def _sum_by_source(prospect: PreparedCorpus, mask: Mask) -> dict[str, list[int]]
 
 
 def _limit_reports(progress: Progress | None) -> Progress:
-    """Passes on a report every 0.3 s, and whatever is the last of its kind."""
+    """A progress that passes on a report every 0.3 s, and the last one of each unit."""
     last = 0.0
 
     def report(done: int, total: int | None, unit: str) -> None:

@@ -27,7 +27,7 @@ SHARD_BYTES = 512 << 20  # in memory; about 150 MB on disk
 
 
 class CorpusDocument(NamedTuple):
-    """One document: a name unique in the corpus, the file or package it is from, its sentences in order."""
+    """One document: an id that is unique in the corpus, the name of its source, its sentences in order."""
 
     id: str
     source: str
@@ -35,7 +35,7 @@ class CorpusDocument(NamedTuple):
 
 
 class Corpus:
-    """A corpus on disk. Opening it reads the manifest and compares the sizes of the files, nothing more."""
+    """A corpus on disk. To open it reads only the manifest and compares the sizes of the files."""
 
     def __init__(self, path: Path, manifest: CorpusManifest) -> None:
         self.path = path
@@ -44,17 +44,20 @@ class Corpus:
     @classmethod
     @door(path=place)
     def open(cls, path: Path | str) -> "Corpus":
-        """Raises CorpusError when the folder is no corpus, or a file is missing or has another size."""
+        """Opens the corpus in the folder `path`.
+
+        Raises CorpusError if the folder is no corpus, or a file is missing or has another size.
+        """
         path = Path(path)
         if not (path / "manifest.json").is_file():
             raise CorpusError(
                 f"{path} is not a corpus: it has no manifest.json. Make one with `bertsmith corpus build`."
             )
-        found = read_json(path / "manifest.json")
-        if isinstance(found, dict) and "tokenizer_sha256" in found:
+        content = read_json(path / "manifest.json")
+        if isinstance(content, dict) and "tokenizer_sha256" in content:
             raise CorpusError(f"{path} is a token store. Name the corpus that it was made of.")
         try:
-            manifest = CorpusManifest.model_validate(found)
+            manifest = CorpusManifest.model_validate(content)
         except ValidationError as error:
             raise CorpusError(
                 f"{path / 'manifest.json'} is not the manifest of a corpus of this version: "
@@ -62,30 +65,30 @@ class Corpus:
             ) from error
         corpus = cls(path, manifest)
         for shard in (shard for split in manifest.splits for shard in corpus._shards(split)):
-            place = path / shard.file
-            size = place.stat().st_size if place.is_file() else None
+            file = path / shard.file
+            size = file.stat().st_size if file.is_file() else None
             if size != shard.size:
-                there = "no such file" if size is None else f"{size:,} bytes"
+                actual = "no such file" if size is None else f"{size:,} bytes"
                 raise CorpusError(
-                    f"{place}: expected {shard.size:,} bytes, found {there}. Build the corpus again."
+                    f"{file}: expected {shard.size:,} bytes, found {actual}. Build the corpus again."
                 )
         return corpus
 
     def documents(self, split: Split) -> Iterator[CorpusDocument]:
-        """The documents of a split in the order of the sources; a few megabytes in memory at a time."""
+        """The documents of a split in the order of the sources, with a few megabytes in memory at a time."""
         for shard in self._shards(split):
             for batch in read_shard(self.path / shard.file):
                 columns = batch.to_pydict()
                 yield from map(CorpusDocument, columns["id"], columns["source"], columns["sentences"])
 
     def verify(self, progress: Progress | None = None) -> None:
-        """Reads every file; raises CorpusError for one whose hash differs from the manifest's."""
+        """Reads every file. Raises CorpusError for a file whose hash differs from the manifest's."""
         shards = [shard for split in self.manifest.splits for shard in self._shards(split)]
         for done, shard in enumerate(shards, start=1):
-            found = sha256(self.path / shard.file)
-            if found != shard.sha256:
+            digest = sha256(self.path / shard.file)
+            if digest != shard.sha256:
                 raise CorpusError(
-                    f"{self.path / shard.file} was altered: expected SHA-256 {shard.sha256}, found {found}. "
+                    f"{self.path / shard.file} was altered: expected SHA-256 {shard.sha256}, found {digest}. "
                     "Build the corpus again."
                 )
             if progress:
@@ -98,29 +101,31 @@ class Corpus:
 
 
 def open_corpus(corpus: Corpus | Path | str) -> Corpus:
-    """What a function was handed as a corpus: one, or the path of one. Raises as `Corpus.open` does."""
+    """The corpus itself, or the one at this path. Raises what `Corpus.open` raises."""
     return Corpus.open(corpus) if isinstance(corpus, str | os.PathLike) else corpus
 
 
 class ShardWriter:
-    """Writes one split as `<split>-00000.parquet` and so on; the cuts depend on the documents alone."""
+    """Writes one split as `<split>-00000.parquet` and so on; where files end depends on the documents
+    alone.
+    """
 
     def __init__(self, folder: Path, split: Split) -> None:
         self._folder, self._split = folder, split
         self._pending: list[pa.Table] = []
         self._writer: pq.ParquetWriter | None = None
-        self._written = 0  # bytes of memory in the open shard
-        self._files: list[tuple[Path, int]] = []  # with their documents
+        self._shard_bytes = 0  # of the open shard, in memory
+        self._files: list[tuple[Path, int]] = []  # each with its number of documents
 
     def write(self, documents: pa.Table) -> None:
-        """Adds documents; they reach the disk a row group at a time."""
+        """Adds a table of documents; they are written to disk a row group at a time."""
         if documents.num_rows:
             self._pending.append(documents)
         if sum(table.nbytes for table in self._pending) >= ROW_GROUP_BYTES:
             self._flush()
 
     def close(self) -> tuple[CorpusShard, ...]:
-        """Finishes the last shard and returns all of them."""
+        """Closes the last file and returns the manifest's entries of all files."""
         self._flush()
         self._close_shard()
         return tuple(
@@ -140,24 +145,24 @@ class ShardWriter:
         self._writer.write_table(group, row_group_size=group.num_rows)
         path, documents = self._files[-1]
         self._files[-1] = (path, documents + group.num_rows)
-        self._written += group.nbytes
-        if self._written >= SHARD_BYTES:
+        self._shard_bytes += group.nbytes
+        if self._shard_bytes >= SHARD_BYTES:
             self._close_shard()
 
     def _close_shard(self) -> None:
         if self._writer is not None:
             self._writer.close()
-        self._writer, self._written = None, 0
+        self._writer, self._shard_bytes = None, 0
 
 
 def read_shard(path: Path, only_group: int | None = None) -> Iterator[pa.RecordBatch]:
-    """A shard's documents in order, or those of one row group, a few hundred at a time; holds one row group.
+    """The documents of a shard in order, or those of one row group, up to 512 at a time.
 
-    Raises CorpusError for a file that was altered so that it can't be read.
+    One row group is in memory at a time. Raises CorpusError for a file that can't be read.
     """
     try:
         with pq.ParquetFile(path, pre_buffer=False) as table:
-            # one by one: a batch could otherwise span many of long documents
+            # One group at a time: otherwise a batch could span many groups of long documents.
             for group in range(table.num_row_groups) if only_group is None else [only_group]:
                 yield from table.iter_batches(
                     batch_size=512, row_groups=[group], columns=SCHEMA.names, use_threads=False
@@ -167,12 +172,12 @@ def read_shard(path: Path, only_group: int | None = None) -> Iterator[pa.RecordB
 
 
 def sample_documents(corpus: Corpus, count: int, seed: int) -> list[CorpusDocument]:
-    """So many documents at random places of the training split, in order."""
-    there = corpus.manifest.splits["train"].counts.documents
-    places = sorted(random.Random(seed).sample(range(there), min(count, there)))
-    documents, at = corpus.documents("train"), 0
-    found: list[CorpusDocument] = []
-    for number in places:
-        found += islice(documents, number - at, number - at + 1)
-        at = number + 1
-    return found
+    """A random sample of `count` documents of the train split, or all if it has fewer, in their order."""
+    total = corpus.manifest.splits["train"].counts.documents
+    chosen = sorted(random.Random(seed).sample(range(total), min(count, total)))
+    documents, position = corpus.documents("train"), 0
+    sample: list[CorpusDocument] = []
+    for index in chosen:
+        sample += islice(documents, index - position, index - position + 1)
+        position = index + 1
+    return sample

@@ -1,4 +1,4 @@
-"""What came of a corpus build: the manifest that accounts for every source and document."""
+"""The manifest of a corpus, which accounts for every source and document."""
 
 from typing import Annotated, Literal
 
@@ -11,7 +11,7 @@ Split = Literal["train", "heldout"]
 
 
 class Counts(Strict):
-    """How much text: documents, sentences, words (runs of non-blank characters), UTF-8 bytes."""
+    """An amount of text: documents, sentences, words (runs of non-blank characters), UTF-8 bytes."""
 
     documents: int = 0
     sentences: int = 0
@@ -22,8 +22,8 @@ class Counts(Strict):
 class SourceEntry(Strict):
     """One source file or installed package, and what became of its documents.
 
-    `kept` counts both splits. `sha256` is of the file as it lies on disk, compressed or not; of a package, of
-    the RECORD that lists the hashes of its files. `origin` is the SOURCE it was found under.
+    `kept` counts both splits. `sha256` is that of the file on disk, compressed or not; for a package, that of
+    the RECORD that lists the hashes of its files. `origin` is the SOURCE argument that it was found under.
     """
 
     name: str
@@ -40,7 +40,7 @@ class SourceEntry(Strict):
 class CorpusShard(Strict):
     """One Parquet file of a split."""
 
-    file: str = Field(pattern=r"^(train|heldout)-[0-9]+\.parquet$")  # nothing outside of the corpus's folder
+    file: str = Field(pattern=r"^(train|heldout)-[0-9]+\.parquet$")  # no path outside of the corpus's folder
     documents: int
     size: int
     sha256: str
@@ -54,7 +54,7 @@ class SplitEntry(Strict):
 
 
 class SkippedFiles(Strict):
-    """Files under the sources that were passed over, by reason."""
+    """How many files under the sources were not read, by reason."""
 
     hidden: int = 0
     binary: int = 0
@@ -62,8 +62,9 @@ class SkippedFiles(Strict):
 
 
 class CheckedFile(Strict):
-    """A test file or folder that a corpus was checked against: the SHA-256 of each of its files, its rows,
-    and how many of them the corpus held.
+    """A test file or folder that a corpus was checked against.
+
+    `sha256` maps its files to their hashes; `found` is how many of its `rows` the corpus contained.
     """
 
     name: str
@@ -73,7 +74,7 @@ class CheckedFile(Strict):
 
 
 class Decontamination(Strict):
-    """One check against test files: by which method, and what was removed because of it."""
+    """One check against test files: its method, the files, and how much text was removed."""
 
     created_by: str
     method: str
@@ -82,7 +83,7 @@ class Decontamination(Strict):
 
 
 class CorpusManifest(Strict):
-    """What lies in a corpus folder and where it came from; the same for the same sources and settings."""
+    """What a corpus folder contains and where it came from; equal for equal sources and settings."""
 
     format_version: Literal[1] = 1
     created_by: str
@@ -95,13 +96,15 @@ class CorpusManifest(Strict):
 
     @property
     def checked_against(self) -> frozenset[str]:
-        """The SHA-256 of every test file that the corpus holds nothing more of, as far as the method sees."""
+        """The SHA-256 of every test file whose texts were removed from the corpus, as far as they were
+        found.
+        """
         files = (file for check in self.decontaminations for file in check.against)
         return frozenset(digest for file in files for digest in file.sha256.values())
 
     @property
     def kept(self) -> Counts:
-        """The two splits together."""
+        """The amount of text in both splits together."""
         parts = [entry.counts.model_dump() for entry in self.splits.values()]
         return Counts(**{key: sum(part[key] for part in parts) for key in Counts.model_fields})
 

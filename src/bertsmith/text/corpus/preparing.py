@@ -1,6 +1,6 @@
-"""What a worker does with a batch: clean, split into sentences, count, hash, sign, and put on disk.
+"""Prepares a batch of documents in a worker: cleans, splits into sentences, counts, hashes and writes them.
 
-d documents of the batch that hold any text.
+d documents of the batch that have text.
 """
 
 from collections import Counter
@@ -22,35 +22,39 @@ from bertsmith.text.words import split_at_blanks
 
 
 class PreparedBatch(NamedTuple):
-    """What the main process learns of a batch; the text itself lies in the file at `path`."""
+    """What a worker returns to the main process; the text itself is in the file at `path`."""
 
     path: Path
     facts: Facts  # (d,) FACTS
-    signatures: UInt32s  # (d, 112); (0, 112) when near-duplicates are to stay
+    signatures: UInt32s  # (d, 112); (0, 112) if near-duplicates are kept
     empty: Counter[int]  # documents without text, by source
 
 
 def prepare_batch(
     batch: DocumentBatch, names: Mapping[int, str], settings: CorpusSettings, path: Path
 ) -> PreparedBatch:
-    """Writes the batch's documents to `path` (Arrow, LZ4) and returns what is needed to choose among them."""
+    """Writes the batch's documents to `path` (Arrow, LZ4) and returns what is needed to choose among them.
+
+    `names` maps the sources of the batch to their names. Documents with fewer than `min_words` are left out
+    and counted as empty.
+    """
     empty: Counter[int] = Counter()
     rows, facts, signatures = [], [], []
     for document in batch.documents():
-        found = read_sentences(document, settings.language)
-        text = " ".join(found)
+        sentences = read_sentences(document, settings.language)
+        text = " ".join(sentences)
         blank_separated = text.lower().split()
         words = split_at_blanks(text.lower())
         if len(words) < settings.min_words:
             empty[document.source] += 1
             continue
-        rows.append((document.id, names[document.source], found))
+        rows.append((document.id, names[document.source], sentences))
         facts.append(
             (
                 hash_text(blank_separated),
                 len(text.encode()),
                 document.source,
-                len(found),
+                len(sentences),
                 len(blank_separated),
             )
         )
@@ -60,20 +64,20 @@ def prepare_batch(
     arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA)]
     with pa.ipc.new_file(str(path), SCHEMA, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
         writer.write_table(pa.table(arrays, schema=SCHEMA))
-    signed = np.stack(signatures) if signatures else np.zeros((0, HASHES), np.uint32)
-    return PreparedBatch(path, np.array(facts, FACTS), signed, empty)
+    signature_rows = np.stack(signatures) if signatures else np.zeros((0, HASHES), np.uint32)
+    return PreparedBatch(path, np.array(facts, FACTS), signature_rows, empty)
 
 
 def prepare_batch_remotely(
     batch: DocumentBatch, names: Mapping[int, str], settings: CorpusSettings, path: Path
 ) -> tuple[PreparedBatch, bytes]:
-    """The same on another machine: what belongs into the file at `path` comes back as bytes."""
+    """Like `prepare_batch`, on another machine: returns the content for the file at `path` as bytes."""
     with TemporaryDirectory() as folder:
         prepared = prepare_batch(batch, names, settings, Path(folder) / path.name)
         return prepared._replace(path=path), prepared.path.read_bytes()
 
 
 def read_prepared_batch(path: Path) -> pa.Table:
-    """What `prepare_batch` wrote."""
+    """The documents in a file that `prepare_batch` wrote, as a table of SCHEMA."""
     with pa.OSFile(str(path)) as file, pa.ipc.open_file(file) as reader:
         return reader.read_all()

@@ -1,7 +1,7 @@
-"""What a corpus and test files have in common, found and taken out.
+"""Finds the texts of test files in a corpus, and removes them from it.
 
-A model that has read its test questions is measured on its memory. In come a corpus and test files of any
-format; out go findings with examples, and a corpus without what was found. Read contamination.py first, then
-removal.py. Below them, evaluation_texts.py reads the test files, scanning.py goes through the corpus, and
-matching.py says what a copy is.
+A model that has read its test questions is measured on its memory. A corpus is compared with test files of
+any format: the result is findings with examples, and a corpus without what was found. Read contamination.py
+first, then removal.py. evaluation_texts.py reads the test files, scanning.py reads the corpus, and
+matching.py decides what is a copy.
 """

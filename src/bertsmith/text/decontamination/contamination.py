@@ -1,9 +1,9 @@
-"""What a corpus and test files have in common: how many rows, in which way, in which column, with examples.
+"""Finds the rows of test files that a corpus contains, and counts them by kind and column, with examples.
 
-A model that has read its test questions is measured on its memory. The corpus is compared with the test files
-before it is trained on; removal.py then writes it without what was found.
+A model that has read its test questions is measured on its memory. So the corpus is compared with the test
+files before training; removal.py then writes it without what was found.
 
-F places that were found.
+F matches.
 """
 
 from collections import Counter, defaultdict
@@ -23,15 +23,16 @@ from bertsmith.text.decontamination.evaluation_texts import (
     read_evaluation_file,
 )
 from bertsmith.text.decontamination.matching import Kind
-from bertsmith.text.decontamination.scanning import KINDS, Places, find_places, is_too_short
+from bertsmith.text.decontamination.scanning import KINDS, CorpusMatches, find_corpus_matches, is_too_short
 
 EXAMPLES = 5  # of each test file
 
 
 @dataclass(frozen=True)
 class Example:
-    """A row's text beside what the corpus has of it. `where`: the row's place in its file; `share`: how much
-    of the text the corpus has, in words.
+    """A row's text beside what the corpus has of it.
+
+    `where` is the row's location in its file, `share` the share of the text's words that the corpus has.
     """
 
     where: str
@@ -45,8 +46,10 @@ class Example:
 
 @dataclass(frozen=True)
 class FileFindings:
-    """Of one test file: rows `too_short` to be looked for, found ones by `kinds` (each row by the best of its
-    texts) and by `columns` (a row counts in each where it was found), and `examples` of all kinds.
+    """What was found of one test file: rows by kind and by column, and examples.
+
+    `too_short` counts the rows too short to be searched for. `kinds` counts each row found by the best match
+    of its texts, `columns` counts it for each column in which it was found.
     """
 
     file: EvaluationFile
@@ -57,22 +60,22 @@ class FileFindings:
 
     @property
     def found(self) -> int:
-        """Rows of which the corpus holds a text, or a part of one."""
+        """How many rows have a text that the corpus contains, whole or in part."""
         return sum(self.kinds.values())
 
 
 @dataclass(frozen=True)
 class Contamination:
-    """What was found: for each test file, and `places` (F,) PLACE for each split of the corpus."""
+    """What a corpus has in common with test files: findings by file, and (F,) MATCH for each split."""
 
     corpus: Corpus
     files: tuple[FileFindings, ...]
-    places: dict[Split, Places]
+    matches: dict[Split, CorpusMatches]
 
     @property
     def documents(self) -> int:
-        """Documents of the corpus that hold something of a test file."""
-        return sum(len(set(places["document"].tolist())) for places in self.places.values())
+        """How many documents of the corpus contain something of a test file."""
+        return sum(len(set(matches["document"].tolist())) for matches in self.matches.values())
 
 
 @door(
@@ -92,125 +95,129 @@ def find_contamination(
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> Contamination:
-    """What `corpus`, or the one at that path, holds of the rows of the files and folders `against`.
+    """Finds what `corpus`, or the one at that path, contains of the files and folders `against`.
 
     `columns`, `format` and `encoding` are those of `read_evaluation_file`, for all files alike. `workers` is
-    the number of processes; None takes all cores for all but small corpora. Raises InputError for a test file
-    that can't be read or has no text.
+    the number of processes; None takes one for small corpora, else all cores. Raises InputError for a test
+    file that can't be read or has no text.
     """
     if not against:
         raise InputError("Name at least one test file to check the corpus against.")
     corpus = open_corpus(corpus)
     files = [read_evaluation_file(path, columns, format, encoding) for path in against]
-    texts: dict[str, int] = {}  # each once, with its number: SQuAD's passages stand with every question
+    text_ids: dict[str, int] = {}  # each text once: SQuAD repeats a passage for every question
     for file in files:
-        for each in file.texts:
-            texts.setdefault(each.text, len(texts))
-    places = find_places(corpus, list(texts), workers, progress)
-    best = _find_best_places(places)
-    chosen = [_choose_examples(file, texts, best) for file in files]
-    shown = {(each.split, each.place) for rows in chosen for _, each in rows}
-    passages = _read_passages(corpus, places, shown)
-    found = []
-    for file, rows in zip(files, chosen, strict=True):
+        for entry in file.texts:
+            text_ids.setdefault(entry.text, len(text_ids))
+    matches = find_corpus_matches(corpus, list(text_ids), workers, progress)
+    best = _find_best_matches(matches)
+    example_matches = [_choose_examples(file, text_ids, best) for file in files]
+    needed = {(match.split, match.index) for rows in example_matches for _, match in rows}
+    passages = _read_passages(corpus, matches, needed)
+    findings = []
+    for file, rows in zip(files, example_matches, strict=True):
         examples = tuple(
             Example(
-                text.where.removeprefix(f"{file.name}, "),
-                text.column,
-                text.text,
-                *passages[each.split, each.place],
-                KINDS[each.kind],
-                -each.minus_share,
+                entry.where.removeprefix(f"{file.name}, "),
+                entry.column,
+                entry.text,
+                *passages[match.split, match.index],
+                KINDS[match.kind],
+                -match.negative_share,
             )
-            for text, each in rows
+            for entry, match in rows
         )
-        found.append(_count_findings(file, texts, best, examples))
-    return Contamination(corpus, tuple(found), places)
+        findings.append(_count_findings(file, text_ids, best, examples))
+    return Contamination(corpus, tuple(findings), matches)
 
 
 class _BestMatch(NamedTuple):
-    """The best place of a text: by kind, then by share."""
+    """The best match of a text, by kind and then by share; the lower tuple is the better one."""
 
-    kind: int  # an index of KINDS, the best being 0
-    minus_share: float
+    kind: int  # an index of KINDS, of which 0 is the best
+    negative_share: float
     split: Split
-    place: int
+    index: int  # of the match in its split
 
 
-def _find_best_places(places: Mapping[Split, Places]) -> dict[int, _BestMatch]:
+def _find_best_matches(matches: Mapping[Split, CorpusMatches]) -> dict[int, _BestMatch]:
+    """The best match of each text that has any, by the text's id."""
     best: dict[int, _BestMatch] = {}
-    for split, found in places.items():
-        columns = (found[name].tolist() for name in ("text", "kind", "share"))
-        for at, (number, rank, share) in enumerate(zip(*columns, strict=True)):
-            candidate = _BestMatch(rank, -share, split, at)
-            if number not in best or candidate[:2] < best[number][:2]:
-                best[number] = candidate
+    for split, split_matches in matches.items():
+        columns = (split_matches[name].tolist() for name in ("text", "kind", "share"))
+        for index, (text_id, kind_index, share) in enumerate(zip(*columns, strict=True)):
+            candidate = _BestMatch(kind_index, -share, split, index)
+            if text_id not in best or candidate[:2] < best[text_id][:2]:
+                best[text_id] = candidate
     return best
 
 
 def _choose_examples(
-    file: EvaluationFile, texts: Mapping[str, int], best: Mapping[int, _BestMatch]
+    file: EvaluationFile, text_ids: Mapping[str, int], best: Mapping[int, _BestMatch]
 ) -> list[tuple[EvaluationText, _BestMatch]]:
-    """Examples of every kind in turn, the first rows of each; a text once."""
+    """Up to `EXAMPLES` texts of a file with their matches: the first ones of every kind in turn, the best
+    first.
+    """
     of_kind: dict[int, list[tuple[EvaluationText, _BestMatch]]] = defaultdict(list)
     seen: set[str] = set()
     for entry in file.texts:
-        found = best.get(texts[entry.text])
-        if found is not None and entry.text not in seen and len(of_kind[found.kind]) < EXAMPLES:
+        match = best.get(text_ids[entry.text])
+        if match is not None and entry.text not in seen and len(of_kind[match.kind]) < EXAMPLES:
             seen.add(entry.text)
-            of_kind[found.kind].append((entry, found))
+            of_kind[match.kind].append((entry, match))
     in_turn = [
         of_kind[kind][number]
         for number in range(EXAMPLES)
         for kind in sorted(of_kind)
         if number < len(of_kind[kind])
     ]
-    return sorted(in_turn[:EXAMPLES], key=lambda each: each[1][:2])
+    return sorted(in_turn[:EXAMPLES], key=lambda example: example[1][:2])
 
 
 def _read_passages(
-    corpus: Corpus, places: Mapping[Split, Places], shown: set[tuple[Split, int]]
+    corpus: Corpus, matches: Mapping[Split, CorpusMatches], needed: set[tuple[Split, int]]
 ) -> dict[tuple[Split, int], tuple[str, str]]:
-    """Of each place (split, its number there) the document's id and the sentences, in one pass."""
-    found: dict[tuple[Split, int], tuple[str, str]] = {}
-    for split in {split for split, _ in shown}:
-        wanted: dict[int, list[int]] = defaultdict(list)
-        for number in sorted(number for where, number in shown if where == split):
-            wanted[int(places[split][number]["document"])].append(number)
-        ahead = 0
+    """The document's id and the matched sentences of each needed match (split, index), read in one pass."""
+    passages: dict[tuple[Split, int], tuple[str, str]] = {}
+    for split in {split for split, _ in needed}:
+        by_document: dict[int, list[int]] = defaultdict(list)
+        for index in sorted(index for other_split, index in needed if other_split == split):
+            by_document[int(matches[split][index]["document"])].append(index)
+        offset = 0
         for shard in corpus.manifest.splits[split].shards:
             for batch in read_shard(corpus.path / shard.file):
-                for document in wanted.keys() & range(ahead, ahead + batch.num_rows):
-                    id, _, sentences = (column[document - ahead].as_py() for column in batch.columns)
-                    for number in wanted[document]:
-                        place = places[split][number]
-                        text = " ".join(sentences[place["first"] : place["last"] + 1])
-                        found[split, number] = (id, text)
-                ahead += batch.num_rows
-    return found
+                for document in by_document.keys() & range(offset, offset + batch.num_rows):
+                    id, _, sentences = (column[document - offset].as_py() for column in batch.columns)
+                    for index in by_document[document]:
+                        match = matches[split][index]
+                        text = " ".join(sentences[match["first"] : match["last"] + 1])
+                        passages[split, index] = (id, text)
+                offset += batch.num_rows
+    return passages
 
 
 def _count_findings(
     file: EvaluationFile,
-    texts: Mapping[str, int],
+    text_ids: Mapping[str, int],
     best: Mapping[int, _BestMatch],
     examples: tuple[Example, ...],
 ) -> FileFindings:
-    of_row: dict[int, int] = {}
+    """The findings of one file, from the best match of each of its texts."""
+    kind_of_row: dict[int, int] = {}
     columns: dict[str, set[int]] = {column: set() for column in file.columns}
     long_enough: set[int] = set()
     for entry in file.texts:
-        found = best.get(texts[entry.text])
-        if found is not None:
-            of_row[entry.row] = min(found.kind, of_row.get(entry.row, found.kind))
+        match = best.get(text_ids[entry.text])
+        if match is not None:
+            kind_of_row[entry.row] = min(match.kind, kind_of_row.get(entry.row, match.kind))
             columns[entry.column].add(entry.row)
         if entry.row not in long_enough and not is_too_short(entry.text):
             long_enough.add(entry.row)
-    kinds = Counter(of_row.values())
+    kinds = Counter(kind_of_row.values())
     return FileFindings(
         file,
         file.rows - len(long_enough),
-        {kind: kinds[number] for number, kind in enumerate(KINDS)},
+        {kind: kinds[index] for index, kind in enumerate(KINDS)},
         {column: len(rows) for column, rows in columns.items()},
         examples,
     )

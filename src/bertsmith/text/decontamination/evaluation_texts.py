@@ -1,4 +1,4 @@
-"""A test file or folder of any format → its texts, each with its row, its column and its place.
+"""Reads the texts of a test file or folder of any format, each with its row, its column and its location.
 
 | what | a row | its columns |
 | --- | --- | --- |
@@ -8,9 +8,9 @@
 | SQuAD's JSON | a question | question, context |
 | ReQA's JSON; folders in BEIR's, TREC's and other layouts | a query or a document | query, document |
 
-A table needs no header: a first row whose every field is shorter than three words is taken for one, and any
-other is a row like those below it. A column is running text when its values have three words or more on
-average, so that labels and ids are none; a character of Chinese or Japanese is a word.
+A table needs no header: a first row of which every field has fewer than three words is taken for one, any
+other first row is data. A column is running text if its values have three or more words on average, which
+excludes labels and ids; a character of Chinese or Japanese is a word.
 """
 
 import json
@@ -34,15 +34,15 @@ from bertsmith.text.retrieval.layouts import read_retrieval_data
 from bertsmith.text.retrieval.retrieval_data import RetrievalData, RetrievalDataBuilder
 from bertsmith.text.words import split_at_blanks
 
-LEAST_MEAN_WORDS = 3  # of a column that is taken for text
-_LOOKED_AT = 1000  # values of a column, when it is judged which columns are text
+LEAST_MEAN_WORDS = 3  # of the values of a column that is taken for text
+_SAMPLE_VALUES = 1000  # values of a column that decide whether it is text
 _TAGGED = {**dict.fromkeys((".conll", ".iob", ".iob2", ".bio"), "conll"), ".conllu": "conllu"}  # by ending
-_TEXT = "text"  # lines, or CoNLL's columns: the content tells
-_FOLDER = "folder"  # of any layout: its files tell
+_TEXT = "text"  # lines or CoNLL's columns, which the content decides
+_FOLDER = "folder"  # of any layout, which its files decide
 
 
 class EvaluationText(NamedTuple):
-    """One text of one row; rows count from 0, `where` is the row's place for messages."""
+    """One text of one row; rows are counted from 0, `where` is the row's location for messages."""
 
     row: int
     column: str
@@ -52,7 +52,7 @@ class EvaluationText(NamedTuple):
 
 @dataclass(frozen=True)
 class EvaluationFile:
-    """One test file or folder: the SHA-256 of each of its files, how many rows, its columns and texts."""
+    """A test file or folder: the SHA-256 of each of its files, the number of rows, its columns and texts."""
 
     name: str
     hashes: dict[str, str]
@@ -67,42 +67,43 @@ _Reader = Callable[[Path, str, str], list[Record]]
 def read_evaluation_file(
     path: Path | str, columns: Sequence[str] = (), format: str | None = None, encoding: str = "utf-8"
 ) -> EvaluationFile:
-    """Every text of a test file, or of a folder with retrieval data, in the file's order; whole in memory.
+    """Reads every text of a test file, or of a folder with retrieval data, into memory, in the file's order.
 
-    `columns`: those to look at, by name, or in a table by number from 1; by default those of running text.
-    `format`: csv, tsv, jsonl, json, parquet, lines, conll, conllu, squad, reqa, or of a folder beir or trec,
-    where ending and content don't tell.
-    Raises InputError naming file and line for what can't be read, for a column that there isn't, and for a
-    file without any text.
+    `columns` are those to read, by name, or in a table by number from 1; by default those of running text.
+    `format` is csv, tsv, jsonl, json, parquet, lines, conll, conllu, squad or reqa, for a folder beir or
+    trec; by default the ending and the content decide. Raises InputError, naming file and line, for what
+    can't be read, for a column that doesn't exist, and for a file without any text.
     """
     path = Path(path)
     if not path.exists():  # an address or standard input among them: the hash is that of a file
         raise InputError(f"{path} does not exist. Name a test file or a folder on this machine.")
-    read_as = _detect_format(path, format, encoding)
-    found = _READERS.get(read_as, _read_table_rows)(path, read_as, encoding)
-    if not found:
+    actual_format = _detect_format(path, format, encoding)
+    rows = _READERS.get(actual_format, _read_table_rows)(path, actual_format, encoding)
+    if not rows:
         raise InputError(f"{path} has no rows. Expected at least one.")
-    chosen = _choose_columns(found, columns, str(path), guess=read_as in FORMATS and read_as != "lines")
+    chosen_columns = _choose_columns(
+        rows, columns, str(path), guess=actual_format in FORMATS and actual_format != "lines"
+    )
     texts = tuple(
-        EvaluationText(number, column, text, row.where)
-        for number, row in enumerate(found)
-        for column in chosen
+        EvaluationText(index, column, text, row.where)
+        for index, row in enumerate(rows)
+        for column in chosen_columns
         if (text := _as_text(row.fields.get(column)).strip())
     )
     if not texts:
         raise InputError(
-            f"{path}: expected text in {listed(chosen)}, found none. Name a column with --column."
+            f"{path}: expected text in {listed(chosen_columns)}, found none. Name a column with --column."
         )
     if path.is_dir():
-        files = sorted(each for each in path.rglob("*") if each.is_file() and each.name[0] != ".")
+        files = sorted(file for file in path.rglob("*") if file.is_file() and file.name[0] != ".")
         hashes = {str(file.relative_to(path)): sha256(file) for file in files}
     else:
         hashes = {path.name: sha256(path)}
-    return EvaluationFile(str(path), hashes, len(found), tuple(chosen), texts)
+    return EvaluationFile(str(path), hashes, len(rows), tuple(chosen_columns), texts)
 
 
 def _detect_format(path: Path, format: str | None, encoding: str) -> str:
-    """What was said, else what the ending or the content tells: a name among _READERS, or of a table."""
+    """The given format, else that of the ending or the content: a key of _READERS, or the name of a table."""
     if format is not None and format not in _READERS and find_format(format) is None:
         known = ", ".join(name for name in _READERS if name not in (_TEXT, _FOLDER))
         raise InputError(f"There is no format {format!r}. Choose one of {known}.")
@@ -111,9 +112,9 @@ def _detect_format(path: Path, format: str | None, encoding: str) -> str:
     tables = table_endings(None, file_ending(str(path)))
     by_ending = {ending: name for ending, name in tables.items() if name != "lines"} | _TAGGED
     with open_table(path, None, encoding, by_ending, _TEXT, whole_name=True) as table:
-        if table.format == "csv":  # saved with tabs it is no rarity: the more frequent separator counts
-            first = next(iter(table.lines()), "")
-            return "tsv" if first.count("\t") > first.count(",") else "csv"
+        if table.format == "csv":  # often saved with tabs: the more frequent separator decides
+            first_line = next(iter(table.lines()), "")
+            return "tsv" if first_line.count("\t") > first_line.count(",") else "csv"
         return _detect_json_format(table) if table.format == "json" else table.format
 
 
@@ -122,7 +123,7 @@ def _detect_json_format(table: TableFile) -> str:
     text = table.stream.text().lstrip()
     try:
         content = json.loads(text) if text.startswith("{") else None
-    except (ValueError, RecursionError):  # JSON lines, or broken: the reader of rows will say
+    except (ValueError, RecursionError):  # JSON lines, or broken JSON, for which the reader of rows raises
         content = None
     if isinstance(content, dict) and "data" in content:
         return "squad"
@@ -130,70 +131,74 @@ def _detect_json_format(table: TableFile) -> str:
 
 
 def _read_separated_rows(path: Path, format: str, encoding: str) -> list[Record]:
-    """Rows of CSV or TSV, of any width."""
+    """The rows of CSV or TSV, with or without a header and of any widths."""
     with open_table(path, format, encoding, {}, format, whole_name=True) as table:
-        kind = CsvFormat() if format == "csv" else TsvFormat()
-        found = [cell for cell in kind.cells(table.stream) if cell[1]]
-    if not found:
+        table_format = CsvFormat() if format == "csv" else TsvFormat()
+        rows = [(line, fields) for line, fields in table_format.cells(table.stream) if fields]
+    if not rows:
         return []
-    if _has_semicolons([fields for _, fields in found]):
+    if _has_semicolons([fields for _, fields in rows]):
         raise InputError(f"{path}: expected columns, found one in the first row. {BY_SEMICOLONS}")
-    width = max(len(fields) for _, fields in found)
-    names, is_header = [str(number) for number in range(1, width + 1)], _is_header(found[0][1])
-    if is_header:
-        names[: len(found[0][1])] = [field.strip() for field in found[0][1]]
-    return [Record(dict(zip(names, fields)), f"{path}, line {line}") for line, fields in found[is_header:]]
+    width = max(len(fields) for _, fields in rows)
+    first_row = rows[0][1]
+    names, has_header = [str(number) for number in range(1, width + 1)], _is_header(first_row)
+    if has_header:
+        names[: len(first_row)] = [field.strip() for field in first_row]
+    return [Record(dict(zip(names, fields)), f"{path}, line {line}") for line, fields in rows[has_header:]]
 
 
 def _has_semicolons(rows: Sequence[Sequence[str]]) -> bool:
-    """Whether they separate the columns: of a header, or of all rows."""
+    """Whether semicolons separate the columns: those of a header, or those of all rows."""
     if len(rows[0]) > 1 or ";" not in rows[0][0]:
         return False
     columns = rows[0][0].count(";")
-    as_many = (",".join(fields).count(";") >= columns for fields in rows)
-    return _is_header(rows[0][0].split(";")) or (len(rows) > 1 and all(as_many))
+    have_as_many = (",".join(fields).count(";") >= columns for fields in rows)
+    return _is_header(rows[0][0].split(";")) or (len(rows) > 1 and all(have_as_many))
 
 
 def _is_header(first: Sequence[str]) -> bool:
-    """What is lost where the guess is wrong is a row too short to be looked for. pandas gives its index, the
-    first column, no name.
+    """Whether the first row is a header. If the guess is wrong, the lost row is too short to be searched for.
+
+    The first column may have no name: pandas writes its index so.
     """
     names = [field.strip() for field in first]
     return all(names[1:]) and len(set(names)) == len(names) and all(len(name.split()) < 3 for name in names)
 
 
 def _read_record_rows(path: Path, format: str, encoding: str) -> list[Record]:
+    """The rows of JSON or JSON lines."""
     with open_table(path, format, encoding, {}, format, whole_name=True) as table:
         return list(FORMATS[format].records(table.stream))
 
 
 def _read_table_rows(path: Path, format: str, encoding: str) -> list[Record]:
-    """Of Parquet, and of a package's format."""
+    """The rows of Parquet, or of a format that an installed package adds."""
     names = read_column_names(path, format=format, encoding=encoding)
-    found = stream_rows(path, names, format=format, encoding=encoding)
-    return [Record(dict(zip(names, row.values, strict=True)), row.where) for row in found]
+    rows = stream_rows(path, names, format=format, encoding=encoding)
+    return [Record(dict(zip(names, row.values, strict=True)), row.where) for row in rows]
 
 
 def _read_tagged_rows(path: Path, format: str, encoding: str) -> list[Record]:
-    said = None if format == _TEXT else format
-    found = read_tagged(path, format=said, tagged=False, encoding=encoding)
+    """Lines of text, or the sentences of CoNLL's columns."""
+    known_format = None if format == _TEXT else format
+    rows = read_tagged(path, format=known_format, tagged=False, encoding=encoding)
     return [
         Record(
-            {"words": " ".join(each.words)} if isinstance(each, TaggedSentence) else {"text": each.text},
-            each.where,
+            {"words": " ".join(row.words)} if isinstance(row, TaggedSentence) else {"text": row.text},
+            row.where,
         )
-        for each in found
+        for row in rows
     ]
 
 
 def _read_squad_rows(path: Path, format: str, encoding: str) -> list[Record]:
-    found = read_squad(path, labelled=False, format="json", encoding=encoding)
-    return [Record({"question": each.question, "context": each.passage}, each.where) for each in found]
+    questions = read_squad(path, labelled=False, format="json", encoding=encoding)
+    return [Record({"question": row.question, "context": row.passage}, row.where) for row in questions]
 
 
 def _read_retrieval_rows(path: Path, format: str, encoding: str) -> list[Record]:
     data: RetrievalData | RetrievalDataBuilder
-    if format in (_FOLDER, "beir") and is_beir(path):  # of whatever splits, a hidden one among them
+    if format in (_FOLDER, "beir") and is_beir(path):  # with any splits, also those without judgements
         data = read_beir_texts(path, encoding)
     else:
         data = read_retrieval_data(path, None if format == _FOLDER else format, encoding=encoding)
@@ -220,20 +225,20 @@ _READERS: dict[str, _Reader] = {
 }
 
 
-def _choose_columns(found: Sequence[Record], columns: Sequence[str], where: str, *, guess: bool) -> list[str]:
-    """The columns that were named, else all, or in a table all whose values look like running text."""
-    names = list(dict.fromkeys(name for row in found for name in row.fields))
+def _choose_columns(rows: Sequence[Record], columns: Sequence[str], where: str, *, guess: bool) -> list[str]:
+    """The columns that were named; else all of them, or with `guess` those that look like running text."""
+    names = list(dict.fromkeys(name for row in rows for name in row.fields))
     if columns:
-        named = []
+        chosen_names = []
         for column in columns:
             index = column_index(column, names)
             if index is None:
                 raise unknown_column(column, names, where)
-            named.append(names[index])
-        return named
+            chosen_names.append(names[index])
+        return chosen_names
     if not guess:
         return names
-    chosen = [name for name in names if _is_running_text(row.fields.get(name) for row in found)]
+    chosen = [name for name in names if _is_running_text(row.fields.get(name) for row in rows)]
     if not chosen:
         raise InputError(
             f"{where}: no column looks like text ({LEAST_MEAN_WORDS} words or more on average). There are: "
@@ -243,8 +248,9 @@ def _choose_columns(found: Sequence[Record], columns: Sequence[str], where: str,
 
 
 def _is_running_text(values: Iterable[Any]) -> bool:
-    filled = (text for value in values if (text := _as_text(value)))
-    lengths = [len(split_at_blanks(text)) for text in islice(filled, _LOOKED_AT)]
+    """Whether the values of a column have, on average, as many words as running text."""
+    texts = (text for value in values if (text := _as_text(value)))
+    lengths = [len(split_at_blanks(text)) for text in islice(texts, _SAMPLE_VALUES)]
     return bool(lengths) and sum(lengths) >= LEAST_MEAN_WORDS * len(lengths)
 
 

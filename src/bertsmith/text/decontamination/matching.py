@@ -1,11 +1,11 @@
-"""An index of texts, and the documents' words → where the documents hold copies of the texts.
+"""Finds copies of texts in documents, by an index of the texts' words.
 
-The index is of seeds: short runs of a text's words by which a copy gives itself away. A copy of n words of
-which k were replaced still holds one of any k + 1 pieces of the text that don't overlap (the pigeonhole
-principle). So each text is cut into pieces of one length, from its beginning to its end, short enough that
-one piece more fits in than a word in ten, rounded up, can spoil:
+The index contains seeds: short runs of a text's words that any copy shares. A copy of n words of which k were
+replaced still contains one of any k + 1 pieces of the text that don't overlap (the pigeonhole principle). So
+each text is cut into pieces of one length, from its beginning to its end, short enough that there are more
+pieces than one word in ten, rounded up, can change:
 
-| words of the text | words of a piece | what is looked for |
+| words of the text | words of a piece | what is found |
 | --- | --- | --- |
 | 1 to 4 | all of them | whole sentences that are these words and no others |
 | 5 to 7 | 4 | these words, wherever they stand |
@@ -13,21 +13,21 @@ one piece more fits in than a word in ten, rounded up, can spoil:
 | 20 to 48 | 5 | the same |
 | 49 and more | 7 | the same |
 
-The pieces also find every run of 13 words that a text shares with a document: it holds a whole piece, 7 being
-the longest. Texts of one or two words aren't looked for at all (`is_too_short`); here such come only of
-longer ones whose punctuation is left out.
+The pieces also find every run of 13 words that a text shares with a document: it contains a whole piece,
+since these have at most 7 words. Texts of one or two words aren't searched for (`is_too_short`); they occur
+here only as readings of longer texts, without their punctuation.
 
-A seed that a document shares with a text lays the text beside the document: word n of the one belongs beside
-word n of the other. What is found that way is judged by the words themselves, never by hashes:
+A seed that a document shares with a text aligns the two: it says beside which word of the document the text
+would begin. Such a candidate is then judged by the words themselves, never by hashes:
 
 | kind | when |
 | --- | --- |
-| exact | all words of the text, one behind the other |
-| near | of 8 words and more, four in five or more in their order, where a copy of the text would stand |
-| part | 13 words in a run, of a text that is longer (Brown et al. 2020, appendix C, on GPT-3) |
+| exact | all words of the text, one after the other |
+| near | of 8 or more words at least four in five, in their order, where a copy of the text would stand |
+| part | a run of 13 words, of a longer text (Brown et al. 2020, appendix C, on GPT-3) |
 
-Where words were put in or left out, what lies behind them is shifted. Such places are compared once more by
-their longest common blocks.
+Where words were inserted or left out, the words after them are shifted. Such candidates are compared once
+more, by their longest common blocks.
 
 T texts, W words of all of them, S seeds of one length; N words of the documents, C candidates, E words of all
 candidates.
@@ -47,13 +47,13 @@ Int64s = npt.NDArray[np.int64]
 UInt64s = npt.NDArray[np.uint64]
 Kind = Literal["exact", "near", "part"]
 
-LONGEST_WHOLE = 4  # up to here a sentence must consist of the text and nothing else
-LONGEST_EXACT = 7  # up to here every word must be there
+LONGEST_WHOLE = 4  # words of a text that must be a whole sentence
+LONGEST_EXACT = 7  # words of a text of which none may differ
 LEAST_SHARE = 0.8  # of a text's words, for "near"
 LEAST_RUN = 13  # words, for "part"
 UNKNOWN = 0  # the id of a word that no text has, and of the gap between two documents
-_FILTER_BITS = 22  # 4 MB: nine seeds of ten that there aren't are turned away in cache
-_WORTH_ALIGNING = 0.3  # share of words in their place from which a shifted copy is looked for
+_FILTER_BITS = 22  # 4 MB: nine of ten hashes that aren't seeds are rejected within the processor's cache
+_WORTH_ALIGNING = 0.3  # share of words in their position from which a shifted copy is searched for
 _WORDS_AT_A_TIME = 1 << 21  # of candidates: 2 million, some 60 MB
 
 _generator = np.random.Generator(np.random.Philox(key=13))
@@ -62,9 +62,9 @@ _WEIGHTS: UInt64s = _generator.integers(0, 1 << 64, LONGEST_EXACT, dtype=np.uint
 
 @dataclass(frozen=True)
 class Seeds:
-    """All pieces of one length: `hashes` (S,) sorted, and of each its `texts` (S,) and `offsets` (S,) there.
+    """All pieces of one length: sorted `hashes` (S,), and for each its text and its offset in it, in words.
 
-    `whole`: they count only where they are a whole sentence.
+    If `whole`, they match only a whole sentence. `filter` is True at the leading bits of each hash.
     """
 
     length: int
@@ -74,8 +74,8 @@ class Seeds:
     offsets: Int32s
     filter: npt.NDArray[np.bool_]
 
-    def places(self, hashes: UInt64s) -> Int64s:
-        """Indices of those hashes that may be among the seeds; of others hardly one in ten."""
+    def preselect(self, hashes: UInt64s) -> Int64s:
+        """The indices of the hashes that may be among the seeds, and of hardly one in ten others."""
         return np.flatnonzero(self.filter[hashes >> np.uint64(64 - _FILTER_BITS)])
 
 
@@ -89,7 +89,7 @@ class TextIndex:
 
     @property
     def lengths(self) -> Int64s:
-        """(T,) words of each text."""
+        """(T,) the number of words of each text."""
         return np.diff(self.starts)
 
     @classmethod
@@ -98,36 +98,38 @@ class TextIndex:
         starts = np.concatenate([[0], np.cumsum([len(text) for text in texts])]).astype(np.int64)
         words = np.concatenate([np.zeros(0, np.int32), *texts]).astype(np.int32)
         pieces: dict[tuple[int, bool], list[tuple[int, int]]] = {}
-        for number, length in enumerate(np.diff(starts).tolist()):
+        for text_index, length in enumerate(np.diff(starts).tolist()):
             if length:
                 piece = piece_length(length)
-                kind = pieces.setdefault((piece, length <= LONGEST_WHOLE), [])
-                kind += [(number, offset) for offset in range(0, length - piece + 1, piece)]
-        found = [_sort_seeds(*kind, pieces[kind], words, starts) for kind in sorted(pieces)]
-        return cls(words, starts, tuple(found))
+                group = pieces.setdefault((piece, length <= LONGEST_WHOLE), [])
+                group += [(text_index, offset) for offset in range(0, length - piece + 1, piece)]
+        seeds = [_sort_seeds(*key, pieces[key], words, starts) for key in sorted(pieces)]
+        return cls(words, starts, tuple(seeds))
 
     def save(self, path: Path) -> None:
-        """To one file, from which each worker reads it."""
-        named = {
-            f"{number}.{name}": getattr(each, name)
-            for number, each in enumerate(self.seeds)
+        """Writes the index to one file, from which each worker reads it."""
+        arrays = {
+            f"{number}.{name}": getattr(seeds, name)
+            for number, seeds in enumerate(self.seeds)
             for name in ("length", "whole", "hashes", "texts", "offsets", "filter")
         }
-        np.savez(path, words=self.words, starts=self.starts, **named)
+        np.savez(path, words=self.words, starts=self.starts, **arrays)
 
     @classmethod
     def load(cls, path: Path) -> "TextIndex":
-        """What `save` wrote."""
+        """Reads an index that `save` wrote."""
         with np.load(path, allow_pickle=False) as file:
-            found = list[Seeds]()
+            all_seeds = list[Seeds]()
             for number in range(sum(name.endswith(".hashes") for name in file.files)):
                 arrays = {name: file[f"{number}.{name}"] for name in ("hashes", "texts", "offsets", "filter")}
-                found.append(Seeds(int(file[f"{number}.length"]), bool(file[f"{number}.whole"]), **arrays))
-            return cls(file["words"], file["starts"], tuple(found))
+                all_seeds.append(
+                    Seeds(int(file[f"{number}.length"]), bool(file[f"{number}.whole"]), **arrays)
+                )
+            return cls(file["words"], file["starts"], tuple(all_seeds))
 
 
 def piece_length(words: int) -> int:
-    """How many words each piece of a text has; for 8 words and more, floor(n / length) > ceil(n / 10)."""
+    """How many words each piece of a text of n words has: if n >= 8, floor(n / length) > ceil(n / 10)."""
     if words <= LONGEST_WHOLE:
         return words
     if words == 11:
@@ -147,12 +149,12 @@ def _sort_seeds(
 
 
 def hash_seeds(ids: Int32s, length: int) -> UInt64s:
-    """(n,) ids of words -> (n - length + 1,) hash of each run of so many words, at the place of its first."""
+    """(n,) ids of words → (n - length + 1,) the hash of each run of `length` words, by its first word."""
     count = max(0, len(ids) - length + 1)
-    mixed, found = _mix_bits(ids), np.full(count, length, np.uint64)
-    for place in range(length):
-        found += mixed[place : place + count] * _WEIGHTS[place]
-    return found ^ (found >> np.uint64(29))
+    mixed, hashes = _mix_bits(ids), np.full(count, length, np.uint64)
+    for position in range(length):
+        hashes += mixed[position : position + count] * _WEIGHTS[position]
+    return hashes ^ (hashes >> np.uint64(29))
 
 
 def _mix_bits(ids: Int32s) -> UInt64s:
@@ -163,9 +165,9 @@ def _mix_bits(ids: Int32s) -> UInt64s:
 
 @dataclass(frozen=True)
 class Words:
-    """The words of some documents: `ids` (N,), which `document` (N,) and `sentence` (N,) each is of.
+    """The words of some documents: their ids (N,), and the index of each one's document and sentence (N,).
 
-    A gap, one UNKNOWN word, stands behind each document.
+    A gap, one UNKNOWN word, follows each document.
     """
 
     ids: Int32s
@@ -174,7 +176,9 @@ class Words:
 
 
 class Match(NamedTuple):
-    """Text `text` is in the documents' words `first` to `last` (last included), of which it has `share`."""
+    """The documents' words from `first` to `last` (inclusive) have the share `share` of the words of text
+    `text`.
+    """
 
     text: int
     first: int
@@ -184,7 +188,9 @@ class Match(NamedTuple):
 
 
 class _Candidates(NamedTuple):
-    """Text `texts[c]` may stand from word `begins[c]` on, in a document whose words are `low[c]:high[c]`."""
+    """Text `texts[c]` may begin at word `begins[c]`, in a document whose words are `low[c]:high[c]`; all
+    (C,).
+    """
 
     texts: Int64s
     begins: Int64s
@@ -193,61 +199,61 @@ class _Candidates(NamedTuple):
 
 
 def find_matches(words: Words, index: TextIndex) -> list[Match]:
-    """Every copy of a text in the documents, each text and place once, by place."""
-    found = {
+    """Every copy of a text in the documents, each text and span once, in the order of their first words."""
+    matches = {
         (match.text, match.first, match.last): match
         for candidates in _find_candidates(words, index)
         for match in _judge_candidates(words, index, candidates)
     }
-    return sorted(found.values(), key=lambda match: (match.first, match.text))
+    return sorted(matches.values(), key=lambda match: (match.first, match.text))
 
 
 def _find_candidates(words: Words, index: TextIndex) -> Iterator[_Candidates]:
-    """What the seeds say, each text, place and document once; some million words of texts at a time."""
+    """The candidates of all seeds, each text and position once, with a limited number of words at a time."""
     documents = int(words.document[-1]) + 1 if len(words.document) else 0
     longest = int(index.lengths.max(initial=0))
     span = len(words.ids) + longest
     packed = [np.zeros(0, np.int64)]
-    for kind in index.seeds:
-        hashes = hash_seeds(words.ids, kind.length)
-        places = kind.places(hashes)
-        if kind.whole:
-            places = places[_are_sentences(words, places, kind.length)]
-        low = np.searchsorted(kind.hashes, hashes[places], "left")
-        counts = np.searchsorted(kind.hashes, hashes[places], "right") - low
-        places, low, counts = (each[counts > 0] for each in (places, low, counts))
-        entries, at = np.repeat(low, counts) + _ranges(counts), np.repeat(places, counts)
-        begins = at - kind.offsets[entries] + longest  # none below 0
-        key = (kind.texts[entries].astype(np.int64) * span + begins) * documents + words.document[at]
+    for seeds in index.seeds:
+        hashes = hash_seeds(words.ids, seeds.length)
+        positions = seeds.preselect(hashes)
+        if seeds.whole:
+            positions = positions[_are_sentences(words, positions, seeds.length)]
+        low = np.searchsorted(seeds.hashes, hashes[positions], "left")
+        counts = np.searchsorted(seeds.hashes, hashes[positions], "right") - low
+        positions, low, counts = (array[counts > 0] for array in (positions, low, counts))
+        entries, at = np.repeat(low, counts) + _ragged_ranges(counts), np.repeat(positions, counts)
+        begins = at - seeds.offsets[entries] + longest  # never below 0
+        key = (seeds.texts[entries].astype(np.int64) * span + begins) * documents + words.document[at]
         packed.append(np.unique(key))
     key, document = np.divmod(np.unique(np.concatenate(packed)), max(documents, 1))
     texts, begins = np.divmod(key, max(span, 1))
     low = np.searchsorted(words.document, document, "left")
-    high = np.searchsorted(words.document, document, "right") - 1  # without the gap
+    high = np.searchsorted(words.document, document, "right") - 1  # the gap is excluded
     portions = np.cumsum(index.lengths[texts]) // _WORDS_AT_A_TIME
     cuts = np.flatnonzero(np.diff(portions)) + 1
-    parts = (np.split(each, cuts) for each in (texts, begins - longest, low, high))
+    parts = (np.split(array, cuts) for array in (texts, begins - longest, low, high))
     for part in zip(*parts, strict=True):
         if len(part[0]):
             yield _Candidates(*part)
 
 
-def _are_sentences(words: Words, places: Int64s, length: int) -> npt.NDArray[np.bool_]:
-    """Whether a sentence begins at each place, and one ends so many words later."""
+def _are_sentences(words: Words, positions: Int64s, length: int) -> npt.NDArray[np.bool_]:
+    """Whether a sentence begins at each of the positions, and one ends `length` words later."""
     edge = np.full(1, -1, words.sentence.dtype)
     padded = np.concatenate([edge, words.sentence, edge])  # word n at n + 1
-    own = padded[places + 1]
-    whole: npt.NDArray[np.bool_] = padded[places] != own
-    whole &= padded[places + length] != padded[places + length + 1]
-    return whole
+    begins = padded[positions] != padded[positions + 1]
+    ends = padded[positions + length] != padded[positions + length + 1]
+    both: npt.NDArray[np.bool_] = begins & ends
+    return both
 
 
 def _judge_candidates(words: Words, index: TextIndex, candidates: _Candidates) -> Iterator[Match]:
-    """The candidates that hold, after all words of each were compared in their places."""
+    """The candidates that are copies, judged by all their words."""
     texts, begins, low, high = candidates
     lengths = index.lengths[texts]
     segments = np.cumsum(lengths) - lengths
-    within = _ranges(lengths)  # (E,) number of the word in its text
+    within = _ragged_ranges(lengths)  # (E,) the index of the word in its text
     at = np.repeat(begins, lengths) + within
     inside = (at >= np.repeat(low, lengths)) & (at < np.repeat(high, lengths))
     at[~inside] = 0
@@ -258,46 +264,50 @@ def _judge_candidates(words: Words, index: TextIndex, candidates: _Candidates) -
     shifted = ~copies & (lengths > LONGEST_EXACT) & (shares >= _WORTH_ALIGNING)
     for c in np.flatnonzero(copies | shifted | (longest >= LEAST_RUN)).tolist():
         text, begin, length, share = int(texts[c]), int(begins[c]), int(lengths[c]), float(shares[c])
-        own = equal[segments[c] :][:length]
+        equal_words = equal[segments[c] :][:length]
         aligned = _align(words, index, candidates, c) if shifted[c] else None
         if copies[c]:
-            there = np.flatnonzero(own)  # not where the text would begin: that word may be a neighbour's
-            first, last = begin + int(there[0]), begin + int(there[-1])
+            shared = np.flatnonzero(equal_words)  # the text's first word may be missing: don't begin there
+            first, last = begin + int(shared[0]), begin + int(shared[-1])
             yield Match(text, first, last, share, "exact" if share == 1 else "near")
         elif aligned is not None:
             yield aligned
         else:
-            edges = np.flatnonzero(np.diff(own, prepend=False, append=False))
-            for first, end in edges.reshape(-1, 2).tolist():  # each run's first word, and its end
+            edges = np.flatnonzero(np.diff(equal_words, prepend=False, append=False))
+            for first, end in edges.reshape(-1, 2).tolist():  # a run's first word, and its end
                 if end - first >= LEAST_RUN:
                     yield Match(text, begin + first, begin + end - 1, (end - first) / length, "part")
 
 
 def _find_longest_runs(equal: npt.NDArray[np.bool_], segments: Int64s) -> Int64s:
-    """(C,) the longest run of equal words of each candidate."""
-    places = np.arange(len(equal))
-    before = np.where(equal, -1, places)  # the last word ahead of each that isn't of its run
+    """(C,) the length of each candidate's longest run of equal words; `segments` (C,) are their first
+    words.
+    """
+    indices = np.arange(len(equal))
+    before = np.where(equal, -1, indices)  # after accumulation: the last word before each one's run
     before[segments] = np.where(equal[segments], segments - 1, segments)
-    return np.maximum.reduceat(places - np.maximum.accumulate(before), segments)
+    return np.maximum.reduceat(indices - np.maximum.accumulate(before), segments)
 
 
 def _align(words: Words, index: TextIndex, candidates: _Candidates, c: int) -> Match | None:
-    """The text against the words around its place, wherever it was shifted; None below the least share."""
+    """Compares the text of candidate `c` with the words around its position; None if too few of them
+    agree.
+    """
     text, begin = int(candidates.texts[c]), int(candidates.begins[c])
-    wanted = index.words[index.starts[text] : index.starts[text + 1]].tolist()
-    slack = max(2, len(wanted) // 8)
+    text_words = index.words[index.starts[text] : index.starts[text + 1]].tolist()
+    slack = max(2, len(text_words) // 8)
     start = max(int(candidates.low[c]), begin - slack)
-    there = words.ids[start : min(int(candidates.high[c]), begin + len(wanted) + slack)].tolist()
-    present = set(there)
-    if sum(word in present for word in wanted) < LEAST_SHARE * len(wanted):
+    document_words = words.ids[start : min(int(candidates.high[c]), begin + len(text_words) + slack)].tolist()
+    present = set(document_words)
+    if sum(word in present for word in text_words) < LEAST_SHARE * len(text_words):
         return None
-    blocks = SequenceMatcher(None, wanted, there, autojunk=False).get_matching_blocks()[:-1]
-    share = sum(block.size for block in blocks) / len(wanted)
+    blocks = SequenceMatcher(None, text_words, document_words, autojunk=False).get_matching_blocks()[:-1]
+    share = sum(block.size for block in blocks) / len(text_words)
     if share < LEAST_SHARE:
         return None
     return Match(text, start + blocks[0].b, start + blocks[-1].b + blocks[-1].size - 1, share, "near")
 
 
-def _ranges(counts: Int64s) -> Int64s:
-    """[2, 3] -> [0, 1, 0, 1, 2]"""
+def _ragged_ranges(counts: Int64s) -> Int64s:
+    """The indices 0 … count - 1 for each count, one after the other: [2, 3] → [0, 1, 0, 1, 2]."""
     return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)

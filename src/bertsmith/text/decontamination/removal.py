@@ -1,8 +1,8 @@
-"""A corpus without the sentences that test files share with it; its manifest says with which files.
+"""Writes a corpus without the sentences that it shares with test files, and records these in the manifest.
 
-Whole sentences go, and not whole documents: an article that quotes one line of a test file is otherwise text
-as good as any, while half a sentence is none. Where less than half of a document's words would stay, it goes
-whole, for what is left of it is mostly the frame of what was found.
+Whole sentences are removed, not whole documents: an article that quotes one line of a test file is otherwise
+as good as any, but half a sentence is no text. If less than half of a document's words would remain, the
+whole document is removed, since the rest is mostly the frame of what was found.
 """
 
 from collections import Counter, defaultdict
@@ -27,14 +27,14 @@ from bertsmith.text.corpus.manifest import (
 )
 from bertsmith.text.decontamination.contamination import Contamination
 from bertsmith.text.decontamination.matching import LEAST_RUN, LEAST_SHARE
-from bertsmith.text.decontamination.scanning import Places
+from bertsmith.text.decontamination.scanning import CorpusMatches
 from bertsmith.text.words import split_at_blanks
 
 METHOD = (
     f"words without case and punctuation; exact copies, {LEAST_SHARE:.0%} of 8 words and more in order, "
     f"runs of {LEAST_RUN} words"
 )
-Removed = Counter[str]  # counts of Counts, by name
+CountsByName = Counter[str]  # the fields of Counts
 LEAST_REMAINDER = 0.5  # of a document's words
 
 
@@ -42,18 +42,18 @@ LEAST_REMAINDER = 0.5  # of a document's words
 def write_decontaminated(
     found: Contamination, out: Path | str, *, progress: Progress | None = None
 ) -> tuple[Corpus, Counts]:
-    """Writes the corpus without what was found, whole or not at all, and returns it with what was removed.
+    """Writes the corpus without what was found, whole or not at all; returns it and how much was removed.
 
-    Its manifest has an entry with the hashes of the test files. Raises InputError when `out` exists or no
-    document would be left, ResourceError for too little disk.
+    Its manifest has an entry with the hashes of the test files. Raises InputError if `out` exists or no
+    document for training would be left, ResourceError for too little disk space.
     """
     out = Path(out)
     require_free(out)
     shards = (shard for entry in found.corpus.manifest.splits.values() for shard in entry.shards)
     require_free_space(out, sum(shard.size for shard in shards), "The corpus")
     with atomic_folder(out) as folder:
-        manifest, removed = _write_without(found.corpus, found.places, folder, progress)
-        against = tuple(  # without folders: they say where the files lay, and not what they are
+        manifest, removed = _write_without(found.corpus, found.matches, folder, progress)
+        against = tuple(  # names without folders, which say where the files were and not what they are
             CheckedFile(
                 name=Path(file.file.name).name, sha256=file.file.hashes, rows=file.file.rows, found=file.found
             )
@@ -69,30 +69,28 @@ def write_decontaminated(
 
 
 def _write_without(
-    corpus: Corpus, places: Mapping[Split, Places], folder: Path, progress: Progress | None = None
+    corpus: Corpus, matches: Mapping[Split, CorpusMatches], folder: Path, progress: Progress | None = None
 ) -> tuple[CorpusManifest, Counts]:
-    """Writes what stays of the corpus as shards into `folder`; returns its manifest, which the caller writes,
-    and what was removed.
+    """Writes the rest of the corpus as shards into `folder`; returns its manifest and how much was removed.
 
-    Raises InputError when no document for training would be left.
+    The caller writes the manifest. Raises InputError if no document for training would be left.
     """
-    by_source: dict[str, Removed] = defaultdict(Counter)
+    by_source: dict[str, CountsByName] = defaultdict(Counter)
     splits: dict[Split, SplitEntry] = {}
     done, total = 0, corpus.manifest.kept.documents
     for split, entry in corpus.manifest.splits.items():
-        concerned: dict[int, set[int]] = defaultdict(set)  # the sentences of each document
-        columns = (places[split][name].tolist() for name in ("document", "first", "last"))
+        matched: dict[int, set[int]] = defaultdict(set)  # the matched sentences of each document
+        columns = (matches[split][name].tolist() for name in ("document", "first", "last"))
         for document, first, last in zip(*columns, strict=True):
-            concerned[document].update(range(first, last + 1))
-        writer, removed, ahead = ShardWriter(folder, split), Counter[str](), 0
+            matched[document].update(range(first, last + 1))
+        writer, removed, offset = ShardWriter(folder, split), Counter[str](), 0
         for shard in entry.shards:
             for batch in read_shard(corpus.path / shard.file):
-                inside = concerned.keys() & range(ahead, ahead + batch.num_rows)
-                here = {document - ahead: concerned[document] for document in inside}
-                writer.write(
-                    _remove_sentences(batch, here, corpus.manifest.settings.min_words, by_source, removed)
-                )
-                ahead, done = ahead + batch.num_rows, done + batch.num_rows
+                documents = matched.keys() & range(offset, offset + batch.num_rows)
+                matched_rows = {document - offset: matched[document] for document in documents}
+                min_words = corpus.manifest.settings.min_words
+                writer.write(_remove_sentences(batch, matched_rows, min_words, by_source, removed))
+                offset, done = offset + batch.num_rows, done + batch.num_rows
                 if progress:
                     progress(done, total, "documents written")
         splits[split] = SplitEntry(counts=_subtract(entry.counts, removed), shards=writer.close())
@@ -115,40 +113,44 @@ def _write_without(
 
 def _remove_sentences(
     batch: pa.RecordBatch,
-    concerned: Mapping[int, set[int]],
+    matched_rows: Mapping[int, set[int]],
     min_words: int,
-    by_source: dict[str, Removed],
-    removed: Removed,
+    by_source: dict[str, CountsByName],
+    removed: CountsByName,
 ) -> pa.Table:
-    """The batch without the sentences `concerned` names, and without documents of which little stays."""
+    """The batch without matched sentences, and without documents of which too little would remain.
+
+    `matched_rows` maps rows of the batch to the indices of their matched sentences. What is removed is added
+    to `by_source` and `removed`.
+    """
     table = pa.Table.from_batches([batch], SCHEMA)
-    if not concerned:
+    if not matched_rows:
         return table
     columns = table.to_pydict()
-    kept = []
+    rows: list[tuple[str, str, list[str]]] = []
     for row, (id, source, sentences) in enumerate(zip(*columns.values(), strict=True)):
-        left = sentences
-        if row in concerned:
-            left = [sentence for place, sentence in enumerate(sentences) if place not in concerned[row]]
-            if _count_words(left) < max(min_words, LEAST_REMAINDER * _count_words(sentences)):
-                left = []
-            lost = _count_sentences(sentences)
-            lost.subtract(_count_sentences(left))
-            by_source[source] += lost
-            removed += lost
-        if left:
-            kept.append((id, source, left))
-    arrays = list(zip(*kept, strict=True)) or [(), (), ()]
-    return pa.table([pa.array(each, field.type) for each, field in zip(arrays, SCHEMA)], schema=SCHEMA)
+        remaining = sentences
+        if row in matched_rows:
+            remaining = [text for index, text in enumerate(sentences) if index not in matched_rows[row]]
+            if _count_words(remaining) < max(min_words, LEAST_REMAINDER * _count_words(sentences)):
+                remaining = []
+            difference = _count_text(sentences)
+            difference.subtract(_count_text(remaining))
+            by_source[source] += difference
+            removed += difference
+        if remaining:
+            rows.append((id, source, remaining))
+    arrays = list(zip(*rows, strict=True)) or [(), (), ()]
+    return pa.table([pa.array(array, field.type) for array, field in zip(arrays, SCHEMA)], schema=SCHEMA)
 
 
 def _count_words(sentences: Sequence[str]) -> int:
-    """In words, or in characters of Chinese and Japanese, as a build measures what is too short."""
+    """Words, or characters of Chinese and Japanese, as a corpus build counts them for `min_words`."""
     return sum(len(split_at_blanks(sentence)) for sentence in sentences)
 
 
-def _count_sentences(sentences: Sequence[str]) -> Removed:
-    """As a build counts: the text is the sentences with a blank between each two."""
+def _count_text(sentences: Sequence[str]) -> CountsByName:
+    """The Counts of a document as a build counts them: its text is the sentences joined by blanks."""
     size = len(" ".join(sentences).encode())
     words = sum(len(sentence.split()) for sentence in sentences)
     return Counter(documents=int(bool(sentences)), sentences=len(sentences), words=words, bytes=size)

@@ -1,9 +1,9 @@
-"""A corpus and the texts to be looked for → every place where the corpus holds one, by worker processes.
+"""Searches a corpus for copies of texts, in worker processes.
 
-Texts are compared by their words: no case, no punctuation, compatible characters as one (NFKC). There are
-three readings, for punctuation inside a word can go in two ways: "well-known" becomes two words where a
-blank takes its place, and one where it is left out, as is usual of apostrophes alone. A copy is looked for
-in all of them, so that either change of all its punctuation leaves one of them as it was.
+Texts are compared by their words, without case and punctuation, and with compatible characters as one (NFKC).
+Punctuation inside a word can be dropped in two ways: "well-known" becomes two words if a blank replaces the
+hyphen, and one word if it is left out, which is usual only for apostrophes. So texts are compared in three
+readings: whichever way a copy lost all its punctuation, one reading of it is unchanged.
 
 | reading | "It's well-known: 3.5 %" |
 | --- | --- |
@@ -13,7 +13,7 @@ in all of them, so that either change of all its punctuation leaves one of them 
 
 In the scripts of Chinese and Japanese, which have no blanks, each character is a word.
 
-F places that were found.
+F matches.
 """
 
 import re
@@ -44,43 +44,44 @@ from bertsmith.text.workers import map_in_order, usable_cores
 
 KINDS: tuple[Kind, ...] = ("exact", "near", "part")
 WORTH_WORKERS = 8_000_000  # bytes of text; below, starting processes costs more than it saves
-# One place: which text, and in which document of the split which sentences hold it (the last one included).
-PLACE = np.dtype(
+# A copy of a text: the document of the split and its sentences from `first` to `last` (inclusive), how much
+# of the text they hold, and the index of its kind in KINDS.
+MATCH = np.dtype(
     [("document", "i8"), ("text", "i4"), ("first", "i4"), ("last", "i4"), ("share", "f4"), ("kind", "i1")]
 )
-Places = npt.NDArray[np.void]
+CorpusMatches = npt.NDArray[np.void]
 
-SHORTEST = 3  # words of a text that is looked for
+SHORTEST = 3  # words of a text that is searched for
 _WORD = re.compile(f"[{WITHOUT_BLANKS}]|" + word_pattern(f"[^\\W_{WITHOUT_BLANKS}]"))
 _APOSTROPHES = str.maketrans(dict.fromkeys("\u2018\u2019\u02bc`", "'"))
 _NO_LETTERS = re.compile(rf"[^\w\s{MARKS}]+|_+")
 
 
 class _Lookup(NamedTuple):
-    """What a worker looks for: the ids of all words that occur in a text, and an index for each reading."""
+    """What a worker searches for: the ids of all words of the texts, and an index for each reading."""
 
     vocabulary: dict[str, int]
     indexes: tuple[TextIndex, ...]
 
     def save(self, folder: Path) -> None:
-        """To files, from which each worker reads them."""
+        """Writes the vocabulary and the indexes to files in `folder`, from which each worker reads them."""
         (folder / "vocabulary").write_text("\n".join(self.vocabulary), encoding="utf-8")
         for number, index in enumerate(self.indexes):
             index.save(folder / f"index-{number}.npz")
 
 
-def find_places(
+def find_corpus_matches(
     corpus: Corpus, texts: Sequence[str], workers: int | None = None, progress: Progress | None = None
-) -> dict[Split, Places]:
-    """(F,) PLACE for each split, by document: every copy of one of the texts.
+) -> dict[Split, CorpusMatches]:
+    """Every copy of one of the texts: (F,) MATCH for each split, in the order of documents.
 
-    Memory: the texts with their index once in each process, a row group (8 MB of text) there, and 28 bytes a
-    place. `progress` hears of documents. The result is the same for any number of workers.
+    Each process holds the texts with their index, and a row group (8 MB of text); each match takes 28 bytes.
+    `progress` is called with the number of documents. The result is the same for any number of workers.
     """
     counts = corpus.manifest.kept
     if workers is None:
         workers = usable_cores() if counts.bytes >= WORTH_WORKERS else 1
-    found: dict[Split, Places] = {}
+    matches: dict[Split, CorpusMatches] = {}
     with TemporaryDirectory(prefix="bertsmith-") as folder:
         _build_lookup(texts).save(Path(folder))
         done = 0
@@ -91,47 +92,51 @@ def find_places(
                 for file in files
                 for group in range(pq.read_metadata(file).num_row_groups)
             )
-            places, ahead = [np.zeros(0, PLACE)], 0
-            for each, documents in map_in_order(_search, tasks, workers):
-                each["document"] += ahead
-                places.append(each)
-                ahead, done = ahead + documents, done + documents
+            parts, offset = [np.zeros(0, MATCH)], 0
+            for part, documents in map_in_order(_search_row_group, tasks, workers):
+                part["document"] += offset
+                parts.append(part)
+                offset, done = offset + documents, done + documents
                 if progress:
                     progress(done, counts.documents, "documents")
-            found[split] = np.concatenate(places)
-    _load_lookup.cache_clear()  # what this process has searched with, where it did so itself
-    return found
+            matches[split] = np.concatenate(parts)
+    _load_lookup.cache_clear()  # in case this process has searched itself
+    return matches
 
 
 def _build_lookup(texts: Sequence[str]) -> _Lookup:
+    """The lookup of these texts; a text that is too short has no words in any reading."""
     vocabulary: dict[str, int] = {}
     readings: list[list[Int32s]] = [[] for _ in READINGS]
     for text in texts:
         too_short = is_too_short(text)
         for words, reading in zip(read_all_ways(text), readings, strict=True):
-            wanted = [] if too_short else words
-            ids = [vocabulary.setdefault(word, len(vocabulary) + 1) for word in wanted]
+            indexed_words = [] if too_short else words
+            ids = [vocabulary.setdefault(word, len(vocabulary) + 1) for word in indexed_words]
             reading.append(np.array(ids, np.int32))
     return _Lookup(vocabulary, tuple(map(TextIndex.of_texts, readings)))
 
 
-def _search(path: Path, group: int, folder: Path) -> tuple[Places, int]:
-    """The places in one row group, documents numbered from its first, and how many documents it has."""
-    prepared, found, ahead = _load_lookup(folder), [np.zeros(0, PLACE)], 0
+def _search_row_group(path: Path, group: int, folder: Path) -> tuple[CorpusMatches, int]:
+    """The matches in one row group, with documents numbered from its first, and its number of documents.
+
+    `folder` has the files of the lookup.
+    """
+    lookup, parts, offset = _load_lookup(folder), [np.zeros(0, MATCH)], 0
     for batch in read_shard(path, group):
         documents: list[list[str]] = batch.column("sentences").to_pylist()
-        places: dict[tuple[int, ...], tuple[int | float, ...]] = {}
-        for reading, index in enumerate(prepared.indexes):
+        rows: dict[tuple[int, ...], tuple[int | float, ...]] = {}
+        for reading, index in enumerate(lookup.indexes):
             if index.seeds:
-                words = _encode_documents(documents, reading, prepared.vocabulary)
+                words = _encode_documents(documents, reading, lookup.vocabulary)
                 for match in find_matches(words, index):
-                    document = ahead + int(words.document[match.first])
-                    first, last = (int(words.sentence[at]) for at in (match.first, match.last))
+                    document = offset + int(words.document[match.first])
+                    first, last = (int(words.sentence[position]) for position in (match.first, match.last))
                     row = document, match.text, first, last, match.share, KINDS.index(match.kind)
-                    places.setdefault(row[:4], row)
-        found.append(np.array(sorted(places.values()), PLACE))
-        ahead += len(documents)
-    return np.concatenate(found), ahead
+                    rows.setdefault(row[:4], row)
+        parts.append(np.array(sorted(rows.values()), MATCH))
+        offset += len(documents)
+    return np.concatenate(parts), offset
 
 
 @lru_cache(maxsize=1)
@@ -142,53 +147,55 @@ def _load_lookup(folder: Path) -> _Lookup:
 
 
 def _encode_documents(documents: Sequence[Sequence[str]], reading: int, vocabulary: dict[str, int]) -> Words:
-    """The documents' words as ids, with a gap behind each document."""
-    read, known = READINGS[reading], vocabulary.get
+    """The documents' words in one of the READINGS as ids, with a gap after each document."""
+    split_words, word_id = READINGS[reading], vocabulary.get
     ids: list[int] = []
-    in_sentence, in_document = list[int](), list[int]()  # how many words
+    sentence_lengths, document_lengths = list[int](), list[int]()  # in words
     sentences = list[int]()
     for document in documents:
-        before = len(ids)
+        document_start = len(ids)
         for sentence in document:
             start = len(ids)
-            ids += [known(word, UNKNOWN) for word in read(sentence)]
-            in_sentence.append(len(ids) - start)
+            ids += [word_id(word, UNKNOWN) for word in split_words(sentence)]
+            sentence_lengths.append(len(ids) - start)
         ids.append(UNKNOWN)
-        in_sentence.append(1)  # the gap counts as a sentence of its own
+        sentence_lengths.append(1)  # the gap counts as a sentence of its own
         sentences += range(len(document) + 1)
-        in_document.append(len(ids) - before)
+        document_lengths.append(len(ids) - document_start)
     return Words(
         np.array(ids, np.int32),
-        np.repeat(np.arange(len(documents), dtype=np.int32), in_document),
-        np.repeat(np.array(sentences, np.int32), in_sentence),
+        np.repeat(np.arange(len(documents), dtype=np.int32), document_lengths),
+        np.repeat(np.array(sentences, np.int32), sentence_lengths),
     )
 
 
 def read_all_ways(text: str) -> list[list[str]]:
-    """A text that is looked for in each of READINGS; empty where it is no other than in an earlier one, and
-    so has nothing more to find. Only `split_at_all_punctuation` finds "it 's" where a document has "it's".
+    """The words of a text in each of READINGS; empty for a reading that can find nothing more than another.
+
+    That is so where the joined words are the separated ones, and where the text has no apostrophe: only
+    `split_at_all_punctuation` finds "it 's" if a document has "it's".
     """
-    separated, joined, split = (read(text) for read in READINGS)
+    separated, joined, split = (split_words(text) for split_words in READINGS)
     return [separated, joined if joined != separated else [], split if "'" in _normalise_text(text) else []]
 
 
 def is_too_short(text: str) -> bool:
-    """Whether a text says nothing of where it is from: one of one or two words, when all are counted."""
+    """Whether a text has only one or two words, which could be from anywhere."""
     return len(split_at_punctuation(text)) < SHORTEST
 
 
 def split_at_punctuation(text: str) -> list[str]:
-    """Words end at blanks and at punctuation but apostrophes, which go without a trace."""
+    """Words without case and punctuation; they end at blanks and punctuation, but not at apostrophes."""
     return _WORD.findall(_normalise_text(text).replace("'", ""))
 
 
 def split_without_punctuation(text: str) -> list[str]:
-    """Words end at blanks alone; all punctuation goes without a trace."""
+    """Words without case and punctuation; they end only at blanks."""
     return _WORD.findall(_NO_LETTERS.sub("", _normalise_text(text)))
 
 
 def split_at_all_punctuation(text: str) -> list[str]:
-    """Words end at blanks and at all punctuation."""
+    """Words without case and punctuation; they end at blanks and at all punctuation."""
     return _WORD.findall(_normalise_text(text))
 
 
@@ -200,7 +207,7 @@ READINGS: tuple[Callable[[str], list[str]], ...] = (
 
 
 def _normalise_text(text: str) -> str:
-    """In one case, with one kind of apostrophe."""
+    """The text in NFKC, case-folded and with one kind of apostrophe."""
     if not text.isascii():  # NFKC has a blank and a mark for \u00b4, which keyboards give for an apostrophe
         text = unicodedata.normalize("NFKC", text.replace("\u00b4", "'"))
     return text.casefold().translate(_APOSTROPHES)

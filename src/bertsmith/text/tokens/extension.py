@@ -115,14 +115,14 @@ def extend_tokenizer(
         )
     outside = tokenizer.vocab_size - tokenizer.backend.get_vocab_size(with_added_tokens=False)
     extended = add_pieces(tokenizer, list(parts), merges)
-    broken_up = [
+    failed = [
         word
         for word, pieces in _encode_words(extended, [chosen.word for chosen in words]).items()
         if len(pieces) > 1
     ]
-    if broken_up:  # by rules other than its vocabulary, such as a pre-tokenizer
+    if failed:  # by rules other than its vocabulary, such as a pre-tokenizer
         raise TokenizerError(
-            f"{len(broken_up):,} of {len(words):,} added words, {broken_up[0]!r} among them, would still be in "
+            f"{len(failed):,} of {len(words):,} added words, {failed[0]!r} among them, would still be in "
             "several pieces: the tokenizer's rules divide them. It can't be extended by whole words."
         )
     extension = Extension(
