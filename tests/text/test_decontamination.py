@@ -165,6 +165,14 @@ def test_a_run_of_thirteen_words_is_a_part_and_twelve_are_none(tmp_path: Path) -
             assert texts_found(less, [" ".join(row)]) == {}
 
 
+def test_the_best_copy_within_a_sentence_decides_the_kind(tmp_path: Path) -> None:
+    """A row that stands whole in a sentence is no mere part because its beginning stands there before."""
+    words = np.random.default_rng(6).choice(OWN, 20, replace=False).tolist()
+    row = " ".join(words)
+    corpus = make_corpus(tmp_path, [f"{' '.join(words[:13])} bala eno {row} kute lala.", "Bala eno iru."])
+    assert texts_found(corpus, [row]) == {0: "exact"}
+
+
 def test_short_texts_are_looked_for_as_whole_sentences_and_the_shortest_not_at_all(tmp_path: Path) -> None:
     corpus = make_corpus(tmp_path, ["Not my card.\nYes please.\nThis is not my card at all.", "Where is it?"])
     found = texts_found(corpus, ["not my card", "yes please", "my card at all", "where is it"])

@@ -133,7 +133,7 @@ def _search_row_group(path: Path, group: int, folder: Path) -> tuple[CorpusMatch
                     document = offset + int(words.document[match.first])
                     first, last = (int(words.sentence[position]) for position in (match.first, match.last))
                     row = document, match.text, first, last, match.share, KINDS.index(match.kind)
-                    rows.setdefault(row[:4], row)
+                    rows[row[:4]] = min(row, rows.get(row[:4], row), key=lambda row: (row[5], -row[4]))
         parts.append(np.array(sorted(rows.values()), MATCH))
         offset += len(documents)
     return np.concatenate(parts), offset
