@@ -214,12 +214,12 @@ def test_words_are_masked_whole_or_not_at_all_and_within_the_share(
     np.testing.assert_array_equal(masked.labels[places], sequences.token_ids[places])
     np.testing.assert_array_equal(masked.token_ids[~places], sequences.token_ids[~places])
     numbers = words_of(sequences)
-    room = np.repeat(masker.wanted(sequences), sequences.lengths)
+    room = np.repeat(masker.count_masked(sequences), sequences.lengths)
     for word in np.unique(numbers):
         if (numbers == word).sum() <= room[numbers == word][0]:  # a larger one could never be whole
             assert len(set(places[numbers == word].tolist())) == 1
     found = np.add.reduceat(places, np.cumsum(sequences.lengths) - sequences.lengths, dtype=np.int64)
-    assert (found <= masker.wanted(sequences)).all()
+    assert (found <= masker.count_masked(sequences)).all()
     assert masker.count(sequences) == found.sum()
 
 
@@ -239,7 +239,7 @@ def test_whole_words_fall_short_of_the_share_only_where_no_word_fits() -> None:
     places, numbers = drawn(masker, sequences).labels != IGNORED, words_of(sequences)
     eligible = (sequences.token_ids >= FIRST_ID) & ~places
     sizes = np.bincount(numbers)[numbers]
-    missing = masker.wanted(sequences)
+    missing = masker.count_masked(sequences)
     sizes[sizes > np.repeat(missing, sequences.lengths)] = 1  # each piece by itself
     ends = np.cumsum(sequences.lengths)
     assert np.bincount(numbers).max() > 4  # longer than what the passes are exact for
@@ -262,7 +262,7 @@ def test_text_without_blanks_is_masked_piece_by_piece(rates: MaskingRates) -> No
     masker = Masker(SPLIT_WORDS, rates)
     masked = drawn(masker, sequences)
     chosen = (masked.labels != IGNORED).reshape(400, 128)
-    assert chosen.sum(1).tolist() == [round(0.15 * 126)] * 400 == masker.wanted(sequences).tolist()
+    assert chosen.sum(1).tolist() == [round(0.15 * 126)] * 400 == masker.count_masked(sequences).tolist()
     assert masker.count(sequences) == chosen.sum()
     assert chosen[:, 1:64].sum() == pytest.approx(chosen[:, 64:127].sum(), rel=0.15)
 

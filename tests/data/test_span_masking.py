@@ -84,7 +84,7 @@ def test_the_share_is_reached_exactly_and_never_by_a_special_token(
     places = masked_places(masker, sequences)
     assert (sequences.token_ids[places] >= FIRST_ID).all()
     found = np.add.reduceat(places, np.cumsum(sequences.lengths) - sequences.lengths, dtype=np.int64)
-    assert found.tolist() == masker.wanted(sequences).tolist()
+    assert found.tolist() == masker.count_masked(sequences).tolist()
     assert masker.count(sequences) == found.sum()
 
 

@@ -1,8 +1,9 @@
-"""Tokens become batches, in an order that can be replayed.
+"""Turns tokens into training batches, in an order that can be replayed.
 
-In: a corpus and a tokenizer. Out: packed batches with their masks, and a cursor that names the place.
+A corpus and a tokenizer become packed batches with their masks, and a cursor that marks the position in the
+stream.
 
     tokenizing → store → pairs → stream → batch → masking
 
-`sequences` makes a store of what is no text. Read first: store.py, then stream.py.
+`sequences` makes a token store from rows that are no text. Read first: store.py, then stream.py.
 """

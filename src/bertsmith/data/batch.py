@@ -1,8 +1,9 @@
-"""The one layout for a batch: sequences concatenated, nothing padded; and a global batch divided over ranks
-and, within a rank, into micro-batches.
+"""The layout of a batch, sequences concatenated without padding, and the division of a global batch over
+ranks and into micro-batches.
 
-The sum over all parts is what counts, so how a batch is divided changes speed only. Neighbours of the same
-key (the windows of a long text, the two texts of a pair) belong to one example and stay together.
+Losses are summed over all parts, so how a batch is divided changes only the speed. Neighbouring sequences
+with the same key (the windows of a long text, the two texts of a pair) belong to one example and stay
+together.
 
     N   tokens in the packed batch    B   sequences    G   examples, each one or more neighbouring sequences
 """
@@ -21,20 +22,20 @@ from bertsmith.arrays import Ints
 
 
 def usual_batch_tokens(device: str) -> int:
-    """Tokens computed at once on "cpu" or "cuda" where nobody says how many: a processor's should stay in its
-    cache, a GPU's fill it.
+    """The default number of tokens in a micro-batch on "cpu" or "cuda": few enough for a processor's cache,
+    and enough to keep a GPU busy.
     """
     return 32_768 if device == "cuda" else 4096
 
 
 @dataclass(frozen=True)
 class Sequences:
-    """Sequences on the host, concatenated: what the data layer makes and splits over ranks.
+    """Concatenated sequences on the host, before they are divided over ranks.
 
     token_ids (N,) int64, segment_ids (N,) int64, lengths (B,) int64 with N = sum(lengths);
-    keys (B,) uint64 names each sequence's place in the whole run: masks are drawn from it;
-    labels (B,) int64, of a pair 0 = the next one, 1 = random, or swapped (as in Hugging Face);
-    values (N, P) float32 of tokens that are patches, zeros for others; None for text.
+    keys (B,) uint64: a key identifies a sequence in the whole run, masks are drawn from it;
+    labels (B,) int64, for a pair 0 = the next segment, 1 = random, or swapped (as in Hugging Face);
+    values (N, P) float32 of tokens that carry values, zeros for others; None for text.
     """
 
     token_ids: npt.NDArray[np.int64]
@@ -48,7 +49,7 @@ class Sequences:
         return len(self.lengths)
 
     def take(self, rows: npt.NDArray[np.int64]) -> "Sequences":
-        """The sequences of the given rows, in that order."""
+        """The sequences at the given indices (rows,), in that order."""
         ends = np.cumsum(self.lengths)
         spans = [np.arange(ends[row] - self.lengths[row], ends[row]) for row in rows]
         tokens = np.concatenate(spans) if spans else np.zeros(0, np.int64)
@@ -64,11 +65,11 @@ class Sequences:
 
 @dataclass(frozen=True)
 class PackedBatch:
-    """Sequences on the device where the model runs.
+    """Concatenated sequences on the device where the model runs.
 
-    token_ids (N,), segment_ids (N,), position_ids (N,) int64; cumulative_lengths (B + 1,) int32;
-    `lengths` stays on the host so that shapes are known without asking the device. Tokens after the last
-    sequence are padding, whose states say nothing. values (N, P) of patches, None for text.
+    token_ids (N,), segment_ids (N,), position_ids (N,) int64; cumulative_lengths (B + 1,) int32; `lengths`
+    stays on the host, so that shapes are known without waiting for the device. Tokens after the last sequence
+    are padding, whose hidden states are meaningless. values (N, P) of patches, None for text.
     """
 
     token_ids: Tensor
@@ -87,8 +88,10 @@ class PackedBatch:
         multiple: int = 1,
         values: npt.NDArray[np.float32] | None = None,
     ) -> "PackedBatch":
-        """Spare tokens make N a multiple. Raises TypeError for what are no integers, ValueError when the
-        lengths don't add up to the tokens, or a sequence is empty.
+        """Copies sequences to the device, padded at the end to a multiple of `multiple` tokens.
+
+        token_ids (N,), segment_ids (N,), lengths (B,), values (N, P). Raises TypeError for arrays that aren't
+        integers, ValueError if the lengths don't add up to the tokens or a sequence is empty.
         """
         for name, numbers in (("token ids", token_ids), ("segment ids", segment_ids), ("lengths", lengths)):
             if not np.issubdtype(np.asarray(numbers).dtype, np.integer):
@@ -108,39 +111,49 @@ class PackedBatch:
         ids[2, :total] = np.arange(total) - np.repeat(ends - lengths, lengths)
         cumulative = np.zeros(len(ends) + 1, np.int32)
         cumulative[1:] = ends
-        of_tokens = to_device(ids, device).unbind()
-        on_device = None
+        packed_tokens, packed_segments, packed_positions = to_device(ids, device).unbind()
+        packed_values = None
         if values is not None:
-            on_device = to_device(np.pad(values, ((0, ids.shape[1] - total), (0, 0))), device)
+            packed_values = to_device(np.pad(values, ((0, ids.shape[1] - total), (0, 0))), device)
         return PackedBatch(
-            *(of_tokens[0], of_tokens[1], of_tokens[2]),
-            *(to_device(cumulative, device), tuple(lengths.tolist()), on_device),
+            packed_tokens,
+            packed_segments,
+            packed_positions,
+            to_device(cumulative, device),
+            tuple(lengths.tolist()),
+            packed_values,
         )
 
     @staticmethod
     def of(sequences: Sequences, device: torch.device | str = "cpu", multiple: int = 1) -> "PackedBatch":
-        """The same sequences on the device."""
-        of_tokens = sequences.token_ids, sequences.segment_ids
-        return PackedBatch.pack(*of_tokens, sequences.lengths, device, multiple, sequences.values)
+        """Copies sequences of the host to the device, as `pack` does."""
+        return PackedBatch.pack(
+            sequences.token_ids,
+            sequences.segment_ids,
+            sequences.lengths,
+            device,
+            multiple,
+            sequences.values,
+        )
 
     @cached_property
     def padding(self) -> int:
-        """Tokens that are no sequence's."""
+        """How many tokens at the end belong to no sequence."""
         return len(self.token_ids) - sum(self.lengths)
 
     @property
     def first_rows(self) -> Tensor:
-        """(B,) row of each sequence's first token, [CLS]."""
+        """(B,) the index of each sequence's first token, [CLS]."""
         return self.cumulative_lengths[:-1].long()
 
     @cached_property
     def runs(self) -> tuple[tuple[int, int], ...]:
-        """(length, count) of each run of neighbours of equal length; few when sorted by length."""
+        """(length, count) of each run of neighbouring sequences of equal length; few if sorted by length."""
         return tuple((length, len(list(same))) for length, same in groupby(self.lengths))
 
 
 def to_device(array: npt.NDArray[np.generic], device: torch.device | str) -> Tensor:
-    """Copies without waiting: from pinned memory when the device is a GPU."""
+    """Copies an array to the device; to a GPU from pinned memory, without waiting."""
     tensor = torch.from_numpy(np.ascontiguousarray(array))
     if torch.device(device).type == "cuda":
         return tensor.pin_memory().to(device, non_blocking=True)
@@ -148,7 +161,7 @@ def to_device(array: npt.NDArray[np.generic], device: torch.device | str) -> Ten
 
 
 def concatenate(parts: list[Sequences]) -> Sequences:
-    """Joins batches end to end."""
+    """Joins sequences of several parts end to end, in the order of the parts."""
     return Sequences(
         np.concatenate([part.token_ids for part in parts]),
         np.concatenate([part.segment_ids for part in parts]),
@@ -160,13 +173,15 @@ def concatenate(parts: list[Sequences]) -> Sequences:
 
 
 def joined_values(parts: Sequence[npt.NDArray[np.float32] | None]) -> npt.NDArray[np.float32] | None:
-    """The values of patches end to end; None for text, which has none."""
-    known = [part for part in parts if part is not None]
-    return np.concatenate(known) if known else None
+    """The values (N, P) of all parts end to end; None if no part has values, as for text."""
+    present = [part for part in parts if part is not None]
+    return np.concatenate(present) if present else None
 
 
 def ragged_range(starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """starts[0], starts[0] + 1, … (lengths[0] of them), starts[1], …: the indices of many spans at once."""
+    """The indices of many spans, one after the other: starts[0], starts[0] + 1, … (lengths[0] of them),
+    starts[1], …
+    """
     indices: npt.NDArray[np.int64] = np.arange(int(lengths.sum()))
     indices += np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
     return indices
@@ -174,40 +189,41 @@ def ragged_range(starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) 
 
 @dataclass(frozen=True)
 class Division:
-    """Which of a global batch's sequences make each micro-batch of each rank.
+    """The sequences of a global batch that form each micro-batch of each rank: `rows[rank][micro_batch]`.
 
-    Only what is asked for is copied: with eight ranks and 4 M tokens, copying all of it takes longer than
-    the division itself.
+    Only the micro-batches that are used are copied: with eight ranks and 4 M tokens, copying all of them
+    takes longer than the division itself.
     """
 
     sequences: Sequences
     rows: list[list[Ints]]
 
     def of(self, rank: int) -> list[Sequences]:
-        """The micro-batches of one rank."""
+        """The micro-batches of one rank, copied from the global batch."""
         return [self.sequences.take(rows) for rows in self.rows[rank]]
 
     def spare(self) -> Sequences:
-        """The first micro-batch of the first rank that has any."""
+        """The first micro-batch of the first rank that has any, for ranks that have none."""
         return self.sequences.take(next(filter(None, self.rows))[0])
 
     @property
     def most(self) -> int:
-        """How many micro-batches the rank with the most of them has."""
+        """The largest number of micro-batches of any rank."""
         return max(map(len, self.rows))
 
 
 def split(sequences: Sequences, ranks: int, micro_batch_tokens: int) -> list[list[Sequences]]:
-    """The micro-batches of every rank, as `divide` makes them."""
+    """The micro-batches of every rank, as `divide` divides the sequences."""
     division = divide(sequences, ranks, micro_batch_tokens)
     return [division.of(rank) for rank in range(ranks)]
 
 
 def divide(sequences: Sequences, ranks: int, micro_batch_tokens: int) -> Division:
-    """Micro-batches for each rank, of about equal tokens and at most `micro_batch_tokens` plus one example.
+    """Divides sequences into micro-batches for each rank, of about equally many tokens.
 
-    Examples are sorted by length, so that neighbours are equally long and attention runs on few, large
-    groups. Where there are fewer examples than ranks, as at an epoch's end, the last ranks have none.
+    A micro-batch has at most `micro_batch_tokens` plus one example. Examples are sorted by length, so that
+    neighbours are equally long and attention runs on few, large groups. If there are fewer examples than
+    ranks, as at the end of an epoch, the last ranks have no micro-batch.
     """
     keys, starts = sequences.keys, np.zeros(0, int)
     if len(keys):  # (G,) the first sequence of each example
@@ -227,7 +243,7 @@ def divide(sequences: Sequences, ranks: int, micro_batch_tokens: int) -> Divisio
 
 
 def _deal_examples(tokens: Ints, order: Ints, ranks: int) -> list[Ints]:
-    """Longest first, each to the rank with the fewest tokens."""
+    """The examples of each rank: in the given order, each one goes to the rank with the fewest tokens."""
     loads = [0] * ranks
     shares: list[list[int]] = [[] for _ in range(ranks)]
     for example in order.tolist():
@@ -238,7 +254,7 @@ def _deal_examples(tokens: Ints, order: Ints, ranks: int) -> list[Ints]:
 
 
 def _cut_micro_batches(tokens: Ints, examples: Ints, micro_batch_tokens: int) -> list[Ints]:
-    """Neighbours in the given order, cut where an equal share of the tokens is reached."""
+    """The examples of each micro-batch: neighbours in the given order, cut at equal shares of the tokens."""
     if not len(examples):
         return []
     ends = np.cumsum(tokens[examples])

@@ -1,15 +1,16 @@
-"""Masks for masked language modelling (Devlin et al. 2019, section 3.1, task 1), drawn where the model runs.
+"""Draws the masks of masked language modelling (Devlin et al. 2019, section 3.1, task 1) on the model's
+device.
 
-Every draw is a hash of (the sequence's key, the token's place in it): the same for any device, number of
-ranks or micro-batches, and nothing needs to be saved to resume. How many tokens a sequence has masked
-follows from its length, so shapes are known on the host and the device is never waited for.
+Every draw is a hash of (the sequence's key, the token's position in it): the same for any device, number of
+ranks or micro-batches, and nothing needs to be saved to resume. How many tokens of a sequence are masked
+follows from its length, so shapes are known on the host and nothing waits for the device.
 
-Spans of whole words (Joshi et al. 2020, SpanBERT, section 3.1): each word may begin one, whose length in
-words is drawn from Geo(0.2), at most 10; a random number says which comes first. They are taken in that order
-until the sequence's share of tokens is reached, the last one as far as there is room.
+Spans of whole words (Joshi et al. 2020, SpanBERT, section 3.1): a span may begin at any word; its length in
+words is drawn from Geo(0.2), at most 10. Spans are taken in a random order until the sequence's share of
+tokens is reached, the last one as far as there is room.
 
-N tokens in the packed batch, B sequences, K masked positions, W words (a special token is one, and no span
-reaches over it).
+N tokens in the packed batch, B sequences, K masked positions, W words (a special token is a word, which no
+span contains).
 """
 
 from dataclasses import dataclass, replace
@@ -23,25 +24,25 @@ from bertsmith.data.batch import PackedBatch, Sequences, ragged_range, to_device
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 _P, _LONGEST = 0.2, 10  # section 3.1: a mean of 3.8 words
-IGNORED = -100  # label of a position that counts nothing
-_PASSES = 4  # a number fixed beforehand: asking whether another is needed would wait for the device
+IGNORED = -100  # the label of a position that the loss ignores
+_PASSES = 4  # fixed: to decide whether another is needed would wait for the device
 _LOW_40 = 2**40 - 1
 
 
 def order_spans(
     draws: Tensor, lengths: Tensor, starts_word: Tensor, special: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """In which order tokens are masked, and the first token of the span that masks each.
+    """The order in which spans mask tokens, and for each token the first token of the span that masks it.
 
-    `draws` (N,) ranks of random order, `lengths` (N,) uniforms in [0, 1), both read at the first token of a
-    word; `starts_word` and `special` (N,) bool. Returns (N,) ranks, the same for all tokens that one span
-    covers first, and (N,) rows.
+    `draws` (N,) are random ranks, `lengths` (N,) uniforms in [0, 1), both read at the first token of a word;
+    `starts_word` and `special` (N,) are bool. Returns (N,) ranks, equal for all tokens that are masked by the
+    same span, and (N,) indices of first tokens.
     """
     rows = torch.arange(len(draws), device=draws.device)
-    word = starts_word.long().cumsum(0) - 1  # (N,) number of each token's word
+    word = starts_word.long().cumsum(0) - 1  # (N,) the index of each token's word
     first_row = torch.full_like(rows, len(rows) - 1).scatter_reduce_(0, word, rows, "amin")  # of each word
     run = special.long().cumsum(0)[first_row]  # words between the same two special tokens
-    # 1 to 10: the geometric distribution, cut off there
+    # 1 to 10: the truncated geometric distribution
     reached = 1 - (1 - _P) ** torch.arange(1, _LONGEST + 1, dtype=torch.float64, device=draws.device)
     words_long = torch.searchsorted(reached / reached[-1], lengths[first_row], right=True) + 1
     ranks = draws[first_row]
@@ -56,11 +57,12 @@ def order_spans(
 
 @dataclass(frozen=True)
 class MaskingRates:
-    """Shares in [0, 1]: of tokens chosen; of those, made [MASK], and made a random token.
+    """The shares of tokens chosen, and of these replaced by [MASK] and by a random token, in [0, 1].
 
-    `whole_words` are chosen together, or spans of several of them (`spans`). A word larger than all that is
-    chosen of its sequence, such as a page of Japanese, could never be: each of its pieces counts as a word.
-    While the learning rate decays, the share chosen goes to `final_mask_rate`; None: it stays.
+    With `whole_words` the tokens of a word are chosen together, with `spans` those of several words. A word
+    with more tokens than are chosen of its sequence, such as a page of Japanese, could never be chosen: each
+    of its tokens counts as a word. While the learning rate decays, `mask_rate` moves to `final_mask_rate`, if
+    given.
     """
 
     mask_rate: float = 0.15
@@ -71,7 +73,7 @@ class MaskingRates:
     spans: bool = False
 
     def at(self, decayed: float) -> "MaskingRates":
-        """The rates where so much of the decay is over, in [0, 1]."""
+        """The rates after the share `decayed` of the decay, in [0, 1]."""
         if self.final_mask_rate is None:
             return self
         return replace(self, mask_rate=self.mask_rate + (self.final_mask_rate - self.mask_rate) * decayed)
@@ -79,10 +81,10 @@ class MaskingRates:
 
 @dataclass(frozen=True)
 class MaskedTokens:
-    """token_ids (N,) with masks applied; positions (K,) rows to predict; labels (K,) what stood there; draws
-    (K,) int64, 64 random bits of each place, see `as_uniforms`.
+    """token_ids (N,) with masks applied; positions (K,) to predict; labels (K,) the original ids; draws (K,)
+    int64, 64 random bits for each position, see `as_uniforms`.
 
-    With whole words a position that no word filled has the label -100 and is unchanged.
+    With whole words a position that no word filled is unchanged and has the label -100.
     """
 
     token_ids: Tensor
@@ -92,7 +94,7 @@ class MaskedTokens:
 
 
 class Masker:
-    """Draws masks for batches of one vocabulary. Its `rates` may change between two steps."""
+    """Draws masks for batches of one vocabulary. Its `rates` may be changed between two steps."""
 
     def __init__(self, tokenizer: Tokenizer, rates: MaskingRates, device: torch.device | str = "cpu") -> None:
         self.rates = rates
@@ -104,48 +106,54 @@ class Masker:
         self._continues = torch.from_numpy(np.array(tokenizer.continues_word)).to(device)
 
     def count(self, sequences: Sequences) -> int:
-        """How many tokens are predicted in all: the loss's denominator, known without asking the device."""
+        """How many tokens are predicted in all: the denominator of the loss.
+
+        Only whole words need the device for it.
+        """
         if not self.rates.whole_words:
-            return int(self.wanted(sequences).sum())
+            return int(self.count_masked(sequences).sum())
         batch = PackedBatch.of(sequences, self._special.device)
         return int((self.draw(sequences, batch).labels != IGNORED).sum())
 
-    def wanted(self, sequences: Sequences) -> npt.NDArray[np.int64]:
-        """(B,) how many tokens of each sequence to choose: the rounded share, at least one."""
+    def count_masked(self, sequences: Sequences) -> npt.NDArray[np.int64]:
+        """(B,) how many tokens of each sequence to choose: the rounded share of those that aren't special, at
+        least one.
+        """
         starts = np.cumsum(sequences.lengths) - sequences.lengths
         maskable = np.add.reduceat(~self._special_on_host[sequences.token_ids], starts, dtype=np.int64)
-        wanted = np.maximum(np.rint(self.rates.mask_rate * maskable), 1).astype(np.int64)
-        return np.minimum(wanted, maskable)
+        counts = np.maximum(np.rint(self.rates.mask_rate * maskable), 1).astype(np.int64)
+        return np.minimum(counts, maskable)
 
     def draw(self, sequences: Sequences, batch: PackedBatch) -> MaskedTokens:
-        """Masks for the sequences of a packed batch."""
+        """Draws the masks of the sequences; `batch` is the packed batch of the same sequences."""
         device = batch.token_ids.device
-        counts = self.wanted(sequences)
+        counts = self.count_masked(sequences)
         slots = ragged_range(np.cumsum(sequences.lengths) - sequences.lengths, counts)
         keys = to_device(np.repeat(sequences.keys.view(np.int64), sequences.lengths), device)
         draws = _draw_bits(keys, batch.position_ids)
-        order, taken, fates = self._shuffle_within_sequences(batch, draws, sequences, counts)
-        chosen = to_device(slots, device)
-        positions = order[chosen]  # (K,)
+        order, is_taken, fates = self._shuffle_within_sequences(batch, draws, sequences, counts)
+        chosen_slots = to_device(slots, device)
+        positions = order[chosen_slots]  # (K,)
         labels = batch.token_ids[positions]
         uniform = as_uniforms(fates[positions], _SECOND)
         random_ids = (_mix_bits(draws[positions] ^ _THIRD) & _LOW_40) % self.vocab_size
-        kept_or_random = torch.where(uniform < self.rates.masked + self.rates.random, random_ids, labels)
-        replaced = torch.where(uniform < self.rates.masked, self.mask_id, kept_or_random)
-        if taken is not None:
-            filled = taken[chosen]
-            labels, replaced = labels.where(filled, IGNORED), replaced.where(filled, labels)
+        original_or_random = torch.where(uniform < self.rates.masked + self.rates.random, random_ids, labels)
+        replaced = torch.where(uniform < self.rates.masked, self.mask_id, original_or_random)
+        if is_taken is not None:
+            is_filled = is_taken[chosen_slots]
+            labels, replaced = labels.where(is_filled, IGNORED), replaced.where(is_filled, labels)
         masked = batch.token_ids.scatter(0, positions, replaced)
         return MaskedTokens(masked, positions, labels, draws[positions])
 
     def _shuffle_within_sequences(
         self, batch: PackedBatch, draws: Tensor, sequences: Sequences, counts: npt.NDArray[np.int64]
     ) -> tuple[Tensor, Tensor | None, Tensor]:
-        """(N,) token rows, each sequence's in random order with special tokens last, or span after span.
+        """(N,) token indices, those of each sequence in random order, or span after span, with special tokens
+        last.
 
-        With whole words, those of the words that were taken come first, and the second result (N,) says
-        which rows of the order these are. The third (N,) has the random bits that decide what becomes of each
-        token: the same for all of a span.
+        With whole words the tokens of the chosen words come first, and the second result (N,) is True for
+        these. The third (N,) has the random bits that decide what a token is replaced by: the same for all of
+        a span.
         """
         device = draws.device
         special = self._special[batch.token_ids]
@@ -168,13 +176,13 @@ class Masker:
         )
         word_scores = scores[first_row[word]]
         order = torch.argsort(sequence << 41 | special.long() << 40 | word_scores, stable=True)
-        taken = _take_words(word[order], sizes, sequence, batch.first_rows, ~special[order], room)
-        taken_first = torch.argsort(sequence << 1 | (~taken).long(), stable=True)
-        return order[taken_first], taken[taken_first], draws
+        is_taken = _take_words(word[order], sizes, sequence, batch.first_rows, ~special[order], room)
+        taken_first = torch.argsort(sequence << 1 | (~is_taken).long(), stable=True)
+        return order[taken_first], is_taken[taken_first], draws
 
 
 def _number_words(starts_word: Tensor) -> tuple[Tensor, Tensor]:
-    """(N,) number of each token's word, and (N,) by these numbers how many tokens a word has."""
+    """(N,) the index of each token's word, and (N,) the number of tokens of each word, by its index."""
     word = starts_word.long().cumsum(0) - 1
     return word, torch.zeros_like(word).scatter_add_(0, word, torch.ones_like(word))
 
@@ -182,24 +190,26 @@ def _number_words(starts_word: Tensor) -> tuple[Tensor, Tensor]:
 def _take_words(
     word: Tensor, sizes: Tensor, sequence: Tensor, starts: Tensor, candidates: Tensor, room: Tensor
 ) -> Tensor:
-    """(N,) which rows belong to words that are taken: each in turn, if it fits (as in google-research/bert).
+    """(N,) True for the tokens of words that are taken: each in turn, if it fits (as in
+    google-research/bert).
 
-    Rows are in shuffled order: number of its `word` (N,) and `sequence` (N,), and whether it is among the
-    `candidates` (N,). `sizes` (N,) by number of the word; `starts` (B,) first rows; `room` (B,) in tokens.
-    A pass takes words up to the first that doesn't fit, and then rules out all that never will. So many
-    passes are exact for words of as many pieces; of longer ones the last token or two may remain.
+    Tokens are in shuffled order: the index of the token's `word` (N,) and `sequence` (N,), and whether it is
+    among the `candidates` (N,). `sizes` (N,) are the tokens of each word by its index, `starts` (B,) the
+    sequences' first tokens, `room` (B,) the tokens to take. A pass takes words up to the first that doesn't
+    fit, and then rules out all that can no longer fit. `_PASSES` passes are exact for words of as many
+    tokens; with longer words one or two tokens of the room may stay unused.
     """
     rows = torch.arange(len(word), device=word.device)
-    last = torch.zeros_like(word).scatter_reduce_(0, word, rows, "amax")  # by number of the word
-    taken = torch.zeros_like(candidates)
+    last_token = torch.zeros_like(word).scatter_reduce_(0, word, rows, "amax")  # by index of the word
+    is_taken = torch.zeros_like(candidates)
     for _ in range(_PASSES):
-        through = candidates.long().cumsum(0)
-        before = through[starts] - candidates[starts].long()  # (B,) those of earlier sequences
-        fits = candidates & (through[last[word]] - before[sequence] <= room[sequence])
-        taken |= fits
+        candidates_so_far = candidates.long().cumsum(0)
+        before = candidates_so_far[starts] - candidates[starts].long()  # (B,) of earlier sequences
+        fits = candidates & (candidates_so_far[last_token[word]] - before[sequence] <= room[sequence])
+        is_taken |= fits
         room = room.scatter_add(0, sequence, -fits.long())
         candidates = candidates & ~fits & (sizes[word] <= room[sequence])
-    return taken
+    return is_taken
 
 
 def _as_signed(value: int) -> int:
@@ -214,12 +224,12 @@ GENERATED_TOKENS = _as_signed(0xE7037ED1A0B428DB)
 
 
 def as_uniforms(draws: Tensor, purpose: int) -> Tensor:
-    """(N,) random bits -> (N,) float64 in [0, 1), others for each `purpose`."""
+    """(N,) random bits → (N,) float64 in [0, 1), independent for each `purpose`."""
     return (_mix_bits(draws ^ purpose) & _LOW_40).double() / 2**40
 
 
 def _draw_bits(keys: Tensor, position_ids: Tensor) -> Tensor:
-    """(N,) 64 random bits a token: output number `position` of the SplitMix64 seeded by its key."""
+    """(N,) 64 random bits per token: output number `position` of the SplitMix64 seeded by its key."""
     return _mix_bits(keys + (position_ids + 1) * _GOLDEN)
 
 

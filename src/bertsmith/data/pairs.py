@@ -1,8 +1,8 @@
-"""Sequences for pre-training as spans of the token store: next-sentence pairs, pairs in or out of their
-order, or full segments without them.
+"""Makes pre-training sequences as spans of the token store: next-sentence pairs, sentence-order pairs, or
+single segments.
 
-A document's sentences lie side by side in the store, so a segment is two numbers: first token, and one past
-the last. I instances, S sentences of a document.
+The sentences of a document are adjacent in the store, so a segment is two numbers: its first token, and one
+past its last. I instances, S sentences of a document.
 """
 
 from bisect import bisect_left
@@ -17,10 +17,10 @@ from bertsmith.data.store import TokenStore
 
 @dataclass(frozen=True)
 class Instances:
-    """Spans of the store: first segment [first_start, first_end), second likewise, empty where there is none.
+    """Spans of the store: the first segment is [first_start, first_end), the second likewise, or empty.
 
-    All (I,) int64; is_random is 1 where the second segment comes from another document, or where the two are
-    swapped: the answer that a pair's head has to give.
+    All (I,) int64. is_random is the label of a pair: 1 if the second segment is from another document, or if
+    the two are swapped.
     """
 
     first_start: Ints
@@ -45,27 +45,27 @@ def make_next_sentence_pairs(
 ) -> Instances:
     """Pairs of segments from `documents`, before truncation, by the algorithm of google-research/bert.
 
-    Sentences are gathered until the target length (usually `max_tokens`, sometimes shorter, so that the model
-    meets short texts too); a random cut divides them into two segments; half of the second segments, and
-    those of lone sentences, are replaced by text of another document, and what they would have been is put
-    back. Every sentence of `documents` is used once. `max_tokens` counts tokens without [CLS] and [SEP].
+    Sentences are gathered up to a target length (usually `max_tokens`, sometimes shorter, so that the model
+    sees short texts too); a random cut divides them into two segments. Half of the second segments, and that
+    of every lone sentence, are text of another document; the sentences after the cut are then used again. So
+    every sentence of `documents` is used once. `max_tokens` counts tokens without [CLS] and [SEP].
     """
     draw = _draw_uniforms(generator)
     rows: list[tuple[int, int, int, int, int]] = []
     for document in documents.tolist():
-        starts = _sentence_starts(store, document)  # S + 1 token offsets
+        starts = _read_sentence_starts(store, document)
         target = _draw_target_length(max_tokens, short_seq_prob, draw)
         first, last = 0, len(starts) - 1
         while first < last:
-            # the chunk: sentences until the target is reached, or the document ends
+            # the chunk: sentences until the target length is reached or the document ends
             end = min(bisect_left(starts, starts[first] + target, first + 1), last)
             cut = first + 1 + int(next(draw) * (end - first - 1)) if end - first > 1 else end
             if cut == end or next(draw) < 0.5:
-                wanted = target - (starts[cut] - starts[first])
+                rest_length = target - (starts[cut] - starts[first])
                 rows.append(
-                    (starts[first], starts[cut], *_draw_other_document(store, document, wanted, draw), 1)
+                    (starts[first], starts[cut], *_draw_other_document(store, document, rest_length, draw), 1)
                 )
-                first = cut  # what came after the cut is used again
+                first = cut  # the sentences after the cut are used again
             else:
                 rows.append((starts[first], starts[cut], starts[cut], starts[end], 0))
                 first = end
@@ -83,13 +83,13 @@ def make_sentence_order_pairs(
     before truncation.
 
     Sentences are gathered and cut as in `make_next_sentence_pairs`. A lone sentence is cut between two of its
-    tokens, where google-research/albert takes a random partner; a lone sentence of one token is left out.
+    tokens, where google-research/albert pairs it with a random one; a lone sentence of one token is left out.
     Every other token is used once.
     """
     draw = _draw_uniforms(generator)
     rows: list[tuple[int, int, int, int, int]] = []
     for document in documents.tolist():
-        starts = _sentence_starts(store, document)
+        starts = _read_sentence_starts(store, document)
         target = _draw_target_length(max_tokens, short_seq_prob, draw)
         first, last = 0, len(starts) - 1
         while first < last:
@@ -101,20 +101,20 @@ def make_sentence_order_pairs(
             cut = bounds[1 + int(next(draw) * (len(bounds) - 2))]
             halves = ((bounds[0], cut), (cut, bounds[-1]))
             swapped = next(draw) < 0.5
-            before, behind = halves[::-1] if swapped else halves
-            rows.append((*before, *behind, int(swapped)))
+            left, right = halves[::-1] if swapped else halves
+            rows.append((*left, *right, int(swapped)))
     return _as_instances(rows)
 
 
 def make_full_segments(store: TokenStore, documents: Ints, max_tokens: int) -> Instances:
     """Whole sentences up to `max_tokens` from one document at a time (RoBERTa's DOC-SENTENCES, section 4.2).
 
-    A sentence longer than `max_tokens` is divided; every token is used once. Nothing is filled up across
-    documents: in a packed batch a short sequence costs nothing.
+    A sentence longer than `max_tokens` is divided; every token is used once. Sequences don't continue with
+    the next document: in a packed batch a short sequence costs nothing.
     """
     rows: list[tuple[int, int, int, int, int]] = []
     for document in documents.tolist():
-        starts = _sentence_starts(store, document)
+        starts = _read_sentence_starts(store, document)
         start, last = starts[0], starts[-1]
         while start < last:
             fitting = bisect_left(starts, start + max_tokens + 1) - 1
@@ -148,33 +148,37 @@ def truncate_pairs(instances: Instances, max_tokens: int, generator: np.random.G
 
 
 def _draw_target_length(max_tokens: int, short_seq_prob: float, draw: Iterator[float]) -> int:
+    """`max_tokens`, or with a probability of `short_seq_prob` a random length from 2 on."""
     if next(draw) >= short_seq_prob or max_tokens < 3:
         return max_tokens
     return 2 + int(next(draw) * (max_tokens - 1))
 
 
 def _draw_other_document(
-    store: TokenStore, document: int, wanted: int, draw: Iterator[float]
+    store: TokenStore, document: int, length: int, draw: Iterator[float]
 ) -> tuple[int, int]:
-    """Sentences from a random place of any other document: at least one, until `wanted` tokens or its end."""
+    """The span of sentences from a random position of another document on: at least one, until they have
+    `length` tokens or the document ends.
+    """
     other = int(next(draw) * (len(store) - 1))
     other += other >= document
     first, last = store.document_starts[other : other + 2].tolist()
     first += int(next(draw) * (last - first))
-    # no sentence is empty, so `wanted` of them are enough: a book's thousands need not be read
-    starts: list[int] = store.sentence_starts[first : min(first + max(wanted, 1), last) + 1].tolist()
-    end = min(bisect_left(starts, starts[0] + wanted, 1), len(starts) - 1)
+    # No sentence is empty, so `length` of them are enough: not all thousands of a book need be read.
+    starts: list[int] = store.sentence_starts[first : min(first + max(length, 1), last) + 1].tolist()
+    end = min(bisect_left(starts, starts[0] + length, 1), len(starts) - 1)
     return starts[0], starts[end]
 
 
-def _sentence_starts(store: TokenStore, document: int) -> list[int]:
+def _read_sentence_starts(store: TokenStore, document: int) -> list[int]:
+    """The S + 1 token offsets of a document's sentences; the last is its end."""
     first, last = store.document_starts[document : document + 2].tolist()
     starts: list[int] = store.sentence_starts[first : last + 1].tolist()
     return starts
 
 
 def _draw_uniforms(generator: np.random.Generator) -> Iterator[float]:
-    """Uniforms in [0, 1), drawn many at a time: a single draw costs a microsecond."""
+    """Uniforms in [0, 1), drawn in blocks: a single draw takes a microsecond."""
     while True:
         yield from generator.random(4096).tolist()
 

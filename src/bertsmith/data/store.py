@@ -1,16 +1,16 @@
-"""A tokenised corpus as memory-mapped arrays, and the manifest that accounts for its files.
+"""A token store: a tokenized corpus as memory-mapped arrays, and the manifest of its files.
 
     T   tokens      S   sentences      D   documents
 
     STORE/manifest.json          counts, sizes, hashes, and the tokenizer and corpus it came from
-    STORE/train/tokens.bin       (T,)    token ids, uint16 up to 65,536 pieces, else uint32
+    STORE/train/tokens.bin       (T,)    token ids, uint16 for up to 65,536 tokens, else uint32
     STORE/train/sentences.bin    (S+1,)  int64: where each sentence starts in tokens; the last is T
     STORE/train/documents.bin    (D+1,)  int64: where each document starts in sentences; the last is S
-    STORE/train/values.bin       (T, P)  float32, of stores of patches alone: each token's values
+    STORE/train/values.bin       (T, P)  float32, only in stores of rows with values: each token's values
     STORE/heldout/...            the same
 
-All little-endian, without headers: any language reads them. They hold no special tokens, no empty
-sentence and no empty document.
+All are little-endian and without headers, so that any language reads them. They contain no special tokens, no
+empty sentence and no empty document.
 """
 
 import hashlib
@@ -41,20 +41,20 @@ TokenType = Literal["<u2", "<u4"]
 
 
 class StoreEntry(BaseModel):
-    """An unknown key is an error, and a value does not change once made."""
+    """The base of the manifest's parts: immutable, and an unknown key is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class StoredFile(StoreEntry):
-    """Size in bytes and hash of one file."""
+    """The size in bytes and the hash of one file."""
 
     size: int
     sha256: str
 
 
 class StoredSplit(StoreEntry):
-    """How much text one split holds, and its files by name."""
+    """How much text one split has, and its files by name."""
 
     documents: int
     sentences: int
@@ -63,17 +63,17 @@ class StoredSplit(StoreEntry):
 
     @field_validator("files")
     @classmethod
-    def _all_three(cls, files: dict[str, StoredFile]) -> dict[str, StoredFile]:
+    def _check_names(cls, files: dict[str, StoredFile]) -> dict[str, StoredFile]:
         if set(files) - {VALUES} != {TOKENS, SENTENCES, DOCUMENTS}:
             raise ValueError(f"expected {TOKENS}, {SENTENCES} and {DOCUMENTS}")
         return files
 
 
 class StoreManifest(StoreEntry):
-    """What lies in a store; nothing in it depends on the day or the machine.
+    """What a store contains; nothing in it depends on the date or the machine.
 
-    `checked_against`: the SHA-256 of each test file that the corpus was compared with; None in the stores of
-    versions that didn't say.
+    `checked_against` has the SHA-256 of each test file that the corpus was checked against; None in stores of
+    versions that didn't record it.
     """
 
     format_version: Literal[1] = 1
@@ -87,14 +87,16 @@ class StoreManifest(StoreEntry):
 
     @field_validator("splits")
     @classmethod
-    def _both(cls, splits: dict[Split, StoredSplit]) -> dict[Split, StoredSplit]:
+    def _check_splits(cls, splits: dict[Split, StoredSplit]) -> dict[Split, StoredSplit]:
         if set(splits) != set(SPLITS):
             raise ValueError(f"expected {' and '.join(SPLITS)}")
         return splits
 
 
 def read_manifest(store: Path) -> StoreManifest:
-    """Raises StoreError when the manifest is missing, cut, altered or of another version."""
+    """The manifest of the store in this folder. Raises StoreError if it is missing, cut, altered or of
+    another version.
+    """
     path = store / "manifest.json"
     if not path.is_file():
         raise StoreError(f"{store} is not a token store: it has no manifest.json. {REMAKE}")
@@ -111,11 +113,11 @@ def read_manifest(store: Path) -> StoreManifest:
 
 @dataclass(frozen=True, eq=False)
 class TokenStore:
-    """One split of a tokenised corpus.
+    """One split of a tokenized corpus.
 
     Sentence s is `tokens[sentence_starts[s]:sentence_starts[s + 1]]`; document d has the sentences from
-    `document_starts[d]` up to `document_starts[d + 1]`. The arrays are read-only memory maps: opening costs
-    the same for any size, and what is sent to another process is the path.
+    `document_starts[d]` up to `document_starts[d + 1]`. The arrays are read-only memory maps: opening takes
+    the same time for any size, and only the path is sent to another process.
     """
 
     path: Path
@@ -131,8 +133,8 @@ class TokenStore:
     def open(cls, path: Path | str, tokenizer: Tokenizer | None = None) -> "TokenStore":
         """Opens STORE/train or STORE/heldout in constant time, after checking the sizes of its files.
 
-        Raises StoreError when a file is missing or has another size than the manifest says, or when the
-        store was not made with `tokenizer`.
+        Raises StoreError if a file is missing or has another size than the manifest says, or if the store was
+        not made with `tokenizer`.
         """
         path = Path(path)
         split = next((split for split in SPLITS if split == path.name), None)
@@ -145,8 +147,8 @@ class TokenStore:
         for name, file in entry.files.items():
             size = (path / name).stat().st_size if (path / name).is_file() else None
             if size != file.size:
-                found = "no such file" if size is None else f"{size:,} bytes"
-                raise StoreError(f"{path / name}: expected {file.size:,} bytes, found {found}. {REMAKE}")
+                actual = "no such file" if size is None else f"{size:,} bytes"
+                raise StoreError(f"{path / name}: expected {file.size:,} bytes, found {actual}. {REMAKE}")
         if tokenizer is not None:
             _require_tokenizer(path, manifest, tokenizer)
         return cls(
@@ -160,7 +162,7 @@ class TokenStore:
         )
 
     def __len__(self) -> int:
-        """D, the number of documents."""
+        """How many documents the split has, D."""
         return len(self.document_starts) - 1
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -168,22 +170,22 @@ class TokenStore:
 
     @property
     def vocab_size(self) -> int:
-        """Pieces in the vocabulary; every token id is below."""
+        """The size of the vocabulary; every token id is smaller."""
         return self.manifest.vocab_size
 
     @property
     def tokenizer_sha256(self) -> str:
-        """Of the tokenizer that made the store (`Tokenizer.sha256`)."""
+        """The `Tokenizer.sha256` of the tokenizer that made the store."""
         return self.manifest.tokenizer_sha256
 
     @property
     def corpus_sha256(self) -> str:
-        """Of the corpus's manifest, which in turn holds the hashes of its files."""
+        """The SHA-256 of the corpus's manifest, which in turn has the hashes of its files."""
         return self.manifest.corpus_sha256
 
     @property
     def content_sha256(self) -> str:
-        """Of all arrays of the store, this split's and the others'."""
+        """A SHA-256 over all arrays of the store, those of both splits."""
         files = [
             split.files[name].sha256
             for split in self.manifest.splits.values()
@@ -195,10 +197,10 @@ class TokenStore:
         """Reads every byte of this split. Raises StoreError naming the file that was altered."""
         files = self.manifest.splits[self.split].files
         for done, (name, entry) in enumerate(files.items(), start=1):
-            found = sha256(self.path / name)
-            if found != entry.sha256:
+            digest = sha256(self.path / name)
+            if digest != entry.sha256:
                 raise StoreError(
-                    f"{self.path / name} was altered: expected SHA-256 {entry.sha256}, found {found}. "
+                    f"{self.path / name} was altered: expected SHA-256 {entry.sha256}, found {digest}. "
                     f"{REMAKE}"
                 )
             if progress is not None:
@@ -206,12 +208,12 @@ class TokenStore:
 
 
 def is_store(path: Path) -> bool:
-    """Whether a folder holds a token store, rather than a corpus."""
+    """Whether a folder is a token store rather than a corpus."""
     return any((path / split).is_dir() for split in SPLITS)
 
 
 def _require_tokenizer(path: Path, manifest: StoreManifest, tokenizer: Tokenizer) -> None:
-    """A vocabulary of the same size is not enough: its ids may mean other pieces."""
+    """Raises StoreError for another tokenizer, even if it has as many tokens: its ids may mean others."""
     if manifest.tokenizer_sha256 != tokenizer.sha256:
         remake = (
             "Make it with `bertsmith sequences build FILE --like STORE`, the store the model learned from."
@@ -226,7 +228,7 @@ def _require_tokenizer(path: Path, manifest: StoreManifest, tokenizer: Tokenizer
 
 
 def _map_values(path: Path, entry: StoredSplit) -> npt.NDArray[np.float32] | None:
-    """As many a token as the file has bytes for."""
+    """The values (T, P) of a split, None for text; P follows from the size of the file."""
     if VALUES not in entry.files:
         return None
     size = entry.files[VALUES].size // 4
@@ -236,9 +238,10 @@ def _map_values(path: Path, entry: StoredSplit) -> npt.NDArray[np.float32] | Non
 
 
 def _map_array(path: Path, dtype: str, length: int) -> npt.NDArray[Any]:
+    """A read-only map of a file. Raises StoreError if it hasn't the size of `length` values."""
     if path.stat().st_size != length * np.dtype(dtype).itemsize:
         raise StoreError(f"{path} does not hold the {length:,} values of its manifest. {REMAKE}")
-    if length == 0:  # nothing can be mapped; an empty split has no tokens
+    if length == 0:  # an empty file can't be mapped
         return np.empty(0, dtype)
     mapped = np.memmap(path, dtype, mode="r", shape=(length,))
     return mapped.view(np.ndarray)  # slices of a memmap are slow: pairs took 1.7 times as long

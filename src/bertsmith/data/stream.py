@@ -1,11 +1,12 @@
-"""The order of pre-training data: a pure function of (seed, position).
+"""The stream of pre-training batches, whose order is a pure function of (seed, position).
 
-Each epoch shuffles the documents, makes sequences from a block of them at a time, shuffles the block, and
-cuts the stream into batches of a token budget. A cursor of four numbers names a place in it: to resume, a
-block is made again (milliseconds), nothing is skipped through. The order knows nothing of ranks.
+Each epoch shuffles the documents, makes sequences from a block of them at a time, shuffles these, and cuts
+the stream into batches of a token budget. A cursor of four numbers marks a position in it: to resume, one
+block is made again (milliseconds) and no batch is skipped through. The order doesn't depend on the number of
+ranks.
 
-`MixedStream` has text of two kinds in every batch, each end to end, to go on training on one and keep the
-other; its cursor names the place in both. `prefetch` makes batches beside the training.
+`MixedStream` has text of two stores in every batch, to train on new text without forgetting the old; its
+cursor marks the position in both. `prefetch` makes batches in a thread while the model trains.
 """
 
 import queue
@@ -30,16 +31,17 @@ from bertsmith.data.store import TokenStore
 from bertsmith.errors import RecipeError, StoreError
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
-_BLOCK_DOCUMENTS = 4096  # shuffled together: 0.1 s to make again where they are Wikipedia's
-_PATIENCE = 1.0  # seconds: a thread that reads a quiet pipe may never come back, and must not stop Ctrl-C
-_BLOCK_TOKENS = 2**22  # of long documents fewer: 4,096 books would take 20 s and a gigabyte
+_BLOCK_DOCUMENTS = 4096  # whose sequences are shuffled together: 0.1 s to make again for Wikipedia
+_JOIN_SECONDS = 1.0  # a thread that reads a quiet pipe may never return, and must not block Ctrl-C
+_BLOCK_TOKENS = 2**22  # limits blocks of long documents: 4,096 books would take 20 s and a gigabyte
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Cursor:
-    """A place in the stream: the next sequence is number `offset` of `block` in `epoch` of `phase`. Where
-    other text is mixed in, `mixed_in` is the place in that.
+    """A position in the stream: the next sequence has the index `offset` in `block` of `epoch` of `phase`.
+
+    In a MixedStream `mixed_in` is the position in the other text.
     """
 
     phase: int = 0
@@ -50,14 +52,16 @@ class Cursor:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "Cursor":
-        """From what `dataclasses.asdict` made of one; of an older one, which had no text mixed in."""
+        """The cursor that `dataclasses.asdict` turned into `values`; older ones have no key `mixed_in`."""
         mixed_in = values.get("mixed_in")
         return cls(**{**values, "mixed_in": None if mixed_in is None else cls.of(mixed_in)})
 
 
 @dataclass(frozen=True)
 class GlobalBatch:
-    """One optimiser step's sequences over all ranks, where it began and where the next one begins."""
+    """The sequences of one optimiser step over all ranks, and the positions where this and the next batch
+    begin.
+    """
 
     sequences: Sequences
     start: Cursor
@@ -68,8 +72,9 @@ class GlobalBatch:
 class PretrainingStream:
     """Batches of sequences from a token store.
 
-    `max_length` counts tokens with [CLS] and [SEP]; `batch_tokens` is the most a global batch holds. With
-    `sentence_order` the pairs of `next_sentence` are consecutive segments, half of them swapped.
+    `max_length` counts tokens with [CLS] and [SEP]; a global batch has at most `batch_tokens`. With
+    `sentence_order` the pairs of `next_sentence` are consecutive segments, half of them swapped. Raises
+    RecipeError for budgets without room for a sequence, StoreError for a store without text.
     """
 
     store: TokenStore
@@ -82,9 +87,9 @@ class PretrainingStream:
     sentence_order: bool = False
 
     def __post_init__(self) -> None:
-        if self.max_length < self._special + 1 + self.next_sentence:
+        if self.max_length < self._extra_tokens + 1 + self.next_sentence:
             raise RecipeError(
-                f"A sequence length of {self.max_length} leaves no room for text beside {self._special} "
+                f"A sequence length of {self.max_length} leaves no room for text beside {self._extra_tokens} "
                 "special tokens; give at least 8."
             )
         if self.batch_tokens < self.max_length:
@@ -98,141 +103,148 @@ class PretrainingStream:
             raise StoreError(f"{self.store.path} has no text to train on.")
 
     @property
-    def _special(self) -> int:
-        """Special tokens of a sequence: [CLS] and one [SEP] a segment."""
+    def _extra_tokens(self) -> int:
+        """How many special tokens a sequence has: [CLS] and one [SEP] per segment."""
         return 2 + self.next_sentence
 
     @property
     def _block_documents(self) -> int:
-        """How many documents a block has: a function of the store alone, as the order must be."""
+        """How many documents a block has. It depends on the store alone, since the order depends on it."""
         mean_tokens = max(len(self.store.tokens) // len(self.store), 1)
         return min(_BLOCK_DOCUMENTS, max(_BLOCK_TOKENS // mean_tokens, 1))
 
     def batches(self, cursor: Cursor, last_epoch: int | None = None) -> Iterator[GlobalBatch]:
-        """From `cursor` on: endless, or to the end of `last_epoch` with what is left as its last batch.
+        """The batches from `cursor` on: endless, or to the end of `last_epoch`, whose last batch may be
+        smaller.
 
         A batch may span blocks and epochs.
         """
-        place, held, tokens = cursor, [], 0
+        position, parts, tokens = cursor, list[Sequences](), 0
         start = cursor
         while True:
-            instances, lengths = self._block(place.phase, place.epoch, place.block)
-            keys = _draw_keys(self.seed, place, len(instances))
-            first = place.offset
-            for row in range(place.offset, len(instances)):
+            instances, lengths = self._make_block(position.phase, position.epoch, position.block)
+            keys = _draw_keys(self.seed, position, len(instances))
+            first_row = position.offset
+            for row in range(position.offset, len(instances)):
                 if tokens + lengths[row] > self.batch_tokens:
-                    here = Cursor(place.phase, place.epoch, place.block, row)
-                    held.append(self._sequences(instances[first:row], keys[first:row]))
-                    yield GlobalBatch(concatenate(held), start, here)
-                    held, tokens, first, start = [], 0, row, here
+                    end = Cursor(position.phase, position.epoch, position.block, row)
+                    parts.append(self._build_sequences(instances[first_row:row], keys[first_row:row]))
+                    yield GlobalBatch(concatenate(parts), start, end)
+                    parts, tokens, first_row, start = [], 0, row, end
                 tokens += lengths[row]
-            held.append(self._sequences(instances[first:], keys[first:]))
-            if place.block + 1 < -(-len(self.store) // self._block_documents):
-                place = Cursor(place.phase, place.epoch, place.block + 1)
+            parts.append(self._build_sequences(instances[first_row:], keys[first_row:]))
+            if position.block + 1 < -(-len(self.store) // self._block_documents):
+                position = Cursor(position.phase, position.epoch, position.block + 1)
             else:
-                place = Cursor(place.phase, place.epoch + 1)
-            if last_epoch is not None and place.epoch > last_epoch:
+                position = Cursor(position.phase, position.epoch + 1)
+            if last_epoch is not None and position.epoch > last_epoch:
                 if tokens:
-                    yield GlobalBatch(concatenate(held), start, place)
+                    yield GlobalBatch(concatenate(parts), start, position)
                 return
 
-    def _block(self, phase: int, epoch: int, block: int) -> tuple[Instances, list[int]]:
-        """A block's shuffled instances and their lengths with special tokens."""
+    def _make_block(self, phase: int, epoch: int, block: int) -> tuple[Instances, list[int]]:
+        """The shuffled instances of a block, and their lengths with special tokens."""
         order = _shuffle_documents(len(self.store), self.seed, phase, epoch)
         size = self._block_documents
         documents = order[block * size : (block + 1) * size]
         generator = _make_generator(self.seed, phase, epoch, block)
-        instances = self.instances_of(documents, generator)
+        instances = self.make_instances(documents, generator)
         instances = instances[generator.permutation(len(instances))]
         lengths = instances.first_end - instances.first_start + instances.second_end - instances.second_start
-        return instances, (lengths + self._special).tolist()
+        return instances, (lengths + self._extra_tokens).tolist()
 
-    def instances_of(self, documents: npt.NDArray[np.int64], generator: np.random.Generator) -> Instances:
-        """Sequences of some documents, not yet shuffled, none longer than `max_length`."""
-        room = self.max_length - self._special
+    def make_instances(self, documents: npt.NDArray[np.int64], generator: np.random.Generator) -> Instances:
+        """The sequences of some documents, in their order; with special tokens at most `max_length` long."""
+        room = self.max_length - self._extra_tokens
         if self.next_sentence:
             make = make_sentence_order_pairs if self.sentence_order else make_next_sentence_pairs
             pairs = make(self.store, documents, room, self.short_seq_prob, generator)
             return truncate_pairs(pairs, room, generator)
         return make_full_segments(self.store, documents, room)
 
-    def _sequences(self, instances: Instances, keys: npt.NDArray[np.uint64]) -> Sequences:
+    def _build_sequences(self, instances: Instances, keys: npt.NDArray[np.uint64]) -> Sequences:
         """[CLS] first [SEP], or [CLS] first [SEP] second [SEP] with the second part as segment 1."""
         first = instances.first_end - instances.first_start
         second = instances.second_end - instances.second_start
-        lengths = first + second + self._special
+        lengths = first + second + self._extra_tokens
         starts = np.cumsum(lengths) - lengths
         token_ids = np.empty(int(lengths.sum()), np.int64)
         segment_ids = np.zeros_like(token_ids)
         token_ids[starts] = self.tokenizer.cls_id
         token_ids[starts + 1 + first] = self.tokenizer.sep_id
-        places, found = ragged_range(starts + 1, first), ragged_range(instances.first_start, first)
-        token_ids[places] = self.store.tokens[found]
+        target, source = ragged_range(starts + 1, first), ragged_range(instances.first_start, first)
+        token_ids[target] = self.store.tokens[source]
         values = None
         if self.store.values is not None:
             values = np.zeros((len(token_ids), self.store.values.shape[1]), np.float32)
-            values[places] = self.store.values[found]
+            values[target] = self.store.values[source]
         if self.next_sentence:
-            places = ragged_range(starts + 2 + first, second)
-            token_ids[places] = self.store.tokens[ragged_range(instances.second_start, second)]
+            target = ragged_range(starts + 2 + first, second)
+            token_ids[target] = self.store.tokens[ragged_range(instances.second_start, second)]
             token_ids[starts + lengths - 1] = self.tokenizer.sep_id
             segment_ids[ragged_range(starts + 2 + first, second + 1)] = 1
         return Sequences(token_ids, segment_ids, lengths, keys, instances.is_random, values)
 
 
 def require_documents(store: TokenStore, sentence_order: bool = False) -> None:
-    """Raises StoreError where next-sentence or sentence-order prediction has nothing to learn from."""
+    """Raises StoreError if a store has too few documents of several sentences for next-sentence prediction,
+    or for sentence-order prediction with `sentence_order`.
+    """
     sentences = np.diff(store.document_starts[:1_000_001])
     with_next = int((sentences > 1).sum())
     if len(store) < 2 or with_next < 0.05 * len(sentences):
-        name, without = "Next-sentence", "data.next_sentence=false"
+        objective, advice = "Next-sentence", "data.next_sentence=false"
         if sentence_order:
-            name, without = "Sentence-order", "objective=masked-language data.next_sentence=false"
+            objective, advice = "Sentence-order", "objective=masked-language data.next_sentence=false"
         raise StoreError(
-            f"{name} prediction needs at least two documents, and documents of several sentences in "
+            f"{objective} prediction needs at least two documents, and documents of several sentences in "
             f"order; {store.path} has {len(store):,} document(s), {with_next:,} of the first "
             f"{len(sentences):,} with more than one sentence. Give the corpus document structure (one "
             "document per file, or blank lines between documents), or pre-train without it: "
-            f"{without}."
+            f"{advice}."
         )
 
 
 @lru_cache(maxsize=2)
 def _shuffle_documents(documents: int, seed: int, phase: int, epoch: int) -> npt.NDArray[np.int64]:
-    """An epoch's shuffle of all documents: 8 bytes each."""
+    """The order of all documents in an epoch, in 8 bytes each."""
     return _make_generator(seed, phase, epoch, -1).permutation(documents)
 
 
 def _make_generator(seed: int, phase: int, epoch: int, block: int) -> np.random.Generator:
-    """PCG64DXSM: torch's sampler is biased at 10^9 samples (ModernBERT, appendix C.1)."""
+    """A generator for a block (-1: for the epoch). PCG64DXSM, because torch's sampler is biased at 10^9
+    samples (ModernBERT, appendix C.1).
+    """
     return np.random.Generator(np.random.PCG64DXSM([seed, phase, epoch, block + 1]))
 
 
-def _draw_keys(seed: int, place: Cursor, count: int) -> npt.NDArray[np.uint64]:
-    """A random name for each sequence of a block, the same on every rank: masks are drawn from it."""
-    sequence = np.random.SeedSequence([seed, place.phase, place.epoch, place.block, 0x6D61736B])
-    return np.random.Generator(np.random.PCG64DXSM(sequence)).integers(0, 2**64, count, np.uint64)
+def _draw_keys(seed: int, position: Cursor, count: int) -> npt.NDArray[np.uint64]:
+    """A random key for each sequence of a block, the same on every rank: masks are drawn from it."""
+    entropy = [seed, position.phase, position.epoch, position.block, 0x6D61736B]
+    return np.random.Generator(np.random.PCG64DXSM(np.random.SeedSequence(entropy))).integers(
+        0, 2**64, count, np.uint64
+    )
 
 
 @dataclass(frozen=True)
 class MixedStream:
-    """Batches of `main` with text of `mixed_in`, whose token budgets say how much of each."""
+    """Batches of `main` joined with batches of `mixed_in`; their token budgets give the share of each."""
 
     main: PretrainingStream
     mixed_in: PretrainingStream
 
     @property
     def store(self) -> TokenStore:
-        """That of the main text, by which pieces are counted."""
+        """The store of the main text, from which token frequencies are counted."""
         return self.main.store
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """That of both."""
+        """The tokenizer, which both streams share."""
         return self.main.tokenizer
 
     def batches(self, cursor: Cursor) -> Iterator[GlobalBatch]:
-        """Endless, from `cursor` on; each text begins again when it is over."""
+        """The batches from `cursor` on, endless: each text begins again when it is used up."""
         of_main = self.main.batches(replace(cursor, mixed_in=None))
         of_mixed_in = self.mixed_in.batches(cursor.mixed_in or Cursor(cursor.phase))
         for first, second in zip(of_main, of_mixed_in, strict=False):
@@ -244,26 +256,27 @@ class MixedStream:
 
 
 def divide_batch_size(batch_size: int, share: float) -> tuple[int, int]:
-    """How many sequences of a batch, of at least two, are of the main text and how many are mixed in: at
-    least one of each.
+    """How many sequences of a batch are of the main text, and how many are mixed in, a share of `share`.
+
+    A batch has at least two sequences, of which each text gets at least one.
     """
     mixed_in = min(max(round(share * batch_size), 1), batch_size - 1)
     return batch_size - mixed_in, mixed_in
 
 
 def prefetch(items: Iterator[T], ahead: int = 2) -> Generator[T, None, None]:
-    """The same items in the same order, made by a thread up to `ahead` early. Closing it ends the thread, at
-    once or as soon as the item is made that it is at.
+    """The same items in the same order, made by a thread that is at most `ahead` items early.
 
-    An error in the thread is raised here, where its item would have come.
+    Closing the generator ends the thread, as soon as the item is made that it is working on. An error in the
+    thread is raised here, in the place of its item.
     """
-    made: queue.Queue[tuple[T | None, BaseException | None]] = queue.Queue(ahead)
+    results: queue.Queue[tuple[T | None, BaseException | None]] = queue.Queue(ahead)
     closed = threading.Event()
 
     def put(item: T | None, error: BaseException | None) -> None:
         while not closed.is_set():
             try:
-                made.put((item, error), timeout=0.1)
+                results.put((item, error), timeout=0.1)
                 return
             except queue.Full:
                 continue
@@ -282,7 +295,7 @@ def prefetch(items: Iterator[T], ahead: int = 2) -> Generator[T, None, None]:
     thread.start()
     try:
         while True:
-            item, error = made.get()
+            item, error = results.get()
             if isinstance(error, StopIteration):
                 return
             if error is not None:
@@ -290,4 +303,4 @@ def prefetch(items: Iterator[T], ahead: int = 2) -> Generator[T, None, None]:
             yield item  # type: ignore[misc]
     finally:
         closed.set()
-        thread.join(_PATIENCE)
+        thread.join(_JOIN_SECONDS)

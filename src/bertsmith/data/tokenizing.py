@@ -1,4 +1,4 @@
-"""Corpus → token store, streaming.
+"""Tokenizes a corpus into a token store, a few documents at a time.
 
 T   tokens      S   sentences      D   documents
 """
@@ -33,13 +33,14 @@ from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.text.tokens.word_cache import WordCache
 from bertsmith.text.workers import Engine, map_in_order, map_in_order_by_ray, require_engine
 
-Encoded = tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]  # see WordCache.encode
+IdsAndLengths = tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]  # what WordCache.encode returns
 
 DOCUMENTS_AT_ONCE = 512
-DOCUMENTS_OF_A_TASK = 4096  # each task of a cluster gets to know its words anew
-#: As many characters for each of these end a batch earlier: 512 parts of novels have hundreds of megabytes.
-CHARACTERS_A_DOCUMENT = 4_000
-#: English has about 4.5 bytes a token; a language that the vocabulary fits badly has fewer.
+DOCUMENTS_PER_TASK = 4096  # of a cluster, where each task begins with an empty cache of words
+#: A batch ends earlier at so many characters times its documents: 512 parts of novels can have hundreds of
+#: megabytes.
+CHARACTERS_PER_DOCUMENT = 4_000
+#: English has about 4.5 bytes per token; a language that the vocabulary fits badly has fewer.
 BYTES_PER_TOKEN = 3
 
 
@@ -61,10 +62,10 @@ def tokenize_corpus(
 ) -> None:
     """Writes the token store of both splits, whole or not at all, with some megabytes of text in memory.
 
-    `corpus` may be the path of one. A split that isn't among `splits` is empty there. With `engine` "ray" a
-    cluster tokenizes, and this process reads and writes. Sentences without a token (nothing but control
-    characters) are dropped, and documents without a sentence.
-    Raises InputError when `out` exists, ResourceError when the disk is too small.
+    `corpus` may be a path. A split that isn't among `splits` is empty in the store. With `engine` "ray" a
+    cluster tokenizes, and this process reads and writes. Sentences without a token (of nothing but control
+    characters) are dropped, and so are documents without a sentence. Raises InputError if `out` exists,
+    ResourceError if there is too little disk space.
     """
     require_engine(engine)
     corpus, out = open_corpus(corpus), Path(out)
@@ -75,7 +76,7 @@ def tokenize_corpus(
         tokens = count.bytes // BYTES_PER_TOKEN
         needed += tokens * np.dtype(dtype).itemsize + 8 * (count.sentences + count.documents)
     require_free_space(out, needed, "The token store")
-    written = {split: corpus.documents(split) for split in splits}
+    documents = {split: corpus.documents(split) for split in splits}
     with atomic_folder(out) as folder:
         manifest = StoreManifest(
             created_by=f"bertsmith {bertsmith.__version__}",
@@ -86,7 +87,7 @@ def tokenize_corpus(
             checked_against=tuple(sorted(corpus.manifest.checked_against)),
             splits={
                 split: _write_split(
-                    written.get(split, iter(())),
+                    documents.get(split, iter(())),
                     counts.get(split, Counts()).documents,
                     tokenizer,
                     folder / split,
@@ -117,15 +118,15 @@ def _write_split(
     ):
         sentences.append(np.zeros(1))
         documents.append(np.zeros(1))
-        read = 0
+        documents_read = 0
         for (ids, lengths), counts in _encode_documents(stream, tokenizer, engine):
             tokens_each, sentences_each = _drop_empty(counts, lengths)
             documents.append(np.cumsum(sentences_each) + sentences.length - 1)
             sentences.append(np.cumsum(tokens_each) + tokens.length)
             tokens.append(ids)
-            read += len(counts)
+            documents_read += len(counts)
             if progress is not None:
-                progress(read, total, f"{folder.name} documents")
+                progress(documents_read, total, f"{folder.name} documents")
     return StoredSplit(
         documents=documents.length - 1,
         sentences=sentences.length - 1,
@@ -136,19 +137,22 @@ def _write_split(
 
 def _encode_documents(
     stream: Iterator[CorpusDocument], tokenizer: Tokenizer, engine: Engine
-) -> Iterator[tuple[Encoded, list[int]]]:
-    """Of batches of documents: the ids of all sentences, and how many sentences each document has."""
+) -> Iterator[tuple[IdsAndLengths, list[int]]]:
+    """For each batch of documents: the ids and lengths of all its sentences, and the sentences per
+    document.
+    """
     encode = WordCache(tokenizer).encode
-    size = DOCUMENTS_OF_A_TASK if engine == "ray" else DOCUMENTS_AT_ONCE
-    counts = deque[list[int]]()  # of batches that were drawn and aren't encoded yet
-    within = " " if tokenizer.family == "byte-level" else ""  # Ġ begins a word, unless it begins a text
+    size = DOCUMENTS_PER_TASK if engine == "ray" else DOCUMENTS_AT_ONCE
+    counts = deque[list[int]]()  # of batches that were read and aren't encoded yet
+    # In a byte-level vocabulary words begin with a blank, except the first word of a text.
+    blank = " " if tokenizer.family == "byte-level" else ""
 
     def batches() -> Iterator[tuple[list[str]]]:
         for batch in iter(lambda: _take_batch(stream, size), []):
             counts.append([len(document.sentences) for document in batch])
             texts = list[str]()
             for document in batch:
-                texts += [within + text if number else text for number, text in enumerate(document.sentences)]
+                texts += [blank + text if index else text for index, text in enumerate(document.sentences)]
             yield (texts,)
 
     encoded = (
@@ -160,8 +164,8 @@ def _encode_documents(
 
 
 def _take_batch(stream: Iterator[CorpusDocument], most: int) -> list[CorpusDocument]:
-    """The next documents, at most as many; they end where there is much text."""
-    batch, room = list[CorpusDocument](), most * CHARACTERS_A_DOCUMENT
+    """The next documents, at most `most`, and fewer if they are long."""
+    batch, room = list[CorpusDocument](), most * CHARACTERS_PER_DOCUMENT
     for document in islice(stream, most):
         batch.append(document)
         room -= sum(map(len, document.sentences))
@@ -173,9 +177,9 @@ def _take_batch(stream: Iterator[CorpusDocument], most: int) -> list[CorpusDocum
 def _drop_empty(
     counts: list[int], lengths: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Tokens of each sentence that has any, and such sentences of each document that has any.
+    """The tokens of each sentence that has any, and the number of such sentences of each document with any.
 
-    `counts` are the sentences of each document, `lengths` the tokens of all of them.
+    `counts` has the number of sentences of each document, `lengths` the number of tokens of each sentence.
     """
     first = np.cumsum([0, *counts])  # (documents + 1,)
     filled_before = np.concatenate([[0], np.cumsum(lengths > 0)])  # (sentences + 1,)
@@ -184,7 +188,7 @@ def _drop_empty(
 
 
 class ArrayFile:
-    """A file that grows by arrays of one type, hashed as it is written so that it needn't be read again."""
+    """A file to which arrays of one type are appended; it is hashed as it is written, not read again."""
 
     def __init__(self, path: Path, dtype: str) -> None:
         self.path = path
@@ -200,12 +204,12 @@ class ArrayFile:
         self._file.close()
 
     def append(self, values: npt.NDArray[np.generic]) -> None:
-        """Adds values at the end, in the file's type."""
+        """Appends values, converted to the file's type."""
         content = values.astype(self.dtype).tobytes()
         self._file.write(content)
         self._hash.update(content)
         self.length += len(values)
 
     def entry(self) -> StoredFile:
-        """Size and hash of what was written."""
+        """The manifest's entry: the size and hash of the file."""
         return StoredFile(size=self.length * self.dtype.itemsize, sha256=self._hash.hexdigest())

@@ -137,7 +137,7 @@ class PretrainingTask(MaskedTask[PretrainingModel]):
     def flops(self, sequences: Sequences) -> float:
         """Matrix products alone, backward counted as twice forward (see bertsmith.model.flops)."""
         config = self.model.config
-        masked = float(self.host_masker.wanted(sequences).sum())
+        masked = float(self.host_masker.count_masked(sequences).sum())
         read = masked + (len(sequences) if self.model.next_sentence is not None else 0)
         encoder = encoder_flops(config, sequences.lengths, read)
         return 3 * (encoder + vocabulary_flops(config, masked, self.sampled_pieces))

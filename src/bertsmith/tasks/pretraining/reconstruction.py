@@ -56,7 +56,7 @@ class PatchReconstruction(MaskedTask[PretrainingModel]):
     def flops(self, sequences: Sequences) -> float:
         """Of the layers: with a decoder the encoder has the visible patches, and the decoder all."""
         config, layers = self.model.config, self.model.decoder
-        hidden = self.host_masker.wanted(sequences)
+        hidden = self.host_masker.count_masked(sequences)
         if layers is None:
             return 3 * encoder_flops(config, sequences.lengths, float(hidden.sum()))
         decoder = config.model_copy(update={"num_hidden_layers": len(layers), "layer_types": None})
@@ -95,7 +95,7 @@ class PatchReconstruction(MaskedTask[PretrainingModel]):
         if self.model.decoder is None:
             predicting = self.model.encoder(batch, positions)
         else:
-            hidden = masker.wanted(sequences)
+            hidden = masker.count_masked(sequences)
             predicting = _decode(self.model, batch, masked.token_ids != masker.mask_id, hidden, positions)
         assert unmasked.values is not None
         truth = unmasked.values[positions]
@@ -205,7 +205,7 @@ class TableReconstruction(PatchReconstruction):
 
     def flops(self, sequences: Sequences) -> float:
         """Matrix products alone, backward counted as twice forward (see bertsmith.model.flops)."""
-        masked = float(self.host_masker.wanted(sequences).sum())
+        masked = float(self.host_masker.count_masked(sequences).sum())
         encoder = encoder_flops(self.model.config, sequences.lengths, masked)
         return 3 * (encoder + vocabulary_flops(self.model.config, masked, 0))
 

@@ -199,7 +199,7 @@ class ReplacedTokenTask(MaskedTask[ReplacedTokenModel]):
         """Matrix products alone, backward counted as twice forward; the product that pieces are sampled from
         has no backward pass.
         """
-        masked = float(self.host_masker.wanted(sequences).sum())
+        masked = float(self.host_masker.count_masked(sequences).sum())
         return replaced_token_flops(self.model, sequences.lengths, masked, self.sampled_pieces)
 
     @property

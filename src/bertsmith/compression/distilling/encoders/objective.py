@@ -57,7 +57,7 @@ class TextStream(PretrainingStream):
         for batch in super().batches(cursor, last_epoch):
             yield replace(batch, sequences=_add_prefixes(batch.sequences, self.prefixes))
 
-    def instances_of(self, documents: Ints, generator: np.random.Generator) -> Instances:
+    def make_instances(self, documents: Ints, generator: np.random.Generator) -> Instances:
         """The texts of the documents; `is_random` holds the number of each text's first sentence."""
         room = self.max_length - 2 - max(map(len, self.prefixes))
         rows = [row for document in documents.tolist() for row in texts_of(self.store, document, room)]
@@ -193,7 +193,7 @@ class EncoderDistillation:
         flops = 3 * encoder_flops(self.model.config, sequences.lengths, tokens)
         flops += encoder_flops(self.teacher.config, sequences.lengths, tokens)
         if self.losses.masks:
-            masked = float(self.host_masker.wanted(sequences).sum())
+            masked = float(self.host_masker.count_masked(sequences).sum())
             flops += 3 * vocabulary_flops(self.model.config, masked)
             if "soft" in self.losses.weights:
                 flops += vocabulary_flops(self.teacher.config, masked)
