@@ -104,7 +104,7 @@ def test_bins_hold_about_as_many_cells_each_and_keep_their_order() -> None:
     values = np.random.default_rng(0).lognormal(size=1000)
     (column,) = find_columns((SequenceRow({"x": value}, "") for value in values.tolist()), ["x"], bins=10)
     assert column.kind == "number"
-    bins = [int(column.symbol(value, "").partition(":")[2]) for value in np.sort(values).tolist()]
+    bins = [int(column.encode_cell(value, "").partition(":")[2]) for value in np.sort(values).tolist()]
     assert bins == sorted(bins)
     assert np.bincount(bins).tolist() == pytest.approx([100] * 10, abs=1)
 
@@ -345,7 +345,7 @@ def test_symbols_that_the_vocabulary_lacks_are_counted(tmp_path: Path) -> None:
     build_sequences([file], tmp_path / "store", SequenceSettings(heldout=0))
     more = write(tmp_path / "more.jsonl", [{"events": ["a", "c", "c", "d"]}, {"events": ["b"]}])
     found = encode_sequences(more, tmp_path / "store", tmp_path / "out.jsonl")
-    assert (found.rows, found.symbols, found.unknown, found.such_as) == (2, 5, 3, ["c", "d"])
+    assert (found.rows, found.symbols, found.unknown, found.unknown_examples) == (2, 5, 3, ["c", "d"])
 
 
 def test_columns_of_any_type_are_kept_beside_the_sequence(tmp_path: Path) -> None:
@@ -481,7 +481,7 @@ def test_a_key_that_a_row_leaves_out_is_an_empty_cell(tmp_path: Path) -> None:
 def test_a_key_that_comes_after_the_columns_are_known_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bertsmith.data.sequences.records._FIRST", 10)
+    monkeypatch.setattr("bertsmith.data.sequences.records._KEY_ROWS", 10)
     file = write(tmp_path / "rows.jsonl", [{"x": n % 3} for n in range(20)] + [{"y": 2}])
     with pytest.raises(InputError, match="line 21: the key 'y' stands in none of the first 10 rows"):
         build_sequences([file], tmp_path / "store", SequenceSettings(kind="table", heldout=0))

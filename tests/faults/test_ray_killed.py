@@ -157,7 +157,7 @@ def test_a_corpus_and_its_tokens_of_killed_workers_are_those_of_a_single_process
     cluster: Any, tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reading, "BATCH_DOCUMENTS", 6)
-    monkeypatch.setattr(tokenizing, "DOCUMENTS_OF_A_TASK", 5)
+    monkeypatch.setattr(tokenizing, "DOCUMENTS_PER_TASK", 5)
     texts = folder_of_texts(tmp_path / "texts", 60)
     (texts / "copy.txt").write_bytes((texts / "07.txt").read_bytes())
     alone = build_corpus([str(texts)], tmp_path / "alone")

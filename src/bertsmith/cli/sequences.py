@@ -62,7 +62,8 @@ def build(
     print_facts(f"Sequences {out}", facts)
     if built.empty:
         print_warning(f"{built.empty:,} rows have no item and were left out.")
-    family = "model.model_type=bert " if built.codec.has_fixed_places else ""  # whose positions are learned
+    # BERT's positions are learned.
+    family = "model.model_type=bert " if built.codec.has_fixed_positions else ""
     console.print(f"Pre-train on them with {family}corpus={out} data.next_sentence=false", markup=False)
 
 
@@ -102,5 +103,5 @@ def encode(
     if found.unknown:
         print_warning(
             f"{found.unknown:,} of {found.symbols:,} symbols are not in the vocabulary of {like}, such as "
-            f"{', '.join(found.such_as)}: the model reads [UNK]."
+            f"{', '.join(found.unknown_examples)}: the model reads [UNK]."
         )

@@ -330,7 +330,7 @@ def require_room_for_rows(store: Path | str, length: int, setting: str) -> None:
 def note_on_places(store: Path | str, config: BertConfig) -> tuple[str, ...]:
     """A sentence for a store whose places have a meaning of their own, which rotary positions don't tell."""
     of_rows = config.position_embedding == "rotary" and (Path(store) / CODEC_FILE).is_file()
-    if not of_rows or not read_codec(store).has_fixed_places:
+    if not of_rows or not read_codec(store).has_fixed_positions:
         return ()
     return (
         f"a place in a row of {store} is a column or a square, and the rotary positions of "

@@ -1,5 +1,5 @@
-"""Sequences that are no text: integers, symbols, series, images and rows of tables, as tokens of a store.
+"""Token stores of sequences that are no text: integers, symbols, series, images and rows of tables.
 
-In: files of rows. Out: a token store with its tokenizer, and a codec that writes labelled rows in the same
-symbols. Read first: building.py.
+Files of rows become a token store with its tokenizer and a codec, by which later rows, such as labelled ones,
+are encoded in the same symbols. Read building.py first.
 """

@@ -1,10 +1,12 @@
-"""Files of sequences or table rows → a token store with its tokenizer and codec: symbols are counted, then
-written; of a table a pass before these finds what its columns hold. Of series and images, which become
-patches of numbers, the first pass finds mean and deviation of each of C channels.
+"""Builds a token store, with its tokenizer and codec, from files of sequences or table rows.
+
+One pass counts the symbols, the next one writes them; for a table an earlier pass finds the types of its
+columns. For series and images, which become patches of numbers, the first pass finds the mean and the
+standard deviation of each of C channels.
 
 STORE/manifest.json, train/, heldout/     a token store like any other (bertsmith.data.store)
 STORE/tokenizer/                          its vocabulary, one symbol a token
-STORE/sequences.json                      how rows became symbols (bertsmith.data.sequences.codec)
+STORE/sequences.json                      how rows become symbols (bertsmith.data.sequences.codec)
 """
 
 import hashlib
@@ -63,10 +65,10 @@ from bertsmith.text.tokens.value_tokenizers import (
 )
 from bertsmith.validation import UserSettings, first_problem
 
-_EVERY = 1000  # rows between two words on progress
-_OF_FILES = ("heldout", "header", "format", "encoding")  # settings that don't say what a token is
-_ROUNDING = 1e-12  # a deviation this small beside the mean is rounding: the channel is constant
-Rows = Iterator[tuple[npt.NDArray[np.float64], str]]
+_PROGRESS_ROWS = 1000  # rows between two calls of progress
+_FILE_SETTINGS = ("heldout", "header", "format", "encoding")  # settings that don't decide what a token is
+_ROUNDING = 1e-12  # a deviation this small relative to the mean is a rounding error: a constant channel
+NumberRows = Iterator[tuple[npt.NDArray[np.float64], str]]  # with their locations
 _EXPECTED = {
     "images": "an image as rows of pixels (height x width, or height x width x channels)",
     "series": "a series as a list of numbers, or of steps of several numbers",
@@ -75,8 +77,8 @@ _EXPECTED = {
 
 @dataclass(frozen=True)
 class BuiltSequences:
-    """What came of a build: rows by split, tokens, rows without any item, the size of the vocabulary, and how
-    many tokens are not in it.
+    """The result of a build: rows by split, tokens, rows without any item, the size of the vocabulary, and
+    how many tokens are unknown to it.
     """
 
     rows: dict[Split, int]
@@ -88,7 +90,7 @@ class BuiltSequences:
 
 
 class _SplitFiles:
-    """The arrays of one split, growing by rows: each is a document of one sentence."""
+    """The array files of one split, to which rows are appended; each row is a document of one sentence."""
 
     def __init__(self, folder: Path, dtype: str, with_values: bool, stack: ExitStack) -> None:
         folder.mkdir()
@@ -119,7 +121,7 @@ class _SplitFiles:
 
 
 class StoreWriter:
-    """Both splits; a context manager. `heldout` is the share of rows that are kept for evaluation."""
+    """Writes the rows of both splits; a context manager. `heldout` is the share of rows held out."""
 
     def __init__(
         self, folder: Path, tokenizer: Tokenizer, heldout: float, *, with_values: bool = False
@@ -139,35 +141,37 @@ class StoreWriter:
         self._stack.close()
 
     def add(self, ids: Sequence[int], content: bytes, values: npt.NDArray[np.float32] | None = None) -> None:
-        """A row; its `content` chooses the split, so that equal rows are on the same side."""
+        """Adds a row; a hash of its `content` decides the split, so that equal rows are in the same one."""
         if not len(ids):
             self.empty += 1
             return
-        place = int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
-        split: Split = "heldout" if place < self.heldout * 2**64 else "train"
+        hashed = int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
+        split: Split = "heldout" if hashed < self.heldout * 2**64 else "train"
         self.splits[split].add(ids, values)
 
     def finish(self, files: Sequence[Path | str], codec: Codec, unknown: int = 0) -> BuiltSequences:
-        """Writes what stands beside the arrays, once these are closed. Raises InputError where nothing is
-        left to train on.
+        """Writes the manifest, the codec and the tokenizer; call it once the array files are closed.
+
+        `files` are those the rows were read from, `unknown` is the number of unknown tokens. Raises
+        InputError if no row is left to train on.
         """
         if not self.splits["train"].rows:
             raise InputError(f"{files[0]}: no row with an item is left to train on. Lower --heldout.")
-        hashes = "".join(sha256(Path(path)) for path in files)  # the corpus is the files
+        hashes = "".join(sha256(Path(path)) for path in files)  # the files stand for the corpus
         manifest = StoreManifest(
             created_by=f"bertsmith {bertsmith.__version__}",
             dtype=self.dtype,
             vocab_size=self.tokenizer.vocab_size,
             tokenizer_sha256=self.tokenizer.sha256,
             corpus_sha256=hashlib.sha256(hashes.encode()).hexdigest(),
-            splits={split: each.entry() for split, each in self.splits.items()},
+            splits={split: files.entry() for split, files in self.splits.items()},
         )
         write_json(self._folder / "manifest.json", manifest.model_dump(mode="json"))
         write_json(self._folder / CODEC_FILE, codec.model_dump(mode="json"))
         self.tokenizer.save(self._folder / "tokenizer")
         return BuiltSequences(
             {split: self.splits[split].rows for split in SPLITS},
-            sum(each.tokens.length for each in self.splits.values()),
+            sum(files.tokens.length for files in self.splits.values()),
             self.empty,
             self.tokenizer.vocab_size,
             unknown,
@@ -209,7 +213,7 @@ class SequenceSettings(UserSettings):
     encoding: str = Field("utf-8", description="The text's encoding, such as latin-1.")
 
     def files(self, paths: Sequence[Path | str]) -> list[RowFile]:
-        """What is read as these settings say."""
+        """The files at `paths`, each with the options by which these settings read it."""
         return [RowFile(path, self.header, self.format, self.encoding) for path in paths]
 
 
@@ -228,113 +232,119 @@ def build_sequences(
     *,
     like: Path | str | None = None,
 ) -> BuiltSequences:
-    """Writes the store, whole or not at all, with one row in memory at a time (of .npz, the file), and of a
-    table 8 bytes for each cell of at most 100,000 rows. With `like`, rows become tokens as in that store, so
-    that a model which learned from it can go on with this one.
+    """Writes the store, whole or not at all, with one row in memory at a time (for .npz the whole file), and
+    for a table 8 bytes for each cell of at most 100,000 rows.
 
-    Which rows are held out depends on their content alone: equal rows are on the same side. Raises
-    InputError for files that can't be read, naming the row, when `out` exists, and for settings that `like`
-    decides; StoreError when `like` is no store of sequences.
+    With `like`, rows become tokens as in that store, so that a model that learned from it can continue with
+    this one. Which rows are held out depends on their content alone: equal rows are in the same split. Raises
+    InputError for files that can't be read, naming the row, if `out` exists, and for settings that `like`
+    decides; StoreError if `like` is no store of sequences.
     """
     settings, out = settings or SequenceSettings(), Path(out)
     require_free(out)
     if not files:
         raise InputError("Name at least one file: Parquet, JSON lines, CSV, .npy or .npz.")
-    read = settings.files(files)
+    row_files = settings.files(files)
     if like is None:
-        codec, known = find_codec(read, settings, progress), None
+        codec, known_tokenizer = find_codec(row_files, settings, progress), None
     else:
-        if given := sorted(settings.model_fields_set.difference(_OF_FILES)):
+        if refused := sorted(settings.model_fields_set.difference(_FILE_SETTINGS)):
             raise InputError(
-                f"Leave out {' and '.join(given)}: the store that the new one is to be like says what a "
+                f"Leave out {' and '.join(refused)}: the store that the new one is to be like says what a "
                 "token is."
             )
-        codec, known = read_codec(like), load_tokenizer(Path(like) / "tokenizer")
-    if codec.of_patches:
-        if known is None:
-            patches, total = fit_patches(read, codec, settings.patch, progress)
-        elif isinstance(known, PatchTokenizer):
-            patches, total = known, None
+        codec, known_tokenizer = read_codec(like), load_tokenizer(Path(like) / "tokenizer")
+    if codec.has_patches:
+        if known_tokenizer is None:
+            patches, row_count = fit_patches(row_files, codec, settings.patch, progress)
+        elif isinstance(known_tokenizer, PatchTokenizer):
+            patches, row_count = known_tokenizer, None
         else:
             raise StoreError(f"{like}: its tokenizer knows no patches. Build that store again.")
-        return write_patches(read, out, codec, patches, settings.heldout, total, progress)
-    rows, counts = _count_symbols(read, codec, progress)
-    tokenizer = _build_tokenizer(counts, codec, settings) if known is None else known
+        return write_patches(row_files, out, codec, patches, settings.heldout, row_count, progress)
+    rows, counts = _count_symbols(row_files, codec, progress)
+    tokenizer = _build_tokenizer(counts, codec, settings) if known_tokenizer is None else known_tokenizer
     ids = {piece: number for number, piece in enumerate(tokenizer.pieces)}
     unknown = sum(counts.values()) - sum(counts[piece] for piece in ids)
     with_values = isinstance(tokenizer, NumberTokenizer)
     with atomic_folder(out) as folder:
         writer = StoreWriter(folder, tokenizer, settings.heldout, with_values=with_values)
         with writer:
-            for done, symbols in enumerate(_stream_symbols(read, codec), start=1):
+            for row_number, symbols in enumerate(_stream_symbols(row_files, codec), start=1):
                 content = " ".join(symbols)
                 if isinstance(tokenizer, NumberTokenizer):
-                    pieces = tokenizer.encode_row(content, None)
-                    writer.add(pieces.ids, content.encode(errors="surrogatepass"), pieces.values)
+                    row = tokenizer.encode_row(content, None)
+                    writer.add(row.ids, content.encode(errors="surrogatepass"), row.values)
                 else:
-                    found = [ids.get(symbol, tokenizer.unk_id) for symbol in symbols]
-                    writer.add(found, content.encode(errors="surrogatepass"))
-                if progress is not None and (not done % _EVERY or done == rows):
-                    progress(done, rows, "rows written")
+                    token_ids = [ids.get(symbol, tokenizer.unk_id) for symbol in symbols]
+                    writer.add(token_ids, content.encode(errors="surrogatepass"))
+                if progress is not None and (not row_number % _PROGRESS_ROWS or row_number == rows):
+                    progress(row_number, rows, "rows written")
         return writer.finish(files, codec, unknown)
 
 
 def _count_symbols(
     files: Sequence[RowFile], codec: Codec, progress: Progress | None
 ) -> tuple[int, Counter[str]]:
-    """How many rows there are, and how often each symbol occurs that has a piece of its own."""
+    """The number of rows, and how often each symbol occurs, without the numbers that are read as they are."""
     counts, rows = Counter[str](), 0
     scales = {scale.piece: scale for scale in codec.scales.columns}
     for symbols in _stream_symbols(files, codec):
         counts.update(symbol for symbol in symbols if parse_spelled_number(symbol, scales) is None)
         rows += 1
-        if progress is not None and not rows % _EVERY:
+        if progress is not None and not rows % _PROGRESS_ROWS:
             progress(rows, None, "rows counted")
     return rows, counts
 
 
 def _build_tokenizer(counts: Counter[str], codec: Codec, settings: SequenceSettings) -> Tokenizer:
-    """Of the most frequent symbols, and where numbers are read as they are of a piece for each column."""
+    """The tokenizer of the most frequent symbols; if numbers are read as they are, with a token for each
+    column.
+    """
     scales = codec.scales
     if not scales.columns:
         return build_symbol_tokenizer(choose_symbols(counts, settings.min_count, settings.vocab_size))
     chosen = choose_symbols(counts, settings.min_count, settings.vocab_size) if counts else []
-    columns = [scale.piece for scale in scales.columns]
-    if len({*columns}) < len(columns):
+    column_tokens = [scale.piece for scale in scales.columns]
+    if len({*column_tokens}) < len(column_tokens):
         raise InputError("Two columns of numbers have names that differ by white space alone. Rename one.")
-    return NumberTokenizer.of(build_symbol_tokenizer([*chosen, *columns, VALUE]), scales)
+    return NumberTokenizer.of(build_symbol_tokenizer([*chosen, *column_tokens, VALUE]), scales)
 
 
 def find_codec(
     files: Sequence[RowFile], settings: SequenceSettings, progress: Progress | None = None
 ) -> Codec:
-    """How the rows are to be read: which columns there are, the first file says, and what those of a table
-    hold, the rows of all files. Raises InputError.
+    """The codec for some files: the columns are those of the first file, a table's types are found from all
+    rows.
+
+    Raises InputError for a column that doesn't exist, and as `find_columns` and `guess_column` do.
     """
-    first = str(files[0].path)
-    names = read_columns(files[0], padded=settings.kind == "symbols")
+    first_path = str(files[0].path)
+    columns = read_columns(files[0], padded=settings.kind == "symbols")
     if settings.kind != "table":
-        known = NAMES if settings.kind == "symbols" else NUMBERS
-        column = settings.column or guess_column(names, first, known)
-        if column not in names:
-            raise unknown_column(column, names, first)
+        usual_names = NAMES if settings.kind == "symbols" else NUMBERS
+        column = settings.column or guess_column(columns, first_path, usual_names)
+        if column not in columns:
+            raise unknown_column(column, columns, first_path)
         return Codec(kind=settings.kind, column=column, characters=settings.characters)
     for name in (*settings.leave_out, *settings.categories):
-        if name not in names:
-            raise unknown_column(name, names, first)
-    read = [name for name in names if name not in settings.leave_out]
-    if not read:
-        raise InputError(f"{first}: --leave-out leaves no column to read.")
+        if name not in columns:
+            raise unknown_column(name, columns, first_path)
+    input_columns = [name for name in columns if name not in settings.leave_out]
+    if not input_columns:
+        raise InputError(f"{first_path}: --leave-out leaves no column to read.")
     bins = settings.bins if settings.numbers == "bins" else None
     return Codec(
-        kind="table", columns=find_columns(_report_rows(files, progress), read, bins, settings.categories)
+        kind="table",
+        columns=find_columns(_report_rows(files, progress), input_columns, bins, settings.categories),
     )
 
 
 def _report_rows(files: Sequence[RowFile], progress: Progress | None) -> Iterator[SequenceRow]:
+    """The rows of all files, reported to `progress`."""
     for number, row in enumerate(_stream_rows(files), start=1):
         yield row
-        if progress is not None and not number % _EVERY:
+        if progress is not None and not number % _PROGRESS_ROWS:
             progress(number, None, "rows looked at")
 
 
@@ -344,18 +354,20 @@ def _stream_rows(files: Sequence[RowFile], *, padded: bool = False) -> Iterator[
 
 
 def _stream_symbols(files: Sequence[RowFile], codec: Codec) -> Iterator[list[str]]:
-    return (codec.symbols(row) for row in _stream_rows(files, padded=codec.kind == "symbols"))
+    return (codec.read_symbols(row) for row in _stream_rows(files, padded=codec.kind == "symbols"))
 
 
 def fit_patches(
     files: Sequence[RowFile], codec: Codec, size: int, progress: Progress | None
 ) -> tuple[PatchTokenizer, int]:
-    """The tokenizer of rows of the first one's shape, which scales by the mean and the deviation of all, and
-    how many there are. Raises InputError naming the row that has another shape, and for a size that doesn't
-    divide an image.
+    """The tokenizer for rows of the shape of the first one, scaled by the mean and the deviation of all rows,
+    and the number of rows.
+
+    `size` is that of a patch. Raises InputError for a row of another shape, which it names, and for a size
+    that doesn't divide an image.
     """
     first, where = next(_stream_numbers(files, codec))
-    shape_of_row = first.shape if codec.kind == "images" else first.shape[1:]
+    row_shape = first.shape if codec.kind == "images" else first.shape[1:]
     if len(first.shape) not in ((2, 3) if codec.kind == "images" else (1, 2)):
         raise InputError(
             f"{where}: expected {_EXPECTED[codec.kind]}, found {' x '.join(map(str, first.shape))} numbers."
@@ -363,17 +375,17 @@ def fit_patches(
     channels = first.shape[2] if len(first.shape) == 3 else (first.shape[1:] or (1,))[0]
     if codec.kind == "images" and len(first.shape) == 2:
         channels = 1
-    rows, mean, deviation = _measure_channels(files, codec, shape_of_row, channels, progress)
-    said: dict[str, Any] = {"kind": codec.kind, "size": size, "channels": channels}
-    said |= {"mean": tuple(mean), "deviation": tuple(deviation)}
+    rows, mean, deviation = _measure_channels(files, codec, row_shape, channels, progress)
+    fields: dict[str, Any] = {"kind": codec.kind, "size": size, "channels": channels}
+    fields |= {"mean": tuple(mean), "deviation": tuple(deviation)}
     if codec.kind == "images":
-        said |= {"height": first.shape[0], "width": first.shape[1]}
+        fields |= {"height": first.shape[0], "width": first.shape[1]}
     try:
-        shape = PatchShape.model_validate(said)
+        shape = PatchShape.model_validate(fields)
     except ValidationError as error:
         raise InputError(f"{files[0].path}: {first_problem(error, PatchShape)} Change --patch.") from error
-    places = [f"[VALUE{number}]" for number in range(shape.values)]
-    return PatchTokenizer.of(build_symbol_tokenizer([PATCH, *places]), shape), rows
+    value_tokens = [f"[VALUE{number}]" for number in range(shape.values)]
+    return PatchTokenizer.of(build_symbol_tokenizer([PATCH, *value_tokens]), shape), rows
 
 
 def write_patches(
@@ -385,47 +397,52 @@ def write_patches(
     rows: int | None,
     progress: Progress | None,
 ) -> BuiltSequences:
-    """Writes the store, with one row in memory at a time; `rows` is how many come, if known. Raises
-    InputError naming the row that has another shape than the tokenizer's.
+    """Writes the store of series or images, with one row in memory at a time.
+
+    `rows` is their number, if known. Raises InputError, which names the row, for one whose shape doesn't fit
+    the tokenizer.
     """
     with atomic_folder(out) as folder:
         writer = StoreWriter(folder, tokenizer, heldout, with_values=True)
         with writer:
-            for done, (numbers, where) in enumerate(_stream_numbers(files, codec), start=1):
+            for row_number, (numbers, where) in enumerate(_stream_numbers(files, codec), start=1):
                 tokenizer.shape.require_row(numbers.shape, where)
                 values = tokenizer.shape.cut(numbers, where)
                 writer.add([tokenizer.patch_id] * len(values), values.tobytes(), values)
-                if progress is not None and (not done % 1000 or done == rows):
-                    progress(done, rows, "rows written")
+                if progress is not None and (not row_number % _PROGRESS_ROWS or row_number == rows):
+                    progress(row_number, rows, "rows written")
         return writer.finish([file.path for file in files], codec)
 
 
-def _stream_numbers(files: Sequence[RowFile], codec: Codec) -> Rows:
+def _stream_numbers(files: Sequence[RowFile], codec: Codec) -> NumberRows:
     for file in files:
         for row in stream_records(file):
-            yield codec.numbers(row), row.where
+            yield codec.read_numbers(row), row.where
 
 
 def _measure_channels(
     files: Sequence[RowFile],
     codec: Codec,
-    shape_of_row: tuple[int, ...],
+    row_shape: tuple[int, ...],
     channels: int,
     progress: Progress | None,
 ) -> tuple[int, list[float], list[float]]:
-    """How many rows there are, and each channel's mean and deviation (Chan et al. 1979, row by row)."""
+    """The number of rows, and each channel's mean and standard deviation (Chan et al. 1979, row by row).
+
+    Raises InputError for a row whose shape isn't `row_shape`. A constant channel has the deviation 1.
+    """
     rows, count = 0, 0
     mean, squares = np.zeros(channels), np.zeros(channels)
     for rows, (numbers, where) in enumerate(_stream_numbers(files, codec), start=1):
-        found = numbers.shape if codec.kind == "images" else numbers.shape[1:]
-        if found != shape_of_row:
-            raise InputError(f"{where}: expected the shape of the first row, {shape_of_row}, found {found}.")
+        shape = numbers.shape if codec.kind == "images" else numbers.shape[1:]
+        if shape != row_shape:
+            raise InputError(f"{where}: expected the shape of the first row, {row_shape}, found {shape}.")
         steps = numbers.reshape(-1, channels)
         delta, total = steps.mean(0) - mean, count + len(steps)
         squares += steps.var(0) * len(steps) + delta**2 * count * len(steps) / total
         mean += delta * len(steps) / total
         count = total
-        if progress is not None and not rows % 1000:
+        if progress is not None and not rows % _PROGRESS_ROWS:
             progress(rows, None, "rows measured")
     deviation = np.sqrt(squares / max(count, 1))
     varies = deviation > _ROUNDING * np.abs(mean)

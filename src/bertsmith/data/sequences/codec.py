@@ -1,14 +1,15 @@
-"""How rows become symbols: found once on the training rows, kept beside the store, used on every later file.
+"""The codec turns rows into symbols: it is fitted to the training rows, saved beside the store and used for
+every later file.
 
     sequences.json    kind, columns, and the bins of a table's numbers
 
-Of a table's typed columns a number is the bin it falls into, a category itself:
+In a table a number becomes its bin, and a category becomes itself:
 
     age = 41, city = Oslo    →    age:3  city=Oslo          an empty cell is age=?
-                                  age:41 city=Oslo          where numbers are read as they are
+                                  age:41 city=Oslo          if numbers are read as they are
 
-Bins are quantiles (Gorishniy et al. 2022, section 3.2), so that each holds about as many cells. The position
-of a cell in its row is its column.
+Bins are quantiles (Gorishniy et al. 2022, section 3.2), so that all have about as many cells. The position of
+a cell in its row identifies its column.
 """
 
 import math
@@ -41,24 +42,25 @@ from bertsmith.validation import Strict, first_problem
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 LONGEST_SYMBOL = 1000  # characters
 _BLANK = re.compile(r"\s+")
-_HALF_OF_A_PAIR = re.compile(r"[\ud800-\udfff]")
-_NEVER = " "  # what a continued piece begins with: no symbol holds a blank, so there is none
-SAMPLE = 100_000  # rows that are looked at: 8 bytes for each of their cells
-_FEW = 12  # a column of so many different numbers or fewer is a category
-_MOST = 0.5  # the share of numbers from which a column is one of numbers
+_LONE_SURROGATE = re.compile(r"[\ud800-\udfff]")
+_UNUSED_PREFIX = " "  # of continuing tokens: no symbol contains a blank, so there are none
+SAMPLE = 100_000  # rows of which the columns' types are found: 8 bytes for each of their cells
+_MAX_CATEGORIES = 12  # a column of at most so many different numbers is a category
+_LEAST_NUMBERS = 0.5  # the share of numbers from which on a column is one of numbers
 NAMES = (SEQUENCE, "sequences", "events", "symbols", "tokens", "ids", "input_ids", "text")
 NUMBERS = (SEQUENCE, "series", "values", "image", "images", "pixels")
-_AROUND = 2  # special tokens of a sequence: [CLS] and [SEP]
+_SPECIAL_TOKENS = 2  # special tokens of a sequence: [CLS] and [SEP]
 Kind = Literal["symbols", "table", "series", "images"]
 
 
 def as_symbol(value: object, where: str) -> str:
-    """One item of a sequence as a symbol: integers and strings, white space in a string as "_".
+    """An item of a sequence, an integer or a string, as a symbol; white space in a string becomes "_".
 
-    Raises InputError for anything else: numbers with a fraction have no vocabulary, and nulls no meaning.
+    `where` is the row's location for messages. Raises InputError for anything else: numbers with a fraction
+    would have no vocabulary, and nulls no meaning.
     """
     if isinstance(value, bool) or not isinstance(value, int | str):
-        if isinstance(value, float) and value.is_integer():  # pandas makes these of integers beside a null
+        if isinstance(value, float) and value.is_integer():  # pandas turns integers beside a null into floats
             return str(int(value))
         raise InputError(
             f"{where}: expected integers or strings as the items of a sequence, found {shown(value)}. "
@@ -70,7 +72,7 @@ def as_symbol(value: object, where: str) -> str:
             f"{where}: {shown(value)} can't be an item of a sequence: it is empty, longer than "
             f"{LONGEST_SYMBOL:,} characters, or a special token. Rename it."
         )
-    if _HALF_OF_A_PAIR.search(symbol):
+    if _LONE_SURROGATE.search(symbol):
         raise InputError(
             f"{where}: {shown(value)} can't be an item of a sequence: it has half of a character, which was "
             "cut within a UTF-16 pair. Mend the text."
@@ -79,36 +81,38 @@ def as_symbol(value: object, where: str) -> str:
 
 
 def spell_number(number: float) -> str:
-    """With every digit that it takes to read the same number again: 3 for 3.0."""
+    """The shortest text from which the same number is read again: "3" for 3.0."""
     return repr(number).removesuffix(".0")
 
 
 def choose_symbols(counts: Counter[str], min_count: int, vocab_size: int) -> list[str]:
-    """The most frequent symbols that occur at least `min_count` times, at most `vocab_size` tokens with the
-    special ones; of equally frequent ones those first in the alphabet. Raises InputError when none is left.
+    """The most frequent symbols that occur at least `min_count` times; with the special tokens at most
+    `vocab_size`.
+
+    Of equally frequent ones the first in the alphabet are taken. Raises InputError if there is none.
     """
     frequent = ((symbol, count) for symbol, count in counts.items() if count >= min_count)
-    ranked = sorted(frequent, key=lambda each: (-each[1], each[0]))
-    kept = [symbol for symbol, _ in ranked[: min(vocab_size, MAX_PIECES) - len(SPECIAL)]]
-    if not kept:
+    ranked = sorted(frequent, key=lambda item: (-item[1], item[0]))
+    chosen = [symbol for symbol, _ in ranked[: min(vocab_size, MAX_PIECES) - len(SPECIAL)]]
+    if not chosen:
         raise InputError(
             f"None of {len(counts):,} different symbols occurs {min_count} times or more. Lower --min-count."
         )
-    return kept
+    return chosen
 
 
 def build_symbol_tokenizer(symbols: Iterable[str]) -> Tokenizer:
-    """A tokenizer whose ids are the five special tokens', then the symbols' in their order."""
+    """A tokenizer whose vocabulary is the five special tokens and then the symbols, in their order."""
     vocabulary = {piece: number for number, piece in enumerate((*SPECIAL, *symbols))}
     model = models.WordPiece(
         vocabulary,
         unk_token="[UNK]",
         max_input_chars_per_word=LONGEST_SYMBOL,
-        continuing_subword_prefix=_NEVER,
+        continuing_subword_prefix=_UNUSED_PREFIX,
     )
     backend = Backend(model)
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    backend.decoder = decoders.WordPiece(prefix=_NEVER, cleanup=False)
+    backend.decoder = decoders.WordPiece(prefix=_UNUSED_PREFIX, cleanup=False)
     backend.post_processor = processors.TemplateProcessing(
         single="[CLS]:0 $A:0 [SEP]:0",
         pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
@@ -120,8 +124,10 @@ def build_symbol_tokenizer(symbols: Iterable[str]) -> Tokenizer:
 
 
 class TableColumn(Strict):
-    """A column as it was found. A number has `edges` between its bins, ascending, or where it is read as it
-    is `scale`: the mean and the deviation of its numbers. A category has neither.
+    """A column of a table and how its cells become symbols.
+
+    A column of numbers has the ascending `edges` between its bins or, if numbers are read as they are, their
+    `scale`: mean and standard deviation. A column of categories has neither.
     """
 
     name: str
@@ -129,8 +135,8 @@ class TableColumn(Strict):
     edges: tuple[float, ...] = Field(())
     scale: tuple[float, float] | None = None
 
-    def symbol(self, value: Any, where: str) -> str:
-        """A cell as its symbol. Raises InputError for a number that is none."""
+    def encode_cell(self, value: Any, where: str) -> str:
+        """The symbol of a cell. Raises InputError for a cell that should be a number, and for a list."""
         if _is_empty(value):
             return as_symbol(f"{self.name}=?", where)
         if self.kind == "number":
@@ -148,53 +154,56 @@ class TableColumn(Strict):
 def find_columns(
     rows: Iterable[SequenceRow], names: Sequence[str], bins: int | None, categories: Collection[str] = ()
 ) -> tuple[TableColumn, ...]:
-    """What each column holds: a number where every cell that isn't empty is one and more than a dozen differ,
-    unless it is among the `categories`. `bins` None: numbers stay.
+    """The columns `names` of a table. A column holds numbers if all cells that aren't empty are numbers of
+    which more than a dozen differ, unless it is among the `categories`. With `bins` None, numbers are read as
+    they are.
 
-    Told from a sample of all `rows`, the same at every call, for a file may be sorted (Vitter 1985, algorithm
-    R): each row is as likely to be in it as any other. Raises InputError naming the cell of a column of
-    numbers that is none, such as NA: it would make a category of each number.
+    The types are found from a random sample of all `rows`, since a file may be sorted; it is the same at
+    every call (Vitter 1985, algorithm R). Raises InputError, which names the cell, for a cell such as NA in a
+    column of numbers: it would turn each number into a category.
     """
-    seen, chance = {name: _ColumnSample() for name in names}, random.Random(0)
-    for number, row in enumerate(rows):
-        place = number if number < SAMPLE else int(chance.random() * (number + 1))
-        if place < SAMPLE:
-            for name, found in seen.items():
-                found.put(place, row.values.get(name), row.where)
+    samples, generator = {name: _ColumnSample() for name in names}, random.Random(0)
+    for row_number, row in enumerate(rows):
+        slot = row_number if row_number < SAMPLE else int(generator.random() * (row_number + 1))
+        if slot < SAMPLE:
+            for name, sample in samples.items():
+                sample.put(slot, row.values.get(name), row.where)
     return tuple(
-        TableColumn(name=name, kind="category") if name in categories else found.column(name, bins)
-        for name, found in seen.items()
+        TableColumn(name=name, kind="category") if name in categories else sample.describe(name, bins)
+        for name, sample in samples.items()
     )
 
 
 class _ColumnSample:
-    """A column's cells in the sample: its numbers, NaN for an empty cell and infinity for any other; and the
-    first that was neither, perhaps no longer in the sample.
+    """A column's cells in the sample: its numbers, NaN for an empty cell and infinity for any other cell.
+
+    `other` is the first cell that was neither empty nor a number, even if it has left the sample.
     """
 
     def __init__(self) -> None:
         self.cells = array("d")
         self.other: tuple[Any, str] | None = None
 
-    def put(self, place: int, value: Any, where: str) -> None:
-        """In the place of the cell that was there, or behind the last one."""
+    def put(self, slot: int, value: Any, where: str) -> None:
+        """Puts a cell into a slot of the sample, or appends it if the slot is the next one."""
         number = math.nan
         if not _is_empty(value):
             try:
                 number = as_number(value, "")
             except InputError:
                 number, self.other = math.inf, self.other or (value, where)
-        self.cells[place : place + 1] = array("d", [number])
+        self.cells[slot : slot + 1] = array("d", [number])
 
-    def column(self, name: str, bins: int | None) -> TableColumn:
+    def describe(self, name: str, bins: int | None) -> TableColumn:
+        """The column as the sample shows it. Raises InputError as `find_columns` does."""
         cells = np.array(self.cells)
         cells = cells[~np.isnan(cells)]
         numbers = cells[np.isfinite(cells)]
-        if len(numbers) < _MOST * len(cells) or len(np.unique(numbers)) <= _FEW:
+        if len(numbers) < _LEAST_NUMBERS * len(cells) or len(np.unique(numbers)) <= _MAX_CATEGORIES:
             return TableColumn(name=name, kind="category")
         if self.other is not None:
             value, where = self.other
-            others = max(len(cells) - len(numbers), 1)  # this one, where another row took its place
+            others = max(len(cells) - len(numbers), 1)  # at least `other`, which may have left the sample
             raise InputError(
                 f"{where}: the column {name} holds numbers in {len(numbers):,} of {len(numbers) + others:,} "
                 f"cells, here {shown(value)}. Leave such cells empty, or say that each number is a category "
@@ -204,8 +213,8 @@ class _ColumnSample:
             return TableColumn(
                 name=name, kind="number", scale=(float(numbers.mean()), float(numbers.std()) or 1.0)
             )
-        inner = np.linspace(0, 1, bins + 1)[1:-1]
-        edges = sorted(set(np.quantile(numbers, inner).tolist()))
+        quantiles = np.linspace(0, 1, bins + 1)[1:-1]
+        edges = sorted(set(np.quantile(numbers, quantiles).tolist()))
         return TableColumn(name=name, kind="number", edges=tuple(edges))
 
 
@@ -216,9 +225,12 @@ def _is_empty(value: Any) -> bool:
 
 
 class Codec(Strict):
-    """symbols: `column` holds the sequence, a list or a string, whose items stand between blanks or are its
-    `characters`. table: a row is the sequence of its `columns`' cells. series, images: `column` holds lists
-    of numbers, which the store's tokenizer cuts into patches.
+    """How rows become symbols; the content of sequences.json.
+
+    - symbols: `column` holds the sequence, a list or a string, whose items are separated by blanks or are its
+      `characters`.
+    - table: a row is the sequence of the cells of its `columns`.
+    - series, images: `column` holds lists of numbers, which the store's tokenizer cuts into patches.
     """
 
     format_version: Literal[1] = 1
@@ -228,18 +240,18 @@ class Codec(Strict):
     columns: tuple[TableColumn, ...] = ()
 
     @property
-    def of_patches(self) -> bool:
+    def has_patches(self) -> bool:
         """Whether rows become patches of numbers rather than symbols."""
         return self.kind in ("series", "images")
 
     @property
-    def has_fixed_places(self) -> bool:
-        """Whether each place of a row means one thing: a column of a table, a square of an image."""
+    def has_fixed_positions(self) -> bool:
+        """Whether each position of a row has one meaning: a column of a table, a square of an image."""
         return self.kind in ("table", "images")
 
     @property
     def scales(self) -> NumberScales:
-        """Of a table's columns whose numbers are read as they are, perhaps none."""
+        """The scales of a table's columns whose numbers are read as they are; there may be none."""
         return NumberScales(
             columns=tuple(
                 NumberScale(
@@ -251,57 +263,62 @@ class Codec(Strict):
         )
 
     @property
-    def reads(self) -> tuple[str, ...]:
-        """The columns that become symbols."""
+    def input_columns(self) -> tuple[str, ...]:
+        """The columns of a row from which its symbols are made."""
         if self.kind == "table":
             return tuple(column.name for column in self.columns)
         return () if self.column is None else (self.column,)
 
-    def symbols(self, row: SequenceRow) -> list[str]:
-        """A row's symbols, perhaps none. Raises InputError naming file and row."""
-        lacking = next((name for name in self.reads if name not in row.values), None)
-        if lacking is not None:
-            raise unknown_column(lacking, list(row.values), row.where)
+    def read_symbols(self, row: SequenceRow) -> list[str]:
+        """The symbols of a row, possibly none. Raises InputError, which names file and row."""
+        missing = next((name for name in self.input_columns if name not in row.values), None)
+        if missing is not None:
+            raise unknown_column(missing, list(row.values), row.where)
         if self.kind == "table":
-            return [column.symbol(row.values[column.name], row.where) for column in self.columns]
-        return [as_symbol(item, row.where) for item in self._items(row)]
+            return [column.encode_cell(row.values[column.name], row.where) for column in self.columns]
+        return [as_symbol(item, row.where) for item in self._split_items(row)]
 
-    def text(self, row: SequenceRow) -> str:
-        """What the store's tokenizer reads of a row: symbols, or numbers, with blanks between them."""
-        if not self.of_patches:
-            return " ".join(self.symbols(row))
-        return " ".join(map(spell_number, self.numbers(row).reshape(-1).tolist()))
+    def format_row(self, row: SequenceRow) -> str:
+        """The text of a row for the store's tokenizer: symbols, or numbers, separated by blanks."""
+        if not self.has_patches:
+            return " ".join(self.read_symbols(row))
+        return " ".join(map(spell_number, self.read_numbers(row).reshape(-1).tolist()))
 
-    def numbers(self, row: SequenceRow) -> npt.NDArray[np.float64]:
-        """A row of a series or an image, as it is nested. Raises InputError naming file and row."""
+    def read_numbers(self, row: SequenceRow) -> npt.NDArray[np.float64]:
+        """The numbers of a series or an image, in the shape of the row. Raises InputError, naming file and
+        row.
+        """
         if self.column not in row.values:
             raise unknown_column(str(self.column), list(row.values), row.where)
         value = row.values[self.column]
         try:
-            found = np.array(value.split() if isinstance(value, str) else value, np.float64)
+            numbers = np.array(value.split() if isinstance(value, str) else value, np.float64)
         except (ValueError, TypeError):
-            found = np.zeros(0)
-        if not found.ndim or not found.size or not np.isfinite(found).all():
+            numbers = np.zeros(0)
+        if not numbers.ndim or not numbers.size or not np.isfinite(numbers).all():
             raise InputError(
                 f"{row.where}: expected a list of finite numbers in the column {self.column}, as many in "
                 f"one part of it as in another; found {shown(value)}. Mend the row, or name another "
                 "with --column."
             )
-        if (largest := float(np.abs(found).max())) > LARGEST:
+        if (largest := float(np.abs(numbers).max())) > LARGEST:
             raise InputError(
                 f"{row.where}: expected numbers within ±{LARGEST:g} in the column {self.column}, found one "
                 f"of {largest:g}. Divide all of them."
             )
-        return found
+        return numbers
 
-    def _items(self, row: SequenceRow) -> Sequence[Any]:
+    def _split_items(self, row: SequenceRow) -> Sequence[Any]:
+        """The items of a row's sequence, without the padding of arrays. Raises InputError for what is
+        none.
+        """
         value = row.values[str(self.column)]
         if value is None:
             return []
         if isinstance(value, str):
-            # As pandas and NumPy print one. Brackets with blanks around them are items, braces perhaps code.
-            closed = value.strip()
-            if closed.startswith(("[", "(")) and not closed[-2:-1].isspace() and is_printed(closed):
+            # A list as pandas and NumPy print it. Brackets between blanks are items, and braces may be code.
+            stripped = value.strip()
+            if stripped.startswith(("[", "(")) and not stripped[-2:-1].isspace() and is_printed(stripped):
                 raise InputError(
                     f"{row.where}: expected a sequence in the column {self.column}, found a printed list, "
                     f"{shown(value)}. Save the table as JSON lines or Parquet, which hold lists."
@@ -309,7 +326,9 @@ class Codec(Strict):
             return list("".join(value.split())) if self.characters else value.split()
         if isinstance(value, list | tuple):
             end = len(value)
-            for item in reversed(value):  # negative numbers there make rows of an array equally long
+            for item in reversed(
+                value
+            ):  # negative integers at the end pad the rows of an array to equal length
                 if not (isinstance(item, int | float) and item < 0 and float(item).is_integer()):
                     break
                 end -= 1
@@ -321,31 +340,35 @@ class Codec(Strict):
 
 
 def guess_column(names: Sequence[str], where: str, known: Sequence[str] = NAMES) -> str:
-    """The column that holds the sequences: by its name, or since there is no other. Raises InputError."""
-    found = [name for name in names if name.lower() in known]
+    """The column of the sequences: the only column, or the only one with one of the `known` names.
+
+    Raises InputError, with the file's name `where`, if there is no such column or more than one.
+    """
+    matching = [name for name in names if name.lower() in known]
     if len(names) == 1:
         return names[0]
-    if len(found) != 1:
-        which = "more than one column has" if found else "no column has"
+    if len(matching) != 1:
+        which = "more than one column has" if matching else "no column has"
         raise InputError(
             f"{where}: {which} a name that says it holds the sequences ({', '.join(known)}). There are: "
             f"{listed(names)}. Name one with --column."
         )
-    return found[0]
+    return matching[0]
 
 
 def table_row_length(folder: Path | str) -> int | None:
-    """How many tokens a row of a table's store has, [CLS] and [SEP] included, none of which may be left out:
-    a cell's position is its column. None for other stores, and for folders that are none.
+    """How many tokens a row of a table's store has, [CLS] and [SEP] included; None for any other folder.
+
+    None of them may be cut off, since the position of a cell identifies its column.
     """
     if not (Path(folder) / CODEC_FILE).is_file():
         return None
     codec = read_codec(folder)
-    return len(codec.columns) + _AROUND if codec.kind == "table" else None
+    return len(codec.columns) + _SPECIAL_TOKENS if codec.kind == "table" else None
 
 
 def read_codec(store: Path | str) -> Codec:
-    """The one of a store. Raises StoreError when it is missing or was altered."""
+    """The codec of a store. Raises StoreError if it is missing or was altered."""
     path = Path(store) / CODEC_FILE
     if not path.is_file():
         raise StoreError(

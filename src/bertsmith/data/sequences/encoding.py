@@ -1,7 +1,7 @@
-"""Labelled rows of the same kind as a store's → JSON lines that fine-tuning and prediction read.
+"""Encodes rows like those of a store, such as labelled ones, as JSON lines for fine-tuning and prediction.
 
-Every symbol is a word of `text`; columns that aren't part of the sequence, such as labels, are kept. For
-tagging there is `words` too, beside the file's own `tags`.
+Every symbol is a word of `text`; columns that aren't part of the sequence, such as labels, are copied. For
+tagging there is `words` in the place of `text`, beside the file's own `tags`.
 """
 
 import math
@@ -22,28 +22,30 @@ from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.text.tokens.value_tokenizers import PatchTokenizer, load_tokenizer, parse_spelled_number
 
 TEXT, WORDS, TAGS = "text", "words", "tags"
-_SHOWN = 3  # symbols that aren't known, as examples
+_EXAMPLES = 3  # of unknown symbols
 
 
 @dataclass
 class EncodedSequences:
-    """How many rows were written, how many symbols they have, and how many of these the store's vocabulary
-    hasn't, so that the model reads [UNK]; `such_as` are the first of them. Series and images have no symbols.
+    """How many rows were written, their symbols, and how many of these are unknown to the store's vocabulary.
+
+    The model reads an unknown symbol as [UNK]; `unknown_examples` are the first of them. Series and images
+    have no symbols.
     """
 
     rows: int = 0
     symbols: int = 0
     unknown: int = 0
-    such_as: list[str] = field(default_factory=list)
+    unknown_examples: list[str] = field(default_factory=list)
 
     def count(self, symbols: Sequence[str], is_known: Callable[[str], bool]) -> None:
-        """Adds those of a row."""
+        """Adds the symbols of a row to the counts."""
         self.symbols += len(symbols)
         for symbol in symbols:
             if not is_known(symbol):
                 self.unknown += 1
-                if len(self.such_as) < _SHOWN and symbol not in self.such_as:
-                    self.such_as.append(symbol)
+                if len(self.unknown_examples) < _EXAMPLES and symbol not in self.unknown_examples:
+                    self.unknown_examples.append(symbol)
 
 
 @door(
@@ -66,46 +68,49 @@ def encode_sequences(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> EncodedSequences:
-    """Writes the rows of `path` as the store `like` has its own. `header`, `format` and `encoding` say how
-    they are read, as SequenceSettings does.
+    """Writes the rows of `path` to `out`, encoded as the rows of the store `like`.
 
-    Raises InputError naming the row that can't be read, and StoreError for a folder that is no such store.
+    `header`, `format` and `encoding` are those of SequenceSettings. Raises InputError, which names the row,
+    for one that can't be read, and StoreError for a folder that is no store of sequences.
     """
     codec = read_codec(like)
     tokenizer = load_tokenizer(Path(like) / "tokenizer")
     require_output(out, overwrite, [path, like])
-    found = EncodedSequences()
-    found.rows = write_jsonl(
-        _encode_rows(RowFile(path, header, format, encoding), codec, tokenizer, found, progress), out
+    result = EncodedSequences()
+    result.rows = write_jsonl(
+        _encode_rows(RowFile(path, header, format, encoding), codec, tokenizer, result, progress), out
     )
-    return found
+    return result
 
 
 def _encode_rows(
-    file: RowFile, codec: Codec, tokenizer: Tokenizer, found: EncodedSequences, progress: Progress | None
+    file: RowFile, codec: Codec, tokenizer: Tokenizer, result: EncodedSequences, progress: Progress | None
 ) -> Iterator[dict[str, Any]]:
-    pieces, scales = frozenset(tokenizer.pieces), {scale.piece: scale for scale in codec.scales.columns}
+    vocabulary, scales = frozenset(tokenizer.pieces), {scale.piece: scale for scale in codec.scales.columns}
     for number, row in enumerate(stream_records(file, padded=codec.kind == "symbols"), start=1):
-        kept = {name: _as_json(value) for name, value in row.values.items() if name not in codec.reads}
-        for needed in (TEXT, WORDS) if TAGS in kept else (TEXT,):
-            if needed in kept:
+        copied = {
+            name: _as_json(value) for name, value in row.values.items() if name not in codec.input_columns
+        }
+        for column in (TEXT, WORDS) if TAGS in copied else (TEXT,):
+            if column in copied:
                 raise InputError(
-                    f"{row.where}: the column {needed} is no part of the sequence, and its name is needed "
+                    f"{row.where}: the column {column} is no part of the sequence, and its name is needed "
                     "for it. Rename it."
                 )
-        if codec.of_patches:
+        if codec.has_patches:
             if isinstance(tokenizer, PatchTokenizer):
-                tokenizer.shape.require_row(codec.numbers(row).shape, row.where)
-            yield {TEXT: codec.text(row), **kept}
+                tokenizer.shape.require_row(codec.read_numbers(row).shape, row.where)
+            yield {TEXT: codec.format_row(row), **copied}
         else:
-            symbols = codec.symbols(row)
-            found.count(
-                symbols, lambda each: each in pieces or parse_spelled_number(each, scales) is not None
+            symbols = codec.read_symbols(row)
+            result.count(
+                symbols,
+                lambda symbol: symbol in vocabulary or parse_spelled_number(symbol, scales) is not None,
             )
-            if TAGS not in kept or codec.kind != "symbols":
-                yield {TEXT: " ".join(symbols), **kept}
-            elif isinstance(kept[TAGS], list) and len(kept[TAGS]) == len(symbols):
-                yield {WORDS: symbols, **kept}
+            if TAGS not in copied or codec.kind != "symbols":
+                yield {TEXT: " ".join(symbols), **copied}
+            elif isinstance(copied[TAGS], list) and len(copied[TAGS]) == len(symbols):
+                yield {WORDS: symbols, **copied}
             else:
                 raise InputError(f"{row.where}: expected {len(symbols):,} tags in a list, one an item.")
         if progress is not None and not number % 1000:
@@ -113,11 +118,11 @@ def _encode_rows(
 
 
 def _as_json(value: Any) -> Any:
-    """A cell as JSON can hold it: what is no finite number is null, and dates are their text."""
+    """A cell as a JSON value: a number that isn't finite becomes null, a date its text, bytes hexadecimal."""
     if isinstance(value, list | tuple):
-        return [_as_json(each) for each in value]
+        return [_as_json(item) for item in value]
     if isinstance(value, dict):
-        return {str(name): _as_json(each) for name, each in value.items()}
+        return {str(name): _as_json(item) for name, item in value.items()}
     if isinstance(value, Decimal):
         value = float(value)
     if isinstance(value, float):
