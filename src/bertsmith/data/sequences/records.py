@@ -88,8 +88,8 @@ def stream_records(file: RowFile, *, padded: bool = False) -> Iterator[SequenceR
             f"{path}: expected arrays of the same number of rows, one at least; found {lengths}."
         )
     for index in range(next(iter(lengths.values()))):
-        values = {name: array[index].tolist() for name, array in arrays.items()}
-        yield SequenceRow(values, f"{path}, row {index + 1}")
+        cells = {name: array[index].tolist() for name, array in arrays.items()}
+        yield SequenceRow(cells, f"{path}, row {index + 1}")
 
 
 def _stream_objects(file: RowFile) -> Iterator[SequenceRow]:

@@ -112,7 +112,7 @@ def find_contamination(
     matches = find_corpus_matches(corpus, list(text_ids), workers, progress)
     best = _find_best_matches(matches)
     example_matches = [_choose_examples(file, text_ids, best) for file in files]
-    needed = {(match.split, match.index) for rows in example_matches for _, match in rows}
+    needed = {(match.split, match.position) for rows in example_matches for _, match in rows}
     passages = _read_passages(corpus, matches, needed)
     findings = []
     for file, rows in zip(files, example_matches, strict=True):
@@ -121,7 +121,7 @@ def find_contamination(
                 entry.where.removeprefix(f"{file.name}, "),
                 entry.column,
                 entry.text,
-                *passages[match.split, match.index],
+                *passages[match.split, match.position],
                 KINDS[match.kind],
                 -match.negative_share,
             )
@@ -137,7 +137,7 @@ class _BestMatch(NamedTuple):
     kind: int  # an index of KINDS, of which 0 is the best
     negative_share: float
     split: Split
-    index: int  # of the match in its split
+    position: int  # of the match in its split
 
 
 def _find_best_matches(matches: Mapping[Split, CorpusMatches]) -> dict[int, _BestMatch]:
