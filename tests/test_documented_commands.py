@@ -17,7 +17,7 @@ from bertsmith.compression.distilling.recipes import (
 from bertsmith.errors import BertsmithError
 from bertsmith.training.finetune_recipe import FinetuneRecipe, make_finetune_recipe
 from bertsmith.training.finetuning.search import make_search
-from bertsmith.training.recipe import Recipe, read_recipe, recipe_names
+from bertsmith.training.recipe import Recipe, list_recipes, read_recipe
 from test_docs import settings
 
 REPOSITORY = Path(__file__).parent.parent
@@ -62,7 +62,7 @@ def test_commands_parse(page: Path) -> None:
 def test_settings_of_pretrain_are_ones_that_there_are(page: Path) -> None:
     def read_settings(words: list[str]) -> None:
         if words[0] == "pretrain" and len(words) > 2 and "RECIPE" not in words:
-            recipe = words[1] if words[1] in recipe_names() else "budget"
+            recipe = words[1] if words[1] in list_recipes() else "budget"
             read_recipe(recipe, [word for word in words[2:] if "=" in word])
 
     assert refusals(page, read_settings) == []

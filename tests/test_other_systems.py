@@ -173,7 +173,7 @@ def test_commands_trainings_and_workers_need_no_signal_of_a_closed_terminal() ->
     terminate_cleanly()
     with Interruption() as interruption:
         signal.raise_signal(signal.SIGTERM)
-        assert interruption.asked
+        assert interruption.requested
     workers._follow_parent()
     assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 

@@ -10,7 +10,7 @@ import pytest
 from bertsmith import __all__ as public_names
 from bertsmith.cli.main import COMMANDS
 from bertsmith.training.finetune_recipe import FinetuneRecipe
-from bertsmith.training.recipe import Recipe, recipe_names
+from bertsmith.training.recipe import Recipe, list_recipes
 from test_docs import settings
 
 pytestmark = pytest.mark.slow  # `make docs` builds it
@@ -46,7 +46,7 @@ def test_the_reference_has_every_command_setting_recipe_and_public_name(site: Pa
     expected = [name for name, _ in settings(FinetuneRecipe) if not DECIDED.fullmatch(name)]
     assert [name for name in expected if f"<code>{name}</code>" not in of_finetuning] == []
     recipes, names = read(site / "reference/recipes.html"), read(site / "reference/python.html")
-    assert [name for name in recipe_names() if f'id="{name}"' not in recipes] == []
+    assert [name for name in list_recipes() if f'id="{name}"' not in recipes] == []
     assert [name for name in public_names if not re.search(rf'id="bertsmith\.[\w.]+\.{name}"', names)] == []
 
 

@@ -30,7 +30,7 @@ from bertsmith.text.labelled.squad import SquadQuestion
 from bertsmith.training.gradients import Gradients
 from bertsmith.training.loop import Loop
 from bertsmith.training.machine import Machine, Ranks
-from bertsmith.training.optimizer import load_optimizer_tensors, optimizer_tensors
+from bertsmith.training.optimizer import collect_optimizer_tensors, load_optimizer_tensors
 from on_gpu import ours
 from on_gpu.checks import BFLOAT16, CPU, FLOAT32, Check, apart, small_config, spread_out
 from on_gpu.work import made_up_tokenizer, pairs, written_texts
@@ -83,7 +83,9 @@ def resumed(device: torch.device) -> float:
     loop = _loop(first, device)
     _advance(loop, 0, 2)
     weights = {name: tensor.cpu() for name, tensor in first.model.state_dict().items()}
-    state = {name: each.cpu() for name, each in optimizer_tensors(first.model, loop.optimizer).items()}
+    state = {
+        name: each.cpu() for name, each in collect_optimizer_tensors(first.model, loop.optimizer).items()
+    }
     second = _pretraining(device)
     again = _loop(second, device)
     second.model.load_state_dict(weights)

@@ -34,7 +34,7 @@ sys.path.insert(1, str(Path(__file__).parents[1]))  # harness.py, and what else 
 from bertsmith.model.config import preset
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.training.checkpoint import (
-    WHOLE,
+    SINGLE_SHARD,
     CheckpointWriter,
     RunProgress,
     TrainingState,
@@ -110,7 +110,7 @@ def _saving(state: TrainingState, folder: Path, writing: float) -> dict[str, flo
     """Seconds of a save, by which products beside one end later than without it, and of the calls."""
     matrix = torch.rand(1024, 1024)
     steps = int((_LOOP_SECONDS + 2 * writing) / (_seconds(lambda: _products(matrix, 20)) / 20))
-    with CheckpointWriter(1, WHOLE) as writer:
+    with CheckpointWriter(1, SINGLE_SHARD) as writer:
         first = _seconds(lambda: writer.write(folder, state))
         writer.finish()
         save = _seconds(lambda: (writer.write(folder, state), writer.finish()))

@@ -14,7 +14,7 @@ from bertsmith.data.stream import Cursor, GlobalBatch
 from bertsmith.machine import Hardware
 from bertsmith.model.config import BertConfig
 from bertsmith.model.cpu.process import keep_memory
-from bertsmith.training.machine import leave, set_up_machine
+from bertsmith.training.machine import leave_ranks, set_up_machine
 from bertsmith.training.settings import HardwareSettings
 from harness import resident
 from on_gpu.ours import make_loop, pretraining_task
@@ -77,7 +77,7 @@ class Steps:
 
     def close(self) -> None:
         """Leaves the group of ranks."""
-        leave()
+        leave_ranks()
 
     def _batch(self, number: int) -> GlobalBatch:
         wanted = self._wanted

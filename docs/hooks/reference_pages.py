@@ -19,7 +19,7 @@ from bertsmith.cli.main import COMMANDS, build_app
 from bertsmith.tasks.registry import TASKS, find_task
 from bertsmith.tasks.task import TaskSettings
 from bertsmith.training.finetune_recipe import FinetuneRecipe
-from bertsmith.training.recipe import Recipe, recipe_names
+from bertsmith.training.recipe import Recipe, list_recipes
 
 DOCS = Path(__file__).parents[1]
 RECIPES = resources.files("bertsmith") / "recipes"
@@ -172,7 +172,7 @@ def rebased(text: str, page: str) -> str:
 
 def recipes() -> Iterator[str]:
     """What each recipe changes, beside the defaults, and its file with source, cost and expected score."""
-    changed = {name: dict(dotted(tomllib.loads(recipe_text(name)))) for name in recipe_names()}
+    changed = {name: dict(dotted(tomllib.loads(recipe_text(name)))) for name in list_recipes()}
     yield "# Recipes"
     yield "What each recipe changes. [Pre-training](../pretraining.md) says which is for what."
     lines = [f"| setting | default | {' | '.join(changed)} |", "| --- " * (len(changed) + 2) + "|"]

@@ -80,7 +80,7 @@ def test_a_missing_extra_shows_how_to_get_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        diagnosis, "_version", lambda package: None if package == "huggingface-hub" else "1.0"
+        diagnosis, "_read_version", lambda package: None if package == "huggingface-hub" else "1.0"
     )
     assert main(["doctor"]) == 0
     assert "not installed: pip install 'bertsmith[hub]'" in capsys.readouterr().out

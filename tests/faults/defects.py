@@ -21,14 +21,14 @@ def _optimizer_forgotten() -> None:
 
 
 def _sequence_lost() -> None:
-    original = checkpoint._read
+    original = checkpoint._read_checkpoint
 
     def read(*arguments: Any) -> checkpoint.TrainingState:
         state = original(*arguments)
         cursor = replace(state.progress.cursor, offset=state.progress.cursor.offset + 1)
         return replace(state, progress=replace(state.progress, cursor=cursor))
 
-    checkpoint._read = read
+    checkpoint._read_checkpoint = read
 
 
 def _other_dropout() -> None:
@@ -37,7 +37,7 @@ def _other_dropout() -> None:
 
 
 def _one_bit_of_a_weight() -> None:
-    original = checkpoint._read
+    original = checkpoint._read_checkpoint
 
     def read(*arguments: Any) -> checkpoint.TrainingState:
         state = original(*arguments)
@@ -45,7 +45,7 @@ def _one_bit_of_a_weight() -> None:
         bits ^= 1
         return state
 
-    checkpoint._read = read
+    checkpoint._read_checkpoint = read
 
 
 def _slow_saving() -> None:

@@ -13,7 +13,7 @@ from bertsmith.data.batch import PackedBatch, Sequences
 from bertsmith.tasks.pretraining.pretraining import PretrainingTask
 from bertsmith.training.gradients import Gradients
 from bertsmith.training.loop import Loop
-from bertsmith.training.sharding import own_rows, whole_tensors
+from bertsmith.training.sharding import gather_tensors, own_rows
 
 Step = dict[str, Any]
 
@@ -41,7 +41,7 @@ class Recording:
             first = self.path.with_suffix(".gradients")
             if not first.exists():
                 gradients = {name: p.grad for name, p in step.task.model.named_parameters()}
-                save_file(whole_tensors(gradients), first)
+                save_file(gather_tensors(gradients), first)
             return result
 
         PretrainingTask.loss, Gradients.compute = recorded_loss, recorded_step

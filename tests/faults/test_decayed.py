@@ -23,7 +23,7 @@ from bertsmith.text.tokens.value_tokenizers import load_tokenizer
 from bertsmith.training import pretrain as pretraining
 from bertsmith.training.checkpoint import read_training_state
 from bertsmith.training.log import RunLog
-from bertsmith.training.pretraining_report import filled_masks
+from bertsmith.training.pretraining_report import fill_masks
 from bertsmith.training.recipe import check_recipe
 
 STEPS, DECAY = 24, 10  # of the long run, a quarter of which is its decay, and of those that begin from it
@@ -114,7 +114,7 @@ def test_a_report_shows_what_the_checkpoint_filled_in_before_the_decay(
     begun, _ = load_pretraining_model(decay / "model")
     begun.load_state_dict(read_training_state(long / "checkpoints/step-00000016").weights)
     texts = [each["text"] for each in read_json(decay / "fills.json")]
-    expected = filled_masks(begun, load_tokenizer(decay / "model"), texts)
+    expected = fill_masks(begun, load_tokenizer(decay / "model"), texts)
     assert [dict(each) for each in before] == [pytest.approx(dict(each), rel=1e-3) for each in expected]
 
 

@@ -92,7 +92,7 @@ def test_impossible_settings(
 
 
 def test_more_ranks_than_sequences_in_a_batch(new_run: NewRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "join", lambda _: Ranks(rank=0, count=17))
+    monkeypatch.setattr(machine, "join_ranks", lambda _: Ranks(rank=0, count=17))
     settings = new_run()
     with pytest.raises(RecipeError, match=r"data.batch_size = 16 leaves some of the 17 ranks without"):
         start(settings)

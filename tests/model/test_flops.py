@@ -10,7 +10,7 @@ from bertsmith.data.batch import PackedBatch
 from bertsmith.model.bert import Bert
 from bertsmith.model.config import BertConfig, make_config
 from bertsmith.model.flops import attention_flops, encoder_flops, linear_flops, muon_flops, seen_pairs
-from bertsmith.training.optimizer import Muon, layer_matrices
+from bertsmith.training.optimizer import Muon, find_layer_matrices
 
 LENGTHS = np.array([5, 9, 9, 14])
 
@@ -71,7 +71,9 @@ def test_muons_operations_are_those_that_torch_counts(family: str) -> None:
     config = small(model_type=family)
     model = Bert(config)
     weights = dict(model.named_parameters())
-    groups = [{"params": [weights[name]], "matrices": count} for name, count in layer_matrices(model).items()]
+    groups = [
+        {"params": [weights[name]], "matrices": count} for name, count in find_layer_matrices(model).items()
+    ]
     muon = Muon(groups, momentum=0.9, precision=torch.float32)
     for parameter in model.parameters():
         parameter.grad = torch.randn_like(parameter)

@@ -28,7 +28,7 @@ from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.extending import EXTENSION, extend_vocabulary, read_extension, undo_extension
 from bertsmith.training.log import RunLog
 from bertsmith.training.pretrain import pretrain
-from bertsmith.training.pretraining_report import forgetting_warnings, gains_and_losses
+from bertsmith.training.pretraining_report import check_forgetting, compare_with_start
 from bertsmith.training.recipe import read_recipe
 
 GENERAL = ("the", "cat", "sits", "on", "a", "mat", "and", "sleeps")
@@ -282,18 +282,18 @@ def test_a_row_for_each_text_and_a_warning_where_more_is_lost_than_gained() -> N
     before = {"mlm_loss": 4.0, "mlm_accuracy": 0.3, "general_mlm_loss": 2.0}
     before |= {"general_mlm_accuracy": 0.6, "general_mlm_majority": 0.05}
     after = {"mlm_loss": 3.5, "mlm_accuracy": 0.4, "general_mlm_loss": 2.4, "general_mlm_accuracy": 0.5}
-    rows = gains_and_losses(before, after)
+    rows = compare_with_start(before, after)
     assert [(row["held-out text"], row["MLM loss before"], row["after"]) for row in rows] == [
         ("of the corpus", 4.0, 3.5),
         ("general", 2.0, 2.4),
     ]
-    assert forgetting_warnings(before, after) == []
-    (warning,) = forgetting_warnings(before, after | {"general_mlm_loss": 2.6})
+    assert check_forgetting(before, after) == []
+    (warning,) = check_forgetting(before, after | {"general_mlm_loss": 2.6})
     assert "rose by 0.600, that on the corpus's own fell by 0.500" in warning
-    (untold,) = forgetting_warnings(before | {"general_mlm_accuracy": 0.055}, after)
+    (untold,) = check_forgetting(before | {"general_mlm_accuracy": 0.055}, after)
     assert "began untrained" in untold
-    assert gains_and_losses(None, after) == [] == forgetting_warnings(None, after)
-    assert forgetting_warnings(before | {"mlm_loss": None}, after) == []  # NaN, as the log has it
+    assert compare_with_start(None, after) == [] == check_forgetting(None, after)
+    assert check_forgetting(before | {"mlm_loss": None}, after) == []  # NaN, as the log has it
 
 
 def test_what_is_missing_is_said_before_anything_is_written(

@@ -10,7 +10,7 @@ import torch
 from bertsmith.errors import ResourceError
 from bertsmith.training import checkpoint as checkpoint_writer
 from bertsmith.training.checkpoint import (
-    WHOLE,
+    SINGLE_SHARD,
     CheckpointWriter,
     RunProgress,
     Shard,
@@ -52,7 +52,7 @@ def state_at(step: int) -> TrainingState:
 
 def test_training_goes_on_and_what_is_written_is_what_was_given(tmp_path: Path, disk: SlowDisk) -> None:
     given = state_at(4)
-    with CheckpointWriter(2, WHOLE) as writer:
+    with CheckpointWriter(2, SINGLE_SHARD) as writer:
         writer.write(tmp_path, given)
         assert disk.begun.wait(SECONDS)
         given.weights["a"].zero_()  # the next step
@@ -66,7 +66,7 @@ def test_training_goes_on_and_what_is_written_is_what_was_given(tmp_path: Path, 
 
 
 def test_one_is_written_at_a_time(tmp_path: Path, disk: SlowDisk) -> None:
-    with CheckpointWriter(2, WHOLE) as writer:
+    with CheckpointWriter(2, SINGLE_SHARD) as writer:
         writer.write(tmp_path, state_at(4))
         second = threading.Thread(target=writer.write, args=(tmp_path, state_at(6)))
         second.start()
@@ -87,7 +87,7 @@ def test_a_failure_is_heard_of_once(
         raise ResourceError("The disk is full.")
 
     monkeypatch.setattr(checkpoint_writer, "save_training_state", full)
-    with CheckpointWriter(2, WHOLE) as writer:
+    with CheckpointWriter(2, SINGLE_SHARD) as writer:
         writer.write(tmp_path, state_at(4))
         writer._thread.submit(lambda: None).result(SECONDS)  # the failure lies before this
         with pytest.raises(ResourceError, match="full"):
@@ -115,7 +115,7 @@ def test_parts_of_several_processes_are_heard_of_together(
 
 def test_the_end_waits_even_after_a_failure_of_the_training(tmp_path: Path, disk: SlowDisk) -> None:
     threading.Timer(0.1, disk.free.set).start()
-    with pytest.raises(KeyboardInterrupt), CheckpointWriter(2, WHOLE) as writer:
+    with pytest.raises(KeyboardInterrupt), CheckpointWriter(2, SINGLE_SHARD) as writer:
         writer.write(tmp_path, state_at(4))
         raise KeyboardInterrupt
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000004"]

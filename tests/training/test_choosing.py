@@ -66,7 +66,7 @@ from bertsmith.training.finetuning.methods import (
 )
 from bertsmith.training.finetuning.report import format_command
 from bertsmith.training.loop import Guard
-from bertsmith.training.machine import Ranks, plain_machine
+from bertsmith.training.machine import Ranks, make_plain_machine
 from bertsmith.training.settings import HardwareSettings
 
 ENOUGH = 1e9
@@ -674,7 +674,7 @@ def test_counted_work_is_what_training_computes(
     values = {"model": str(encoder), "out": "o"}
     values["train"] = str(write_rows(tmp_path / "train.jsonl", "classification", 20))
     recipe = make_finetune_recipe({"task": "classification", **values}, [*SMALL_RUN, "epochs=3"])
-    machine = plain_machine(HardwareSettings(), None, Hardware.detect())
+    machine = make_plain_machine(HardwareSettings(), None, Hardware.detect())
     bench = FinetuneSession.open(recipe, machine, folds=True)
     bench.learn(FULL, recipe, bench.train)
     once = count_pass_work(bench.config, bench.train.encoded)
@@ -766,7 +766,7 @@ def test_a_setting_that_was_given_with_its_default_is_not_forgotten_on_resume(
 
     settings = ("max_length=32", "batch_size=20", "hardware.threads=1", "minutes=0")
     with monkeypatch.context() as patch:
-        patch.setattr(finetune, "wait", lambda: None)
+        patch.setattr(finetune, "wait_for_ranks", lambda: None)
         patch.setattr(finetune, "train_restart", stop)
         for resume, more in ((False, (given,)), (True, ())):
             with pytest.raises(RuntimeError, match="killed"):

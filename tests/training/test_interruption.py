@@ -40,9 +40,9 @@ def send(number: signal.Signals) -> None:
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_is_remembered(number: signal.Signals) -> None:
     with Interruption() as interruption:
-        assert not interruption.asked
+        assert not interruption.requested
         send(number)
-        assert interruption.asked
+        assert interruption.requested
 
 
 def test_a_second_ctrl_c_ends_at_once() -> None:
@@ -59,7 +59,7 @@ def test_sigterm_never_ends_it_early(first: signal.Signals) -> None:
         send(signal.SIGTERM)
         send(signal.SIGHUP)
         send(signal.SIGTERM)
-        assert interruption.asked
+        assert interruption.requested
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_what_nohup_has_ignored_stays_so() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     with Interruption() as interruption:
         send(signal.SIGHUP)
-        assert not interruption.asked
+        assert not interruption.requested
 
 
 def test_a_rank_that_got_no_signal_ends_as_by_ctrl_c() -> None:
@@ -109,7 +109,7 @@ def test_elsewhere_than_in_the_main_thread_signals_are_left_alone() -> None:
 
     def work() -> None:
         with Interruption() as interruption:
-            seen.extend([interruption.asked, *(signal.getsignal(number) for number in SIGNALS)])
+            seen.extend([interruption.requested, *(signal.getsignal(number) for number in SIGNALS)])
 
     thread = threading.Thread(target=work)
     thread.start()

@@ -184,7 +184,7 @@ def test_a_disk_without_room_for_events_neither_holds_the_run_up_nor_shows_a_tra
         "resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))\n"  # the log stays below, the events don't
         "for n in range(40): log.write('step', n, loss=1., mfu=1., mlm_loss=1., nsp_loss=1.)\n"
         "log.rewind(39)\n"
-        "print(log.new_complaint(), log.new_complaint())\n"
+        "print(log.pop_failure(), log.pop_failure())\n"
         "log.close()"
     )
     command = [sys.executable, "-c", program, tmp_path]

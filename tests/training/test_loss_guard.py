@@ -24,30 +24,30 @@ BAD_BATCHES = [(NAN, 9), (SPIKE, 57)]
 
 def test_a_sound_step_is_let_through() -> None:
     guard = Guard(spike_factor=3.0)
-    assert guard.verdict(RunProgress(step=60, recent_loss=2.0), 5.9, 1e6) is None
-    assert guard.verdict(RunProgress(step=60, recent_loss=None), 100.0, 1.0) is None
+    assert guard.find_problem(RunProgress(step=60, recent_loss=2.0), 5.9, 1e6) is None
+    assert guard.find_problem(RunProgress(step=60, recent_loss=None), 100.0, 1.0) is None
 
 
 def test_a_jump_counts_only_after_fifty_steps() -> None:
     guard = Guard(spike_factor=3.0)
-    assert guard.verdict(RunProgress(step=49, recent_loss=2.0), 6.1, 1.0) is None
-    verdict = guard.verdict(RunProgress(step=50, recent_loss=2.0), 6.1, 1.0)
+    assert guard.find_problem(RunProgress(step=49, recent_loss=2.0), 6.1, 1.0) is None
+    verdict = guard.find_problem(RunProgress(step=50, recent_loss=2.0), 6.1, 1.0)
     assert verdict == "the loss jumped to 6.10 from a running mean of 2.00"
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_what_is_not_finite_is_refused_from_the_first_step(bad: float) -> None:
     guard = Guard(spike_factor=3.0)
-    assert guard.verdict(RunProgress(), bad, 1.0) == f"the loss is {bad}"
-    assert guard.verdict(RunProgress(), 1.0, bad) == f"the gradient's norm is {bad}"
+    assert guard.find_problem(RunProgress(), bad, 1.0) == f"the loss is {bad}"
+    assert guard.find_problem(RunProgress(), 1.0, bad) == f"the gradient's norm is {bad}"
 
 
 def test_the_running_mean_remembers_about_twenty_steps() -> None:
     guard, progress = Guard(spike_factor=3.0), RunProgress(recent_loss=1.0)
     for _ in range(20):
-        progress = RunProgress(recent_loss=guard.recent(progress, 0.0))
+        progress = RunProgress(recent_loss=guard.update_mean(progress, 0.0))
     assert progress.recent_loss == pytest.approx(0.95**20)
-    assert guard.recent(RunProgress(), 7.0) == 7.0
+    assert guard.update_mean(RunProgress(), 7.0) == 7.0
 
 
 @pytest.mark.parametrize(("factor", "bad"), BAD_BATCHES)

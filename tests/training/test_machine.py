@@ -8,7 +8,7 @@ import torch
 from bertsmith.errors import RecipeError
 from bertsmith.machine import Gpu
 from bertsmith.training import machine as machines
-from bertsmith.training.machine import Ranks, plain_machine, set_up_machine
+from bertsmith.training.machine import Ranks, make_plain_machine, set_up_machine
 from bertsmith.training.settings import HardwareSettings
 from machines import PLAIN
 
@@ -33,7 +33,7 @@ def test_threads(
     found: list[int] = []
     monkeypatch.setattr(torch, "set_num_threads", found.append)
     monkeypatch.setattr(machines, "matmul_flops", lambda *_, **__: 1e11)
-    monkeypatch.setattr(machines, "join", lambda _: Ranks(0, ranks, 0, ranks))
+    monkeypatch.setattr(machines, "join_ranks", lambda _: Ranks(0, ranks, 0, ranks))
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     if asked is not None:
         monkeypatch.setenv("OMP_NUM_THREADS", asked)
@@ -42,7 +42,7 @@ def test_threads(
 
 
 def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machines, "join", lambda _: Ranks(1, 2, 1, 2))
+    monkeypatch.setattr(machines, "join_ranks", lambda _: Ranks(1, 2, 1, 2))
     one_gpu = replace(PLAIN, gpus=(Gpu("only", 10**9, (8, 0)),))
     with pytest.raises(RecipeError, match=r"2 processes .* has 1 GPU\. Start as many: torchrun"):
         set_up_machine(HardwareSettings(device="cuda"), None, one_gpu)
@@ -51,4 +51,4 @@ def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -
 def test_bfloat16_is_refused_where_a_gpu_lacks_it() -> None:
     old = replace(PLAIN, gpus=(Gpu("old", 10**9, (7, 0)),))
     with pytest.raises(RecipeError, match=r"compute capability 7\.0 has no bfloat16"):
-        plain_machine(HardwareSettings(device="cuda", precision="bfloat16"), None, old)
+        make_plain_machine(HardwareSettings(device="cuda", precision="bfloat16"), None, old)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bertsmith.training.optimizer import Muon, orthogonal
+from bertsmith.training.optimizer import Muon, orthogonalize
 
 SHAPES = [(16, 16), (16, 48), (48, 16), (1, 8)]
 RATE, DECAY, MOMENTUM = 0.02, 0.1, 0.95
@@ -85,7 +85,7 @@ def test_singular_values_become_near_one_and_their_vectors_stay(
     left, _ = torch.linalg.qr(torch.randn(shape[0], 24, generator=draw))
     right, _ = torch.linalg.qr(torch.randn(shape[1], 24, generator=draw))
     values = torch.logspace(0, 1, 24)
-    found = orthogonal(left * values @ right.T, precision).float()
+    found = orthogonalize(left * values @ right.T, precision).float()
     between = left.T @ found @ right  # (24, 24): diagonal, where the vectors have stayed
     assert found.shape == shape
     assert float(between.diagonal().min()) > 0.6 and float(between.diagonal().max()) < 1.3
@@ -97,9 +97,9 @@ def test_stacked_matrices_step_as_if_each_were_alone() -> None:
     stacked = ours([(48, 16)], steps=1, matrices=3)[0]
     before, gradient = weights_of([(48, 16)])[0].detach(), gradients_of([(48, 16)], 0)[0]
     for rows in (slice(0, 16), slice(16, 32), slice(32, 48)):
-        alone = before[rows] * (1 - RATE * DECAY) - RATE * orthogonal(gradient[rows])
+        alone = before[rows] * (1 - RATE * DECAY) - RATE * orthogonalize(gradient[rows])
         torch.testing.assert_close(stacked[rows], alone, rtol=0, atol=1e-6)
-    together = before * (1 - RATE * DECAY) - RATE * math.sqrt(3) * orthogonal(gradient)
+    together = before * (1 - RATE * DECAY) - RATE * math.sqrt(3) * orthogonalize(gradient)
     assert float((stacked - together).abs().max()) > 1e-3
 
 

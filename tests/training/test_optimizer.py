@@ -13,11 +13,11 @@ from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.training.optimizer import (
     Muon,
     Optimizers,
-    decays,
-    layer_depths,
+    collect_optimizer_tensors,
+    count_layer_depths,
+    is_decayed,
     load_optimizer_tensors,
     make_optimizer,
-    optimizer_tensors,
     set_learning_rate,
 )
 from bertsmith.training.settings import OptimizerSettings
@@ -68,7 +68,7 @@ def test_the_groups_decays() -> None:
     ],
 )
 def test_names(name: str, decayed: bool) -> None:
-    assert decays(name) is decayed
+    assert is_decayed(name) is decayed
 
 
 def test_frozen_parameters_are_left_out() -> None:
@@ -94,12 +94,12 @@ def test_frozen_parameters_are_left_out() -> None:
 )
 def test_rates_fall_by_one_factor_for_each_layer_below_the_head(name: str, depth: int) -> None:
     model = new_model()
-    assert layer_depths(model)[name] == depth
+    assert count_layer_depths(model)[name] == depth
     optimizer = new_optimizer(model, layer_decay=0.5)
     set_learning_rate(optimizer, 0.2)
     (group,) = (g for g in optimizer.param_groups if any(p is model.get_parameter(name) for p in g["params"]))
     assert group["lr"] == 0.2 * 0.5**depth
-    assert group["weight_decay"] == (0.01 if decays(name) else 0.0)
+    assert group["weight_decay"] == (0.01 if is_decayed(name) else 0.0)
 
 
 def test_with_layer_decay_every_weight_is_in_one_group_and_frozen_layers_still_count() -> None:
@@ -120,7 +120,7 @@ def test_a_step_moves_each_layer_by_its_own_rate() -> None:
     for number, parameter in enumerate(model.parameters()):
         parameter.grad = torch.full_like(parameter, float(number + 1))
     optimizer.step()
-    for name, depth in layer_depths(model).items():
+    for name, depth in count_layer_depths(model).items():
         moved = before.get_parameter(name) - model.get_parameter(name)
         assert torch.allclose(moved, torch.full_like(moved, 0.01 * 0.5**depth), rtol=1e-3), name
 
@@ -147,7 +147,7 @@ def test_state_goes_over_to_another_optimizer_to_the_bit(layer_decay: float, kin
         take_step(model, optimizer)
     twin = deepcopy(model)
     resumed = new_optimizer(twin, layer_decay, kind)
-    saved = {name: tensor.clone() for name, tensor in optimizer_tensors(model, optimizer).items()}
+    saved = {name: tensor.clone() for name, tensor in collect_optimizer_tensors(model, optimizer).items()}
     load_optimizer_tensors(twin, resumed, saved)
     matrices = 8 if kind == "muon" else 0
     assert len(saved) == 3 * (len(list(model.parameters())) - matrices) + matrices
@@ -188,7 +188,7 @@ def test_a_user_s_own_has_our_groups_and_its_state_goes_over_to_the_bit() -> Non
         take_step(model, optimizer)
     twin = deepcopy(model)
     resumed = new_optimizer(twin, 0.8, OWN)
-    saved = {name: tensor.clone() for name, tensor in optimizer_tensors(model, optimizer).items()}
+    saved = {name: tensor.clone() for name, tensor in collect_optimizer_tensors(model, optimizer).items()}
     assert {float(tensor) for name, tensor in saved.items() if name.endswith(".count")} == {3.0}
     load_optimizer_tensors(twin, resumed, saved)
     take_step(model, optimizer)
@@ -245,7 +245,7 @@ def take_step(model: PretrainingModel, optimizer: Optimizers) -> None:
 def test_the_layers_matrices_are_muons_and_all_else_is_adamws(family: Family) -> None:
     model = new_model(family)
     matrices = {id(m.weight) for m in model.encoder.layers.modules() if isinstance(m, nn.Linear)}
-    adamw, muon = new_optimizer(model, kind="muon").each
+    adamw, muon = new_optimizer(model, kind="muon").optimizers
     of_adamw, of_muon = (
         {id(p) for group in one.param_groups for p in group["params"]} for one in (adamw, muon)
     )
@@ -284,5 +284,5 @@ def test_with_muon_a_model_without_other_weights_is_trained_all_the_same() -> No
     model = new_model()
     model.requires_grad_(False)
     model.encoder.layers[0].feed_forward.up.weight.requires_grad_(True)
-    (only,) = new_optimizer(model, kind="muon").each
+    (only,) = new_optimizer(model, kind="muon").optimizers
     assert isinstance(only, Muon)

@@ -16,8 +16,8 @@ from bertsmith.training.recipe import (
     Recipe,
     check_recipe,
     find_recipe,
+    list_recipes,
     read_recipe,
-    recipe_names,
 )
 from bertsmith.training.run_folder import write_recipe
 
@@ -238,10 +238,10 @@ def test_a_resolved_recipe_with_init_runs_again(tmp_path: Path) -> None:
 
 
 def test_the_recipes_there_are() -> None:
-    assert {"bert-base", "bert-large", "budget", "quickstart", "roberta-base"} <= set(recipe_names())
+    assert {"bert-base", "bert-large", "budget", "quickstart", "roberta-base"} <= set(list_recipes())
 
 
-@pytest.mark.parametrize("name", recipe_names())
+@pytest.mark.parametrize("name", list_recipes())
 def test_every_recipe_is_valid_and_its_shape_possible(name: str) -> None:
     recipe = read_recipe(name, [])
     config = recipe.model.config(30_522, 1 if recipe.model.model_type == "roberta" else 0)
@@ -249,7 +249,7 @@ def test_every_recipe_is_valid_and_its_shape_possible(name: str) -> None:
     assert not recipe.data.next_sentence or config.has_next_sentence
 
 
-@pytest.mark.parametrize("name", recipe_names())
+@pytest.mark.parametrize("name", list_recipes())
 def test_every_recipe_begins_with_what_it_is_for(name: str) -> None:
     assert find_recipe(name).read_text().startswith("# ")
 

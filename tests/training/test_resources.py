@@ -12,7 +12,7 @@ from bertsmith.machine import Gpu, Hardware
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.training.machine import Machine, Ranks
 from bertsmith.training.recipe import Recipe, check_recipe
-from bertsmith.training.resources import activation_bytes, require_resources
+from bertsmith.training.resources import estimate_activation_bytes, require_resources
 
 DATA = {"batch_size": 16, "sequence_lengths": [32], "sequence_shares": [1.0]}
 MACHINE = Machine(torch.device("cpu"), torch.float32, 1e9, Ranks(), micro_batch_tokens=256)
@@ -38,12 +38,12 @@ def needed(model: PretrainingModel, machine: Machine = MACHINE) -> int:
     and the copy of weight, moments and counts that a checkpoint is written from.
     """
     sizes = [parameter.numel() for parameter in model.parameters()]
-    return (16 + 12) * sum(sizes) + 8 * len(sizes) + activation_bytes(model, recipe_of(), machine)
+    return (16 + 12) * sum(sizes) + 8 * len(sizes) + estimate_activation_bytes(model, recipe_of(), machine)
 
 
 def test_a_steps_memory_grows_with_the_micro_batch_up_to_the_batch(model: PretrainingModel) -> None:
     def bytes_of(tokens: int) -> int:
-        return activation_bytes(model, recipe_of(), replace(MACHINE, micro_batch_tokens=tokens))
+        return estimate_activation_bytes(model, recipe_of(), replace(MACHINE, micro_batch_tokens=tokens))
 
     heads, longest = model.config.num_attention_heads, 32
     wide = model.config.intermediate_size
@@ -57,7 +57,9 @@ def test_a_steps_memory_grows_with_the_micro_batch_up_to_the_batch(model: Pretra
 def test_a_rank_keeps_its_share_of_the_batch(model: PretrainingModel) -> None:
     whole = replace(MACHINE, micro_batch_tokens=100_000)
     four = replace(whole, ranks=Ranks(0, 4))
-    assert 4 * activation_bytes(model, recipe_of(), four) == activation_bytes(model, recipe_of(), whole)
+    assert 4 * estimate_activation_bytes(model, recipe_of(), four) == estimate_activation_bytes(
+        model, recipe_of(), whole
+    )
 
 
 def test_just_enough_memory_is_enough(model: PretrainingModel, tmp_path: Path) -> None:
@@ -82,7 +84,7 @@ def test_ranks_that_divide_the_weights_need_less_each(model: PretrainingModel, t
     four = replace(MACHINE, ranks=Ranks(0, 4, 0, 4), sharded=True)
     sizes = [parameter.numel() for parameter in model.parameters()]
     divided, whole = (16 + 12) * sum(sizes) // 4, 4 * sum(sizes) + 8 * len(sizes)
-    enough = 4 * (divided + whole + activation_bytes(model, recipe_of(), four))
+    enough = 4 * (divided + whole + estimate_activation_bytes(model, recipe_of(), four))
     require_resources(model, recipe_of(), four, hardware_with(enough), tmp_path)
     with pytest.raises(ResourceError):
         require_resources(model, recipe_of(), four, hardware_with(enough - 4), tmp_path)

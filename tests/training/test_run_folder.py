@@ -45,9 +45,9 @@ def test_all_ranks_have_looked_twice_before_a_run_begins(
         return machine
 
     monkeypatch.setattr(run, "set_up_machine", set_up)
-    monkeypatch.setattr(run, "sole_run", alone)
-    monkeypatch.setattr(run, "wait", lambda: happened.append("wait"))
-    monkeypatch.setattr(run, "leave", lambda: happened.append("leave"))
+    monkeypatch.setattr(run, "lock_run", alone)
+    monkeypatch.setattr(run, "wait_for_ranks", lambda: happened.append("wait"))
+    monkeypatch.setattr(run, "leave_ranks", lambda: happened.append("leave"))
     with run.Run.open(look, resume=True, console=Console(quiet=True)) as opened:
         happened.append("begin")
     before = ["look", "set up", "alone", "look", "wait", "begin"]
@@ -60,7 +60,7 @@ def test_all_ranks_have_looked_twice_before_a_run_begins(
 def test_ranks_part_where_a_run_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     left: list[bool] = []
     monkeypatch.setattr("bertsmith.training.machine.matmul_flops", lambda *_, **__: 1e9)
-    monkeypatch.setattr(run, "leave", lambda: left.append(True))
+    monkeypatch.setattr(run, "leave_ranks", lambda: left.append(True))
     recipe = FinetuneRecipe(task="classification", model="m", train="t", out=str(tmp_path / "run"))
     with pytest.raises(Stopped), run.Run.open(lambda: recipe, resume=False):
         raise Stopped
@@ -99,7 +99,7 @@ def test_a_run_that_was_moved_does_not_begin_anew_elsewhere(
     def not_reached(*_: object) -> None:
         raise Stopped
 
-    monkeypatch.setattr(pretrain, "as_begun", not_reached)
+    monkeypatch.setattr(pretrain, "restore_decay_start", not_reached)
     monkeypatch.chdir(tmp_path)
     recipe = check_recipe({"steps": 10, "optimizer": {"warmup": 1}, "out": "runs/law"}, "test")
     write_recipe(recipe, Path("runs/law"))

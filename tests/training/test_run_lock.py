@@ -16,7 +16,7 @@ from bertsmith.training.finetuning import finetune, tune
 from bertsmith.training.machine import Machine, Ranks
 from bertsmith.training.pretrain import pretrain
 from bertsmith.training.recipe import check_recipe
-from bertsmith.training.run import sole_run
+from bertsmith.training.run import lock_run
 
 IN_USE = r"run is in use: another process is training there\. Wait until it has ended"
 MACHINE = Machine(torch.device("cpu"), torch.float32, 1e9, Ranks(), 512)
@@ -27,8 +27,8 @@ from bertsmith.training.machine import Ranks
 from bertsmith.training.machine import Machine
 from bertsmith.training.pretrain import pretrain
 from bertsmith.training.recipe import check_recipe
-from bertsmith.training.run import sole_run
-with sole_run(Path(sys.argv[1]), Machine(torch.device("cpu"), torch.float32, 1e9, Ranks(), 512)):
+from bertsmith.training.run import lock_run
+with lock_run(Path(sys.argv[1]), Machine(torch.device("cpu"), torch.float32, 1e9, Ranks(), 512)):
     print("locked", flush=True)
     time.sleep(600)
 """
@@ -88,7 +88,7 @@ def test_a_run_is_not_resumed_while_it_is_at_work(
 def test_a_search_is_alone_in_its_folder_too(encoder: Path, tmp_path: Path) -> None:
     pytest.importorskip("optuna")
     train = write_rows(tmp_path / "train.jsonl", "classification", 40)
-    with sole_run(tmp_path / "run", MACHINE), pytest.raises(RecipeError, match=IN_USE):
+    with lock_run(tmp_path / "run", MACHINE), pytest.raises(RecipeError, match=IN_USE):
         tune.tune("classification", model=str(encoder), train=str(train), out=str(tmp_path / "run"))
 
 
@@ -96,7 +96,7 @@ def test_pre_training_is_alone_in_its_folder_too(tmp_path: Path) -> None:
     """Before it looks for its tokenizer, which this one lacks."""
     values = {"steps": 10, "optimizer": {"warmup": 1}, "out": str(tmp_path / "run")}
     recipe = check_recipe(values, "test")
-    with sole_run(tmp_path / "run", MACHINE), pytest.raises(RecipeError, match=IN_USE):
+    with lock_run(tmp_path / "run", MACHINE), pytest.raises(RecipeError, match=IN_USE):
         pretrain(recipe)
     with pytest.raises(RecipeError, match="needs a tokenizer"):
         pretrain(recipe)
@@ -108,29 +108,29 @@ def test_the_lock_dies_with_its_process(tmp_path: Path) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "locked\n"
-        with pytest.raises(RecipeError, match=IN_USE), sole_run(tmp_path / "run", MACHINE):
+        with pytest.raises(RecipeError, match=IN_USE), lock_run(tmp_path / "run", MACHINE):
             pass
         other.send_signal(signal.SIGKILL)
-    with sole_run(tmp_path / "run", MACHINE):
+    with lock_run(tmp_path / "run", MACHINE):
         pass
 
 
 def test_nothing_is_left_of_a_run_that_began_nothing(tmp_path: Path) -> None:
     (tmp_path / "kept").mkdir()
     for out in (tmp_path / "new" / "run", tmp_path / "kept" / "run"):
-        with sole_run(out, MACHINE):
+        with lock_run(out, MACHINE):
             assert not list(out.iterdir())
     assert [path.name for path in tmp_path.rglob("*")] == ["kept"]
-    with sole_run(tmp_path / "kept" / "run", MACHINE):
+    with lock_run(tmp_path / "kept" / "run", MACHINE):
         (tmp_path / "kept" / "run" / "recipe.toml").touch()
     assert (tmp_path / "kept" / "run" / "recipe.toml").exists()
 
 
 def test_other_ranks_leave_the_lock_to_the_first(tmp_path: Path) -> None:
     second = Machine(torch.device("cpu"), torch.float32, 1e9, Ranks(1, 2), 512)
-    with sole_run(tmp_path / "run", MACHINE):
-        with sole_run(tmp_path / "run", second):
+    with lock_run(tmp_path / "run", MACHINE):
+        with lock_run(tmp_path / "run", second):
             assert (tmp_path / "run").is_dir()
         # the second one's end has not let go of it
-        with pytest.raises(RecipeError, match="is in use"), sole_run(tmp_path / "run", MACHINE):
+        with pytest.raises(RecipeError, match="is in use"), lock_run(tmp_path / "run", MACHINE):
             pass

@@ -40,5 +40,5 @@ def test_a_file_of_another_kind_costs_its_section_alone(
     page = run_summary.write_summary(tmp_path / "run", recipe, model, Hardware.detect()).read_text()
     sections = {"report.json": "<h2>Vocabulary</h2>", "manifest.json": "<h2>Data</h2>"}
     assert [section in page for section in sections.values()] == [each != name for each in sections]
-    (complaint,) = run_summary.left_out(recipe)
+    (complaint,) = run_summary.find_unreadable_reports(recipe)
     assert complaint.startswith(f"{tmp_path / name} is left out of the report")

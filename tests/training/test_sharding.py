@@ -15,10 +15,10 @@ from bertsmith.training.machine import Machine, Ranks
 from bertsmith.training.sharding import (
     Computation,
     distribute,
-    divided_like,
+    gather_tensors,
     load_own_rows,
-    own_part,
-    whole_tensors,
+    own_shard,
+    shard_like,
     with_whole_weights,
 )
 
@@ -49,7 +49,7 @@ def test_a_single_process_is_left_alone() -> None:
     computation = distribute(model, machine(sharded=False))
     assert type(computation) is Computation
     assert not any(isinstance(parameter, DTensor) for parameter in model.parameters())
-    assert own_part(machine(sharded=False)).count == 1
+    assert own_shard(machine(sharded=False)).count == 1
 
 
 def test_every_weight_is_divided_under_its_old_name() -> None:
@@ -108,9 +108,9 @@ def test_own_rows_are_put_back_and_gathered() -> None:
     distribute(model, machine())
     nn.init.normal_(other.embeddings.token.weight)
     load_own_rows(model, other.state_dict())
-    gathered = whole_tensors(model.state_dict())
+    gathered = gather_tensors(model.state_dict())
     assert gathered.keys() == other.state_dict().keys()
     assert all(torch.equal(gathered[name], tensor) for name, tensor in other.state_dict().items())
-    assert whole_tensors(model.state_dict(), keep=False) == {}
+    assert gather_tensors(model.state_dict(), keep=False) == {}
     weight = model.embeddings.token.weight
-    assert torch.equal(divided_like(weight, torch.ones(12, 8)).full_tensor(), torch.ones(12, 8))
+    assert torch.equal(shard_like(weight, torch.ones(12, 8)).full_tensor(), torch.ones(12, 8))

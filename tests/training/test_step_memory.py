@@ -15,9 +15,13 @@ from bertsmith.planning.plan import largest_micro_batch, memory_warnings
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.training.checkpoint import RunProgress, TrainingState, save_training_state
 from bertsmith.training.machine import Machine, Ranks
-from bertsmith.training.optimizer import make_optimizer, optimizer_tensors
+from bertsmith.training.optimizer import collect_optimizer_tensors, make_optimizer
 from bertsmith.training.recipe import Recipe, check_recipe
-from bertsmith.training.resources import activation_bytes, checkpoint_bytes, step_memory
+from bertsmith.training.resources import (
+    count_checkpoint_bytes,
+    estimate_activation_bytes,
+    estimate_step_memory,
+)
 
 SHAPE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
 
@@ -48,7 +52,7 @@ def stepped(model: PretrainingModel, kind: str = "adamw") -> dict[str, torch.Ten
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
     optimizer.step()
-    return optimizer_tensors(model, optimizer)
+    return collect_optimizer_tensors(model, optimizer)
 
 
 @pytest.mark.parametrize("kind", ["adamw", "muon"])
@@ -56,7 +60,7 @@ def test_weights_gradients_and_moments_are_exactly_those_of_the_run(
     model: PretrainingModel, kind: str
 ) -> None:
     state = stepped(model, kind)
-    predicted = step_memory(model, recipe(kind=kind), one(256))
+    predicted = estimate_step_memory(model, recipe(kind=kind), one(256))
     assert predicted.weights == bytes_of(list(model.parameters()))
     assert predicted.gradients == bytes_of([p.grad for p in model.parameters() if p.grad is not None])
     assert predicted.moments == bytes_of(list(state.values()))
@@ -92,13 +96,13 @@ def test_what_a_forward_pass_keeps_is_at_most_what_is_said(
     ):
         model.masked_language_loss(model.encoder(batch)[: len(labels)], labels)
     measured = sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
-    assert measured <= activation_bytes(model, recipe(length), machine) <= 2 * measured
+    assert measured <= estimate_activation_bytes(model, recipe(length), machine) <= 2 * measured
 
 
 def test_flash_attention_keeps_no_weights_of_attention(model: PretrainingModel) -> None:
     def activations(device: str, precision: torch.dtype, length: int) -> int:
         machine = replace(one(2048), device=torch.device(device), precision=precision)
-        return activation_bytes(model, recipe(length), machine)
+        return estimate_activation_bytes(model, recipe(length), machine)
 
     half, single = torch.bfloat16, torch.float32
     assert activations("cuda", half, 512) == activations("cuda", half, 32)
@@ -108,9 +112,9 @@ def test_flash_attention_keeps_no_weights_of_attention(model: PretrainingModel) 
 
 def test_a_blueprint_tells_the_same(model: PretrainingModel) -> None:
     plan = meta_init(lambda: PretrainingModel(model.config))
-    assert step_memory(plan, recipe(), one(256)) == step_memory(model, recipe(), one(256))
+    assert estimate_step_memory(plan, recipe(), one(256)) == estimate_step_memory(model, recipe(), one(256))
     settings = recipe().optimizer
-    assert checkpoint_bytes(plan, settings) == checkpoint_bytes(model, settings)
+    assert count_checkpoint_bytes(plan, settings) == count_checkpoint_bytes(model, settings)
 
 
 @pytest.mark.parametrize("kind", ["adamw", "muon"])
@@ -118,7 +122,7 @@ def test_a_checkpoint_has_the_size_foretold(model: PretrainingModel, kind: str, 
     state = TrainingState(RunProgress(step=3), model.state_dict(), stepped(model, kind))
     path = save_training_state(tmp_path, state, keep=1)
     saved = sum(file.stat().st_size for file in path.iterdir())
-    foretold = checkpoint_bytes(model, recipe(kind=kind).optimizer)
+    foretold = count_checkpoint_bytes(model, recipe(kind=kind).optimizer)
     assert foretold == pytest.approx(saved, rel=0.01)
     assert foretold == pytest.approx(saved, abs=500)  # of state.json, whose numbers vary
 
@@ -128,19 +132,19 @@ def gpu_with(memory: float) -> Accelerator:
 
 
 def test_what_fits_gets_no_warning(model: PretrainingModel) -> None:
-    needed = step_memory(model, recipe(), one(512)).total
+    needed = estimate_step_memory(model, recipe(), one(512)).total
     assert memory_warnings(model, recipe(), one(512), gpu_with(needed)) == []
     assert len(memory_warnings(model, recipe(), one(512), gpu_with(needed - 1))) == 1
 
 
 def test_the_micro_batch_advised_fits_and_twice_as_many_tokens_do_not(model: PretrainingModel) -> None:
-    memory = step_memory(model, recipe(), one(512)).total - 1
+    memory = estimate_step_memory(model, recipe(), one(512)).total - 1
     advised = largest_micro_batch(model, recipe(), one(0), memory)
     assert advised == 256
     assert (
-        step_memory(model, recipe(), one(advised)).total
+        estimate_step_memory(model, recipe(), one(advised)).total
         <= memory
-        < step_memory(model, recipe(), one(512)).total
+        < estimate_step_memory(model, recipe(), one(512)).total
     )
     (warning,) = memory_warnings(model, recipe(), one(2048), gpu_with(memory))
     assert "a small GPU has" in warning
@@ -154,7 +158,7 @@ def test_where_no_micro_batch_fits_larger_hardware_is_named(model: PretrainingMo
 
 
 def test_of_several_each_keeps_its_share_of_the_batch(model: PretrainingModel) -> None:
-    alone, of_eight = (step_memory(model, recipe(), one(4096, of=count)) for count in (1, 8))
+    alone, of_eight = (estimate_step_memory(model, recipe(), one(4096, of=count)) for count in (1, 8))
     assert of_eight.activations * 8 == alone.activations
     assert of_eight.total - of_eight.activations == alone.total - alone.activations
     assert memory_warnings(model, recipe(), one(4096, of=8), gpu_with(of_eight.total)) == []
@@ -162,7 +166,7 @@ def test_of_several_each_keeps_its_share_of_the_batch(model: PretrainingModel) -
 
 
 def test_weights_that_are_divided_are_the_advice_where_they_fit(model: PretrainingModel) -> None:
-    memory = step_memory(model, recipe(), one(32, of=8, sharded=True)).total
-    assert memory < step_memory(model, recipe(), one(32, of=8)).total
+    memory = estimate_step_memory(model, recipe(), one(32, of=8, sharded=True)).total
+    assert memory < estimate_step_memory(model, recipe(), one(32, of=8)).total
     (warning,) = memory_warnings(model, recipe(), one(4096, of=8), gpu_with(memory))
     assert "hardware.shard=full would divide weights, gradients and moments between the GPUs" in warning

@@ -20,7 +20,7 @@ from bertsmith.model.manifest import Manifest, write_manifest
 from bertsmith.planning.plan import plan
 from bertsmith.training.finetuning.adaptation import _sequence_length
 from bertsmith.training.finetuning.finetune import finetune
-from bertsmith.training.inputs import note_on_places
+from bertsmith.training.inputs import note_fixed_positions
 from bertsmith.training.log import RunLog
 from bertsmith.training.loop import Loop
 from bertsmith.training.pretrain import pretrain
@@ -76,10 +76,12 @@ def test_positions_that_only_tell_distances_are_warned_of_where_places_are_colum
     warnings = [each["message"] for each in RunLog.read(model.parent) if each["kind"] == "warning"]
     assert any("tell only distances: model.model_type=bert learns more" in each for each in warnings)
     rotary, learned = (preset("tiny", model_type=family) for family in ("nomic_bert", "bert"))
-    assert note_on_places(table / "store", rotary) and not note_on_places(table / "store", learned)
+    assert note_fixed_positions(table / "store", rotary) and not note_fixed_positions(
+        table / "store", learned
+    )
     (tmp_path / "rows.jsonl").write_text('{"events": ["a", "b"]}\n')
     build_sequences([tmp_path / "rows.jsonl"], tmp_path / "store", SequenceSettings(heldout=0))
-    assert not note_on_places(tmp_path / "store", rotary)
+    assert not note_fixed_positions(tmp_path / "store", rotary)
 
 
 @pytest.mark.parametrize(("numbers", "factor"), [("bins", 3.0), ("continuous", 30.0)])

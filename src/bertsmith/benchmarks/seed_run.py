@@ -23,7 +23,7 @@ from bertsmith.progress import Progress
 from bertsmith.training.finetuning.finetune import finetune
 from bertsmith.training.finetuning.search import Choice, Trial
 from bertsmith.training.finetuning.tune import tune
-from bertsmith.training.log import json_value
+from bertsmith.training.log import as_json_value
 from bertsmith.training.run_folder import require_same_data
 
 DEV = "dev"
@@ -148,7 +148,7 @@ def run_seed(
     error = task.standard_error(files.dev, predictions_of(out, DEV), results.standard_errors["dev"])
     seconds = sum(restart.seconds for restart in results.restarts)
     found = SeedScore(seed, figures, error, rows, seconds, results.warnings)
-    write_json(out / _SCORE_FILE, json_value(asdict(found)))
+    write_json(out / _SCORE_FILE, as_json_value(asdict(found)))
     return found
 
 

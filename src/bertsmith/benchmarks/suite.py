@@ -40,8 +40,8 @@ from bertsmith.reporting.formatting import counted
 from bertsmith.reporting.page import REPORT_FILE
 from bertsmith.training.finetune_recipe import make_finetune_recipe
 from bertsmith.training.finetuning.search import make_search
-from bertsmith.training.log import json_value
-from bertsmith.training.machine import join, leave, wait
+from bertsmith.training.log import as_json_value
+from bertsmith.training.machine import join_ranks, leave_ranks, wait_for_ranks
 from bertsmith.training.run_folder import require_unchanged
 
 T = TypeVar("T")
@@ -299,7 +299,7 @@ def _gather(run: _SuiteRun, chosen: Sequence[BenchmarkTask]) -> BenchmarkResult:
         run.suite.name, run.model, tuple(tasks), facts, tuple(notes), run.suite.published
     )
     if tasks:
-        write_json(run.out / _RESULTS, json_value(result.to_json()))
+        write_json(run.out / _RESULTS, as_json_value(result.to_json()))
         write_benchmark_report(run.out, result, run.command)
     return result
 
@@ -344,7 +344,7 @@ def _gpus() -> int | None:
 def part_after(share: Share) -> None:
     """Waits until every process is here; from then on each trains as if it were alone."""
     if share.ranks > 1 and "RANK" in os.environ:
-        join("cpu")
-        wait()
-        leave()
+        join_ranks("cpu")
+        wait_for_ranks()
+        leave_ranks()
         del os.environ["RANK"]

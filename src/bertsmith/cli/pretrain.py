@@ -206,9 +206,9 @@ def pretrain(
               tokenizer=tokenizers/wiki out=runs/base
     """
     from bertsmith.training.pretrain import pretrain as run
-    from bertsmith.training.pretraining_report import gains_and_losses
+    from bertsmith.training.pretraining_report import compare_with_start
 
     result = run(recipe, *overrides, resume=resume, console=console)
-    if rows := gains_and_losses(result.before, result.metrics):
+    if rows := compare_with_start(result.before, result.metrics):
         print_table(list(rows[0]), [list(row.values()) for row in rows])
     print_paths(model=result.model, report=result.report)

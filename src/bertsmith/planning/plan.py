@@ -27,8 +27,13 @@ from bertsmith.tasks.pretraining.objectives import PretrainedModel
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.training.machine import Machine, Ranks, set_up_machine
 from bertsmith.training.recipe import Recipe, as_recipe
-from bertsmith.training.resources import Memory, checkpoint_bytes, step_memory, tokens_at_once
-from bertsmith.training.run_folder import from_phase_of_checkpoint
+from bertsmith.training.resources import (
+    Memory,
+    count_checkpoint_bytes,
+    count_tokens_at_once,
+    estimate_step_memory,
+)
+from bertsmith.training.run_folder import skip_earlier_phases
 from bertsmith.training.settings import HardwareSettings
 
 # The relative error of a prediction. Among published runs from which no share of the peak was taken, the
@@ -108,7 +113,7 @@ def plan(
     """
     recipe = as_recipe(recipe, overrides)
     _check_lengths(recipe, gpus, tokens, price_per_hour)
-    recipe = from_phase_of_checkpoint(recipe)
+    recipe = skip_earlier_phases(recipe)
     inputs = find_inputs(recipe)
     accelerator = _choose_accelerator(hardware, gpus, recipe, inputs.config)
     precision = recipe.hardware.precision
@@ -119,7 +124,7 @@ def plan(
             f"--hardware {HERE}."
         )
     machine = _first_process(gpus, accelerator, recipe)
-    checkpoint = checkpoint_bytes(inputs.model, recipe.optimizer)
+    checkpoint = count_checkpoint_bytes(inputs.model, recipe.optimizer)
     cost = RunCost(recipe, inputs, accelerator, machine, checkpoint)
     phases = cost.work(tokens)
     steps = sum(phase.steps for phase in phases)
@@ -128,7 +133,7 @@ def plan(
     hours = sum(part.seconds for part in parts) / 3600
     trained_tokens = sum(phase.tokens for phase in phases)
     own_text = sum(phase.steps * phase.step.own_text for phase in phases)
-    memory = step_memory(inputs.model, recipe, machine)
+    memory = estimate_step_memory(inputs.model, recipe, machine)
     return Plan(
         recipe=recipe,
         hardware=accelerator,
@@ -143,7 +148,7 @@ def plan(
         epochs=None if inputs.store is None else own_text / max(len(inputs.store.tokens), 1),
         share=accelerator.share(inputs.config.hidden_size),
         weights=inputs.weights,
-        micro_batch_tokens=tokens_at_once(recipe, machine),
+        micro_batch_tokens=count_tokens_at_once(recipe, machine),
         memory=memory,
         checkpoint_bytes=checkpoint,
         disk_bytes=(recipe.checkpoint.keep + 1) * checkpoint + _FLOAT * inputs.weights,
@@ -244,12 +249,12 @@ def memory_warnings(
     """Empty if the run fits into memory; else a warning with the memory it needs and a remedy: a smaller
     micro-batch, weights sharded over the GPUs, or a larger GPU.
     """
-    needed = step_memory(model, recipe, machine).total
+    needed = estimate_step_memory(model, recipe, machine).total
     if needed <= hardware.memory:
         return []
     sentence = (
         f"This does not fit: about {needed / _GB:.1f} GB are needed with "
-        f"{tokens_at_once(recipe, machine):,} tokens at a time, and {hardware.title} has "
+        f"{count_tokens_at_once(recipe, machine):,} tokens at a time, and {hardware.title} has "
         f"{hardware.memory / _GB:.1f} GB."
     )
     fitting = largest_micro_batch(model, recipe, machine, hardware.memory)
@@ -276,7 +281,9 @@ def largest_micro_batch(
     """
 
     def fits(tokens: int) -> bool:
-        return step_memory(model, recipe, replace(machine, micro_batch_tokens=tokens)).total <= memory
+        return (
+            estimate_step_memory(model, recipe, replace(machine, micro_batch_tokens=tokens)).total <= memory
+        )
 
     longest = max(recipe.data.sequence_lengths)
     tokens = 1 << (longest - 1).bit_length()

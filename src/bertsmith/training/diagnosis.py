@@ -1,4 +1,4 @@
-"""What `bertsmith doctor` finds: the machine, the packages, the speed to expect, what to watch out for."""
+"""What `bertsmith doctor` reports: hardware, installed packages, expected training speed, and warnings."""
 
 import importlib.metadata
 import os
@@ -16,20 +16,21 @@ from bertsmith.model.config import PRESETS, BertConfig, preset
 from bertsmith.model.cpu.kernels import has_kernels
 from bertsmith.model.flops import encoder_flops, vocabulary_flops
 from bertsmith.reporting.formatting import counted
-from bertsmith.training.machine import usual_threads
+from bertsmith.training.machine import default_threads
 
-# Of pyproject.toml, for users.
+# The optional dependencies in pyproject.toml that are meant for users.
 EXTRAS = ("minilm", "hub", "tune", "retrieval", "ray", "serving", "mirror", "export", "openvino", "mteb")
 
 _GB = 10**9
 # The demo holds about 2 GB at its peak and writes about 1 GB, environment not counted.
 _LEAST_MEMORY, _LEAST_DISK = 3 * _GB, 3 * _GB
-# They set the threads of libraries from outside; of these Bertsmith follows OMP_NUM_THREADS alone.
+# Set the threads of other libraries. Bertsmith ignores them: it follows OMP_NUM_THREADS alone.
 _THREAD_VARIABLES = ("MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-_BUSY = 0.5
+_BUSY = 0.5  # cores kept busy by other programs
 
 _LENGTH, _MASKED_SHARE = 128, 0.15
-# The share of the matrix-product speed that pre-training reaches: bench/ for the CPU, a guess for GPUs.
+# The share of the matrix-product speed that pre-training reaches: measured in bench/ for the CPU, a guess
+# for GPUs.
 _EXPECTED_SHARE = {"cpu": 0.6, "cuda": 0.4}
 
 
@@ -48,7 +49,13 @@ class StepSpeed:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Everything the doctor says. `packages` and `extras` map names to versions, None where missing."""
+    """The doctor's findings.
+
+    threads: how many torch would train with. disk_free: bytes in the folder of the runs.
+    packages, extras: installed version by package name (of `extras` by extra), None where it is missing.
+    matmul_flops: measured FLOP/s of a matrix product. kernels: whether our CPU kernels can be used.
+    speeds: the expected speed of each published size. warnings: sentences, each with the way out.
+    """
 
     hardware: Hardware
     threads: int
@@ -64,14 +71,15 @@ class Diagnosis:
 
 
 def diagnose(folder: Path = Path(), seconds: float = 0.5) -> Diagnosis:
-    """Looks at the machine and measures its matrix product for about `seconds` (at least three products).
+    """Examines the machine and times its matrix product for about `seconds` (at least three products).
 
-    `folder` is where runs would be written. Sets torch's number of threads to what training would use.
+    `folder` is where runs would be written: its free disk space is reported. Sets torch's number of threads
+    to the number that training would use.
     """
     hardware = Hardware.detect()
-    # Before the measurement, which would itself be seen as load.
-    busy = _cores_busy()
-    threads = usual_threads(hardware)
+    # before the measurement, which would count as load itself
+    busy = _measure_load()
+    threads = default_threads(hardware)
     torch.set_num_threads(threads)
     flops = matmul_flops(hardware.precision, seconds, hardware.device)
     disk_free = shutil.disk_usage(folder).free
@@ -81,20 +89,20 @@ def diagnose(folder: Path = Path(), seconds: float = 0.5) -> Diagnosis:
         disk_free=disk_free,
         python=platform.python_version(),
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
-        packages=installed_packages(None),
-        extras={extra: installed_packages(extra) for extra in EXTRAS},
+        packages=read_package_versions(None),
+        extras={extra: read_package_versions(extra) for extra in EXTRAS},
         matmul_flops=flops,
         kernels=has_kernels(),
-        speeds=expected_speeds(flops * _EXPECTED_SHARE[hardware.device.type]),
-        warnings=tuple(warnings_for(hardware, disk_free, busy, dict(os.environ))),
+        speeds=estimate_speeds(flops * _EXPECTED_SHARE[hardware.device.type]),
+        warnings=tuple(find_warnings(hardware, disk_free, busy, dict(os.environ))),
     )
 
 
-def expected_speeds(flops: float) -> tuple[StepSpeed, ...]:
+def estimate_speeds(flops: float) -> tuple[StepSpeed, ...]:
     """Tokens per second of each published size when `flops` FLOP/s go into useful products."""
     configs = {size: preset(size) for size in PRESETS}
     return tuple(
-        StepSpeed(size, _parameters(config), flops / pretraining_flops_per_token(config))
+        StepSpeed(size, _count_parameters(config), flops / pretraining_flops_per_token(config))
         for size, config in configs.items()
     )
 
@@ -102,17 +110,20 @@ def expected_speeds(flops: float) -> tuple[StepSpeed, ...]:
 def pretraining_flops_per_token(
     config: BertConfig, length: int = _LENGTH, masked_share: float = _MASKED_SHARE
 ) -> float:
-    """Products of one training step, per token: forward, and twice as much backward.
+    """FLOPs of one training step, per token: those of the forward pass, and twice as many backward.
 
-    Counts the linear layers, attention over `length` tokens, and the MLM head at masked positions only.
+    Counts the products of linear layers, of attention over `length` tokens, and of the MLM head at masked
+    positions only.
     """
     encoder = encoder_flops(config, np.array([length]), rows=length)
     return 3 * (encoder + vocabulary_flops(config, masked_share * length)) / length
 
 
-def warnings_for(hardware: Hardware, disk_free: int, busy: float, environment: dict[str, str]) -> list[str]:
-    """What would make training slow or stop it, each with the way out. `busy` counts programs
-    that others run or have waiting for a core.
+def find_warnings(hardware: Hardware, disk_free: int, busy: float, environment: dict[str, str]) -> list[str]:
+    """Sentences on what would make training slow or stop it, each with the way out.
+
+    disk_free: bytes. busy: how many cores other programs use or wait for, on average. environment: the
+    process's environment variables.
     """
     warnings = [
         f"{name}={environment[name]} is set, which training does not follow: of such variables it heeds "
@@ -148,34 +159,36 @@ def warnings_for(hardware: Hardware, disk_free: int, busy: float, environment: d
     return warnings
 
 
-def installed_packages(extra: str | None) -> dict[str, str | None]:
-    """The packages that Bertsmith itself, or one of its extras, asks for, and their installed versions."""
-    wanted: dict[str, str | None] = {}
+def read_package_versions(extra: str | None) -> dict[str, str | None]:
+    """The packages that Bertsmith requires, or those of one `extra`, with their installed versions; None for
+    one that isn't installed.
+    """
+    versions: dict[str, str | None] = {}
     for requirement in importlib.metadata.requires("bertsmith") or ():
-        found = re.search(r"extra == ['\"]([\w-]+)['\"]", requirement)
-        if (found and found[1]) == extra:
+        marker = re.search(r"extra == ['\"]([\w-]+)['\"]", requirement)
+        if (marker and marker[1]) == extra:
             name = re.match(r"[\w.-]+", requirement)
             assert name is not None, requirement
-            wanted[name[0]] = _version(name[0])
-    return wanted
+            versions[name[0]] = _read_version(name[0])
+    return versions
 
 
-def _version(package: str) -> str | None:
+def _read_version(package: str) -> str | None:
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
 
 
-def _parameters(config: BertConfig) -> int:
+def _count_parameters(config: BertConfig) -> int:
     """Weights of the embeddings and the encoder, biases and LayerNorm left out (under one per cent)."""
     width = config.hidden_size
     rows = config.vocab_size + config.max_position_embeddings + config.type_vocab_size
     return width * rows + config.num_hidden_layers * (4 * width**2 + 2 * width * config.intermediate_size)
 
 
-def _cores_busy() -> float:
-    """Processes that ran or waited for a core over the last minute, on average."""
+def _measure_load() -> float:
+    """How many processes ran or waited for a core over the last minute, on average."""
     try:
         return os.getloadavg()[0]
     except (AttributeError, OSError):

@@ -1,8 +1,9 @@
-"""What a recipe names, found, opened and checked against each other before anything is trained.
+"""The inputs of pre-training: opens the corpus, tokenizer and model that a recipe names, and checks that they
+fit together, before anything is trained.
 
-A row of a table is one sequence, and the position of a cell is its column. Of a row that is cut or divided,
-cells would be lost, or stand at the positions of others: a length without room for all its cells is refused.
-A model that only knows distances between positions is warned of.
+A row of a table is one sequence, and a cell's position in it is its column. If a row were cut or divided,
+cells would be lost or take the positions of others: a sequence length without room for all cells is refused.
+A model that knows only distances between positions is warned of.
 """
 
 import json
@@ -39,40 +40,46 @@ from bertsmith.tasks.pretraining.objectives import (
 from bertsmith.text.corpus.corpus import Corpus
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.text.tokens.value_tokenizers import PatchTokenizer, ValueTokenizer, load_tokenizer
-from bertsmith.training.machine import Machine, Ranks, wait
+from bertsmith.training.machine import Machine, Ranks, wait_for_ranks
 from bertsmith.training.recipe import Recipe
 from bertsmith.training.resources import require_resources
 
-_READ_TOKENS = 1_000_000
-_MUCH = 0.1  # of the tokens; BERT's vocabularies have far under 0.01 in their own languages
+_SAMPLED_TOKENS = 1_000_000
+_MOST_UNKNOWN = 0.1  # share of the tokens; BERT's vocabularies have far under 0.01 in their own languages
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a recipe names, found and opened. `measured` is the held-out part, where it can be measured on;
-    `init` is the folder of the model to go on from, `general` and `general_measured` are the stores of the
-    general text, where there are such.
+    """What a recipe names, opened.
+
+    train, heldout: the two parts of the corpus's token store.
+    evaluation_text: the held-out part again, None where it is too small to be evaluated on.
+    notes: sentences to tell the user when the run begins.
+    init: the folder of the model to go on from; None for a new model.
+    general, general_evaluation_text: training and held-out part of the general text, where there is one.
     """
 
     tokenizer: Tokenizer
     train: TokenStore
     heldout: TokenStore
-    measured: TokenStore | None
+    evaluation_text: TokenStore | None
     model: PretrainedModel
     notes: tuple[str, ...]
     init: Path | None = None
     general: TokenStore | None = None
-    general_measured: TokenStore | None = None
+    general_evaluation_text: TokenStore | None = None
 
     @property
     def hashes(self) -> dict[str, str]:
-        """Of the tokens by the recipe's names: a run that goes on counts places in them."""
-        found = {"corpus": self.train.content_sha256}
-        return found if self.general is None else found | {"general": self.general.content_sha256}
+        """The hash of each token store by the setting that names it. A resumed run checks them, since its
+        cursor is a position in these tokens.
+        """
+        hashes = {"corpus": self.train.content_sha256}
+        return hashes if self.general is None else hashes | {"general": self.general.content_sha256}
 
     def objective(self, recipe: Recipe) -> PretrainingObjective[Any]:
-        """What the recipe names; of a store with values their reconstruction. Raises RecipeError for settings
-        that are the other kind's.
+        """The objective that the recipe names; for rows of numbers always the reconstruction of their values.
+        Raises RecipeError for settings that don't apply to this kind of data.
         """
         if recipe.loss.decoder_layers and not isinstance(self.tokenizer, PatchTokenizer):
             raise RecipeError(
@@ -88,9 +95,9 @@ class Inputs:
         return VALUES
 
     def provenance(self, recipe: Recipe) -> dict[str, object]:
-        """What the trained model's manifest says of recipe and data."""
+        """The recipe and the data, as the trained model's manifest records them."""
         return {
-            **self._text(recipe),
+            **self._text_facts(recipe),
             "recipe": json.loads(recipe.model_dump_json()),
             "tokenizer_sha256": self.tokenizer.sha256,
             "corpus_sha256": self.train.corpus_sha256,
@@ -98,17 +105,17 @@ class Inputs:
             **rows_provenance(table_row_length(self.train.path.parent) or learned_row_length(self.init)),
         }
 
-    def _text(self, recipe: Recipe) -> dict[str, object]:
-        """What the corpus says of itself, or else the token store, which knows neither words nor a licence.
-        Nothing of rows of numbers.
+    def _text_facts(self, recipe: Recipe) -> dict[str, object]:
+        """Documents, words and licence by the corpus's manifest; of a token store, which knows neither words
+        nor a licence, documents and tokens; of rows of numbers nothing.
         """
         try:
             manifest = Corpus.open(recipe.corpus or "").manifest
         except BertsmithError:
             if isinstance(self.tokenizer, ValueTokenizer):
                 return {}
-            stored = self.train.manifest.splits["train"]
-            return {"text": {"documents": stored.documents, "tokens": stored.tokens}}
+            split = self.train.manifest.splits["train"]
+            return {"text": {"documents": split.documents, "tokens": split.tokens}}
         counts = manifest.splits["train"].counts
         facts = {"documents": counts.documents, "words": counts.words, "licence": manifest.licence}
         return {"text": facts}
@@ -117,13 +124,17 @@ class Inputs:
 def open_inputs(
     recipe: Recipe, out: Path, machine: Machine, hardware: Hardware, console: Console | None
 ) -> Inputs:
-    """What can be refused is refused before the first file is written: the token store comes last."""
+    """Opens and checks everything that `recipe` names. `out` is the run's folder, where the tokens of a text
+    corpus are written; this happens last, after all other checks.
+
+    Raises RecipeError, CorpusError, TokenizerError, StoreError, ModelError, ResourceError.
+    """
     for corpus in filter(None, (recipe.corpus, recipe.general)):
         _require_folder(Path(corpus))
         require_room_for_rows(corpus, min(recipe.data.sequence_lengths), "data.sequence_lengths")
     init = locate_model(recipe.init).folder if recipe.init else None
-    tokenizer = _tokenizer(recipe, init)
-    model, notes = _model(recipe, tokenizer, init)
+    tokenizer = _load_tokenizer(recipe, init)
+    model, notes = _make_model(recipe, tokenizer, init)
     require_fit(recipe, model.config, tokenizer.vocab_size)
     if recipe.data.batch_size < machine.ranks.count:
         raise RecipeError(
@@ -132,22 +143,22 @@ def open_inputs(
         )
     _check_pieces(recipe, tokenizer, init)
     require_resources(model, recipe, machine, hardware, out)
-    train, heldout = open_stores(_corpus(recipe), tokenizer, out / "tokens", machine.ranks, console)
+    train, heldout = open_stores(_require_corpus(recipe), tokenizer, out / "tokens", machine.ranks, console)
     _check_text(recipe, train)
-    unknown = note_on_unknown(train, tokenizer)
-    measured, lacking = _measured(heldout, recipe.data.next_sentence)
-    places = note_on_places(_corpus(recipe), model.config) if init is None else ()
-    told = *notes, *unknown, *lacking, *places
-    found = Inputs(tokenizer, train, heldout, measured, model, told, init)
+    unknown = note_unknown_tokens(train, tokenizer)
+    evaluation_text, missing = _select_evaluation_text(heldout, recipe.data.next_sentence)
+    positions = note_fixed_positions(_require_corpus(recipe), model.config) if init is None else ()
+    all_notes = *notes, *unknown, *missing, *positions
+    inputs = Inputs(tokenizer, train, heldout, evaluation_text, model, all_notes, init)
     if recipe.general is None:
-        return found
+        return inputs
     general = recipe.general, tokenizer, out / "tokens-general", machine.ranks, console
-    return _with_general(recipe, found, *open_stores(*general))
+    return _add_general_text(recipe, inputs, *open_stores(*general))
 
 
-def _with_general(recipe: Recipe, found: Inputs, train: TokenStore, heldout: TokenStore) -> Inputs:
-    """Raises CorpusError where general text that is to be mixed in, or measured on, isn't there, or where the
-    vocabulary knows nothing of it.
+def _add_general_text(recipe: Recipe, inputs: Inputs, train: TokenStore, heldout: TokenStore) -> Inputs:
+    """The inputs with the stores of the general text. Raises CorpusError where the part that is to be trained
+    or evaluated on is empty, or where the vocabulary knows none of its tokens.
     """
     if recipe.data.general_share:
         _check_text(recipe, train)
@@ -156,14 +167,16 @@ def _with_general(recipe: Recipe, found: Inputs, train: TokenStore, heldout: Tok
             f"{heldout.path} holds no document, so forgetting can't be measured. Build the corpus of "
             "general text with a larger held-out share."
         )
-    notes = (*found.notes, *note_on_unknown(heldout, found.tokenizer))
-    return replace(found, general=train, general_measured=heldout, notes=notes)
+    notes = (*inputs.notes, *note_unknown_tokens(heldout, inputs.tokenizer))
+    return replace(inputs, general=train, general_evaluation_text=heldout, notes=notes)
 
 
-def _model(
+def _make_model(
     recipe: Recipe, tokenizer: Tokenizer, init: Path | None
 ) -> tuple[PretrainedModel, tuple[str, ...]]:
-    """A new model, or the one to go on from with sentences on what was added to it or left out."""
+    """Makes a new model, or loads the one to go on from. Returns it and sentences on what was added to the
+    loaded one or left out.
+    """
     torch.manual_seed(recipe.seed)
     objective = find_objective(recipe.objective)
     if init is None:
@@ -171,25 +184,25 @@ def _model(
         require_fit(recipe, config, tokenizer.vocab_size)
         return objective.build(config, recipe.objective_choices()), ()
     generator = recipe.replaced.generator
-    found = None if generator is None else locate_model(generator).folder
-    model, notes = objective.load(init, recipe.objective_choices(found))
-    for part in (model.encoder, getattr(model, "generator", None)):
-        if part is not None:
-            apply_dropout(part, recipe.model.dropouts(model.config))
+    generator_folder = None if generator is None else locate_model(generator).folder
+    model, notes = objective.load(init, recipe.objective_choices(generator_folder))
+    for encoder in (model.encoder, getattr(model, "generator", None)):
+        if encoder is not None:
+            apply_dropout(encoder, recipe.model.dropouts(model.config))
     return model, notes
 
 
-def _tokenizer(recipe: Recipe, init: Path | None) -> Tokenizer:
+def _load_tokenizer(recipe: Recipe, init: Path | None) -> Tokenizer:
     if recipe.tokenizer is not None:
         return load_tokenizer(locate_tokenizer(recipe.tokenizer))
     if init is not None:
         return read_own_tokenizer(init)
     if recipe.corpus is not None and (own := Path(recipe.corpus) / "tokenizer").is_dir():
-        return load_tokenizer(own)  # of `bertsmith sequences build`
+        return load_tokenizer(own)  # written by `bertsmith sequences build`
     raise RecipeError("The run needs a tokenizer: tokenizer=FOLDER (bertsmith tokenizer train makes one).")
 
 
-def _corpus(recipe: Recipe) -> str:
+def _require_corpus(recipe: Recipe) -> str:
     if recipe.corpus is None:
         raise RecipeError("The run needs a corpus: corpus=FOLDER (bertsmith corpus build makes one).")
     return recipe.corpus
@@ -203,29 +216,33 @@ def _require_folder(path: Path) -> None:
 
 
 def open_stores(
-    corpus: str, tokenizer: Tokenizer, made: Path, ranks: Ranks, console: Console | None
+    corpus: str, tokenizer: Tokenizer, store_folder: Path, ranks: Ranks, console: Console | None
 ) -> tuple[TokenStore, TokenStore]:
-    """Train and held-out part of a corpus's token store: as given, or of a corpus of text, whose tokens are
-    written to `made`. Raises CorpusError and StoreError.
+    """Opens the training and the held-out part of a token store. `corpus` is the folder of such a store, or
+    of a corpus of text, whose tokens are written to `store_folder` first. Raises CorpusError and StoreError.
     """
     path = Path(corpus)
     _require_folder(path)
     if not (path / "train" / "tokens.bin").exists():
-        path = _tokenised(path, tokenizer, made, ranks, console)
+        path = _tokenize_once(path, tokenizer, store_folder, ranks, console)
     train, heldout = (TokenStore.open(path / split, tokenizer) for split in ("train", "heldout"))
     train.verify()
     heldout.verify()
     return train, heldout
 
 
-def _tokenised(path: Path, tokenizer: Tokenizer, store: Path, ranks: Ranks, console: Console | None) -> Path:
-    """The run's own store, made by the first rank. Raises StoreError when it was made of another corpus."""
+def _tokenize_once(
+    path: Path, tokenizer: Tokenizer, store: Path, ranks: Ranks, console: Console | None
+) -> Path:
+    """Writes the run's own token store, on the first rank and only once; returns its folder `store`. Raises
+    StoreError when it was made from another corpus.
+    """
     corpus = Corpus.open(path)
     if ranks.is_first and not store.exists():
         if console is not None:
             console.print(f"Tokenising {path} …")
         tokenize_corpus(corpus, tokenizer, store)
-    wait()
+    wait_for_ranks()
     if TokenStore.open(store / "train").corpus_sha256 != sha256(path / "manifest.json"):
         raise StoreError(
             f"{store} was made from another corpus than {path} is now. Remove it, or choose another folder."
@@ -234,7 +251,9 @@ def _tokenised(path: Path, tokenizer: Tokenizer, store: Path, ranks: Ranks, cons
 
 
 def require_fit(recipe: Recipe, config: BertConfig, vocab_size: int) -> None:
-    """Raises RecipeError when recipe, model and a tokenizer of so many pieces don't belong together."""
+    """Raises RecipeError when the recipe, the model's `config` and a tokenizer with `vocab_size` tokens don't
+    fit together.
+    """
     spare = recipe.init is not None and recipe.tokenizer is None  # rows behind init's own vocabulary
     if vocab_size > config.vocab_size or (vocab_size < config.vocab_size and not spare):
         raise RecipeError(
@@ -252,7 +271,9 @@ def require_fit(recipe: Recipe, config: BertConfig, vocab_size: int) -> None:
 
 
 def _check_pieces(recipe: Recipe, tokenizer: Tokenizer, init: Path | None) -> None:
-    """Raises RecipeError where the tokenizer's ids mean other pieces than those init was trained with."""
+    """Raises RecipeError where the tokenizer's ids stand for other tokens than those `init` was trained
+    with.
+    """
     if recipe.tokenizer is None or init is None:
         return
     try:
@@ -272,33 +293,37 @@ def _check_pieces(recipe: Recipe, tokenizer: Tokenizer, init: Path | None) -> No
 
 
 def _check_text(recipe: Recipe, train: TokenStore) -> None:
-    """Raises when the corpus has nothing to train on."""
+    """Raises CorpusError when there is no document to train on, StoreError when pairs can't be made of
+    them.
+    """
     if len(train) == 0:
         raise CorpusError(f"{train.path} holds no document. Build the corpus with a smaller held-out share.")
     if recipe.data.next_sentence:
         require_documents(train, find_objective(recipe.objective).sentence_order)
 
 
-def _measured(heldout: TokenStore, next_sentence: bool) -> tuple[TokenStore | None, tuple[str, ...]]:
-    """The held-out part if a stream of it can be made, else a sentence on why nothing is measured."""
+def _select_evaluation_text(
+    heldout: TokenStore, next_sentence: bool
+) -> tuple[TokenStore | None, tuple[str, ...]]:
+    """The held-out part, or None and a sentence on why it can't be evaluated on."""
     try:
         if next_sentence:
             require_documents(heldout)
     except StoreError:
-        lacking = "pairs need at least two documents, and documents of several sentences"
+        missing = "pairs need at least two documents, and documents of several sentences"
     else:
-        lacking = "" if len(heldout) else "it holds no document"
-    if not lacking:
+        missing = "" if len(heldout) else "it holds no document"
+    if not missing:
         return heldout, ()
-    note = f"nothing is measured on the held-out part, {len(heldout):,} documents: {lacking}"
+    note = f"nothing is measured on the held-out part, {len(heldout):,} documents: {missing}"
     return None, (f"{note}. Build the corpus with a larger held-out share",)
 
 
-def note_on_unknown(store: TokenStore, tokenizer: Tokenizer) -> tuple[str, ...]:
-    """A sentence where more than a tenth of the first million tokens is unknown. Raises CorpusError where all
-    of them are.
+def note_unknown_tokens(store: TokenStore, tokenizer: Tokenizer) -> tuple[str, ...]:
+    """A sentence when more than a tenth of the store's first million tokens are unknown to the tokenizer.
+    Raises CorpusError when all of them are.
     """
-    unknown = store.tokens[:_READ_TOKENS] == tokenizer.unk_id
+    unknown = store.tokens[:_SAMPLED_TOKENS] == tokenizer.unk_id
     share = float(unknown.mean()) if len(unknown) else 0.0
     piece = tokenizer.id_to_token(tokenizer.unk_id)
     if share == 1.0:
@@ -306,7 +331,7 @@ def note_on_unknown(store: TokenStore, tokenizer: Tokenizer) -> tuple[str, ...]:
             f"{store.path} holds nothing that the vocabulary knows: every token is {piece}, and nothing can "
             "be learned. Take a tokenizer for text like it; `bertsmith tokenizer train` makes one."
         )
-    if share <= _MUCH:
+    if share <= _MOST_UNKNOWN:
         return ()
     return (
         f"{share:.0%} of the tokens in {store.path} are {piece}, of which nothing is learned: "
@@ -319,18 +344,20 @@ def note_on_unknown(store: TokenStore, tokenizer: Tokenizer) -> tuple[str, ...]:
 
 
 def require_room_for_rows(store: Path | str, length: int, setting: str) -> None:
-    """Raises RecipeError where the `setting` has this length, and a row of the table `store` doesn't fit into
-    it. Any other folder fits.
+    """Raises RecipeError when `store` holds rows of a table that have more tokens than `length`, the value of
+    `setting`. Any other folder passes.
     """
     needed = table_row_length(store)
     if needed is not None:
-        _require(length, needed, f"the table {store}", setting)
+        _require_length(length, needed, f"the table {store}", setting)
 
 
-def note_on_places(store: Path | str, config: BertConfig) -> tuple[str, ...]:
-    """A sentence for a store whose places have a meaning of their own, which rotary positions don't tell."""
-    of_rows = config.position_embedding == "rotary" and (Path(store) / CODEC_FILE).is_file()
-    if not of_rows or not read_codec(store).has_fixed_positions:
+def note_fixed_positions(store: Path | str, config: BertConfig) -> tuple[str, ...]:
+    """A sentence when `store` holds rows whose positions have a fixed meaning (columns, squares) and the
+    model has rotary positions, which tell only distances.
+    """
+    rotary_rows = config.position_embedding == "rotary" and (Path(store) / CODEC_FILE).is_file()
+    if not rotary_rows or not read_codec(store).has_fixed_positions:
         return ()
     return (
         f"a place in a row of {store} is a column or a square, and the rotary positions of "
@@ -339,13 +366,15 @@ def note_on_places(store: Path | str, config: BertConfig) -> tuple[str, ...]:
 
 
 def require_room_for_learned_rows(model: Path, max_length: int) -> None:
-    """The same for fine-tuning a model that was pre-trained on a table."""
+    """Raises RecipeError when `model` was pre-trained on rows of a table that have more tokens than
+    `max_length`.
+    """
     needed = learned_row_length(model)
     if needed is not None:
-        _require(max_length, needed, f"the table that {model} was pre-trained on", "max_length")
+        _require_length(max_length, needed, f"the table that {model} was pre-trained on", "max_length")
 
 
-def _require(length: int, needed: int, table: str, setting: str) -> None:
+def _require_length(length: int, needed: int, table: str, setting: str) -> None:
     if length < needed:
         raise RecipeError(
             f"{setting}: {length} tokens, but a row of {table} has {needed}, [CLS] and [SEP] included, and "

@@ -1,7 +1,8 @@
-"""What someone who watches a run wants to know, gathered from the records of its log, and the picture of it:
-header, progress, metrics, loss curve and last messages in one panel.
+"""The live picture of a run in a terminal: header, progress, metrics, loss curve and last messages in one
+panel. `RunState` gathers what it shows from the records of the log, `draw_panel` draws it.
 
-The panel keeps to the terminal's width and height: the curve takes what height is left and goes first.
+The panel keeps to the terminal's width and height: the curve takes the height that is left, and is the first
+to be left out.
 """
 
 from collections import deque
@@ -26,16 +27,16 @@ SIGNS_OF_LIFE = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 TALLEST_CURVE, LOWEST_CURVE = 12, 3
 LABEL_WIDTH = 8
 NAME_WIDTH, VALUE_WIDTH, GAP = 14, 9, 2
-BESIDE_MLM = {"NSP": "nsp_loss", "SOP": "sop_loss", "RTD": "weighted_rtd_loss"}
-# The bits of a braille cell, by row and column of its dots (Unicode 15, section 21.1).
+EXTRA_LOSSES = {"NSP": "nsp_loss", "SOP": "sop_loss", "RTD": "weighted_rtd_loss"}
+# The bit of each dot of a braille cell, by row and column (Unicode 15, section 21.1).
 DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 BLANK = 0x2800
 
 
 class RunState:
-    """Takes in the records of a run as they come.
+    """What is known of a run from the records of its log, added one by one.
 
-    total_steps, total_seconds: the budget, where there is one; with both, the first to run out counts.
+    total_steps, total_seconds: the run's budget, where it has one; with both, the first to run out counts.
     """
 
     def __init__(self, total_steps: int | None = None, total_seconds: float | None = None) -> None:
@@ -49,11 +50,11 @@ class RunState:
         self._recent_losses: deque[dict[str, float | None]] = deque(maxlen=20)
         self._pace: deque[tuple[int, float]] = deque(maxlen=200)
 
-    def take_in(self, record: Record) -> None:
-        """Takes in any record of the log; those that nobody watches are passed over."""
+    def add(self, record: Record) -> None:
+        """Adds a record of the log; kinds that the panel doesn't show are ignored."""
         match record["kind"]:
             case "step":
-                self._take_step(record)
+                self._add_step(record)
             case "evaluation":
                 self.evaluation = record
                 self.heldout_loss.add(record["step"], record.get("mlm_loss"))
@@ -64,60 +65,66 @@ class RunState:
                 self.checkpoint = record["step"]
 
     def rewind(self, step: int) -> None:
-        """Forgets the steps after `step`, which were taken back."""
+        """Forgets the steps after `step`, which the loss guard took back."""
         self.training_loss.cut_after(step)
         self.heldout_loss.cut_after(step)
         self._recent_losses.clear()
         self._pace.clear()
 
-    def _take_step(self, record: Record) -> None:
+    def _add_step(self, record: Record) -> None:
         self.latest = record
         shown = record.get("mlm_loss", record.get("loss"))
-        others = {name: record.get(key) for name, key in BESIDE_MLM.items()}
-        self._recent_losses.append({"shown": shown, **others})
+        extra = {name: record.get(key) for name, key in EXTRA_LOSSES.items()}
+        self._recent_losses.append({"shown": shown, **extra})
         self.training_loss.add(record["step"], shown)
         if record.get("elapsed") is not None:
             self._pace.append((record["step"], record["elapsed"]))
 
     @property
     def loss_name(self) -> str:
-        """What the loss curve shows: MLM alone where it is known, as others would hide its course."""
+        """The name of the loss that the curve shows: MLM alone where it is known, since the sum with other
+        losses would hide its course.
+        """
         return "MLM loss" if "mlm_loss" in self.latest or not self.latest else "loss"
 
     @property
     def loss(self) -> float | None:
-        """Mean of the last 20 records: single batches jump too much to be read."""
-        return self._recent("shown")
+        """The mean loss of the last 20 records (single batches vary too much to be read); None before the
+        first.
+        """
+        return self._recent_mean("shown")
 
     @property
-    def others(self) -> list[str]:
-        """What is learnt beside masked pieces, by its short name."""
-        return [name for name, key in BESIDE_MLM.items() if key in self.latest]
+    def extra_losses(self) -> list[str]:
+        """The short names of the losses beside MLM that the run has: NSP, SOP or RTD."""
+        return [name for name, key in EXTRA_LOSSES.items() if key in self.latest]
 
     @property
-    def other_losses(self) -> dict[str, float | None]:
-        """Of each, the mean of the last 20 records; of replaced tokens as it counts in the sum of losses."""
-        return {f"{name} loss": self._recent(name) for name in self.others}
+    def extra_loss_means(self) -> dict[str, float | None]:
+        """The mean of each extra loss over the last 20 records; that of replaced tokens is weighted as in the
+        sum of losses.
+        """
+        return {f"{name} loss": self._recent_mean(name) for name in self.extra_losses}
 
-    def _recent(self, name: str) -> float | None:
+    def _recent_mean(self, name: str) -> float | None:
         known = [loss for losses in self._recent_losses if (loss := losses[name]) is not None]
         return sum(known) / len(known) if known else None
 
     @property
     def elapsed(self) -> float:
-        """Seconds of training so far."""
+        """Seconds of training up to the last step, by the log."""
         return float(self.latest.get("elapsed") or 0.0)
 
     @property
     def share_done(self) -> float:
-        """0..1 of the budget that runs out first; 0 when there is none."""
+        """How much of the budget that runs out first is used, in [0, 1]; 0 without a budget."""
         steps = self.latest.get("step", 0) / self.total_steps if self.total_steps else 0.0
         seconds = self.elapsed / self.total_seconds if self.total_seconds else 0.0
         return min(1.0, max(steps, seconds))
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds of training until the budget runs out, at the recent pace; None when not known yet."""
+        """Seconds of training until the budget runs out, at the recent pace; None while it isn't known."""
         candidates = []
         if self.total_seconds:
             candidates.append(max(0.0, self.total_seconds - self.elapsed))
@@ -132,7 +139,7 @@ class RunState:
 # -- the picture ---------------------------------------------------------------------------------------
 
 
-def panel(
+def draw_panel(
     console: Console,
     title: str,
     facts: Mapping[str, str],
@@ -140,15 +147,24 @@ def panel(
     messages: Sequence[Text],
     frame: int,
 ) -> Panel:
-    """One picture of the run for the console's size; `frame` counts them, so that something always moves."""
+    """Draws the run at the console's size.
+
+    title: of the panel. facts: the header's entries, in order. messages: the last lines.
+    frame: the picture's number, which turns the sign of life in the progress line.
+    """
     width = max(20, console.width - 4)
     header = list(Text(" · ".join(facts.values()), style=QUIET).wrap(console, width)) if facts else []
-    parts: list[RenderableType] = [*header, _progress_bar(state), _progress_line(state, width, frame), Text()]
-    parts += _metrics_lines(_metric_columns(state), width)
-    others = 5  # two borders, a blank line, the x axis, and the line of the cursor below the panel
-    free = console.height - len(parts) - len(messages) - others
+    parts: list[RenderableType] = [
+        *header,
+        _draw_progress_bar(state),
+        _format_progress(state, width, frame),
+        Text(),
+    ]
+    parts += _format_metrics(_collect_metric_columns(state), width)
+    reserved = 5  # two borders, a blank line, the x axis, and the line of the cursor below the panel
+    free = console.height - len(parts) - len(messages) - reserved
     if free >= LOWEST_CURVE:
-        parts += [Text(), *_loss_curve(state, width, min(free, TALLEST_CURVE))]
+        parts += [Text(), *_draw_loss_curve(state, width, min(free, TALLEST_CURVE))]
     return Panel(
         Group(*parts, *messages),
         title=Text(title, style="bold"),
@@ -158,7 +174,7 @@ def panel(
     )
 
 
-def _progress_bar(state: RunState) -> Table:
+def _draw_progress_bar(state: RunState) -> Table:
     line = Table.grid(expand=True, padding=(0, 1, 0, 0))
     line.add_column(ratio=1)
     line.add_column(justify="right", width=4)
@@ -168,7 +184,7 @@ def _progress_bar(state: RunState) -> Table:
     return line
 
 
-def _progress_line(state: RunState, width: int, frame: int) -> Text:
+def _format_progress(state: RunState, width: int, frame: int) -> Text:
     step, spent = f"step {formatting.count(state.latest.get('step', 0))}", formatting.duration(state.elapsed)
     if state.total_steps:
         step += f" of {formatting.count(state.total_steps)}"
@@ -183,20 +199,20 @@ def _progress_line(state: RunState, width: int, frame: int) -> Text:
     return line.append(f" {left}", "bold")
 
 
-def _metric_columns(state: RunState) -> list[tuple[str, str, dict[str, str]]]:
-    """Title, style, and names with their values."""
+def _collect_metric_columns(state: RunState) -> list[tuple[str, str, dict[str, str]]]:
+    """Three columns, each with title, style, and formatted values by name."""
     step, evaluation = state.latest, state.evaluation
     training = {
         state.loss_name: formatting.loss(state.loss),
-        **{name: formatting.loss(value) for name, value in state.other_losses.items()},
+        **{name: formatting.loss(value) for name, value in state.extra_loss_means.items()},
         "learning rate": formatting.small(step.get("learning_rate")),
         "gradient norm": formatting.loss(step.get("gradient_norm")),
     }
-    heldout = _task_metrics(state) or {
+    heldout = _format_task_metrics(state) or {
         "MLM accuracy": formatting.percent(evaluation.get("mlm_accuracy")),
         **{
             f"{name} accuracy": formatting.percent(evaluation.get(f"{name.lower()}_accuracy"))
-            for name in state.others
+            for name in state.extra_losses
         },
         "MLM perplexity": formatting.perplexity(evaluation.get("mlm_perplexity")),
         "general MLM": formatting.percent(evaluation.get("general_mlm_accuracy")),
@@ -213,18 +229,20 @@ def _metric_columns(state: RunState) -> list[tuple[str, str, dict[str, str]]]:
     return [("Training", TRAINING, training), ("Held out", HELDOUT, heldout), ("Speed", SPEED, speed)]
 
 
-def _task_metrics(state: RunState) -> dict[str, str]:
-    """Of a task that is fine-tuned: its first metrics; of pre-training none."""
+def _format_task_metrics(state: RunState) -> dict[str, str]:
+    """The first metrics of the task that is fine-tuned; none in pre-training."""
     if not state.latest or "mlm_loss" in state.latest:
         return {}
-    found = list(task_metrics(state.evaluation).items())[:3]
-    return {name.replace("_", " ")[:NAME_WIDTH]: formatting.score(value) for name, value in found} | {
+    metrics = list(task_metrics(state.evaluation).items())[:3]
+    return {name.replace("_", " ")[:NAME_WIDTH]: formatting.score(value) for name, value in metrics} | {
         "at step": formatting.count(state.evaluation.get("step"))
     }
 
 
-def _metrics_lines(columns: Sequence[tuple[str, str, Mapping[str, str]]], width: int) -> list[Text]:
-    """The columns side by side, set by hand: nested tables of rich took two thirds of a picture's time."""
+def _format_metrics(columns: Sequence[tuple[str, str, Mapping[str, str]]], width: int) -> list[Text]:
+    """The columns side by side, as many as fit. Laid out by hand, since nested tables of rich took two thirds
+    of a picture's time.
+    """
     columns = columns[: max(1, width // (NAME_WIDTH + VALUE_WIDTH + GAP))]
     column_width = width // len(columns)
     lines = [Text(no_wrap=True)]
@@ -240,8 +258,8 @@ def _metrics_lines(columns: Sequence[tuple[str, str, Mapping[str, str]]], width:
     return lines
 
 
-def _loss_curve(state: RunState, width: int, rows: int) -> list[Text]:
-    """`rows` lines of picture, then the x axis."""
+def _draw_loss_curve(state: RunState, width: int, rows: int) -> list[Text]:
+    """The loss curve in `rows` lines, then the x axis; a sentence while there are fewer than two points."""
     training, heldout = smooth(state.training_loss.points(), 0.6), state.heldout_loss.points()
     points = training + heldout
     if len(points) < 2:
@@ -250,18 +268,18 @@ def _loss_curve(state: RunState, width: int, rows: int) -> list[Text]:
     x_range = (0.0 if first < last / 20 else first, last)
     ordered = sorted(y for _, y in points)
     lowest, top = ordered[0], ordered[min(len(ordered) - 1, int(len(ordered) * 0.97))]
-    # to what 3 % exceed: the steep fall at first would flatten the rest
+    # up to the value that 3 % exceed: the steep fall at first would flatten the rest
     y_range = (lowest, top) if top > lowest else (lowest - 0.5, lowest + 0.5)
     canvas = Canvas(width - LABEL_WIDTH, rows, x_range, y_range)
-    canvas.line(training, TRAINING)
-    canvas.markers(heldout, f"bold {HELDOUT}")
+    canvas.draw_line(training, TRAINING)
+    canvas.draw_markers(heldout, f"bold {HELDOUT}")
     values = {0: y_range[1], rows // 2: sum(y_range) / 2, rows - 1: y_range[0]}
     labels = [f"{values[row]:>6.2f} ┤" if row in values else " " * 7 + "│" for row in range(rows)]
     picture = [Text.assemble((label, QUIET), row) for label, row in zip(labels, canvas.rows(), strict=True)]
-    return [*picture, _x_axis(state, x_range, width)]
+    return [*picture, _draw_x_axis(state, x_range, width)]
 
 
-def _x_axis(state: RunState, x_range: Point, width: int) -> Text:
+def _draw_x_axis(state: RunState, x_range: Point, width: int) -> Text:
     first, last = (formatting.count(x) for x in x_range)
     legend = Text.assemble(
         ("─", TRAINING), " training  ", ("●", HELDOUT), f" held out  {state.loss_name} by step"
@@ -277,8 +295,8 @@ def _x_axis(state: RunState, x_range: Point, width: int) -> Text:
 
 
 class Canvas:
-    """`width` × `height` characters that show x in [left, right] and y in [bottom, top]; each is a braille
-    cell of 2 × 4 dots.
+    """A picture of `width` × `height` characters, each a braille cell of 2 × 4 dots. `x_range` and `y_range`
+    are the values at its left and right edge, and at its bottom and top.
     """
 
     def __init__(self, width: int, height: int, x_range: Point, y_range: Point) -> None:
@@ -287,29 +305,29 @@ class Canvas:
         self._cells = [[BLANK] * width for _ in range(height)]
         self._styles = [[""] * width for _ in range(height)]
 
-    def line(self, points: Sequence[Point], style: str) -> None:
-        """Joins the points; what lies outside is moved to the edge."""
-        dots = [self._dot(point) for point in points]
+    def draw_line(self, points: Sequence[Point], style: str) -> None:
+        """Joins the points by straight lines; points outside the ranges are moved to the edge."""
+        dots = [self._locate_dot(point) for point in points]
         for start, end in zip(dots, dots[1:] or dots):
-            self._join(start, end, style)
+            self._join_dots(start, end, style)
 
-    def markers(self, points: Sequence[Point], style: str, marker: str = "●") -> None:
-        """Puts a whole character on each point, over what is there."""
+    def draw_markers(self, points: Sequence[Point], style: str, marker: str = "●") -> None:
+        """Puts the character `marker` on each point, over what was drawn before."""
         for point in points:
-            column, row = self._dot(point)
+            column, row = self._locate_dot(point)
             self._cells[row // 4][column // 2] = ord(marker)
             self._styles[row // 4][column // 2] = style
 
     def rows(self) -> list[Text]:
-        """The lines of the picture, the top one first."""
-        return [_styled(cells, styles) for cells, styles in zip(self._cells, self._styles, strict=True)]
+        """Returns the lines of the picture, the top one first."""
+        return [_style_row(cells, styles) for cells, styles in zip(self._cells, self._styles, strict=True)]
 
-    def _dot(self, point: Point) -> tuple[int, int]:
-        column = _scale(point[0], self._x_range, 2 * self.width)
-        row = _scale(point[1], self._y_range, 4 * self.height)
+    def _locate_dot(self, point: Point) -> tuple[int, int]:
+        column = _scale_to_dot(point[0], self._x_range, 2 * self.width)
+        row = _scale_to_dot(point[1], self._y_range, 4 * self.height)
         return column, 4 * self.height - 1 - row
 
-    def _join(self, start: tuple[int, int], end: tuple[int, int], style: str) -> None:
+    def _join_dots(self, start: tuple[int, int], end: tuple[int, int], style: str) -> None:
         (left, first), (right, last) = start, end
         steps = max(abs(right - left), abs(last - first), 1)
         for step in range(steps + 1):
@@ -319,8 +337,10 @@ class Canvas:
             self._styles[row // 4][column // 2] = style
 
 
-def _styled(cells: Sequence[int], styles: Sequence[str]) -> Text:
-    """One row of the picture; cells of one style go together, as each change costs rich as much as a line."""
+def _style_row(cells: Sequence[int], styles: Sequence[str]) -> Text:
+    """Makes one line of the picture. Neighbouring cells of one style are appended together, since each change
+    of style costs rich as much as a line.
+    """
     row, column = Text(), 0
     for style, run in groupby(styles):
         end = column + len(list(run))
@@ -329,8 +349,8 @@ def _styled(cells: Sequence[int], styles: Sequence[str]) -> Text:
     return row
 
 
-def _scale(value: float, value_range: Point, size: int) -> int:
-    """The dot 0..size-1 that shows `value`; an empty range is shown in its middle."""
+def _scale_to_dot(value: float, value_range: Point, size: int) -> int:
+    """The index of the dot that shows `value`, in 0 … size - 1; the middle one for an empty range."""
     low, high = value_range
     share = (value - low) / (high - low) if high > low else 0.5
     return min(max(int(share * size), 0), size - 1)

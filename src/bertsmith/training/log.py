@@ -1,6 +1,6 @@
-"""The log of a run: `log.jsonl` is the truth, the TensorBoard events beside it are a copy to look at.
+"""The log of a run: `log.jsonl` is the record, the TensorBoard events beside it are a copy to look at.
 
-One JSON object a line, each with `kind` and `step`, in the order in which things happened:
+Each line is a JSON object with `kind` and `step`, in the order in which things happened:
 
     start        a process began at this step: time (seconds since 1970, filled in here), versions, ...
     step         phase, loss, mlm_loss, nsp_loss (not without next-sentence prediction; of another objective
@@ -44,7 +44,7 @@ EVENTS_FOLDER = "tensorboard"
 # model would feel; TensorBoard itself shows a thousand points a curve.
 EVENTS_INTERVAL = 1.0
 
-# Where the numbers of a line are found in TensorBoard. The others are for reading back, not for looking at.
+# The TensorBoard curve of each number in a line; numbers that aren't here are only in log.jsonl.
 TAGS: dict[str, dict[str, str]] = {
     "step": {
         "loss": "train/loss",
@@ -76,9 +76,9 @@ TAGS: dict[str, dict[str, str]] = {
 class RunLog:
     """Writes the log of one run; every line has reached the operating system when `write` returns.
 
-    A line therefore survives the death of the process; the lines before a checkpoint line also survive
-    the loss of power, so that the log is never older than the checkpoint a run resumes from. Events that
-    can't be written any more are left out, and `new_complaint` says so.
+    A line therefore survives the death of the process. Those up to a checkpoint line also survive a loss of
+    power, so that the log is never older than the checkpoint from which a run resumes. When an event can't be
+    written, the later ones are left out, and `pop_failure` says why.
 
     folder: the run's folder, made when missing.
     append: False for a new run; True to go on with the log that is there (or to begin one).
@@ -112,25 +112,26 @@ class RunLog:
             _cut_lines_after(step, self.path)
         self._file: IO[bytes] = self.path.open("ab")
         self._events = EventFile(self._events_folder, step + 1 if append else None)
-        self._events_lost = False
+        self._failure_told = False
 
     @staticmethod
     def read(folder: Path) -> list[Record]:
-        """All lines of a run's log, oldest first; an incomplete last line, left by a kill, is passed over.
+        """Reads the lines of the log in a run's `folder`, oldest first. An incomplete last line, which a
+        killed run leaves, is skipped.
 
-        Raises InputError when there is no log, or when another line than the last can't be read.
+        Raises InputError when there is no log, or when a line before the last can't be read.
         """
         path = Path(folder) / LOG_FILE
         if not path.exists():
             raise InputError(f"{path} does not exist: {folder} is not the folder of a run.")
-        return [record for _, record in _lines(path)]
+        return [record for _, record in _read_lines(path)]
 
     def write(self, kind: str, step: int, **values: Any) -> Record:
-        """Appends one line and returns it as `read` will give it back.
+        """Appends one line and returns its record as `read` will return it.
 
-        Values may be plain values, or 0-d tensors and NumPy scalars.
+        Values may be plain values, 0-d tensors or NumPy scalars. Raises OSError when the disk is full.
         """
-        record: Record = {"kind": kind, "step": step} | json_value(values)
+        record: Record = {"kind": kind, "step": step} | as_json_value(values)
         if kind == "start":
             record.setdefault("time", time.time())
         line = json.dumps(record, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
@@ -142,7 +143,7 @@ class RunLog:
         return record
 
     def rewind(self, step: int) -> None:
-        """Cuts off all lines after `step`: for a guard that rolls a running training back."""
+        """Cuts off all lines of steps after `step`, to which the loss guard has taken the run back."""
         self._file.close()
         _cut_lines_after(step, self.path)
         self._file = self.path.open("ab")
@@ -150,11 +151,13 @@ class RunLog:
         if self._events.failure is None:
             self._events = EventFile(self._events_folder, step + 1)
 
-    def new_complaint(self) -> str | None:
-        """Why events are no longer written, told once; None otherwise. The lines are written all the same."""
-        if self._events_lost or self._events.failure is None:
+    def pop_failure(self) -> str | None:
+        """Returns once why events are no longer written, as a sentence; None otherwise. Lines of the log are
+        written all the same.
+        """
+        if self._failure_told or self._events.failure is None:
             return None
-        self._events_lost = True
+        self._failure_told = True
         return self._events.failure
 
     def close(self) -> None:
@@ -187,17 +190,21 @@ class RunLog:
 
 
 def task_metrics(evaluation: Record) -> dict[str, float | None]:
-    """The metrics in an evaluation, a fine-tuned task's most telling first; one not finite is None."""
+    """The metrics in an evaluation's record, in the task's order (main metric first); None for one that
+    wasn't finite.
+    """
     others = ("kind", "step", "elapsed", "tokens")
     return {name: value for name, value in evaluation.items() if name not in others}
 
 
-def json_value(value: Any) -> Any:
-    """A value JSON can carry: tensors and NumPy scalars as numbers, numbers that aren't finite as None."""
+def as_json_value(value: Any) -> Any:
+    """The value as JSON can hold it: tensors and NumPy scalars become numbers, numbers that aren't finite
+    None, paths strings; also inside of lists and dictionaries.
+    """
     if isinstance(value, dict):
-        return {str(name): json_value(item) for name, item in value.items()}
+        return {str(name): as_json_value(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [json_value(item) for item in value]
+        return [as_json_value(item) for item in value]
     if isinstance(value, Path):
         return str(value)
     if hasattr(value, "item"):
@@ -207,8 +214,10 @@ def json_value(value: Any) -> Any:
     return value
 
 
-def _lines(path: Path) -> Iterator[tuple[bytes, Record]]:
-    """Each line with its record, up to an incomplete last one."""
+def _read_lines(path: Path) -> Iterator[tuple[bytes, Record]]:
+    """Yields each line with its record, but not an incomplete last one. Raises InputError where another line
+    can't be read.
+    """
     with path.open("rb") as file:
         unreadable: int | None = None
         for number, line in enumerate(file, start=1):
@@ -217,14 +226,14 @@ def _lines(path: Path) -> Iterator[tuple[bytes, Record]]:
                     f"{path}, line {unreadable}: expected one JSON object with `kind` and `step`. "
                     "The log was altered or its disk failed; remove that line to go on."
                 )
-            record = _parse(line)
+            record = _parse_line(line)
             if record is None:
                 unreadable = number
             else:
                 yield line, record
 
 
-def _parse(line: bytes) -> Record | None:
+def _parse_line(line: bytes) -> Record | None:
     try:
         record = json.loads(line)
     except ValueError:  # not JSON, or not UTF-8
@@ -235,19 +244,20 @@ def _parse(line: bytes) -> Record | None:
 
 
 def _cut_lines_after(step: int, path: Path) -> None:
-    kept = b"".join(line.rstrip(b"\n") + b"\n" for line, record in _lines(path) if record["step"] <= step)
-    atomic_write(path, kept)
+    content = b"".join(
+        line.rstrip(b"\n") + b"\n" for line, record in _read_lines(path) if record["step"] <= step
+    )
+    atomic_write(path, content)
 
 
 class EventFile:
-    """Scalars in a file of their own in `folder`, which is made when missing. Nothing here raises OSError: a
-    copy to look at never holds a run up, whatever the disk does.
+    """Writes scalars to a TensorBoard file of its own in `folder`, which is made when missing. Never raises
+    OSError: events are only a copy to look at, and must not stop a run.
 
-    tensorboardX's own writer hands events to a thread, and a full disk kills that thread: its queue then
-    fills, and the next event waits for ever. Here each event is written at once, and the first that can't be
-    written is the last.
+    tensorboardX's own writer hands events to a thread that a full disk kills: its queue then fills up, and
+    the next event waits for ever. Here each event is written at once; after the first failure no more are.
 
-    purge_from: TensorBoard is told to forget the points of this step and later ones, from earlier files.
+    purge_from: tells TensorBoard to drop the points of this and later steps in earlier files.
     """
 
     def __init__(self, folder: Path, purge_from: int | None) -> None:

@@ -1,7 +1,7 @@
-"""The one training loop: batches in, steps out, whatever the task.
+"""The training loop of all tasks: takes a step for each batch, and evaluates, saves and guards on the way.
 
-A step depends on (weights, optimiser state, cursor, step number, seed) and nothing else, so a run that is
-killed and resumed from its checkpoint repeats the uninterrupted one to the bit.
+A step depends on (weights, optimiser state, cursor, step number, seed) and nothing else. A run that is killed
+and resumed from its checkpoint therefore repeats the uninterrupted one to the bit.
 """
 
 import math
@@ -30,34 +30,34 @@ from bertsmith.training.checkpoint import (
     read_training_state,
 )
 from bertsmith.training.gradients import Gradients, StepResult, dropout_seed
-from bertsmith.training.machine import Machine, add_over_ranks, wait
+from bertsmith.training.machine import Machine, add_over_ranks, wait_for_ranks
 from bertsmith.training.optimizer import (
+    collect_optimizer_tensors,
     load_optimizer_tensors,
     make_optimizer,
-    optimizer_tensors,
     set_learning_rate,
 )
 from bertsmith.training.settings import RunSettings
-from bertsmith.training.sharding import load_own_rows, own_part, own_rows
+from bertsmith.training.sharding import load_own_rows, own_rows, own_shard
 
-_SETTLED_STEPS = 50  # a young run's loss may jump
-_MEMORY = 0.95  # of the running mean: about the last twenty steps
+_SETTLED_STEPS = 50  # before them the loss may jump
+_MEAN_DECAY = 0.95  # of the running mean of losses: about the last twenty steps count
 
 
 class Observer(Protocol):
-    """Hears what happens: the log and the live view."""
+    """What a loop reports to: the log and the live view."""
 
     def record(self, kind: str, step: int, **values: Any) -> None:
-        """One thing that happened after `step` steps."""
+        """Called for everything that is logged: what happened (the log's `kind`) after `step` steps."""
         ...
 
     def rewind(self, step: int) -> None:
-        """Steps after this one are taken back."""
+        """Called when the steps after `step` are taken back."""
         ...
 
 
 class Loop:
-    """Runs a task by a recipe until its steps or hours are over."""
+    """Trains a task by a recipe until its steps or hours are over."""
 
     def __init__(
         self,
@@ -68,20 +68,20 @@ class Loop:
         observer: Observer,
         after_evaluation: Callable[[int, dict[str, float]], bool] | None = None,
     ) -> None:
-        """`folder` is where checkpoints go; None keeps none. `after_evaluation` hears each evaluation's step
-        and metrics; True ends the run there.
+        """folder: the run's, below which checkpoints are written; None writes none.
+        after_evaluation: called with the step and the metrics of each evaluation; True ends the run there.
         """
         self.task, self.recipe, self.machine = task, recipe, machine
         self.folder, self.observer = folder, observer
         self._after_evaluation = after_evaluation
-        self._ended = False
+        self._ended_early = False
         self.progress = RunProgress()
         self.schedule = recipe.schedule
         self.guard = Guard(recipe.guard.spike_factor)
         self.gradients = Gradients(task, machine, recipe.optimizer.max_grad_norm)
-        # after the line above, which may divide the weights
+        # after the gradients, which may shard the weights
         self.optimizer = make_optimizer(task.model, recipe.optimizer, machine.precision)
-        self._writer = CheckpointWriter(recipe.checkpoint.keep, own_part(machine))
+        self._writer = CheckpointWriter(recipe.checkpoint.keep, own_shard(machine))
         self._interruption = Interruption()
         self._stop_agreed = False
         self._saved_step: int | None = None
@@ -89,61 +89,72 @@ class Loop:
         self._restart_clock()
 
     def resume(self) -> list[str]:
-        """Takes up the newest whole checkpoint, if there is one; returns sentences about damaged ones."""
-        state, complaints = self._newest_checkpoint()
+        """Goes on from the newest undamaged checkpoint, if there is one; returns sentences about damaged
+        ones.
+
+        Raises ModelError when there are checkpoints and all of them are damaged.
+        """
+        state, complaints = self._load_newest_checkpoint()
         if state is not None:
             self._restore(state)
         return complaints
 
     @property
     def is_new(self) -> bool:
-        """Whether no checkpoint of this run was there to take up."""
+        """Whether the run begins at step 0: no checkpoint was restored or written."""
         return self._saved_step is None
 
     def begin_from(self, checkpoint: Path) -> None:
-        """Begins with another run's weights and moments, at its place in the text; steps count from 0.
+        """Begins with another run's weights and moments, at its position in the text; steps count from 0.
 
-        Raises ModelError when the checkpoint is damaged or gone.
+        Raises ModelError when the checkpoint is damaged or missing.
         """
-        state = read_training_state(checkpoint, self._writer.part)
-        found = state.progress
-        begun = RunProgress(cursor=found.cursor, skipped=found.skipped, recent_loss=found.recent_loss)
+        state = read_training_state(checkpoint, self._writer.shard)
+        source = state.progress
+        begun = RunProgress(cursor=source.cursor, skipped=source.skipped, recent_loss=source.recent_loss)
         self._restore(replace(state, progress=begun))
         self._saved_step = None
 
     def run(self) -> None:
-        """Trains to the end. Raises TrainingStopped; when interrupted, KeyboardInterrupt or what SIGTERM's
-        handler raises, after saving a checkpoint.
+        """Trains to the end of the recipe, from where the run stands.
+
+        Raises TrainingStopped when the loss guard ends the run, ResourceError when a checkpoint can't be
+        written. When interrupted, saves a checkpoint and raises KeyboardInterrupt, or what the handler of
+        SIGTERM raises.
         """
         self.task.model.train()
-        if self.gradients.needs_settling:
+        if self.gradients.needs_warm_up:
             self.gradients.warm_up_ddp(next(self.task.batches(self.progress.cursor)).sequences)
         self._restart_clock()
         with self._interruption, self._writer:
-            while self._share_done() < 1 and not self._ended:
+            while self._share_done() < 1 and not self._ended_early:
                 with closing(self._open_stream()) as batches:
                     for batch in batches:
                         if not self.advance(batch):
                             break
                         if self._stop_agreed:
                             self.save_now()
-                            wait()  # launchers kill all ranks when one ends: not before the checkpoint stands
+                            wait_for_ranks()  # launchers kill all ranks when the first one ends
                             self._interruption.end()
             self.save_now()
-            asked = add_over_ranks({"stop": float(self._interruption.asked)}, self.machine.device)
-            if asked["stop"] > 0:  # on any rank, since the last step's gradients were summed
-                wait()
+            requests = add_over_ranks({"stop": float(self._interruption.requested)}, self.machine.device)
+            if requests["stop"] > 0:  # on any rank, since the last step's gradients were summed
+                wait_for_ranks()
                 self._interruption.end()
 
     def evaluate(self) -> dict[str, float]:
-        """Held-out metrics of the whole held-out sample, reported to the observer."""
+        """Computes the metrics of the held-out sample on all ranks together, reports and returns them; empty
+        when there is nothing to evaluate on.
+
+        Raises TrainingStopped when the model's outputs overflow, and NotFinite when they do before step 1.
+        """
         ranks, device = self.machine.ranks, self.machine.device
         try:
             metrics = self.gradients.with_whole_weights(
                 lambda: self.task.evaluate(ranks.rank, ranks.count, lambda sums: add_over_ranks(sums, device))
             )
         except NotFinite as error:
-            if self.progress.step == 0:  # the model came so
+            if self.progress.step == 0:  # not trained yet: the given model's fault
                 raise
             self._stop("the model's outputs for held-out examples overflow", error)
         if metrics:
@@ -151,27 +162,27 @@ class Loop:
         return metrics
 
     def save(self) -> None:
-        """Begins to write a checkpoint, unless this step's stands already: each rank that holds a part of
-        its own. It stands after `save_now` or the next one.
+        """Starts to write a checkpoint, unless this step has one. The first rank writes it, or all ranks of a
+        sharded model. It is on disk after `save_now`, or once the next one is started.
         """
         self._saved_elapsed = self.progress.elapsed
         writes = self.machine.sharded or self.machine.ranks.is_first
         if self.folder is None or self._saved_step == self.progress.step or not writes:
             return
-        moments = optimizer_tensors(self.task.model, self.optimizer)
+        moments = collect_optimizer_tensors(self.task.model, self.optimizer)
         state = TrainingState(self.progress, own_rows(self.task.model.state_dict()), own_rows(moments))
         self._writer.write(self.folder / "checkpoints", state)
         self._saved_step = self.progress.step
         self._record("checkpoint")
 
     def save_now(self) -> None:
-        """The same, and waits until it stands."""
+        """Writes a checkpoint as `save` does, and waits until it is on disk."""
         self.save()
         self._writer.finish()
 
     def advance(self, batch: GlobalBatch) -> bool:
-        """One batch. False when the stream must be opened anew: the run is over, a phase ended, or went
-        back.
+        """Trains one step on a batch, or passes over one that the guard has rejected. Returns False when no
+        batch of this stream may follow: the run is over, its phase ended, or the guard took it back.
         """
         if batch.start in self.progress.skipped:
             self.progress = replace(self.progress, cursor=batch.end)
@@ -184,11 +195,11 @@ class Loop:
         started = time.monotonic()
         seed = dropout_seed(self.recipe.seed, self.progress.step, self.machine.ranks.rank)
         result = self.gradients.compute(
-            batch.sequences, seed, stop=lambda: self._interruption.asked, clock=self._elapsed
+            batch.sequences, seed, stop=lambda: self._interruption.requested, clock=self._read_clock
         )
         self._stop_agreed = result.stop  # every rank stops after the same step
-        if verdict := self.guard.verdict(self.progress, result.loss, result.gradient_norm):
-            self._refuse(batch, verdict)
+        if problem := self.guard.find_problem(self.progress, result.loss, result.gradient_norm):
+            self._reject_batch(batch, problem)
             return False
         self.optimizer.step()
         self.optimizer.zero_grad()
@@ -200,21 +211,23 @@ class Loop:
             tokens=self.progress.tokens + tokens,
             sequences=self.progress.sequences + len(batch.sequences),
             elapsed=result.elapsed,  # every rank's schedule goes by the same clock
-            recent_loss=self.guard.recent(self.progress, result.loss),
+            recent_loss=self.guard.update_mean(self.progress, result.loss),
         )
         seconds = time.monotonic() - started
         if self.progress.step % self.recipe.log_every == 0:
             flops = self.task.flops(batch.sequences)
             self._record_step(batch.start.phase, result, scheduled, tokens / seconds, flops / seconds)
         self._after_step(before)
-        return self._share_done() < 1 and not self._ended and self._phase() == self.progress.cursor.phase
+        return (
+            self._share_done() < 1 and not self._ended_early and self._phase() == self.progress.cursor.phase
+        )
 
     def _after_step(self, before: float) -> None:
         step, after = self.progress.step, self._share_done()
         if is_due(self.recipe.evaluation.every, step, before, after) and after < 1:
             metrics = self.evaluate()
             if self._after_evaluation is not None:
-                self._ended = self._after_evaluation(step, metrics)
+                self._ended_early = self._after_evaluation(step, metrics)
         minutes, unsaved = self.recipe.checkpoint.minutes, self.progress.elapsed - self._saved_elapsed
         long_since_saved = minutes is not None and unsaved >= 60 * minutes  # by the clock of all ranks
         if is_due(self.recipe.checkpoint.every, step, before, after) or long_since_saved:
@@ -223,18 +236,20 @@ class Loop:
 
     # -- going back ----------------------------------------------------------------------------------------
 
-    def _refuse(self, batch: GlobalBatch, verdict: str) -> None:
-        """Saves the batch; stops, or goes back to the last checkpoint to pass it over."""
+    def _reject_batch(self, batch: GlobalBatch, problem: str) -> None:
+        """Saves the batch to a file, then stops the run, or goes back to the last checkpoint and marks the
+        batch to be passed over.
+        """
         step = self.progress.step + 1
         if self.folder is not None and self.machine.ranks.is_first:
-            every = {name: getattr(batch.sequences, name) for name in Sequences.__dataclass_fields__}
-            tensors = {name: array for name, array in every.items() if array is not None}
-            with tensors_written_to(_bad_batch(self.folder, step)):
-                save_file(tensors, _bad_batch(self.folder, step))
+            arrays = {name: getattr(batch.sequences, name) for name in Sequences.__dataclass_fields__}
+            tensors = {name: array for name, array in arrays.items() if array is not None}
+            with tensors_written_to(_bad_batch_path(self.folder, step)):
+                save_file(tensors, _bad_batch_path(self.folder, step))
         skipped = (*self.progress.skipped, batch.start)
         if self.recipe.guard.action == "stop" or len(skipped) > self.recipe.guard.skips:
-            self._stop(verdict, bad_step=step)
-        state, _ = self._newest_checkpoint()
+            self._stop(problem, bad_step=step)
+        state, _ = self._load_newest_checkpoint()
         if state is not None:  # before the first checkpoint the weights stay: the batch has not touched them
             self._restore(state)
             self._restart_clock()  # the schedule goes back with the weights: a run of hours takes longer
@@ -242,36 +257,37 @@ class Loop:
         self.optimizer.zero_grad()
         self.observer.rewind(self.progress.step)
         self._record(
-            "warning", message=f"step {step}: {verdict}; back to step {self.progress.step}, batch skipped"
+            "warning", message=f"step {step}: {problem}; back to step {self.progress.step}, batch skipped"
         )
 
-    def _stop(self, verdict: str, cause: Exception | None = None, *, bad_step: int | None = None) -> NoReturn:
-        """The run's folder stays as it is: its log shows how it came to this."""
+    def _stop(self, problem: str, cause: Exception | None = None, *, bad_step: int | None = None) -> NoReturn:
+        """Logs the problem and raises TrainingStopped. The run's folder stays as it is."""
         step = self.progress.step if bad_step is None else bad_step
-        self._record("warning", message=f"step {step}: {verdict}; stopped")
-        raise TrainingStopped(f"Step {step}: {verdict}. {self._advice(bad_step)}") from cause
+        self._record("warning", message=f"step {step}: {problem}; stopped")
+        raise TrainingStopped(f"Step {step}: {problem}. {self._advise(bad_step)}") from cause
 
-    def _advice(self, bad_step: int | None) -> str:
+    def _advise(self, bad_step: int | None) -> str:
+        """A sentence on what the run has left in its folder, and how to go on."""
         if self.folder is None:
             return "Lower the learning rate."
-        kept = [f"the log is {self.folder / 'log.jsonl'}"]
+        facts = [f"the log is {self.folder / 'log.jsonl'}"]
         again = "begin again in another folder with a lower optimizer.learning_rate"
         if bad_step is not None:
-            kept.append(f"the batch is {_bad_batch(self.folder, bad_step)}")
+            facts.append(f"the batch is {_bad_batch_path(self.folder, bad_step)}")
             guard = self.recipe.guard
             more = "action=skip" if guard.action == "stop" else f"skips={2 * guard.skips + 10}"
             again += f", or go on past the batch by the same command with --resume guard.{more}"
-        self._writer.finish()  # or the newest may not stand yet
+        self._writer.finish()  # the newest checkpoint may not be on disk yet
         if self._saved_step is not None:
-            kept.append(f"the checkpoint of step {self._saved_step:,} stands")
-        return f"The run's folder is kept: {', '.join(kept)}. To go on, {again}."
+            facts.append(f"the checkpoint of step {self._saved_step:,} stands")
+        return f"The run's folder is kept: {', '.join(facts)}. To go on, {again}."
 
-    def _newest_checkpoint(self) -> tuple[TrainingState | None, list[str]]:
+    def _load_newest_checkpoint(self) -> tuple[TrainingState | None, list[str]]:
         if self.folder is None:
             return None, []
         self._writer.finish()
-        wait()  # ranks that don't write would look while the first one does
-        return load_training_state(self.folder / "checkpoints", self._writer.part)
+        wait_for_ranks()  # ranks that don't write would read while the first one writes
+        return load_training_state(self.folder / "checkpoints", self._writer.shard)
 
     def _restore(self, state: TrainingState) -> None:
         load_own_rows(self.task.model, state.weights)
@@ -283,15 +299,17 @@ class Loop:
     # -- where the run stands ------------------------------------------------------------------------------
 
     def _share_done(self, half_a_step: float = 0.0) -> float:
-        """Progress in [0, 1]."""
+        """How much of the run is done, in [0, 1], with `half_a_step` added to its steps."""
         return self.recipe.share_done(self.progress.step + half_a_step, self.progress.elapsed)
 
     def _phase(self) -> int:
-        """Never an earlier one than before, as a run would have that begins in another's last one."""
+        """The phase that the run is in. A decay begins in a late phase of another run: the phase never goes
+        back to an earlier one.
+        """
         return max(self.recipe.phase(self._share_done()), self.progress.cursor.phase)
 
     def _open_stream(self) -> Generator[GlobalBatch, None, None]:
-        """Batches from where the run stands; a new phase begins its own stream."""
+        """Opens the stream of batches where the run stands; a new phase begins its own stream."""
         phase = self._phase()
         if phase != self.progress.cursor.phase or self.progress.step == 0:
             if phase != self.progress.cursor.phase:
@@ -302,8 +320,10 @@ class Loop:
     def _restart_clock(self) -> None:
         self._time_at_start, self._elapsed_at_start = time.monotonic(), self.progress.elapsed
 
-    def _elapsed(self) -> float:
-        """Seconds over all parts of the run, evaluation and checkpoints included, by this rank's clock."""
+    def _read_clock(self) -> float:
+        """Seconds of training by this rank's clock, with evaluations, checkpoints and earlier parts of a
+        resumed run.
+        """
         return self._elapsed_at_start + time.monotonic() - self._time_at_start
 
     def _record_step(
@@ -333,13 +353,15 @@ class Loop:
 
 
 def is_due(every: float, step: int, before: float, after: float) -> bool:
-    """Whether what is done `every` so many steps, or share of the run, is due after this step."""
+    """Whether a task that is done `every` so many steps is due after `step`. An `every` below 1 is a share of
+    the run; `before` and `after` are the shares done before and after the step.
+    """
     if every >= 1:
         return step % int(every) == 0
     return int(after / every + 1e-9) > int(before / every + 1e-9)
 
 
-def _bad_batch(folder: Path, step: int) -> Path:
+def _bad_batch_path(folder: Path, step: int) -> Path:
     return folder / f"bad-batch-step-{step}.safetensors"
 
 
@@ -348,14 +370,14 @@ def _bad_batch(folder: Path, step: int) -> Path:
 
 @dataclass(frozen=True)
 class Guard:
-    """Stops a run, or sends it back, before a bad batch spoils the weights. Bad is what is not finite, or a
-    loss over `spike_factor` times the running mean.
+    """Finds bad steps before they change the weights: a loss or gradient that is not finite, or a loss over
+    `spike_factor` times the running mean.
     """
 
     spike_factor: float
 
-    def verdict(self, progress: RunProgress, loss: float, gradient_norm: float) -> str | None:
-        """What is wrong with this step, or None. Called before the weights are changed."""
+    def find_problem(self, progress: RunProgress, loss: float, gradient_norm: float) -> str | None:
+        """What is wrong with a step of this loss and gradient norm, as a clause; None when nothing is."""
         if not math.isfinite(loss):
             return f"the loss is {loss}"
         if not math.isfinite(gradient_norm):
@@ -366,26 +388,26 @@ class Guard:
             return f"the loss jumped to {loss:.2f} from a running mean of {progress.recent_loss:.2f}"
         return None
 
-    def recent(self, progress: RunProgress, loss: float) -> float:
-        """The running mean after this step."""
+    def update_mean(self, progress: RunProgress, loss: float) -> float:
+        """The running mean of losses with this step's added."""
         if progress.recent_loss is None:
             return loss
-        return _MEMORY * progress.recent_loss + (1 - _MEMORY) * loss
+        return _MEAN_DECAY * progress.recent_loss + (1 - _MEAN_DECAY) * loss
 
 
 class Interruption:
-    """Ctrl-C, SIGTERM and SIGHUP end a run between two steps, with a checkpoint; a second Ctrl-C ends it at
-    once. While the block runs, `asked` says whether someone asked to stop. Elsewhere than in the main thread:
-    never.
+    """A context manager in which Ctrl-C, SIGTERM and SIGHUP set `requested` instead of ending the process, so
+    that a run can end between two steps, with a checkpoint. A second Ctrl-C ends it at once. Does nothing
+    outside of the main thread, where signals can't be handled.
 
-    Schedulers and launchers often send SIGTERM more than once, or after a Ctrl-C: it never ends the run
-    early. Nor does SIGHUP, a terminal that closes; where nohup has it ignored, it stays so. Windows doesn't
-    know it.
+    Schedulers and launchers often send SIGTERM more than once, or after a Ctrl-C: it never ends the run at
+    once. Nor does SIGHUP, sent when a terminal closes; where nohup ignores it, it stays ignored. Windows
+    doesn't have it.
     """
 
     def __init__(self) -> None:
-        self.asked = False
-        self._by = signal.SIGINT
+        self.requested = False
+        self._signal = signal.SIGINT
         self._previous: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
@@ -394,7 +416,7 @@ class Interruption:
             if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
                 numbers.append(signal.SIGHUP)
             for number in numbers:
-                self._previous[number] = signal.signal(number, self._ask)
+                self._previous[number] = signal.signal(number, self._handle_signal)
         return self
 
     def __exit__(
@@ -405,15 +427,15 @@ class Interruption:
         self._previous = {}
 
     def end(self) -> NoReturn:
-        """What the signal would have done at once: SIGTERM's or SIGHUP's own handler, where there is one;
-        else, and on ranks that got none, KeyboardInterrupt.
+        """Does what the signal would have done: calls the process's own handler of SIGTERM or SIGHUP, where
+        there is one. Raises KeyboardInterrupt otherwise, and on ranks that got no signal.
         """
-        terminate = self._previous.get(self._by)
-        if self._by != signal.SIGINT and callable(terminate):
-            terminate(self._by, None)
+        terminate = self._previous.get(self._signal)
+        if self._signal != signal.SIGINT and callable(terminate):
+            terminate(self._signal, None)
         raise KeyboardInterrupt
 
-    def _ask(self, number: int, frame: FrameType | None) -> None:
-        self.asked, self._by = True, signal.Signals(number)
+    def _handle_signal(self, number: int, frame: FrameType | None) -> None:
+        self.requested, self._signal = True, signal.Signals(number)
         if number == signal.SIGINT:
             signal.signal(number, self._previous.pop(signal.SIGINT))

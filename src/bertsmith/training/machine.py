@@ -1,5 +1,5 @@
-"""Where a run computes, in what precision, and the processes (ranks) that torchrun started as one run of it:
-what the recipe says, or else what the hardware has.
+"""What a run computes on: device, precision, threads, and the processes (ranks) that torchrun started for it.
+Chosen by the recipe, or else by what the hardware has.
 """
 
 import math
@@ -21,18 +21,18 @@ from bertsmith.machine import Hardware, matmul_flops
 from bertsmith.reporting.formatting import counted
 from bertsmith.training.settings import HardwareSettings
 
-# How long ranks wait for each other. NCCL's own ten minutes would end a run whose first rank makes the token
-# store. A rank that dies is seen by torchrun at once: what waits so long is one that hangs.
+# How long ranks wait for each other. NCCL's own ten minutes would end a run while its first rank makes the
+# token store. A rank that dies is seen by torchrun at once: only a rank that hangs is waited for so long.
 _PATIENCE = timedelta(hours=3)
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process's number among `count`, and its number among the `local_count` on its own machine."""
+    """This process's rank among `count`, and its `local_rank` among the `local_count` on its own machine."""
 
     rank: int = 0
     count: int = 1
-    local: int = 0
+    local_rank: int = 0
     local_count: int = 1
 
     @property
@@ -40,25 +40,27 @@ class Ranks:
         return self.rank == 0
 
 
-def join(device: str) -> Ranks:
-    """Joins the processes torchrun started (it says so by RANK and WORLD_SIZE); alone, joins nothing."""
+def join_ranks(device: str) -> Ranks:
+    """Joins the process group of a run that torchrun started (known by RANK and WORLD_SIZE) and returns this
+    process's ranks. A single process joins nothing. `device` is "cpu" or "cuda".
+    """
     if "RANK" not in os.environ or int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return Ranks()
     if not dist.is_initialized():
         dist.init_process_group("nccl" if device == "cuda" else "gloo", timeout=_PATIENCE)
-    local = int(os.environ.get("LOCAL_RANK", "0"))
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     local_count = int(os.environ.get("LOCAL_WORLD_SIZE", dist.get_world_size()))
-    return Ranks(dist.get_rank(), dist.get_world_size(), local, local_count)
+    return Ranks(dist.get_rank(), dist.get_world_size(), local_rank, local_count)
 
 
-def leave() -> None:
-    """Ends the group, where there is one."""
+def leave_ranks() -> None:
+    """Leaves the process group, where there is one."""
     if dist.is_initialized():
         dist.destroy_process_group()
 
 
 def add_over_ranks(values: dict[str, float], device: torch.device) -> dict[str, float]:
-    """Each value summed over all ranks."""
+    """Sums each value over all ranks."""
     if not dist.is_initialized():
         return values
     total = sum_over_ranks(torch.tensor(list(values.values()), dtype=torch.float64, device=device))
@@ -66,42 +68,46 @@ def add_over_ranks(values: dict[str, float], device: torch.device) -> dict[str, 
 
 
 def sum_over_ranks(tensor: Tensor) -> Tensor:
-    """The sum of every rank's tensor, which takes the place of the one that is given."""
+    """Sums a tensor over all ranks, in place."""
     if dist.is_initialized():
         dist.all_reduce(tensor)
     return tensor
 
 
 def gather_over_ranks(tensor: Tensor, group: dist.ProcessGroup | None = None) -> list[Tensor]:
-    """Every rank's tensor, in the order of the ranks. Their sizes may differ, their dimensions must not."""
+    """Returns every rank's tensor, in the order of the ranks. They may differ in size, but not in the number
+    of dimensions.
+    """
     if not dist.is_initialized():
         return [tensor]
-    shape = torch.tensor(tensor.shape, device=tensor.device)
-    shapes = [torch.empty_like(shape) for _ in range(dist.get_world_size())]
-    dist.all_gather(shapes, shape, group)
-    sizes = [int(each.prod()) for each in shapes]
+    own_shape = torch.tensor(tensor.shape, device=tensor.device)
+    shapes = [torch.empty_like(own_shape) for _ in range(dist.get_world_size())]
+    dist.all_gather(shapes, own_shape, group)
+    sizes = [int(shape.prod()) for shape in shapes]
     filled = F.pad(tensor.flatten(), (0, max(sizes) - tensor.numel()))
-    found = [torch.empty_like(filled) for _ in shapes]
-    dist.all_gather(found, filled, group)
-    return [part[:size].view(*each.tolist()) for part, size, each in zip(found, sizes, shapes, strict=True)]
+    gathered = [torch.empty_like(filled) for _ in shapes]
+    dist.all_gather(gathered, filled, group)
+    return [
+        part[:size].view(*shape.tolist()) for part, size, shape in zip(gathered, sizes, shapes, strict=True)
+    ]
 
 
-def gathering_of_texts() -> Callable[[str], list[str]]:
-    """A function that gives every rank's text, in the order of the ranks.
+def make_text_gatherer() -> Callable[[str], list[str]]:
+    """Returns a function that takes this rank's text and returns every rank's, in the order of the ranks.
 
-    The ranks talk in a group of their own, so that a thread may do so beside what the training exchanges.
+    It has a process group of its own, so that a thread can call it while the training exchanges gradients.
     """
     group = dist.new_group(backend="gloo")
 
     def gather(text: str) -> list[str]:
         characters = torch.tensor(list(text.encode()), dtype=torch.uint8)
-        return [bytes(found.tolist()).decode() for found in gather_over_ranks(characters, group)]
+        return [bytes(encoded.tolist()).decode() for encoded in gather_over_ranks(characters, group)]
 
     return gather
 
 
-def from_first(value: float, device: torch.device) -> float:
-    """The first rank's value on every rank: for what must be agreed on."""
+def broadcast_value(value: float, device: torch.device) -> float:
+    """Returns the first rank's value on every rank."""
     if not dist.is_initialized():
         return value
     shared = torch.tensor([value], dtype=torch.float64, device=device)
@@ -109,22 +115,24 @@ def from_first(value: float, device: torch.device) -> float:
     return float(shared)
 
 
-def text_of_first(text: str) -> str:
-    """The same of a text."""
-    return gathering_of_texts()(text)[0] if dist.is_initialized() else text
+def broadcast_text(text: str) -> str:
+    """Returns the first rank's text on every rank."""
+    return make_text_gatherer()(text)[0] if dist.is_initialized() else text
 
 
-def wait() -> None:
-    """Until every rank is here."""
+def wait_for_ranks() -> None:
+    """Waits until every rank has called this; returns at once in a single process."""
     if dist.is_initialized():
         dist.barrier()
 
 
 @dataclass
 class Machine:
-    """Device, precision of products, measured matrix-product speed in FLOP/s, ranks.
+    """What one process of a run computes on.
 
-    `sharded`: each rank holds a part of every tensor, not the whole model.
+    precision: that of matrix products. peak: the measured speed of matrix products in FLOP/s.
+    micro_batch_tokens: how many tokens go through the model at once.
+    sharded: whether each rank holds only its rows of every weight, and not the whole model.
     """
 
     device: torch.device
@@ -135,52 +143,61 @@ class Machine:
     sharded: bool = False
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """Products in this precision, where it isn't float32."""
+        """A context in which matrix products are computed in the machine's precision."""
         return torch.autocast(self.device.type, self.precision, enabled=self.precision != torch.float32)
 
 
 def set_up_machine(settings: HardwareSettings, micro_batch_tokens: int | None, hardware: Hardware) -> Machine:
-    """Joins the ranks torchrun started, sets torch's threads and measures the matrix product."""
-    device = _device(settings, hardware)
-    ranks = join(device.type)
+    """Joins the ranks that torchrun started, sets torch's threads and measures the matrix product.
+
+    Raises RecipeError when the hardware doesn't have the device or the precision of `settings`, or fewer GPUs
+    than processes were started.
+    """
+    device = _choose_device(settings, hardware)
+    ranks = join_ranks(device.type)
     if device.type == "cuda":
-        if ranks.local >= len(hardware.gpus):
-            there = len(hardware.gpus)
+        if ranks.local_rank >= len(hardware.gpus):
+            count = len(hardware.gpus)
             raise RecipeError(
                 f"{ranks.local_count} processes were started on this machine, which has "
-                f"{counted(there, 'GPU')}. Start as many: torchrun --nproc-per-node {there}."
+                f"{counted(count, 'GPU')}. Start as many: torchrun --nproc-per-node {count}."
             )
-        device = torch.device("cuda", ranks.local)
+        device = torch.device("cuda", ranks.local_rank)
         torch.cuda.set_device(device)
-    torch.set_num_threads(settings.threads or usual_threads(hardware, ranks))
-    precision = _precision(settings, device, hardware)
+    torch.set_num_threads(settings.threads or default_threads(hardware, ranks))
+    precision = _choose_precision(settings, device, hardware)
     peak = matmul_flops(precision, device=device)
     sharded = settings.shard == "full" and ranks.count > 1
     tokens = micro_batch_tokens or usual_batch_tokens(device.type)
     return Machine(device, precision, peak, ranks, tokens, sharded)
 
 
-def plain_machine(settings: HardwareSettings, micro_batch_tokens: int | None, hardware: Hardware) -> Machine:
-    """One process with torch's threads as the caller set them, who may train several models at once.
+def make_plain_machine(
+    settings: HardwareSettings, micro_batch_tokens: int | None, hardware: Hardware
+) -> Machine:
+    """A machine of one process that leaves torch's threads as they are, for a caller that may train several
+    models at once. Its speed is not measured and stands as infinite, since nothing is reported of it.
 
-    Its speed is not measured: infinite, for nothing is reported of it.
+    Raises RecipeError as `set_up_machine` does.
     """
-    device = _device(settings, hardware)
-    precision = _precision(settings, device, hardware)
+    device = _choose_device(settings, hardware)
+    precision = _choose_precision(settings, device, hardware)
     return Machine(
         device, precision, math.inf, Ranks(), micro_batch_tokens or usual_batch_tokens(device.type)
     )
 
 
-def usual_threads(hardware: Hardware, ranks: Ranks | None = None) -> int:
-    """What OMP_NUM_THREADS says, for a process alone: torchrun sets it to 1 unasked."""
-    ranks, asked = ranks or Ranks(), os.environ.get("OMP_NUM_THREADS", "")
-    if ranks.count == 1 and asked.isdecimal() and int(asked) > 0:
-        return int(asked)
+def default_threads(hardware: Hardware, ranks: Ranks | None = None) -> int:
+    """How many threads torch uses by default: OMP_NUM_THREADS for a single process, else this process's share
+    of the hardware's. With several processes the variable is ignored, since torchrun sets it to 1 by itself.
+    """
+    ranks, variable = ranks or Ranks(), os.environ.get("OMP_NUM_THREADS", "")
+    if ranks.count == 1 and variable.isdecimal() and int(variable) > 0:
+        return int(variable)
     return max(1, hardware.threads // ranks.local_count)
 
 
-def _precision(settings: HardwareSettings, device: torch.device, hardware: Hardware) -> torch.dtype:
+def _choose_precision(settings: HardwareSettings, device: torch.device, hardware: Hardware) -> torch.dtype:
     named = {"float32": torch.float32, "bfloat16": torch.bfloat16, "auto": None}[settings.precision]
     if named == torch.bfloat16 and device.type == "cuda" and hardware.precision != named:
         raise RecipeError(
@@ -189,7 +206,7 @@ def _precision(settings: HardwareSettings, device: torch.device, hardware: Hardw
     return named or (hardware.precision if device.type == hardware.device.type else torch.float32)
 
 
-def _device(settings: HardwareSettings, hardware: Hardware) -> torch.device:
+def _choose_device(settings: HardwareSettings, hardware: Hardware) -> torch.device:
     if settings.device == "auto":
         return hardware.device
     if settings.device == "cuda" and not hardware.gpus:

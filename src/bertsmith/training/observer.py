@@ -1,5 +1,5 @@
-"""What happens in a run goes to its log and, where there is one, to the live view, which is redrawn in a
-terminal and prints lines elsewhere; other ranks are silent.
+"""Reports a run as it goes on: `RunObserver` writes its log and feeds the live view, `LiveView` redraws a
+picture in a terminal and prints lines elsewhere. Only the first rank reports.
 """
 
 import contextlib
@@ -19,18 +19,18 @@ from torch import nn
 from bertsmith import __version__
 from bertsmith.model.config import BertConfig
 from bertsmith.reporting import formatting
-from bertsmith.training.live_panel import BESIDE_MLM, Record, RunState, panel
+from bertsmith.training.live_panel import EXTRA_LOSSES, Record, RunState, draw_panel
 from bertsmith.training.log import RunLog, task_metrics
 from bertsmith.training.machine import Machine
 from bertsmith.training.settings import RunSettings
 
 SHORTEST_PAUSE = 0.25  # seconds between two pictures
-COST_SHARE = 0.01  # of the time at most goes into pictures
+COST_SHARE = 0.01  # the most of the time that goes into pictures
 MESSAGES = 3
 
 
 class RunObserver:
-    """The loop's observer for one process of a run."""
+    """The loop's `Observer` in one process of a run: writes the log, and shows the run on a console."""
 
     def __init__(
         self,
@@ -48,8 +48,8 @@ class RunObserver:
 
     @contextlib.contextmanager
     def open(self, step: int, notes: Iterable[str] = ()) -> Iterator[None]:
-        """Opens the log at `step`, cutting off later lines of a run that is resumed, and the live view.
-        `notes` are told there as warnings.
+        """Opens the log and the live view for the block. In the log of a resumed run, lines after `step` are
+        cut off. `notes` are reported as warnings. Ranks but the first open nothing.
         """
         if not self._machine.ranks.is_first:
             yield
@@ -72,31 +72,33 @@ class RunObserver:
             yield
 
     def record(self, kind: str, step: int, **values: Any) -> None:
-        """Writes a line, and shows it."""
+        """Writes a line to the log, and shows it; nothing outside of `open`."""
         if self._log is None:
             return
         record = self._log.write(kind, step, **values)
         if self._view is not None:
             self._view.show(record)
-        complaint = self._log.new_complaint()
-        if complaint is not None:
-            self.record("warning", step, message=complaint)
+        failure = self._log.pop_failure()
+        if failure is not None:
+            self.record("warning", step, message=failure)
 
     def evaluating(self, done: int, total: int | None, unit: str) -> None:
-        """Shows how far an evaluation is (`Progress`)."""
+        """Shows how far an evaluation is: `done` of `total` units, None when the total isn't known."""
         if self._view is not None:
             self._view.evaluating(done, total, unit)
 
     def rewind(self, step: int) -> None:
-        """Takes back the lines after `step`."""
+        """Takes back the log's lines after `step`, and the live view's."""
         if self._log is not None:
             self._log.rewind(step)
         if self._view is not None:
             self._view.rewind(step)
 
 
-def run_facts(model: nn.Module, config: BertConfig, data: str, machine: Machine) -> dict[str, str]:
-    """What a run works with, for people; `data` is what it is trained on."""
+def describe_run(model: nn.Module, config: BertConfig, data: str, machine: Machine) -> dict[str, str]:
+    """Describes what a run works with (model, parameters, data, precision, device, peak), for its header and
+    log. `data` names what it is trained on.
+    """
     count = sum(parameter.numel() for parameter in model.parameters())
     precision = str(machine.precision).removeprefix("torch.")
     return {
@@ -117,16 +119,15 @@ def run_facts(model: nn.Module, config: BertConfig, data: str, machine: Machine)
 class LiveView:
     """Shows a run on `console` while it goes on; a context manager.
 
-    title: what runs, for instance "Pre-training · quickstart".
+    title: of the run, for instance "Pre-training · quickstart".
     facts: what the run works with, in the order to be shown: model, parameters, corpus, precision, device.
     total_steps, total_seconds: the budget; with both, the one that runs out first counts.
-    earlier: the log's records so far, when a run is resumed: its curve begins where the run began.
+    earlier: the log's records so far when a run is resumed, so that its curve begins where the run began.
     line_interval: seconds between two lines where the output is no terminal.
 
-    The picture is drawn by the caller's thread inside `step`, `evaluation`, `evaluating`, `message` and
-    `tick`, at most four times a second and never for more than a hundredth of the time: between two pictures
-    a call costs microseconds. A thread of its own would fight with the training for Python's lock and for the
-    cores.
+    The picture is drawn in the caller's thread, inside of `step`, `evaluation`, `evaluating`, `message` and
+    `tick`, at most four times a second and for at most a hundredth of the time: between two pictures a call
+    costs microseconds. A thread of its own would compete with the training for Python's lock and for cores.
     """
 
     def __init__(
@@ -146,16 +147,16 @@ class LiveView:
         self._frame = 0
         self._next_time = 0.0
         self._line_interval = line_interval
-        self._evaluating: Text | None = None
-        self._evaluating_since = 0.0
-        # no picture can be redrawn, or its characters not be shown, in a file, a pipe, a bare terminal
+        self._evaluation_progress: Text | None = None
+        self._evaluation_start = 0.0
+        # a file, a pipe or a bare terminal can't redraw a picture, or can't show its characters
         is_drawn = console.is_interactive and not console.options.ascii_only
         self._live = Live(console=console, auto_refresh=False) if is_drawn else None
         for record in earlier:
-            self.state.take_in(record)
+            self.state.add(record)
 
     def show(self, record: Record) -> None:
-        """Takes any record of the log, as `RunLog.write` returns it."""
+        """Shows a record of the log, of any kind, as `RunLog.write` returns it."""
         match record["kind"]:
             case "step":
                 self.step(record)
@@ -164,44 +165,48 @@ class LiveView:
             case "warning":
                 self.message(f"step {record['step']:,}: {record['message']}", warning=True)
             case "phase":
-                self.state.take_in(record)
+                self.state.add(record)
                 if record["step"] > 0:
                     self.message(
                         f"from step {record['step']:,}: sequences of {record['sequence_length']} tokens"
                     )
             case "checkpoint":
-                self.state.take_in(record)
+                self.state.add(record)
                 self._print_line(f"checkpoint at step {record['step']:,}")
 
     def step(self, record: Record) -> None:
-        """Takes in a step."""
-        self.state.take_in(record)
+        """Adds a step's record, and redraws if it is time."""
+        self.state.add(record)
         self.tick()
 
     def evaluation(self, record: Record) -> None:
-        """Takes in an evaluation and shows it at once."""
-        self._evaluating = None
-        self.state.take_in(record)
-        self._print_line(_evaluation_line(record))
+        """Adds an evaluation's record and shows it at once."""
+        self._evaluation_progress = None
+        self.state.add(record)
+        self._print_line(_format_evaluation(record))
         self._draw()
 
     def evaluating(self, done: int, total: int | None, unit: str) -> None:
-        """How far an evaluation is that is under way; one that is over soon needs no line."""
+        """Shows how far an evaluation is: `done` of `total` units. Where lines are printed, not before the
+        evaluation has taken `line_interval`.
+        """
         now = time.monotonic()
-        if self._evaluating is None:
-            self._evaluating_since = now
+        if self._evaluation_progress is None:
+            self._evaluation_start = now
         of_total = "" if total is None else f" / {total:,}"
-        self._evaluating = Text(f"evaluating on dev: {done:,}{of_total} {unit}", style="dim", no_wrap=True)
+        self._evaluation_progress = Text(
+            f"evaluating on dev: {done:,}{of_total} {unit}", style="dim", no_wrap=True
+        )
         if self._live is None:
-            begun = max(self._evaluating_since + self._line_interval, self._next_time)
+            begun = max(self._evaluation_start + self._line_interval, self._next_time)
             if now >= begun:
                 self._next_time = now + self._line_interval
-                self._print_line(self._evaluating.plain)
+                self._print_line(self._evaluation_progress.plain)
         elif now >= self._next_time:
             self._draw()
 
     def message(self, text: str, *, warning: bool = False) -> None:
-        """Shows a sentence: among the last three in the picture, or as a line."""
+        """Shows a sentence, among the last three in the picture or as a line of its own."""
         text = "".join(letter if letter.isprintable() else " " for letter in text)  # no escape codes
         style = "yellow" if warning else "dim"
         self._messages.append(Text(f"· {text}", style=style, no_wrap=True, overflow="ellipsis"))
@@ -209,18 +214,18 @@ class LiveView:
         self._draw()
 
     def rewind(self, step: int) -> None:
-        """Forgets the steps after `step`: the guard took them back."""
+        """Forgets the steps after `step`, which the loss guard took back."""
         self.state.rewind(step)
 
     def tick(self) -> None:
-        """Redraws if it is time: call it where a step takes many seconds."""
+        """Redraws the picture, or prints a line, if it is time. Call it during steps of many seconds."""
         now = time.monotonic()
         if now < self._next_time:
             return
         if self._live is None:
             self._next_time = now + self._line_interval
             if self.state.latest:
-                self._print_line(_step_line(self.state))
+                self._print_line(_format_step(self.state))
         else:
             self._draw()
 
@@ -240,15 +245,18 @@ class LiveView:
             self._draw()
             self._live.stop()
         elif self.state.latest:
-            self._print_line(_step_line(self.state))
+            self._print_line(_format_step(self.state))
 
     def _draw(self) -> None:
         if self._live is None or not self._live.is_started:
             return
         start = time.monotonic()
         self._frame += 1
-        messages = [*self._messages, *([] if self._evaluating is None else [self._evaluating])]
-        picture = panel(self._console, self._title, self._facts, self.state, messages, self._frame)
+        messages = [
+            *self._messages,
+            *([] if self._evaluation_progress is None else [self._evaluation_progress]),
+        ]
+        picture = draw_panel(self._console, self._title, self._facts, self.state, messages, self._frame)
         self._live.update(picture, refresh=True)
         end = time.monotonic()
         self._next_time = end + max(SHORTEST_PAUSE, (end - start) / COST_SHARE)
@@ -260,7 +268,7 @@ class LiveView:
             self._console.print(Text(line), soft_wrap=True)
 
 
-def _step_line(state: RunState) -> str:
+def _format_step(state: RunState) -> str:
     record = state.latest
     of_steps = f"/{state.total_steps:,}" if state.total_steps else ""
     parts = {
@@ -275,17 +283,17 @@ def _step_line(state: RunState) -> str:
     return " | ".join(part for part, known in parts.items() if known)
 
 
-def _evaluation_line(record: Record) -> str:
+def _format_evaluation(record: Record) -> str:
     if "mlm_loss" not in record:
-        found = (f"{name} {formatting.score(value)}" for name, value in task_metrics(record).items())
-        return " | ".join([f"dev at step {record['step']:,}", *found])
+        metrics = (f"{name} {formatting.score(value)}" for name, value in task_metrics(record).items())
+        return " | ".join([f"dev at step {record['step']:,}", *metrics])
     parts = [
         f"held out at step {record['step']:,}",
         f"MLM loss {formatting.loss(record.get('mlm_loss'))}",
         f"perplexity {formatting.perplexity(record.get('mlm_perplexity'))}",
         f"accuracy {formatting.percent(record.get('mlm_accuracy'))}",
     ]
-    for name in BESIDE_MLM:
+    for name in EXTRA_LOSSES:
         if record.get(f"{name.lower()}_accuracy") is not None:
             parts.append(f"{name} accuracy {formatting.percent(record[f'{name.lower()}_accuracy'])}")
     if record.get("general_mlm_loss") is not None:

@@ -1,5 +1,5 @@
-"""What a run of pre-training has to show: its page, what the model puts in place of masks before and after
-(fills.json), and what continued pre-training gains on its own text and loses on general text.
+"""The report of a pre-training run: its page, the model's candidates for masked words before and after the
+training (fills.json), and what continued pre-training gains on its own text and loses on general text.
 """
 
 import json
@@ -26,13 +26,21 @@ from bertsmith.training.checkpoint import read_training_state
 from bertsmith.training.inputs import Inputs
 from bertsmith.training.log import LOG_FILE, Record, RunLog, task_metrics
 from bertsmith.training.recipe import Recipe
-from bertsmith.training.run_report import RunReport, environment, first_evaluation, write_report
+from bertsmith.training.run_report import RunReport, environment, find_first_evaluation, write_report
 
 FILLS = "fills.json"
 _EXAMPLES = 8
-#: A head that is no better than the most frequent piece knew nothing that could be forgotten.
+# A head that is hardly better than the most frequent token knew nothing that it could forget.
 _NOTHING_KNOWN = 0.01
-_DAMAGES = (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
+_DAMAGE_ERRORS = (
+    OSError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+)
 _Section = tuple[dict[str, Any] | None, str | None]
 
 
@@ -43,17 +51,17 @@ def write_summary(
     hardware: Hardware,
     comparison: list[dict[str, Any]] | None = None,
 ) -> Path:
-    """Writes `report.html` from the log, the recipe, fills.json, and the corpus's and tokenizer's own reports
-    where they can be shown.
+    """Writes `report.html` into the run's folder `out` and returns its path. Shows the log, the recipe,
+    fills.json, the `comparison`'s rows, and the reports of corpus and tokenizer where they can be read.
     """
     content = RunReport(
         title=f"Pre-training · {out.name}",
         records=RunLog.read(out),
         recipe=recipe.model_dump(mode="json"),
         defaults=Recipe(steps=1_000_000).model_dump(mode="json"),
-        corpus=_corpus(recipe)[0],
-        vocabulary=_vocabulary(recipe)[0],
-        model=model_facts(model),
+        corpus=_read_corpus_manifest(recipe)[0],
+        vocabulary=_read_vocabulary_report(recipe)[0],
+        model=describe_model(model),
         fills=read_json(out / FILLS),
         comparison=comparison or None,
         environment=environment(recipe.seed, hardware),
@@ -62,8 +70,8 @@ def write_summary(
     return write_report(out, content)
 
 
-def model_facts(model: PretrainedModel) -> dict[str, Any]:
-    """The shape, and the number of weights of each part."""
+def describe_model(model: PretrainedModel) -> dict[str, Any]:
+    """The model's shape, and the number of weights of each of its parts, as plain values."""
     config = model.config
     heads: dict[str, nn.Module | None]
     if isinstance(model, ReplacedTokenModel):
@@ -94,85 +102,93 @@ def model_facts(model: PretrainedModel) -> dict[str, Any]:
     }
 
 
-def left_out(recipe: Recipe) -> list[str]:
-    """Sentences on files of the corpus and of the tokenizer that the report will have to do without."""
-    return [complaint for _, complaint in (_corpus(recipe), _vocabulary(recipe)) if complaint]
+def find_unreadable_reports(recipe: Recipe) -> list[str]:
+    """Sentences on reports of the corpus and the tokenizer that can't be read, and are missing in the
+    page.
+    """
+    return [
+        problem for _, problem in (_read_corpus_manifest(recipe), _read_vocabulary_report(recipe)) if problem
+    ]
 
 
-def _corpus(recipe: Recipe) -> _Section:
-    return _shown_of(
-        recipe.corpus, "manifest.json", lambda found: (corpus_facts(found), corpus_tables(found))
+def _read_corpus_manifest(recipe: Recipe) -> _Section:
+    return _read_section(
+        recipe.corpus, "manifest.json", lambda manifest: (corpus_facts(manifest), corpus_tables(manifest))
     )
 
 
-def _vocabulary(recipe: Recipe) -> _Section:
-    return _shown_of(
-        recipe.tokenizer, "report.json", lambda found: (vocabulary_facts(found), vocabulary_tables(found))
+def _read_vocabulary_report(recipe: Recipe) -> _Section:
+    return _read_section(
+        recipe.tokenizer, "report.json", lambda report: (vocabulary_facts(report), vocabulary_tables(report))
     )
 
 
-def _shown_of(folder: str | None, name: str, show: Callable[[dict[str, Any]], object]) -> _Section:
-    """The content of a JSON file that `show` makes something of, or why there is none: whatever lies in a
-    folder of someone else's, a finished training isn't lost by it.
+def _read_section(folder: str | None, name: str, show: Callable[[dict[str, Any]], object]) -> _Section:
+    """Reads the JSON file `name` in `folder`. Returns its content, or None and a sentence on why it can't be
+    shown; both None when there is no such file. `show` is called with the content to try it out: a finished
+    training must not fail over a strange file in someone else's folder.
     """
     path = Path(folder or "", name)
     if not folder or not path.is_file():
         return None, None
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        show(found)
-        json.dumps(found, ensure_ascii=False).encode()  # a page is UTF-8
-    except _DAMAGES as error:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        show(content)
+        json.dumps(content, ensure_ascii=False).encode()  # a page is UTF-8
+    except _DAMAGE_ERRORS as error:
         return None, f"{path} is left out of the report, for it is cut or of another kind ({error!r})"
-    return found, None
+    return content, None
 
 
 # -- masked sentences, before and after ----------------------------------------------------------------
 
 
-def filled_masks(model: PretrainingModel, tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[Any]]:
-    """The candidates of each text's first mask, best first."""
-    return [[[*asdict(each).values()] for each in fill_mask(model, tokenizer, text)[0]] for text in texts]
+def fill_masks(model: PretrainingModel, tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[Any]]:
+    """The candidates for each text's first mask, best first, each as a list of its values (MaskCandidate)."""
+    return [
+        [[*asdict(candidate).values()] for candidate in fill_mask(model, tokenizer, text)[0]]
+        for text in texts
+    ]
 
 
 class Fills:
-    """Sentences of a run's text in which a word is masked, and what the model puts there before and after;
-    kept in fills.json.
+    """Sentences of a run's text with one word masked, and the model's candidates for it before and after the
+    training; saved in fills.json.
     """
 
-    def __init__(self, out: Path, inputs: Inputs, filling: PretrainingModel, checkpoint: str | None) -> None:
-        """Filled by what the run of `out` began with: kept there if it goes on; of a decay by the weights of
-        its `checkpoint`, which are put into the inputs' model. `filling` is what fills masks by that one's
-        weights. Rows of numbers are no text, and have none.
+    def __init__(self, out: Path, inputs: Inputs, model: PretrainingModel, checkpoint: str | None) -> None:
+        """Fills the masks with the weights that the run begins with: `model` has those of `inputs.model`. A
+        resumed run reads them from fills.json in `out`. A decay first loads the weights of the `checkpoint`
+        that it begins from into `inputs.model`. Rows of numbers have no masked sentences.
 
-        Raises ModelError when the checkpoint is damaged or gone.
+        Raises ModelError when the checkpoint is damaged or missing.
         """
         self._path, self._tokenizer = out / FILLS, inputs.tokenizer
         count = 0 if isinstance(inputs.tokenizer, ValueTokenizer) else _EXAMPLES
         longest = inputs.model.config.max_length
         self._examples = masked_examples(inputs.heldout or inputs.train, inputs.tokenizer, count, longest)
         if self._path.exists():
-            self._before = [each["before"] for each in read_json(self._path)]
+            self._before = [fill["before"] for fill in read_json(self._path)]
         else:
             if checkpoint is not None and self._examples:
                 inputs.model.load_state_dict(read_training_state(Path(checkpoint)).weights)
-            self._before = self._filled(filling)
+            self._before = self._fill(model)
 
     def write(self) -> None:
-        """What was put there before."""
+        """Writes fills.json with the candidates from before the training."""
         self._write(before=self._before)
 
-    def write_after(self, filling: PretrainingModel) -> None:
-        """The same, and beside it what the trained model puts there."""
-        self._write(before=self._before, after=self._filled(filling))
+    def write_after(self, model: PretrainingModel) -> None:
+        """Writes fills.json with the candidates from before the training and those of the trained `model`."""
+        self._write(before=self._before, after=self._fill(model))
 
-    def _filled(self, filling: PretrainingModel) -> list[list[Any]]:
-        return filled_masks(filling, self._tokenizer, [text for text, _ in self._examples])
+    def _fill(self, model: PretrainingModel) -> list[list[Any]]:
+        return fill_masks(model, self._tokenizer, [text for text, _ in self._examples])
 
-    def _write(self, **sides: list[list[Any]]) -> None:
+    def _write(self, **candidates_by_side: list[list[Any]]) -> None:
         fills: list[dict[str, Any]] = [{"text": text, "answer": answer} for text, answer in self._examples]
-        for name, filled in sides.items():
-            for fill, candidates in zip(fills, filled, strict=True):
+        for name, candidates_by_text in candidates_by_side.items():
+            for fill, candidates in zip(fills, candidates_by_text, strict=True):
                 fill[name] = candidates
         write_json(self._path, fills)
 
@@ -180,9 +196,10 @@ class Fills:
 # -- learned, gained and forgotten ----------------------------------------------------------------------
 
 
-def baseline_warnings(metrics: dict[str, float]) -> list[str]:
-    """A score that equals always giving the same answer is said to; of replaced tokens the loss, since long
-    after it has begun to learn a discriminator calls none replaced.
+def check_against_baselines(metrics: dict[str, float]) -> list[str]:
+    """A sentence for each held-out metric that is no better than always giving the same answer. For replaced
+    tokens it compares the loss, since a discriminator calls no token replaced until long after it has begun
+    to learn.
     """
     warnings = [
         f"held-out {name.upper()} accuracy {metrics[f'{name}_accuracy']:.1%} is no better than always giving "
@@ -199,14 +216,16 @@ def baseline_warnings(metrics: dict[str, float]) -> list[str]:
     return warnings + no_better_than_mean(metrics)
 
 
-def logged_before(out: Path) -> Record | None:
-    """Held-out figures before the first step of a run, where its log has them."""
-    logged = first_evaluation(RunLog.read(out)) if (out / LOG_FILE).exists() else None
-    return None if logged is None else task_metrics(logged)
+def read_first_evaluation(out: Path) -> Record | None:
+    """Reads the held-out metrics from before the run's first step; None when its log doesn't have them."""
+    evaluation = find_first_evaluation(RunLog.read(out)) if (out / LOG_FILE).exists() else None
+    return None if evaluation is None else task_metrics(evaluation)
 
 
-def gains_and_losses(before: Record | None, after: dict[str, float]) -> list[dict[str, Any]]:
-    """A row for each kind of text: its figures before and after; none where nothing was measured before."""
+def compare_with_start(before: Record | None, after: dict[str, float]) -> list[dict[str, Any]]:
+    """A row for each kind of text (the corpus's, general) with its metrics before and after the training; no
+    rows when nothing was evaluated before.
+    """
     if before is None or f"{GENERAL}mlm_loss" not in after:
         return []
     return [
@@ -222,9 +241,9 @@ def gains_and_losses(before: Record | None, after: dict[str, float]) -> list[dic
     ]
 
 
-def forgetting_warnings(before: Record | None, after: dict[str, float]) -> list[str]:
-    """A sentence where the general text's loss rose by more than the corpus's fell, and one where that can't
-    be told.
+def check_forgetting(before: Record | None, after: dict[str, float]) -> list[str]:
+    """A sentence when the loss on general text rose by more than the loss on the corpus fell, or when that
+    can't be told; an empty list otherwise.
     """
     if before is None or "mlm_loss" not in after or f"{GENERAL}mlm_loss" not in after:
         return []

@@ -1,7 +1,8 @@
-"""The settings of a pre-training run: defaults are BERT's published ones, a recipe says only what differs.
+"""The settings of a pre-training run. Defaults are those published for BERT; a recipe gives only what
+differs.
 
-A recipe is a TOML file, or the name of one of ours in `bertsmith/recipes/`. On the command line the same
-dotted names follow it: `optimizer.learning_rate=3e-4`.
+A recipe is a TOML file, or the name of one of ours in `bertsmith/recipes/`. On the command line, settings are
+changed by their dotted names: `optimizer.learning_rate=3e-4`.
 """
 
 from collections.abc import Sequence
@@ -23,9 +24,9 @@ _DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 
 
 class ModelSettings(UserSettings):
-    """A published size of a family, and what differs from it, in the names of config.json.
+    """A published size of a model family, and settings that differ from it, named as in config.json.
 
-    What isn't given is as the family was published; `bertsmith.model.config` explains each.
+    Settings that aren't given are as published; `bertsmith.model.config` explains each.
     """
 
     model_type: str = "bert"
@@ -63,7 +64,7 @@ class ModelSettings(UserSettings):
         return name
 
     def config(self, vocab_size: int, pad_token_id: int) -> BertConfig:
-        """The shape for a vocabulary. Raises ModelError for an impossible one."""
+        """The model's config for a vocabulary of this size. Raises ModelError for an impossible shape."""
         values = {
             key: value for key, value in self.model_dump().items() if value is not None and key != "size"
         }
@@ -73,12 +74,12 @@ class ModelSettings(UserSettings):
         return preset(self.size, **values, vocab_size=vocab_size, pad_token_id=pad_token_id)
 
     def dropouts(self, config: BertConfig) -> BertConfig:
-        """An existing shape with this recipe's dropout: all that may change when going on from `init`."""
+        """An existing model's config with this recipe's dropout, which is all that may change with `init`."""
         chosen = {name: getattr(self, name) for name in _DROPOUTS if getattr(self, name) is not None}
         return make_config(config.model_dump() | chosen, "init")
 
 
-_OF_SIZE = [
+_SIZE_SETTINGS = [
     f"model.{name}"
     for name in (
         "hidden_size",
@@ -88,12 +89,13 @@ _OF_SIZE = [
         "intermediate_size",
     )
 ]
-_SHAPE = [f"model.{name}" for name in ModelSettings.model_fields if name not in _DROPOUTS]
+_SHAPE_SETTINGS = [f"model.{name}" for name in ModelSettings.model_fields if name not in _DROPOUTS]
 
 
 class DataSettings(UserSettings):
-    """A step's token budget is `batch_size` x the phase's sequence length. `general_share` of it is text of
-    `Recipe.general`, where that is given.
+    """The batches: a step has `batch_size` × the phase's sequence length tokens, of which `general_share` are
+    of `Recipe.general`, where that is given. `sequence_shares` divide the run into phases, one for each of
+    the `sequence_lengths`.
     """
 
     batch_size: int = Field(256, ge=1)
@@ -119,20 +121,21 @@ class DataSettings(UserSettings):
         return self
 
     def phase(self, progress: float) -> int:
-        """Which phase a run is in at `progress` in [0, 1]."""
-        reached = 0.0
+        """The index of the phase that a run is in at `progress` in [0, 1]."""
+        end = 0.0
         for phase, share in enumerate(self.sequence_shares):
-            reached += share
-            if progress < reached - 1e-9:
+            end += share
+            if progress < end - 1e-9:
                 return phase
         return len(self.sequence_shares) - 1
 
 
 class MaskingSettings(UserSettings):
-    """Devlin et al. 2019, section 3.1: of the chosen tokens 80 % masked, 10 % random, 10 % kept.
+    """How tokens are masked (Devlin et al. 2019, section 3.1): `mask_rate` of them are chosen, and of these
+    80 % become [MASK], 10 % a random token, and 10 % stay.
 
-    `final_mask_rate` is the share chosen at the end, which it goes to while the learning rate decays. `spans`
-    are Joshi et al. 2020's, section 3.1: of whole words.
+    `final_mask_rate` is the share chosen at the end, reached while the learning rate decays. `spans` chooses
+    spans of whole words (Joshi et al. 2020, section 3.1).
     """
 
     mask_rate: float = Field(0.15, gt=0, lt=1)
@@ -154,11 +157,11 @@ class MaskingSettings(UserSettings):
 
 
 class LossSettings(UserSettings):
-    """Jean et al. 2015, section 3.1: a masked token is compared with so many pieces of the vocabulary, drawn
-    anew for every step; 0: with all.
+    """The loss of masked tokens. With `sampled_pieces` it is computed over so many tokens of the vocabulary,
+    drawn anew for every step (Jean et al. 2015, section 3.1); 0: over all.
 
-    He et al. 2022, section 3, of series and images: with `decoder_layers` the encoder sees only the patches
-    that aren't masked, and a decoder of so many layers predicts the others; 0: the encoder does.
+    With `decoder_layers`, for series and images, the encoder sees only the patches that aren't masked, and a
+    decoder of so many layers predicts the others (He et al. 2022, section 3); 0: the encoder predicts them.
     """
 
     sampled_pieces: int = Field(0, ge=0)
@@ -166,8 +169,9 @@ class LossSettings(UserSettings):
 
 
 class ReplacedSettings(UserSettings):
-    """Clark et al. 2020, section 3.1 and 3.2, for objective=replaced-tokens: the weight of the
-    discriminator's loss, and the generator's share of its width, or the trained generator to go on with.
+    """Settings of objective=replaced-tokens (Clark et al. 2020, sections 3.1 and 3.2): the `weight` of the
+    discriminator's loss, the generator's width as a share of the discriminator's, or the folder of a trained
+    `generator` to go on with.
     """
 
     weight: float = Field(50.0, gt=0)
@@ -176,7 +180,9 @@ class ReplacedSettings(UserSettings):
 
 
 class Recipe(RunSettings):
-    """One run. Exactly one of `steps` and `hours` is given: with `decay_from`, the length of the decay."""
+    """All settings of a pre-training run. Exactly one of `steps` and `hours` is given; with `decay_from` it
+    is the length of the decay.
+    """
 
     corpus: PathText | None = None
     general: PathText | None = None
@@ -209,10 +215,16 @@ class Recipe(RunSettings):
 
     @model_validator(mode="after")
     def _shape_is_that_of_init(self) -> Self:
-        """Only what differs from the defaults can be told from a resolved recipe, which has every setting."""
+        """Refuses a shape beside `init`. Only one that differs from the defaults, since a resolved recipe has
+        every setting.
+        """
         for name, field in ModelSettings.model_fields.items():
-            if self.init and f"model.{name}" in _SHAPE and getattr(self.model, name) != field.default:
-                raise ValueError(_beside_init(f"model.{name}"))
+            if (
+                self.init
+                and f"model.{name}" in _SHAPE_SETTINGS
+                and getattr(self.model, name) != field.default
+            ):
+                raise ValueError(_init_conflict(f"model.{name}"))
         return self
 
     @model_validator(mode="after")
@@ -226,11 +238,11 @@ class Recipe(RunSettings):
 
     @property
     def micro_batch_tokens(self) -> int | None:
-        """Those of `data`, where every run's are looked for."""
+        """`data.micro_batch_tokens`, by the name that recipes of all runs have for it."""
         return self.data.micro_batch_tokens
 
     def objective_choices(self, generator: Path | None = None) -> ObjectiveChoices:
-        """What its objective is told; `generator` is where `replaced.generator` was found."""
+        """The settings of the objective; `generator` is the folder that `replaced.generator` was found in."""
         return ObjectiveChoices(
             self.data.next_sentence,
             self.replaced.generator_share,
@@ -241,43 +253,52 @@ class Recipe(RunSettings):
 
     @property
     def schedule(self) -> Schedule:
-        """Of a run that begins from another's stable checkpoint the decay alone."""
+        """The learning rate over the run; the decay alone where the run begins from another's checkpoint."""
         if self.decay_from is not None:
             return Schedule(self.optimizer.learning_rate, warmup=0.0, decay=1.0)
         return super().schedule
 
     def phase(self, share_done: float) -> int:
-        """By `data.sequence_shares`."""
+        """The index of the phase at `share_done` in [0, 1], by `data.sequence_shares`."""
         return self.data.phase(share_done)
 
     def phase_facts(self, phase: int) -> dict[str, int]:
-        """The phase's sequence length."""
+        """The phase's sequence length, which the log records when the phase begins."""
         return {"sequence_length": self.data.sequence_lengths[phase]}
 
 
 @door(name=place, overrides=several(text))
 def read_recipe(name: str, overrides: list[str]) -> Recipe:
-    """A recipe with `dotted.key=value` changes applied. Raises RecipeError naming the key that is wrong.
+    """Reads a recipe, by file or name, and applies `dotted.key=value` overrides. Raises RecipeError that
+    names the wrong key.
 
-    The recipe's shape gives way to an `init` among the changes, and its widths and layers to a size or
-    a family; a shape among the changes doesn't.
+    An override of `init` replaces the file's shape of the model, and one of its size or family the file's
+    widths and layers. A shape among the overrides is not replaced: beside `init` it is refused.
     """
     values = read_toml(find_recipe(name), name)
     keys = [change.partition("=")[0] for change in overrides]
-    giving_way = {"init": _SHAPE, "model.size": _OF_SIZE, "model.model_type": _OF_SIZE}
-    gone = {name for key in keys for name in giving_way.get(key, ())}
+    replaced_settings = {
+        "init": _SHAPE_SETTINGS,
+        "model.size": _SIZE_SETTINGS,
+        "model.model_type": _SIZE_SETTINGS,
+    }
+    replaced = {name for key in keys for name in replaced_settings.get(key, ())}
     if isinstance(values.get("model"), dict):
-        values["model"] = {key: value for key, value in values["model"].items() if f"model.{key}" not in gone}
+        values["model"] = {
+            key: value for key, value in values["model"].items() if f"model.{key}" not in replaced
+        }
     for change in overrides:
         override(values, change, Recipe)
-    chosen = [key for key in keys if key in _SHAPE]
+    chosen = [key for key in keys if key in _SHAPE_SETTINGS]
     if values.get("init") and chosen:
-        raise RecipeError(f"{name}: {_beside_init(chosen[0])}.")
+        raise RecipeError(f"{name}: {_init_conflict(chosen[0])}.")
     return check_recipe(values, name)
 
 
 def as_recipe(recipe: str | Recipe, overrides: Sequence[str]) -> Recipe:
-    """The same where there may be a recipe already, whose settings are not overridden."""
+    """Reads a recipe by file or name with its overrides; a Recipe is returned as it is. Raises RecipeError
+    for overrides beside a Recipe.
+    """
     if isinstance(recipe, str):
         return read_recipe(recipe, list(overrides))
     if overrides:
@@ -287,7 +308,7 @@ def as_recipe(recipe: str | Recipe, overrides: Sequence[str]) -> Recipe:
     return recipe
 
 
-def _beside_init(key: str) -> str:
+def _init_conflict(key: str) -> str:
     return (
         f"{key} can't be chosen together with init: the shape is that of the checkpoint to go on from, and "
         f"of the section model only {' and '.join(_DROPOUTS)} may differ; leave out {key}, or init"
@@ -295,15 +316,15 @@ def _beside_init(key: str) -> str:
 
 
 def check_recipe(values: dict[str, Any], where: str) -> Recipe:
-    """Settings as a checked recipe. Raises RecipeError."""
+    """Makes a recipe of settings. Raises RecipeError for wrong ones; `where` names their source in it."""
     length = {"steps", "hours"} & {key for key in values if values[key] is not None}
     if len(length) == 2:
         raise RecipeError(f"{where} has both steps and hours; a run's length is one of them.")
     return check(Recipe, values, where)
 
 
-def recipe_names() -> list[str]:
-    """Our recipes."""
+def list_recipes() -> list[str]:
+    """The names of Bertsmith's own recipes, sorted."""
     folder = resources.files("bertsmith").joinpath("recipes")
     return sorted(
         entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml")
@@ -311,12 +332,12 @@ def recipe_names() -> list[str]:
 
 
 def find_recipe(name: str) -> Path:
-    """The file of a recipe by path, or one of ours by name. Raises RecipeError listing what there is."""
+    """The file of a recipe, given its path or the name of one of ours. Raises RecipeError that lists ours."""
     if Path(name).is_file():
         return Path(name)
-    if name in recipe_names():
+    if name in list_recipes():
         return Path(str(resources.files("bertsmith").joinpath("recipes", f"{name}.toml")))
-    meant = did_you_mean(name, recipe_names())
+    meant = did_you_mean(name, list_recipes())
     raise RecipeError(
-        f"No recipe {name!r}: neither a file nor one of Bertsmith's ({', '.join(recipe_names())}).{meant}"
+        f"No recipe {name!r}: neither a file nor one of Bertsmith's ({', '.join(list_recipes())}).{meant}"
     )

@@ -1,10 +1,10 @@
-"""One run at work, whatever it trains: its recipe and folder, the machine it computes on, and who watches.
+"""A run of any kind of training: its recipe and folder, the machine it computes on, and its observer.
 
-    with Run.open(lambda: open_finetuning(given, resume), resume, console) as run:
+    with Run.open(lambda: open_finetuning(recipe, resume), resume, console) as run:
         ...  # read, train, measure, save
 
-What a story of training tells is between the two; who else might be at work in the folder, in how many
-processes it is told and how these part again is told here once.
+`Run.open` sets up the machine, joins the processes of the run and locks its folder, and undoes this at the
+end. What is trained is up to the block.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -18,7 +18,7 @@ from rich.console import Console
 from bertsmith.errors import RecipeError
 from bertsmith.files import locked_folder, make_folder
 from bertsmith.machine import Hardware
-from bertsmith.training.machine import Machine, from_first, leave, set_up_machine, wait
+from bertsmith.training.machine import Machine, broadcast_value, leave_ranks, set_up_machine, wait_for_ranks
 from bertsmith.training.observer import RunObserver
 from bertsmith.training.optimizer import find_optimizer
 from bertsmith.training.run_folder import begin_folder, require_same_data, write_data_hashes
@@ -26,23 +26,23 @@ from bertsmith.training.settings import HardwareSettings, OptimizerSettings, Run
 
 
 class RecipeWithFolder(Protocol):
-    """What the recipe of any run says of where it is at work."""
+    """What `Run` needs of a recipe."""
 
     @property
     def out(self) -> str | None:
-        """The folder."""
+        """The path of the run's folder."""
 
     @property
     def hardware(self) -> HardwareSettings:
-        """What to compute on."""
+        """The device, precision, threads and sharding to compute with."""
 
     @property
     def optimizer(self) -> OptimizerSettings:
-        """What steps the weights."""
+        """The optimiser and its learning rates."""
 
     @property
     def micro_batch_tokens(self) -> int | None:
-        """How many tokens at a time; None: as many as are usual there."""
+        """How many tokens go through the model at once; None for the device's default."""
 
 
 R = TypeVar("R", bound=RecipeWithFolder)
@@ -50,7 +50,7 @@ R = TypeVar("R", bound=RecipeWithFolder)
 
 @dataclass(frozen=True)
 class Run(Generic[R]):
-    """A run at work. `console` is where the first process shows it; the others show nothing."""
+    """An open run. `console` is where the first process shows it; None in the others, which show nothing."""
 
     recipe: R
     resume: bool
@@ -60,48 +60,51 @@ class Run(Generic[R]):
 
     @staticmethod
     @contextmanager
-    def open(look: Callable[[], R], resume: bool, console: Console | None = None) -> "Iterator[Run[R]]":
-        """The run of the recipe that `look` returns, alone in its folder until the end of the block.
+    def open(
+        read_recipe: Callable[[], R], resume: bool, console: Console | None = None
+    ) -> "Iterator[Run[R]]":
+        """Opens a run by the recipe that `read_recipe` returns; its folder is locked until the end of the
+        block.
 
-        `look` says what is run, and raises where the folder holds something else. It is asked twice: before
-        anything is set up, and again when nobody else can begin there any more. Under torchrun, every process
-        calls this. Raises RecipeError, in all of them, while another run is at work in the folder.
+        `read_recipe` raises when the folder holds something else. It is called twice: before anything is set
+        up, and again when the folder is locked and no other process can begin there. Under torchrun, every
+        process calls this. Raises RecipeError, in all of them, while another process trains in the folder.
         """
-        recipe, hardware = look(), Hardware.detect()
-        find_optimizer(recipe.optimizer.kind)  # or hours of tokenizing might pass before it is refused
+        recipe, hardware = read_recipe(), Hardware.detect()
+        find_optimizer(recipe.optimizer.kind)  # refuses a wrong one now, not after hours of tokenizing
         machine = set_up_machine(recipe.hardware, recipe.micro_batch_tokens, hardware)
         try:
-            with sole_run(Path(recipe.out or ""), machine):
-                recipe = look()
-                wait()  # a rank that comes late must not find the run that the first one is about to begin
+            with lock_run(Path(recipe.out or ""), machine):
+                recipe = read_recipe()
+                wait_for_ranks()  # a late rank must not read the recipe that the first one is about to write
                 yield Run(recipe, resume, machine, hardware, console if machine.ranks.is_first else None)
         finally:
-            leave()
+            leave_ranks()
 
     @property
     def out(self) -> Path:
-        """The folder."""
+        """The run's folder."""
         return Path(self.recipe.out or "")
 
     @property
     def is_first(self) -> bool:
-        """Whether this process is the one that writes."""
+        """Whether this process is the first, which writes the run's files."""
         return self.machine.ranks.is_first
 
-    def note_data(self, hashes: dict[str, str]) -> None:
-        """Writes the SHA-256 of its files before it begins: for a run that first makes something of them, and
-        finds it again. Raises RecipeError where one has changed since.
+    def record_data(self, hashes: dict[str, str]) -> None:
+        """Records the SHA-256 of the run's data before it begins, for a run that first makes files from the
+        data and uses them again when it is resumed. Raises RecipeError when the data has changed since.
         """
         require_same_data(self.out, hashes)
-        wait()  # no rank may find what the first one is about to write
+        wait_for_ranks()  # no rank may read what the first one is about to write
         if self.is_first:
             write_data_hashes(self.out, hashes)
 
     def begin(
         self, recipe: RunSettings, hashes: dict[str, str], given: Collection[str] | None = None
     ) -> None:
-        """Writes what is trained by and on, which the first process does: the resolved recipe, the SHA-256 of
-        its files, and which settings were `given`, where that matters.
+        """Writes the resolved recipe, the SHA-256 of the data files by their setting's name, and the names of
+        the settings that were `given`, where that matters. Only the first process writes.
         """
         if self.is_first:
             begin_folder(recipe, self.out, hashes, given)
@@ -109,20 +112,22 @@ class Run(Generic[R]):
     def observer(
         self, title: str, facts: dict[str, str], settings: RunSettings, folder: Path | None = None
     ) -> RunObserver:
-        """Hears what a loop by these settings does, for the log in `folder`, the run's own by default."""
+        """Makes the observer of a loop with these settings. It writes its log into `folder`, by default the
+        run's own; `title` and `facts` are shown.
+        """
         return RunObserver(folder or self.out, title, facts, settings, self.machine, self.console)
 
 
 @contextmanager
-def sole_run(out: Path, machine: Machine) -> Iterator[None]:
-    """Raises RecipeError, on every rank, while another run is at work in the folder `out`.
+def lock_run(out: Path, machine: Machine) -> Iterator[None]:
+    """Locks the folder `out` for the block. Raises RecipeError on every rank while another process holds it.
 
-    The first rank locks the folder itself, so that no file is left in it, and makes it if need be; one that
-    is empty afterwards is removed. Where there are no locks, nobody is kept out.
+    The first rank makes the folder if need be and locks it itself, so that no lock file is left in it. A
+    folder that was made and is empty afterwards is removed. On file systems without locks nothing is locked.
     """
-    with ExitStack() as until_the_end:
-        free = until_the_end.enter_context(_locked(out)) if machine.ranks.is_first else True
-        if not from_first(float(free), machine.device):
+    with ExitStack() as stack:
+        free = stack.enter_context(_lock_folder(out)) if machine.ranks.is_first else True
+        if not broadcast_value(float(free), machine.device):
             raise RecipeError(
                 f"{out} is in use: another process is training there. Wait until it has ended, or choose "
                 "another folder for this run."
@@ -131,14 +136,14 @@ def sole_run(out: Path, machine: Machine) -> Iterator[None]:
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[bool]:
-    """Whether this process has it."""
-    new = [each for each in (folder, *folder.parents) if not each.exists()]
+def _lock_folder(folder: Path) -> Iterator[bool]:
+    """Makes and locks the folder; yields whether this process has the lock."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
     make_folder(folder)
     with locked_folder(folder) as free:
         try:
             yield free
         finally:
-            with suppress(OSError):  # the first that isn't empty stays, and those above it
-                for each in new if free else ():
-                    each.rmdir()
+            with suppress(OSError):  # the first folder that isn't empty stays, and so do those above it
+                for path in missing if free else ():
+                    path.rmdir()

@@ -1,8 +1,8 @@
-"""The folder of a run: opened once, or again with the same settings; and where a run begins from another
-run's checkpoint.
+"""The folder of a run: opening a new one or one to resume, and checking that settings and data are those the
+run was begun with. At the end, runs that begin from another run's checkpoint.
 
-out/recipe.toml    every setting       out/data.json    the SHA-256 of what it is made from
-out/given.json     names of settings of which it matters that somebody gave them
+out/recipe.toml    every setting       out/data.json    the SHA-256 of each file of data
+out/given.json     the names of the settings that the user gave, since some choices depend on it
 """
 
 from collections.abc import Callable, Collection
@@ -20,27 +20,28 @@ from bertsmith.training.settings import RunSettings, read_toml
 from bertsmith.validation import check
 
 _NO_FOLDER = "The run needs a folder: out=runs/NAME."
-_DATA = "data.json"  # the SHA-256 of each labelled file
-_GIVEN = "given.json"  # names of given settings of which it matters that they were
-# What tells the folders of other things, and what a run writes that may stand there without one.
-_OTHERS = {
+_DATA = "data.json"  # the SHA-256 of each file of data, by its setting's name
+_GIVEN = "given.json"  # the names of settings that the user gave
+# Files that show that a folder is something else, and files of a run that may be in a folder without a
+# recipe.
+_FOREIGN_FILES = {
     "config.json": "a model",
     "manifest.json": "a corpus or of tokens",
     "index.json": "an index",
     "vocab.txt": "a tokenizer",
 }
-_REPLACED = ("model", "results.json", "report.html", "predictions", "log.jsonl")
-# What may change between the parts of a run or a search: none of it changes the text, the model or the
-# schedule. Other hardware and other micro-batches compute the same steps, but to rounding only, with other
-# draws of dropout.
+_RUN_OUTPUTS = ("model", "results.json", "report.html", "predictions", "log.jsonl")
+# Settings that may change when a run or a search is resumed: none of them changes the text, the model or the
+# schedule. Other hardware and other micro-batches compute the same steps up to rounding, with other draws of
+# dropout.
 MAY_CHANGE: dict[str, Any] = {
     **dict.fromkeys(("out", "guard", "hardware", "checkpoint", "log_every", "micro_batch_tokens"), True),
     "data": {"micro_batch_tokens"},
 }
-# What is the own of a run that begins from the stable phase of another (`decay_from`), to do the decay
-# alone: one long run, and from it a model for any budget. All else decides what the weights, the moments and
-# the place in the text mean.
-_OWN: dict[str, Any] = {
+# Settings in which a run that only does the decay may differ from the long run whose stable phase it begins
+# from (`decay_from`): one long run gives a model for any budget. All other settings decide what the weights,
+# the moments and the position in the text mean.
+_DECAY_SETTINGS: dict[str, Any] = {
     **dict.fromkeys(("decay_from", "steps", "hours", "out", "corpus", "masking"), True),
     **dict.fromkeys(("evaluation", "checkpoint", "guard", "hardware", "log_every"), True),
     "optimizer": {"schedule", "warmup", "decay"},
@@ -49,7 +50,9 @@ _OWN: dict[str, Any] = {
 
 
 def open_run(recipe: Recipe, resume: bool) -> Path:
-    """The run's folder, which is not made yet. Raises RecipeError when it holds another run."""
+    """Returns the folder of a pre-training run, which isn't made yet. Raises RecipeError when it holds
+    another run, or, with `resume`, one that was begun with other settings.
+    """
     if not recipe.out:
         raise RecipeError(_NO_FOLDER)
     again = f"bertsmith pretrain {Path(recipe.out) / 'recipe.toml'} --resume"
@@ -57,8 +60,8 @@ def open_run(recipe: Recipe, resume: bool) -> Path:
 
 
 def require_its_own_folder(file: Path, recipe: Recipe) -> None:
-    """Raises RecipeError where a recipe that is to be resumed lies in a run's folder, but names another as
-    its `out`: since the run was moved, another one would begin there, from step 0.
+    """Raises RecipeError when the recipe's `file` lies in the folder of a run, but its `out` is another
+    folder, as after the run was moved: resuming would begin a new run there, from step 0.
     """
     folder = file.parent
     if recipe.out and (folder / "checkpoints").is_dir() and folder.resolve() != Path(recipe.out).resolve():
@@ -68,33 +71,36 @@ def require_its_own_folder(file: Path, recipe: Recipe) -> None:
         )
 
 
-def as_begun(recipe: Recipe, resume: bool) -> Recipe:
-    """A run that goes on keeps the checkpoint it was begun from, where `decay_from` names its run alone."""
-    stored = Path(recipe.out or "") / "recipe.toml"
-    if resume and recipe.out and recipe.decay_from and stored.exists():
-        begun_from = read_recipe(str(stored), []).decay_from
-        if begun_from is not None and Path(begun_from).is_relative_to(recipe.decay_from):
-            return recipe.model_copy(update={"decay_from": begun_from})
+def restore_decay_start(recipe: Recipe, resume: bool) -> Recipe:
+    """The recipe with the checkpoint that the run in `out` began from, when it is resumed and `decay_from`
+    names only the run of that checkpoint. Otherwise the recipe as it is.
+    """
+    recipe_file = Path(recipe.out or "") / "recipe.toml"
+    if resume and recipe.out and recipe.decay_from and recipe_file.exists():
+        stored_start = read_recipe(str(recipe_file), []).decay_from
+        if stored_start is not None and Path(stored_start).is_relative_to(recipe.decay_from):
+            return recipe.model_copy(update={"decay_from": stored_start})
     return recipe
 
 
 def open_finetuning(recipe: FinetuneRecipe, resume: bool) -> FinetuneRecipe:
-    """The same for a fine-tuning run. Returns its recipe: one that goes on keeps what was chosen for it."""
-
+    """Checks the folder of a fine-tuning run as `open_run` does, and returns its recipe; that of a resumed
+    run has the settings that were chosen for it when it began.
+    """
     if not recipe.out:  # as a path it would be the current folder
         raise RecipeError(_NO_FOLDER)
     path = Path(recipe.out) / "recipe.toml"
     if resume and path.exists():
-        recipe = recipe.chosen_as(_stored_finetuning(path))
+        recipe = recipe.chosen_as(_read_stored_finetuning(path))
     again = "the same command with --resume"
-    open_folder(Path(recipe.out), recipe, _stored_finetuning, resume, again)
+    open_folder(Path(recipe.out), recipe, _read_stored_finetuning, resume, again)
     return recipe
 
 
-def given_when_begun(recipe: FinetuneRecipe, resume: bool) -> FinetuneRecipe:
-    """A run that goes on has the settings that were given when it began, though their values be those of
-    defaults: without them few rows would judge in turn, or epochs and rates be chosen. Raises RecipeError for
-    such a setting that is given now alone.
+def restore_given_settings(recipe: FinetuneRecipe, resume: bool) -> FinetuneRecipe:
+    """The recipe of a resumed run with the settings counted as given that were given when it began. A given
+    setting turns off a choice (of method, epochs, learning rates) even if its value is the default. Raises
+    RecipeError for a setting that is given now and wasn't then.
     """
     out = Path(recipe.out or "")
     if not resume or not recipe.out or not (out / _GIVEN).exists() or not (out / "recipe.toml").exists():
@@ -104,26 +110,30 @@ def given_when_begun(recipe: FinetuneRecipe, resume: bool) -> FinetuneRecipe:
         raise RecipeError(
             f"{recipe.out} was begun without {', '.join(new)}. Resume without it, or choose another folder."
         )
-    return recipe.given_as(_stored_finetuning(out / "recipe.toml"), names)
+    return recipe.given_as(_read_stored_finetuning(out / "recipe.toml"), names)
 
 
-def _stored_finetuning(path: Path) -> FinetuneRecipe:
+def _read_stored_finetuning(path: Path) -> FinetuneRecipe:
     return check(FinetuneRecipe, read_toml(path, str(path)), str(path))
 
 
 def open_folder(
     out: Path, recipe: RunSettings, read: Callable[[Path], RunSettings], resume: bool, again: str
 ) -> Path:
-    """The folder of a run by any kind of recipe, which `read` reads; `again` says how to go on with it."""
+    """Returns the folder `out` of a run by any kind of recipe, after checking that it is unused, or, with
+    `resume`, was begun with the same settings. Raises RecipeError otherwise.
+
+    read: reads the recipe stored in the folder. again: the command that resumes the run, for the message.
+    """
     if out.is_file():
         raise RecipeError(f"{out} is a file. Choose a folder for the run.")
-    stored = out / "recipe.toml"
-    if not stored.exists():
+    recipe_file = out / "recipe.toml"
+    if not recipe_file.exists():
         require_unused(out)
         return out
     if not resume:
         raise RecipeError(f"{out} already holds a run. Go on with it by --resume, or take another folder.")
-    differing = differing_keys(read(stored), recipe, MAY_CHANGE)
+    differing = find_differing_settings(read(recipe_file), recipe, MAY_CHANGE)
     if differing:
         raise RecipeError(
             f"{out} was begun with other settings: {', '.join(differing)}. Resume with the same ones "
@@ -133,15 +143,15 @@ def open_folder(
 
 
 def require_unused(out: Path) -> None:
-    """Raises RecipeError when the folder of a run that is to begin is another thing, such as the model that
-    the run learns from, or has what the run would replace.
+    """Raises RecipeError when the folder of a new run is something else, such as the model that the run
+    starts from, or has files that the run would replace.
     """
-    for name, what in _OTHERS.items():
+    for name, content in _FOREIGN_FILES.items():
         if (out / name).exists():
             raise RecipeError(
-                f"{out} is the folder of {what}: the run would write among its files. Choose another."
+                f"{out} is the folder of {content}: the run would write among its files. Choose another."
             )
-    for name in _REPLACED:
+    for name in _RUN_OUTPUTS:
         if (out / name).exists():
             raise RecipeError(
                 f"{out / name} exists, but {out} holds no run: it would be replaced. Choose another folder."
@@ -149,15 +159,19 @@ def require_unused(out: Path) -> None:
 
 
 def require_same_data(out: Path, hashes: dict[str, str]) -> None:
-    """Raises RecipeError when a labelled file is another one than when the run was begun."""
-    stored = out / _DATA
-    if stored.exists():
-        require_unchanged(read_json(stored), hashes, f"the run in {out}")
+    """Raises RecipeError when a file of data has changed since the run in `out` was begun. `hashes` are the
+    SHA-256 of the files now, by their setting's name.
+    """
+    data_file = out / _DATA
+    if data_file.exists():
+        require_unchanged(read_json(data_file), hashes, f"the run in {out}")
 
 
-def require_unchanged(begun: dict[str, str], hashes: dict[str, str], what: str) -> None:
-    """The same for `what` was begun with files of these hashes: what was done counts rows of the old ones."""
-    changed = [name for name in hashes if begun.get(name) != hashes[name]]
+def require_unchanged(old_hashes: dict[str, str], hashes: dict[str, str], what: str) -> None:
+    """Raises RecipeError when a file's hash differs from the one in `old_hashes`, with which `what` was
+    begun: its results and positions are about the old files.
+    """
+    changed = [name for name in hashes if old_hashes.get(name) != hashes[name]]
     if changed:
         raise RecipeError(
             f"The file given as {', '.join(changed)} has changed since {what} was begun. Put the old one "
@@ -168,7 +182,9 @@ def require_unchanged(begun: dict[str, str], hashes: dict[str, str], what: str) 
 def begin_folder(
     recipe: RunSettings, out: Path, hashes: dict[str, str], given: Collection[str] | None = None
 ) -> None:
-    """What is trained by and on: the recipe, which of its settings were `given`, and what its files were."""
+    """Writes recipe.toml, data.json (the `hashes`) and, unless None, given.json into the run's folder
+    `out`.
+    """
     if given is not None:
         make_folder(out)
         write_json(out / _GIVEN, sorted(given))
@@ -177,7 +193,7 @@ def begin_folder(
 
 
 def write_data_hashes(out: Path, hashes: dict[str, str]) -> None:
-    """What a run is made from, for `require_same_data`."""
+    """Writes data.json, which `require_same_data` reads."""
     make_folder(out)
     write_json(out / _DATA, hashes)
 
@@ -188,31 +204,35 @@ def write_recipe(
     name: str = "recipe.toml",
     header: str = "# The resolved recipe of this run.\n",
 ) -> None:
-    """The resolved recipe, every setting written out but those that are made from its epochs, where it has
-    such.
+    """Writes the resolved recipe with all its settings, except those that are derived from its epochs, to the
+    file `name` in `out`, below the comment `header`.
     """
     import tomli_w
 
-    made = set(MADE_FROM_EPOCHS) if "epochs" in type(recipe).model_fields else set()
-    text = tomli_w.dumps(recipe.model_dump(mode="json", exclude_none=True, exclude=made))
+    derived = set(MADE_FROM_EPOCHS) if "epochs" in type(recipe).model_fields else set()
+    text = tomli_w.dumps(recipe.model_dump(mode="json", exclude_none=True, exclude=derived))
     make_folder(out)
     atomic_write(out / name, header + text)
 
 
-def differing_keys(old: RunSettings, new: RunSettings, may_change: dict[str, Any]) -> list[str]:
-    """Dotted names of the settings in which two runs differ, in the recipe's order."""
-    one, other = (each.model_dump(mode="json", exclude=may_change) for each in (old, new))  # tuples as lists
-    return differing_names(one, other)
+def find_differing_settings(old: RunSettings, new: RunSettings, may_change: dict[str, Any]) -> list[str]:
+    """Returns the dotted names of the settings in which two runs differ, in the recipe's order. `may_change`
+    are settings to leave out, as pydantic's `exclude` has them.
+    """
+    old_values, new_values = (
+        settings.model_dump(mode="json", exclude=may_change) for settings in (old, new)
+    )  # tuples as lists
+    return find_differing_names(old_values, new_values)
 
 
-def differing_names(old: dict[str, Any], new: dict[str, Any], section: str = "") -> list[str]:
-    """The same of settings as JSON has them; `section` stands before each name."""
+def find_differing_names(old: dict[str, Any], new: dict[str, Any], section: str = "") -> list[str]:
+    """Returns the dotted names in which two dictionaries of settings differ; `section` is put before each."""
     keys: list[str] = []
     for name in [*old, *(name for name in new if name not in old)]:
-        value, other = old.get(name), new.get(name)
-        if isinstance(value, dict) and isinstance(other, dict):
-            keys += differing_names(value, other, f"{section}{name}.")
-        elif value != other:
+        value, new_value = old.get(name), new.get(name)
+        if isinstance(value, dict) and isinstance(new_value, dict):
+            keys += find_differing_names(value, new_value, f"{section}{name}.")
+        elif value != new_value:
             keys.append(section + name)
     return keys
 
@@ -220,64 +240,68 @@ def differing_names(old: dict[str, Any], new: dict[str, Any], section: str = "")
 # -- a run that begins from the checkpoint of another --------------------------------------------------
 
 
-def with_stable_checkpoint(recipe: Recipe, out: Path) -> Recipe:
-    """The recipe with the checkpoint where `decay_from` names its run; none is needed once `out` has its own.
+def resolve_decay_start(recipe: Recipe, out: Path) -> Recipe:
+    """The recipe with the checkpoint to begin from as `decay_from`, where that names a run. Unchanged once
+    `out` has checkpoints of its own.
 
-    Raises as `stable_checkpoint` does.
+    Raises RecipeError and ModelError as `find_stable_checkpoint` does.
     """
     if recipe.decay_from is None or any((out / "checkpoints").glob("step-*")):
         return recipe
-    return recipe.model_copy(update={"decay_from": str(stable_checkpoint(recipe))})
+    return recipe.model_copy(update={"decay_from": str(find_stable_checkpoint(recipe))})
 
 
-def from_phase_of_checkpoint(recipe: Recipe) -> Recipe:
-    """The recipe with no share for phases of length before that of its checkpoint, which a decay begins in;
-    unchanged where `decay_from` isn't on this machine.
+def skip_earlier_phases(recipe: Recipe) -> Recipe:
+    """The recipe of a decay with the share 0 for the phases of sequence length before its checkpoint's: their
+    shares are added to that of the phase in which the decay begins. Unchanged when `decay_from` isn't on this
+    machine.
 
-    Raises as `stable_checkpoint` does.
+    Raises RecipeError and ModelError as `find_stable_checkpoint` does.
     """
     if recipe.decay_from is None or not Path(recipe.decay_from).exists():
         return recipe
-    first, shares = read_progress(stable_checkpoint(recipe)).cursor.phase, recipe.data.sequence_shares
-    from_there = (*(0.0 for _ in shares[:first]), sum(shares[: first + 1]), *shares[first + 1 :])
-    return recipe.model_copy(update={"data": recipe.data.model_copy(update={"sequence_shares": from_there})})
+    first, shares = read_progress(find_stable_checkpoint(recipe)).cursor.phase, recipe.data.sequence_shares
+    new_shares = (*(0.0 for _ in shares[:first]), sum(shares[: first + 1]), *shares[first + 1 :])
+    return recipe.model_copy(update={"data": recipe.data.model_copy(update={"sequence_shares": new_shares})})
 
 
-def stable_checkpoint(recipe: Recipe) -> Path:
-    """The folder of the checkpoint that `decay_from` names, or of the newest stable one of the run it names.
+def find_stable_checkpoint(recipe: Recipe) -> Path:
+    """Returns the folder of the checkpoint that `decay_from` names, or of the newest checkpoint in the stable
+    phase of the run that it names.
 
-    Raises RecipeError when it isn't in the stable phase of a run with the same settings, and ModelError when
-    it is damaged.
+    Raises RecipeError when there is none in the stable phase of a run with the same settings, and ModelError
+    when it is damaged.
     """
-    given = Path(recipe.decay_from or "")
-    run = run_of(given)
+    path = Path(recipe.decay_from or "")
+    run = find_run_folder(path)
     if not (run / "recipe.toml").is_file():
         raise RecipeError(
-            f"decay_from = {given} is neither the folder of a run nor a checkpoint in one "
+            f"decay_from = {path} is neither the folder of a run nor a checkpoint in one "
             "(RUN/checkpoints/step-00001000)."
         )
-    long = read_recipe(str(run / "recipe.toml"), [])
-    _require_same_settings(long, recipe, run)
-    found = [given] if run != given else sorted((run / "checkpoints").glob("step-*"), reverse=True)
-    for path in found:
-        progress = read_progress(path)
-        if long.schedule.is_stable(long.share_done(progress.step, progress.elapsed)):
-            return path
-    there = ", ".join(path.name for path in reversed(found)) or "none"
+    stable_recipe = read_recipe(str(run / "recipe.toml"), [])
+    _require_same_settings(stable_recipe, recipe, run)
+    checkpoints = [path] if run != path else sorted((run / "checkpoints").glob("step-*"), reverse=True)
+    for checkpoint in checkpoints:
+        progress = read_progress(checkpoint)
+        if stable_recipe.schedule.is_stable(stable_recipe.share_done(progress.step, progress.elapsed)):
+            return checkpoint
+    available = ", ".join(checkpoint.name for checkpoint in reversed(checkpoints)) or "none"
     raise RecipeError(
-        f"decay_from = {given} names no checkpoint of a stable phase (found: {there}). There is one between "
-        f"the end of the warm-up and the beginning of the decay of a run with optimizer.schedule=wsd; "
+        f"decay_from = {path} names no checkpoint of a stable phase (found: {available}). There is one "
+        "between the end of the warm-up and the beginning of the decay of a run with optimizer.schedule=wsd; "
         "checkpoint.keep says how many of the newest a run keeps."
     )
 
 
 def require_same_text(recipe: Recipe, tokenizer: Tokenizer, train: TokenStore) -> None:
-    """Raises RecipeError when the long run's own token store is of another corpus than the decay's, and
-    StoreError when it is of another tokenizer: a place in it would be another one here.
+    """Checks that the decay's text is that of the run it begins from, whose cursor is a position in it.
+    Raises RecipeError when that run's own token store is of another corpus, StoreError when of another
+    tokenizer.
     """
     if recipe.decay_from is None:
         return
-    store = run_of(Path(recipe.decay_from)) / "tokens"
+    store = find_run_folder(Path(recipe.decay_from)) / "tokens"
     if not (store / "train").is_dir():
         return
     if TokenStore.open(store / "train", tokenizer).corpus_sha256 != train.corpus_sha256:
@@ -287,14 +311,14 @@ def require_same_text(recipe: Recipe, tokenizer: Tokenizer, train: TokenStore) -
         )
 
 
-def run_of(path: Path) -> Path:
-    """The folder of the run that a checkpoint, or the run itself, is given of."""
+def find_run_folder(path: Path) -> Path:
+    """The folder of the run that `path` is a checkpoint of; `path` itself when it is no checkpoint."""
     return path.parent.parent if path.name.startswith("step-") else path
 
 
-def _require_same_settings(long: Recipe, recipe: Recipe, run: Path) -> None:
-    differing = differing_keys(long, recipe, _OWN)
-    if recipe.corpus not in (long.corpus, str(run / "tokens")):
+def _require_same_settings(stable_recipe: Recipe, recipe: Recipe, run: Path) -> None:
+    differing = find_differing_settings(stable_recipe, recipe, _DECAY_SETTINGS)
+    if recipe.corpus not in (stable_recipe.corpus, str(run / "tokens")):
         differing = ["corpus", *differing]
     if differing:
         raise RecipeError(

@@ -1,5 +1,5 @@
-"""`report.html` of a run of the loop: one page that needs nothing else, neither files beside it nor the
-network. What is shown is gathered from the run's folder.
+"""Writes `report.html` of a training run: one page that needs no files beside it and no network. What it
+shows is passed as a `RunReport`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,15 +24,15 @@ TEMPLATE = "report.html.jinja"
 
 @dataclass(frozen=True)
 class RunReport:
-    """What is known of a run, as plain values; the page leaves out the sections of which nothing is known.
+    """The content of a run's page, as plain values; sections without content are left out.
 
     records: the lines of the log (`RunLog.read`).
-    recipe, defaults: the resolved recipe, and what each setting would be if nobody had said anything.
+    recipe, defaults: the resolved recipe, and the default of each setting.
     corpus: the corpus manifest. vocabulary: the vocabulary report.
-    model: whatever describes it; `parameters`, a dictionary of part and number, becomes bars.
+    model: facts about it by name; `parameters`, the number of weights by part, is drawn as bars.
     fills: examples: {"text", "answer" (or None), "before": [(token, probability), ...], "after": [...]}.
     comparison: rows of a table, for instance of this model and its baselines.
-    environment: versions, machine, seed, hashes of the data. command: what to type to get this run again.
+    environment: versions, machine, seed, hashes of the data. command: the command that repeats this run.
     """
 
     title: str | None = None
@@ -59,28 +59,30 @@ def write_report(run_folder: Path, content: RunReport) -> Path:
 
 
 def render(content: RunReport, fallback_title: str = "Run") -> str:
-    """The page as text. Everything but our own pictures is escaped: texts and tokens may hold any markup."""
+    """Returns the page as HTML. `fallback_title` is used when `content` has no title. Everything but our own
+    pictures is escaped, since texts and tokens may hold any markup.
+    """
     curves = charts.charts(content.records)
     return render_page(
         TEMPLATE,
         title=content.title or fallback_title,
-        status=_status(content.records),
-        headline=_headline(content),
-        warnings=_warnings(content.records),
+        status=_describe_status(content.records),
+        headline=_collect_headline(content),
+        warnings=_collect_warnings(content.records),
         pictures=[(chart.title, as_markup(charts.draw(chart))) for chart in curves],
         fills=content.fills or [],
         content=content,
         tables=tables,
-        parameters=_parameter_shares(content.model),
+        parameters=_compute_parameter_shares(content.model),
         model={name: value for name, value in (content.model or {}).items() if name != "parameters"},
     )
 
 
-def _headline(content: RunReport) -> list[tuple[str, str]]:
-    """The figures to remember, the most telling first; those not known are left out."""
-    step, evaluation = _last(content.records, "step"), _last(content.records, "evaluation")
-    end = _last(content.records, "end") or step
-    parameters = sum(number for _, number, _ in _parameter_shares(content.model)) or None
+def _collect_headline(content: RunReport) -> list[tuple[str, str]]:
+    """The main figures as names and formatted values, the most telling first; unknown ones are left out."""
+    step, evaluation = _find_last(content.records, "step"), _find_last(content.records, "evaluation")
+    end = _find_last(content.records, "end") or step
+    parameters = sum(number for _, number, _ in _compute_parameter_shares(content.model)) or None
     figures = [
         ("held-out MLM accuracy", formatting.percent(evaluation.get("mlm_accuracy"))),
         ("held-out MLM perplexity", formatting.perplexity(evaluation.get("mlm_perplexity"))),
@@ -92,15 +94,15 @@ def _headline(content: RunReport) -> list[tuple[str, str]]:
         ("steps", formatting.count(step.get("step"))),
         ("real tokens seen", formatting.large(step.get("tokens"))),
         ("of training", formatting.duration(end.get("elapsed"))),
-        ("real tokens per second", formatting.count(_mean(content.records, "tokens_per_second"))),
-        ("of the matmul peak", formatting.percent(_mean(content.records, "mfu"))),
+        ("real tokens per second", formatting.count(_average(content.records, "tokens_per_second"))),
+        ("of the matmul peak", formatting.percent(_average(content.records, "mfu"))),
     ]
     return [(name, value) for name, value in figures if value != formatting.UNKNOWN]
 
 
-def _status(records: Sequence[Record]) -> str:
-    """When the run began, and how it ended."""
-    start, end = _last(records, "start"), _last(records, "end")
+def _describe_status(records: Sequence[Record]) -> str:
+    """When the run began and how it ended, in one line."""
+    start, end = _find_last(records, "start"), _find_last(records, "end")
     began = start.get("time")
     if isinstance(began, int | float):
         began = datetime.fromtimestamp(began, UTC).strftime("%Y-%m-%d %H:%M UTC")
@@ -110,21 +112,21 @@ def _status(records: Sequence[Record]) -> str:
     return " · ".join(part for part in parts if part)
 
 
-def _warnings(records: Sequence[Record]) -> list[str]:
+def _collect_warnings(records: Sequence[Record]) -> list[str]:
     """The log's warnings, and one more when losses were not finite (the log has null for them)."""
-    found = [
+    warnings = [
         f"Step {record['step']:,}: {record['message']}" for record in records if record["kind"] == "warning"
     ]
     losses = [record["loss"] for record in records if record["kind"] == "step" and "loss" in record]
     unusable = sum(not _is_finite(loss) for loss in losses)
     if unusable:
-        found.append(
+        warnings.append(
             f"{unusable:,} of {len(losses):,} logged losses are not finite and are missing in the curves."
         )
-    return found
+    return warnings
 
 
-def _parameter_shares(model: Mapping[str, Any] | None) -> list[tuple[str, int, float]]:
+def _compute_parameter_shares(model: Mapping[str, Any] | None) -> list[tuple[str, int, float]]:
     """Each part of the model with its number of parameters and its share of the largest part."""
     parts = (model or {}).get("parameters")
     if not isinstance(parts, Mapping) or not parts:
@@ -133,11 +135,11 @@ def _parameter_shares(model: Mapping[str, Any] | None) -> list[tuple[str, int, f
     return [(str(part), int(number), number / largest) for part, number in parts.items()]
 
 
-def _last(records: Sequence[Record], kind: str) -> Record:
+def _find_last(records: Sequence[Record], kind: str) -> Record:
     return next((record for record in reversed(records) if record["kind"] == kind), {})
 
 
-def _mean(records: Sequence[Record], name: str) -> float | None:
+def _average(records: Sequence[Record], name: str) -> float | None:
     values = [record[name] for record in records if record["kind"] == "step" and _is_finite(record.get(name))]
     return sum(values) / len(values) if values else None
 
@@ -147,7 +149,7 @@ def _is_finite(value: Any) -> bool:
 
 
 def environment(seed: int, hardware: Hardware) -> dict[str, Any]:
-    """What a run's figures depend on beside its recipe, as plain values: versions, machine and seed."""
+    """Versions, machine and seed, as plain values: what a run's figures depend on besides its recipe."""
     return {
         "bertsmith": __version__,
         "torch": torch.__version__,
@@ -160,6 +162,6 @@ def environment(seed: int, hardware: Hardware) -> dict[str, Any]:
     }
 
 
-def first_evaluation(records: Sequence[Record]) -> Record | None:
-    """The evaluation before the first step, where there was one."""
+def find_first_evaluation(records: Sequence[Record]) -> Record | None:
+    """The record of the evaluation before the first step; None when there was none."""
     return next((r for r in records if r["kind"] == "evaluation" and r["step"] == 0), None)

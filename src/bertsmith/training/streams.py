@@ -39,7 +39,7 @@ def build_task_inputs(
         )
 
     first_length = data.sequence_lengths[0]
-    measured, general = inputs.measured, inputs.general_measured
+    measured, general = inputs.evaluation_text, inputs.general_evaluation_text
     heldout = None if measured is None else stream(measured, first_length, 16 * first_length, 0)
     texts = None
     if general is not None:  # single texts: of pairs nothing is asked there

@@ -27,7 +27,7 @@ from bertsmith.model.cpu.process import keep_memory
 from bertsmith.progress import Show, silent
 from bertsmith.tasks.golden.records import write_golden
 from bertsmith.tasks.task import Task
-from bertsmith.training.machine import wait
+from bertsmith.training.machine import wait_for_ranks
 from bertsmith.training.run import Run
 from bertsmith.training.run_folder import open_folder
 from bertsmith.training.settings import RunSettings, read_toml
@@ -176,7 +176,7 @@ def _distil(run: Run[Any], lesson: Lesson[Student, Figures]) -> Figures:
     if run.is_first:
         lesson.save(student, run.out / "model")
         write_golden(run.out / "model", lesson.own_task)
-    wait()
+    wait_for_ranks()
     figures = lesson.report(student)
-    wait()
+    wait_for_ranks()
     return figures

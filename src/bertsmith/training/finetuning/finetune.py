@@ -57,12 +57,12 @@ from bertsmith.training.finetuning.restarts import (
     train_restart,
 )
 from bertsmith.training.finetuning.results import Results, hash_data, write_results
-from bertsmith.training.machine import wait
+from bertsmith.training.machine import wait_for_ranks
 from bertsmith.training.run import Run
 from bertsmith.training.run_folder import (
-    given_when_begun,
     open_finetuning,
     require_same_data,
+    restore_given_settings,
     write_recipe,
 )
 
@@ -113,7 +113,7 @@ def finetune(
     given = make_finetune_recipe(
         {k: v for k, v in (files | values).items() if v is not None}, list(overrides)
     )
-    given = given_when_begun(given, resume)
+    given = restore_given_settings(given, resume)
     with Run.open(lambda: open_finetuning(given, resume), resume, console) as run:
         return _run(run, given)
 
@@ -150,7 +150,7 @@ def _run(run: Run[FinetuneRecipe], given: FinetuneRecipe) -> FinetuneResult:
         restarts.append(train_restart(run, trained, settings, bench, method, choice))
         # Until here a rank may still read the checkpoint that is now removed; after it all read the best
         # weights, which the first one alone wrote, maybe a moment ago.
-        wait()
+        wait_for_ranks()
         if first:
             keep_best_only(out, restarts)
     adapter = out / "adapter" if trained.lora.rank and first and method not in UNTRAINED else None
@@ -166,7 +166,7 @@ def _run(run: Run[FinetuneRecipe], given: FinetuneRecipe) -> FinetuneResult:
         if choice is not None:
             chosen = {"method": choice.method}
         write_finetune_report(out, trained, results, given.model_copy(update=chosen))
-    wait()
+    wait_for_ranks()
     return FinetuneResult(out / "model", out / "report.html", results)
 
 

@@ -21,7 +21,7 @@ from bertsmith.training.finetuning.finetune_session import FinetuneSession
 from bertsmith.training.finetuning.labelled_data import LabelledData
 from bertsmith.training.finetuning.methods import AUTO, LINEAR, TRAINED, merge_and_bind, named_method
 from bertsmith.training.finetuning.task_run import SilentObserver, TaskRun
-from bertsmith.training.machine import plain_machine
+from bertsmith.training.machine import make_plain_machine
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def finetune_examples(
         raise RecipeError(f"folds = {recipe.folds} would judge where a dev set does: leave one of them out.")
     task.fit(train)
     task.check([*train, *dev])
-    machine = plain_machine(recipe.hardware, recipe.micro_batch_tokens, Hardware.detect())
+    machine = make_plain_machine(recipe.hardware, recipe.micro_batch_tokens, Hardware.detect())
     devices = [machine.device] if machine.device.type == "cuda" else []
     with torch.random.fork_rng(devices):
         data = LabelledData(task, list(train), list(dev))

@@ -32,7 +32,7 @@ from bertsmith.training.finetuning.finetune_session import FinetuneSession
 from bertsmith.training.finetuning.methods import FULL, LINEAR
 from bertsmith.training.finetuning.restarts import Restart, best_restart_index
 from bertsmith.training.finetuning.results import LearningCurve, Results, hash_data
-from bertsmith.training.log import json_value
+from bertsmith.training.log import as_json_value
 
 # Of the learning curve: the parts of the rows, and of how many a quarter teaches nothing.
 _SHARES, _FEWEST = (0.25, 0.5), 20
@@ -188,7 +188,7 @@ def save_model(
     """
     provenance = {
         "recipe": json.loads(recipe.model_dump_json()),
-        "metrics": json_value({name: each.model for name, each in results.evaluations.items()}),
+        "metrics": as_json_value({name: each.model for name, each in results.evaluations.items()}),
         "rows": results.train_rows,
         "sha256": hash_data(recipe),
         "encoder_sha256": session.encoder_sha256,

@@ -18,8 +18,8 @@ from bertsmith.training.finetuning.choosing import MethodChoice
 from bertsmith.training.finetuning.finetune_session import FinetuneSession
 from bertsmith.training.finetuning.methods import LINEAR, TRAINED, UNTRAINED
 from bertsmith.training.finetuning.task_run import WORST, BestWeights, TaskRun
-from bertsmith.training.log import json_value
-from bertsmith.training.observer import run_facts
+from bertsmith.training.log import as_json_value
+from bertsmith.training.observer import describe_run
 from bertsmith.training.run import Run
 
 
@@ -37,7 +37,7 @@ class Restart(NamedTuple):
 
     def write(self, path: Path) -> None:
         """A score that is no number is null."""
-        write_json(path, json_value(self._asdict()))
+        write_json(path, as_json_value(self._asdict()))
 
     @classmethod
     def read(cls, path: Path) -> "Restart":
@@ -96,7 +96,7 @@ def _train(
 ) -> tuple[BestWeights, int, float]:
     """What was best, after how many steps and seconds."""
     model = bench.start(recipe, settings.seed)
-    facts = run_facts(model, model.config, Path(recipe.train_name).name, run.machine)
+    facts = describe_run(model, model.config, Path(recipe.train_name).name, run.machine)
     if trained_share(model) < 1:
         facts["trained"] = f"{trained_share(model):.1%} trained"
     title = bench.task.name.capitalize()

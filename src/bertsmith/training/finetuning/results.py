@@ -28,7 +28,7 @@ from bertsmith.training.finetuning.choosing import MethodScore
 from bertsmith.training.finetuning.column_study import ColumnStudy
 from bertsmith.training.finetuning.methods import FULL
 from bertsmith.training.finetuning.restarts import Restart
-from bertsmith.training.log import json_value
+from bertsmith.training.log import as_json_value
 
 _SURE = 1.96  # of a normal distribution, 95 %
 _SHARED = 1.5  # measured: LOG.md, 2026-11-25, "How far is a cross-validated score from the truth?"
@@ -188,7 +188,7 @@ class Results:
             "remarks": self.task.remarks(),
             "warnings": self.warnings,
         }
-        return cast(dict[str, Any], json_value(record))
+        return cast(dict[str, Any], as_json_value(record))
 
 
 def write_results(out: Path, results: Results) -> None:

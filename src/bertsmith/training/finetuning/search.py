@@ -26,8 +26,8 @@ from bertsmith.training.finetune_recipe import (
     make_finetune_recipe,
 )
 from bertsmith.training.finetuning.task_run import WORST
-from bertsmith.training.log import json_value
-from bertsmith.training.run_folder import MAY_CHANGE, differing_names, require_unchanged, require_unused
+from bertsmith.training.log import as_json_value
+from bertsmith.training.run_folder import MAY_CHANGE, find_differing_names, require_unchanged, require_unused
 from bertsmith.training.settings import override
 from bertsmith.validation import (
     BY_COMMAS,
@@ -346,7 +346,7 @@ def open_search(search: SettingSearch, out: Path, resume: bool) -> list[Trial]:
     new = _describe_search(search)
     old = {name: value for name, value in read_json(stored).items() if name in new}
     given = (set(old.pop(_GIVEN, ())) ^ set(new.pop(_GIVEN))) & search.decided_by_giving
-    differing = dict.fromkeys([*differing_names(old, new), *sorted(given)])
+    differing = dict.fromkeys([*find_differing_names(old, new), *sorted(given)])
     if differing:
         raise RecipeError(
             f"{out} was begun with other settings: {', '.join(differing)}. Resume with the same ones, or "
@@ -381,7 +381,7 @@ def begin_search(search: SettingSearch, out: Path, hashes: dict[str, str]) -> No
 
 def keep_trials(out: Path, trials: Sequence[Trial]) -> None:
     """Writes all trials, and removes weights: those of the leading one are enough. Logs stay."""
-    write_json(out / TRIALS_FILE, json_value([asdict(trial) for trial in trials]))
+    write_json(out / TRIALS_FILE, as_json_value([asdict(trial) for trial in trials]))
     leading = best_trial(trials)
     for trial in trials:
         if trial != leading:

@@ -22,11 +22,11 @@ from bertsmith.tasks.finetuning import EncodedExamples, FinetuningObjective, ste
 from bertsmith.tasks.task import Metrics, Task
 from bertsmith.tasks.task_model import TaskModel
 from bertsmith.training.finetune_recipe import FinetuneRecipe, FinetuneRun
-from bertsmith.training.log import json_value
+from bertsmith.training.log import as_json_value
 from bertsmith.training.loop import Loop, Observer
-from bertsmith.training.machine import Machine, from_first
+from bertsmith.training.machine import Machine, broadcast_value
 from bertsmith.training.observer import RunObserver
-from bertsmith.training.sharding import whole_tensors
+from bertsmith.training.sharding import gather_tensors
 
 WORST = -math.inf  # in place of a score that is no number: a constant output has no correlation
 
@@ -83,7 +83,7 @@ class BestWeights:
             return
         self.history.append((step, score))
         if best is None or score > best:
-            weights = whole_tensors(model.state_dict(), keep=write)
+            weights = gather_tensors(model.state_dict(), keep=write)
             if write:
                 self._write_weights(weights)
         if write:
@@ -92,7 +92,7 @@ class BestWeights:
     def keep(self, step: int, model: nn.Module, write: bool = True) -> None:
         """Keeps the weights of a run that nothing measured on the way: those of its last step."""
         self.history = [(step, WORST)]
-        weights = whole_tensors(model.state_dict(), keep=write)
+        weights = gather_tensors(model.state_dict(), keep=write)
         if write:
             self._write_weights(weights)
             self._write_history()
@@ -116,7 +116,7 @@ class BestWeights:
 
     def _write_history(self) -> None:
         value: dict[str, Any] = {"metric": self.metric, "best_step": self.step, "history": self.history}
-        write_json(self.folder / "history.json", json_value(value))
+        write_json(self.folder / "history.json", as_json_value(value))
 
 
 class TaskRun:
@@ -208,7 +208,7 @@ class _Judge:
         if not metrics:  # without a dev there is nothing to choose by
             return False
         # Each rank has measured for itself: by another last bit, one of them would stop or gather alone.
-        agreed = from_first(metrics[self._best.metric], self._machine.device)
+        agreed = broadcast_value(metrics[self._best.metric], self._machine.device)
         scores = metrics | {self._best.metric: agreed}
         self._best.consider(step, scores, self._model, self._machine.ranks.is_first)
         return self._should_stop(self._best) or self._best.stopped

@@ -25,13 +25,13 @@ from bertsmith.errors import CorpusError, ResourceError
 from bertsmith.files import require_free_space
 from bertsmith.model.bert import Bert
 from bertsmith.tasks.pretraining.pretraining import start_at_frequencies
-from bertsmith.training.inputs import note_on_unknown, open_stores
+from bertsmith.training.inputs import note_unknown_tokens, open_stores
 from bertsmith.training.log import RunLog
 from bertsmith.training.loop import Loop
-from bertsmith.training.observer import run_facts
+from bertsmith.training.observer import describe_run
 from bertsmith.training.run import Run
-from bertsmith.training.run_report import RunReport, environment, first_evaluation, write_report
-from bertsmith.training.sharding import whole_tensors
+from bertsmith.training.run_report import RunReport, environment, find_first_evaluation, write_report
+from bertsmith.training.sharding import gather_tensors
 from bertsmith.training.streams import require_masks
 
 _CHECKPOINT_BYTES = 12  # a parameter: its float32 weight and its two moments
@@ -85,18 +85,18 @@ class EncoderLesson:
             raise CorpusError(
                 f"{train.path} holds no document. Build the corpus with a smaller held-out share."
             )
-        notes = list(note_on_unknown(train, tokenizer))
+        notes = list(note_unknown_tokens(train, tokenizer))
         if not len(heldout):
             notes.append("nothing is measured: the held-out part of the corpus is empty")
         hashes = {"teacher": plan.sha256, "corpus": train.corpus_sha256}
-        run.note_data(hashes)
+        run.record_data(hashes)
         task, pooler, student_notes = _make_objective(run, plan, teacher, train, heldout)
         return cls(run, plan, task, pooler, hashes, (*notes, *student_notes))
 
     def learn(self) -> TrainedStudent:
         """Trains the student to the last step, from the last checkpoint where the run is resumed."""
         run, task = self.run, self.task
-        facts = run_facts(task.model, self.plan.config, Path(run.recipe.corpus).name, run.machine)
+        facts = describe_run(task.model, self.plan.config, Path(run.recipe.corpus).name, run.machine)
         facts["teacher"] = f"teacher {Path(run.recipe.teacher).name}"
         observer = run.observer("Distillation", facts, run.recipe)
         loop = Loop(task, run.recipe, run.machine, run.out, observer)
@@ -105,12 +105,12 @@ class EncoderLesson:
             if loop.is_new:
                 before = loop.evaluate()
             else:  # a resumed run measured this before its first step
-                logged = first_evaluation(RunLog.read(run.out)) or {}
+                logged = find_first_evaluation(RunLog.read(run.out)) or {}
                 before = {name: logged[name] for name in logged if name == "loss" or name.endswith("_loss")}
             loop.run()
             metrics = loop.evaluate()
             observer.record("end", loop.progress.step, elapsed=loop.progress.elapsed, reason="finished")
-        weights = whole_tensors(task.model.state_dict(), keep=run.is_first)
+        weights = gather_tensors(task.model.state_dict(), keep=run.is_first)
         return TrainedStudent(weights, before, metrics, loop.progress.step)
 
     def save(self, student: TrainedStudent, folder: Path) -> None:

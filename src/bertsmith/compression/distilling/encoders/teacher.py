@@ -27,7 +27,7 @@ from bertsmith.model.layers.attention import SelfAttention
 from bertsmith.model.layers.layer import Layer
 from bertsmith.tasks.heads.pooling import Pooling, pool_sequences
 from bertsmith.tasks.pretraining.pretraining import MaskedLanguageHead
-from bertsmith.training.machine import Machine, wait
+from bertsmith.training.machine import Machine, wait_for_ranks
 
 _VECTORS_A_DIMENSION = 16  # sampled vectors for each dimension, so that no direction is due to chance
 _SMALLEST_SAMPLE = 4096  # vectors
@@ -150,7 +150,7 @@ def learn_projection(
                 f"{len(vectors):,}. Give a larger corpus, or fewer dimensions."
             )
         atomic_write(path, save({"projection": principal_directions(vectors, dimensions)}))
-    wait()
+    wait_for_ranks()
     projection = load_file(path)["projection"]
     if projection.shape != (dimensions, teacher.config.hidden_size):
         raise ModelError(f"{path} is of another run: its shape is {tuple(projection.shape)}. Remove it.")

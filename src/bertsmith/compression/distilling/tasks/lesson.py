@@ -34,9 +34,9 @@ from bertsmith.tasks.task_model import TaskModel, outputs_of
 from bertsmith.training.finetuning.restarts import Restart
 from bertsmith.training.finetuning.results import Results
 from bertsmith.training.finetuning.task_run import WORST, BestWeights, TaskRun
-from bertsmith.training.log import json_value
-from bertsmith.training.machine import wait
-from bertsmith.training.observer import run_facts
+from bertsmith.training.log import as_json_value
+from bertsmith.training.machine import wait_for_ranks
+from bertsmith.training.observer import describe_run
 from bertsmith.training.resources import require_room_to_save
 from bertsmith.training.run import Run
 from bertsmith.training.run_folder import require_same_data
@@ -106,7 +106,7 @@ class TaskLesson:
                 {"model": str(teacher.folder), "sha256": teacher.sha256} for teacher in session.teachers
             ],
             "layers": [layer + 1 for layer in session.source.layers],
-            "metrics": json_value({name: split.model for name, split in results.evaluations.items()}),
+            "metrics": as_json_value({name: split.model for name, split in results.evaluations.items()}),
             "sha256": dict(self.hashes),
             "columns": dict(session.data.columns),
             "method": "distil",
@@ -132,7 +132,7 @@ class TaskLesson:
         if self.run.is_first:
             with self.show(f"Teacher: {what}") as progress:
                 answers = self.session.ask(examples, progress)
-        wait()
+        wait_for_ranks()
         return answers or self.session.ask(examples)
 
     def _make_exams(self) -> dict[str, Exam]:
@@ -170,7 +170,7 @@ class TaskLesson:
             return Restart.read(folder / "restart.json")
         steps = steps_of_epoch(task, examples, recipe.batch_size)
         settings = recipe.as_finetuning().resolved(steps, recipe.seed)
-        facts = run_facts(model, model.config, f"{len(examples):,} examples", run.machine)
+        facts = describe_run(model, model.config, f"{len(examples):,} examples", run.machine)
         teaching = "from its teacher" if name == STUDENT else "without a teacher"
         observer = run.observer(f"{task.name.capitalize()} {teaching}", facts, settings, folder)
         parts = task, model, examples, dev, settings, run.machine, folder, observer
@@ -181,7 +181,7 @@ class TaskLesson:
         if run.is_first:
             restart.write(folder / "restart.json")
             shutil.rmtree(folder / "checkpoints", ignore_errors=True)
-        wait()
+        wait_for_ranks()
         return restart
 
     def _restore_best(self, task: Task[Any], model: TaskModel, name: str) -> TaskModel:

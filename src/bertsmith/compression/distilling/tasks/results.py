@@ -28,7 +28,7 @@ from bertsmith.tasks.task_model import TaskModel, outputs_of
 from bertsmith.text.files.jsonl import write_jsonl
 from bertsmith.training.finetuning.restarts import Restart
 from bertsmith.training.finetuning.results import Results
-from bertsmith.training.log import json_value
+from bertsmith.training.log import as_json_value
 
 STUDENT, ALONE = "student", "alone"  # folders of the two runs
 _ROUNDS = 5
@@ -273,7 +273,7 @@ class DistilResults:
             "labels_of_teacher": self.labels_of_teacher,
             "warnings": self.warnings,
         }
-        return cast(dict[str, Any], json_value(self.student.record() | own))
+        return cast(dict[str, Any], as_json_value(self.student.record() | own))
 
 
 def write_distil_results(out: Path, results: DistilResults) -> None:
