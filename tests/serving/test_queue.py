@@ -92,7 +92,7 @@ def test_the_texts_of_a_request_may_be_computed_in_several_batches_and_are_answe
         assert batch is not None
         assert not request.is_over
         (each,) = batch.sequences
-        each.job.settle(each.index, np.array([each.index], np.float32))
+        each.job.settle(each.position, np.array([each.position], np.float32))
     assert request.is_over
     request.future.add_done_callback(lambda found: results.append(found.result()))
     results: list[Any] = []
@@ -168,7 +168,7 @@ def test_what_was_begun_is_computed_to_its_end_though_its_deadline_has_passed() 
     queue.admit(waits)
     while batch := queue.take(60, time.monotonic() + (3 if begun.next_index else 0)):
         for each in batch.sequences:
-            each.job.settle(each.index, np.zeros(1, np.float32))
+            each.job.settle(each.position, np.zeros(1, np.float32))
     begun.future.add_done_callback(lambda found: _equal(len(found.result()), 3))
     waits.future.add_done_callback(lambda found: _equal(type(found.exception()), DeadlineError))
     assert (begun.is_over, begun.waiting_tokens, waits.next_index, queue.size) == (True, 0, 0, 0)

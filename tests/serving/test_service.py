@@ -385,7 +385,7 @@ def test_more_candidates_than_fit_into_an_answer_are_refused(
     models: Models, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     operation: Any = models["masked-language"].operations["fill_mask"]
-    monkeypatch.setattr("bertsmith.serving.operations.fill_mask._MOST_OF_ALL", 10)
+    monkeypatch.setattr("bertsmith.serving.operations.fill_mask._MOST_IN_ANSWER", 10)
     with pytest.raises(RequestTooLarge, match="3 masks with 5 candidates each; at most 10"):
         operation.prepare(["[MASK] [MASK]", "[MASK]"], Options())
     operation.prepare(["[MASK] [MASK]", "[MASK]"], Options(more={"targets": ["bano"], "top": 5}))
