@@ -8,7 +8,9 @@ import sys
 import unicodedata
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,7 +25,7 @@ from tokenizer_samples import (
 from tokenizers import Tokenizer as Backend
 from transformers import AutoTokenizer
 
-from bertsmith.errors import TokenizerError
+from bertsmith.errors import InputError, TokenizerError
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.text.tokens.word_cache import WordCache
 
@@ -191,6 +193,13 @@ def test_decode_joins_words_and_leaves_out_special_tokens(small: Tokenizer) -> N
     for strange in (-100, small.vocab_size, 2**40):  # such as labels, and ids of another vocabulary
         with pytest.raises(TokenizerError, match=f"There is no piece {strange}"):
             small.decode([*ids, strange])
+
+
+@pytest.mark.parametrize("number", [5.7, "5", float("inf"), float("nan")])
+def test_what_is_no_id_is_not_decoded_as_the_one_below_it(small: Tokenizer, number: Any) -> None:
+    assert small.decode(np.array([5.0])) == small.decode([5])
+    with pytest.raises(InputError, match="Expected the ids of pieces, found"):
+        small.decode([5, number])
 
 
 @pytest.mark.parametrize("lowercase", [True, False])

@@ -186,9 +186,13 @@ class Tokenizer:
         if isinstance(ids, str | bytes):
             raise InputError(f"Expected the ids of pieces, found {found(ids)}.")
         try:
-            token_ids = [int(token_id) for token_id in ids]
-        except (TypeError, ValueError) as error:
+            values = list(ids)
+            token_ids = [int(value) for value in values]
+        except (TypeError, ValueError, OverflowError) as error:
             raise InputError(f"Expected the ids of pieces, found {found(ids)}.") from error
+        for value, token_id in zip(values, token_ids, strict=True):
+            if value != token_id:  # such as 5.7, or "5"
+                raise InputError(f"Expected the ids of pieces, found {found(value)} among them.")
         unknown_id = next((token_id for token_id in token_ids if not 0 <= token_id < self.vocab_size), None)
         if unknown_id is not None:
             self.id_to_token(unknown_id)  # raises
