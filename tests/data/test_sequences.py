@@ -388,6 +388,14 @@ def test_columns_of_any_type_are_kept_beside_the_sequence(tmp_path: Path) -> Non
         ([{"series": [[1, 2]]}, {"series": [[1]]}], {"kind": "series"}, "line 2: expected the shape of"),
         ([{"image": [1, 2]}], {"kind": "images"}, "line 1: expected an image as rows of pixels"),
         ([{"image": [[1, 2], [3, 4]]}], {"kind": "images", "patch": 3}, "can't be cut into squares of 3"),
+        ([{"events": [1, 2]}], {"patch": 2}, "patch has no effect with kind=symbols: it is for series and"),
+        ([{"x": 1}], {"kind": "table", "column": "x"}, "column has no effect with kind=table"),
+        ([{"series": [1, 2]}], {"kind": "series", "bins": 4}, "bins has no effect with kind=series"),
+        (
+            [{"x": 1}],
+            {"kind": "table", "numbers": "continuous", "bins": 4},
+            "bins has no effect with numbers=",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_in_a_sentence_and_nothing_is_written(
@@ -555,7 +563,8 @@ def test_a_store_like_another_has_its_tokens(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["table", "series"])
 def test_numbers_like_another_stores_have_its_scale(tmp_path: Path, kind: Any) -> None:
-    settings = SequenceSettings(kind=kind, patch=2, numbers="continuous", heldout=0)
+    options: dict[str, Any] = {"numbers": "continuous"} if kind == "table" else {"patch": 2}
+    settings = SequenceSettings(kind=kind, heldout=0, **options)
     column = "age" if kind == "table" else "series"
     for name, low in (("old", 0.0), ("new", 1000.0)):
         numbers = [low + number / 4 for number in range(40)]

@@ -114,7 +114,8 @@ def test_a_store_of_sequences_is_planned_by_its_own_tokenizer_whether_it_is_name
 ) -> None:
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     store = str(tmp_path / "store")
-    build_sequences([tmp_path / "rows.jsonl"], store, SequenceSettings(kind=kind, numbers="continuous"))
+    numbers = "continuous" if kind == "table" else "bins"
+    build_sequences([tmp_path / "rows.jsonl"], store, SequenceSettings(kind=kind, numbers=numbers))
     data = {"batch_size": 8, "sequence_lengths": [16], "sequence_shares": [1.0], "next_sentence": False}
     for named in ({}, {"tokenizer": f"{store}/tokenizer"}):
         made = plan(recipe_of(corpus=store, data=data, **named), hardware=GPU)

@@ -67,6 +67,17 @@ from bertsmith.validation import UserSettings, first_problem
 
 _PROGRESS_ROWS = 1000  # rows between two calls of progress
 _FILE_SETTINGS = ("heldout", "header", "format", "encoding")  # settings that don't decide what a token is
+_KINDS_OF_SETTING: dict[str, tuple[Kind, ...]] = {  # of those settings that not every kind has a use for
+    "column": ("symbols", "series", "images"),
+    "characters": ("symbols",),
+    "leave_out": ("table",),
+    "categories": ("table",),
+    "patch": ("series", "images"),
+    "numbers": ("table",),
+    "bins": ("table",),
+    "min_count": ("symbols", "table"),
+    "vocab_size": ("symbols", "table"),
+}
 _ROUNDING = 1e-12  # a deviation this small relative to the mean is a rounding error: a constant channel
 NumberRows = Iterator[tuple[npt.NDArray[np.float64], str]]  # with their locations
 _EXPECTED = {
@@ -237,8 +248,8 @@ def build_sequences(
 
     With `like`, rows become tokens as in that store, so that a model that learned from it can continue with
     this one. Which rows are held out depends on their content alone: equal rows are in the same split. Raises
-    InputError for files that can't be read, naming the row, if `out` exists, and for settings that `like`
-    decides; StoreError if `like` is no store of sequences.
+    InputError for files that can't be read, naming the row, if `out` exists, for settings that `like`
+    decides, and for those without effect on the kind of rows; StoreError if `like` is no store of sequences.
     """
     settings, out = settings or SequenceSettings(), Path(out)
     require_free(out)
@@ -246,6 +257,7 @@ def build_sequences(
         raise InputError("Name at least one file: Parquet, JSON lines, CSV, .npy or .npz.")
     row_files = settings.files(files)
     if like is None:
+        _refuse_ineffective(settings)
         codec, known_tokenizer = find_codec(row_files, settings, progress), None
     else:
         if refused := sorted(settings.model_fields_set.difference(_FILE_SETTINGS)):
@@ -281,6 +293,21 @@ def build_sequences(
                 if progress is not None and (not row_number % _PROGRESS_ROWS or row_number == rows):
                     progress(row_number, rows, "rows written")
         return writer.finish(files, codec, unknown)
+
+
+def _refuse_ineffective(settings: SequenceSettings) -> None:
+    """Raises InputError for a setting that was changed and has no effect on rows of this kind."""
+    for name, kinds in _KINDS_OF_SETTING.items():
+        if (
+            settings.kind not in kinds
+            and getattr(settings, name) != type(settings).model_fields[name].default
+        ):
+            raise InputError(
+                f"{name} has no effect with kind={settings.kind}: it is for {' and '.join(kinds)}. Leave it "
+                "out, or choose the kind that the rows are of."
+            )
+    if settings.numbers == "continuous" and settings.bins != type(settings).model_fields["bins"].default:
+        raise InputError("bins has no effect with numbers=continuous. Leave one of them out.")
 
 
 def _count_symbols(
