@@ -39,7 +39,7 @@ def test_answers_in_a_file_become_a_model(desk: Path, capsys: pytest.CaptureFixt
     quick = ["max_length=16", "epochs=2", "batch_size=8", "hardware.threads=1"]
     assert main([*words, *quick]) == 0
     shown = capsys.readouterr().out
-    assert "the student" in shown and "majority" not in shown and "small/report.html" in shown
+    assert "the student" in shown and "most frequent" not in shown and "small/report.html" in shown
     assert main(["predict", "small/model", "texts.jsonl", "--out", "said.jsonl"]) == 0
     first = json.loads((desk / "said.jsonl").read_text().splitlines()[0])
     assert set(first["probabilities"]) == {"cold", "warm"}

@@ -96,7 +96,9 @@ def test_search_shows_place_title_and_passage(index: Path, capsys: pytest.Captur
     assert printed(capsys, "search", str(index), "zebra", "--mode", "text") == "Nothing was found.\n"
 
 
-@pytest.mark.parametrize(("mode", "kind"), [("text", "BM25"), ("vector", "cosine"), ("hybrid", "RRF")])
+@pytest.mark.parametrize(
+    ("mode", "kind"), [("text", "BM25"), ("vector", "cosine"), ("hybrid", "rank fusion score (RRF)")]
+)
 def test_a_score_says_what_it_is(
     index: Path, mode: str, kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

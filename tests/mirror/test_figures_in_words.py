@@ -60,8 +60,8 @@ def test_a_claim_says_that_calls_beside_the_template_are_in_none_of_its_shares()
     claims = Claims(epsilon=0.05, delta=0.05, whole=claim)
     assert "It answers 90 % of the calls (" in describe_claims(claims)
     said = describe_claims(claims, 1200)
-    assert "It answers 90 % of the calls that fit the template (" in said
-    assert said.endswith(" 1,200 recorded calls don't fit it: the LLM answers such calls.")
+    assert "It answers 90 % of the calls with this prompt (" in said
+    assert said.endswith(" 1,200 recorded calls have another prompt: the LLM answers such calls.")
 
 
 def test_a_bound_is_never_rounded_down_and_a_share_never_to_none_or_all() -> None:

@@ -145,7 +145,7 @@ def test_calibration_calls_are_kept_where_they_could_prove_nothing() -> None:
     draw = np.random.default_rng(0)
     good, bad = falling_risk(draw, 600), judged(draw.random(600), draw.random(600) < 0.5)
     assert "it takes at least" in explain_postponement([good], 40, SETTINGS)
-    assert "however sure" in explain_postponement([bad], 5000, SETTINGS)
+    assert "surest of" in explain_postponement([bad], 5000, SETTINGS)
     assert "it takes about" in explain_postponement([good], 110, SETTINGS)
     assert explain_postponement([good], 1000, SETTINGS) == ""
     assert (
@@ -170,5 +170,5 @@ def test_by_prices_it_takes_as_many_calls_as_all_its_claims_do() -> None:
     assert target_epsilon(prices) == pytest.approx(0.05)
     one, four = (fewest_calls(0.05, 0.05 / claims / STARTS) for claims in (1, 4))
     assert one < four
-    assert f"at least {four:,} to prove" in explain_postponement([good], four - 1, prices)
+    assert f"at least {four:,} to guarantee" in explain_postponement([good], four - 1, prices)
     assert "it takes at least" not in explain_postponement([good], four, prices)

@@ -102,7 +102,7 @@ def test_a_share_is_for_a_promotion_to_canary_alone(
 @pytest.mark.parametrize(
     ("command", "arguments", "said"),
     [
-        ("promote", ["nowhere"], "There is no site or version 'nowhere' in the store."),
+        ("promote", ["nowhere"], "There is no call site or version 'nowhere' in the store."),
         ("promote", ["SITE"], "has no student that could answer. Train one: bertsmith mirror train --site"),
         ("promote", ["SITE", "--student", "none"], "none is no student: it has no student.json"),
         ("demote", ["SITE"], "is in mode record and can't be demoted to record"),
@@ -214,7 +214,7 @@ def test_check_exits_with_1_where_something_does_not_hold(
     site.stages.fold(site.student, EvidenceBatch(confidences=[draw.uniform(0.5, 0.9) for _ in range(300)]))
     assert findings() == []
     site.stages.fold(site.student, EvidenceBatch(confidences=[0.95] * 100))
-    assert findings() == ["the calls have changed since the student was first compared"]
+    assert findings() == ["drift: today's calls differ from those that the student was first compared on"]
     site.stages.fold(site.student, EvidenceBatch([StudentComparison(True, 1.0, 1.0)] * 30))
     assert any("may differ" in each for each in findings())
     assert site.run("demote", site.call.site) == 0
@@ -500,7 +500,7 @@ def test_calls_that_have_changed_are_said_where_the_student_is_sure_of_none(
     capsys.readouterr()
     assert site.run("check", "--json") == 1
     broken = [each["what"] for each in json.loads(capsys.readouterr().out)["findings"] if not each["holds"]]
-    assert broken == ["the calls have changed since the student was first compared"]
+    assert broken == ["drift: today's calls differ from those that the student was first compared on"]
 
 
 @pytest.mark.parametrize(

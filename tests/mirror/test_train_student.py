@@ -374,10 +374,10 @@ def test_too_few_calls_and_sites_that_are_not_there_are_one_sentence(tmp_path: P
     with store_of(tmp_path, calls_of(60)) as store:
         with pytest.raises(InputError, match="at least 50 texts"):
             train_student(store, tmp_path / "students" / "s", settings=WORDS)
-        with pytest.raises(InputError, match="no site 'nowhere'"):
+        with pytest.raises(InputError, match="no call site 'nowhere'"):
             train_student(store, tmp_path / "student", site="nowhere", settings=WORDS)
         store.add(calls_of(10, first=100, site="second"))
-        with pytest.raises(InputError, match="several sites"):
+        with pytest.raises(InputError, match="several call sites"):
             train_student(store, tmp_path / "student", settings=WORDS)
     assert not list(tmp_path.glob("student*"))
 

@@ -1095,7 +1095,7 @@ def test_a_long_pass_before_training_says_how_far_it_is(
     monkeypatch.setattr(finetune, "_SECONDS_BETWEEN_LINES", 0.0)
     console = Console(file=io.StringIO(), width=100)
     few_rows(encoder, tmp_path, "method=linear", console=console)
-    assert "Reading what the head begins with: 40 / 40 texts" in console.file.getvalue()  # type: ignore[attr-defined]
+    assert "Encoding the rows for the start of the training: 40 / 40 texts" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
 # -- what more rows would bring ------------------------------------------------------------------------------

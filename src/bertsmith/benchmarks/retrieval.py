@@ -22,7 +22,7 @@ from bertsmith.benchmarks.results import points
 from bertsmith.errors import BertsmithError, InputError, RecipeError, did_you_mean
 from bertsmith.files import atomic_write, read_json, write_json
 from bertsmith.inference.embedding.embedder import Embedder
-from bertsmith.inference.ranking.ranking import RankingSettings, System, rank_by_all
+from bertsmith.inference.ranking.ranking import RankingSettings, System, rank_by_all, system_title
 from bertsmith.inference.ranking.report import write_comparison
 from bertsmith.inference.ranking.reranker import Reranker, open_reranker
 from bertsmith.inference.ranking.results import compare, metrics_for
@@ -255,7 +255,7 @@ def _is_of(dataset: str, name: str) -> bool:
 
 def dataset_table(result: RetrievalResult) -> tuple[list[str], list[list[str]]]:
     """A row a data set, nDCG@10 in points with intervals, then their means."""
-    columns = ["data set", "documents", "queries", *result.systems, "BM25, published"]
+    columns = ["data set", "documents", "queries", *map(system_title, result.systems), "BM25, published"]
     rows = []
     for dataset in result.datasets:
         cells = []
@@ -280,7 +280,7 @@ def write_retrieval_report(out: Path, result: RetrievalResult, command: str) -> 
         "retrieval_benchmark.html.jinja",
         title=f"{result.name} · {result.model}",
         status=f"nDCG@{COUNTED} over {formatting.counted(len(result.datasets), 'data set')}",
-        headline=[(f"mean, {name}", points(value)) for name, value in result.means().items()],
+        headline=[(f"mean, {system_title(name)}", points(value)) for name, value in result.means().items()],
         warnings=list(result.notes),
         figures=Table("", *dataset_table(result)),
         pictures=[("The model beside BM25", as_markup(_beside_bm25(result)))],
@@ -303,7 +303,7 @@ def _beside_bm25(result: RetrievalResult) -> str:
             place = 100 * dataset.scores[lexical], 100 * dataset.scores[dense]
             axes.scatter(*place, color=FIRST, s=34)
             axes.annotate(dataset.name, place, fontsize=7, xytext=(4, 3), textcoords="offset points")
-        axes.set_xlabel(f"nDCG@{COUNTED} of {lexical}")
-        axes.set_ylabel(f"of {dense}")
+        axes.set_xlabel(f"nDCG@{COUNTED} of {system_title(lexical)}")
+        axes.set_ylabel(f"of {system_title(dense)}")
 
     return picture("The model beside BM25", paint)

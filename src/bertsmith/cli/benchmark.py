@@ -241,6 +241,7 @@ def nanobeir(folder: Path, *, search: Annotated[SearchOptions, Parameter(name="*
 
 def _search(name: str, folder: Path, search: SearchOptions) -> None:
     from bertsmith.benchmarks.retrieval import dataset_table, run_retrieval, write_retrieval_report
+    from bertsmith.reporting.metric_words import explain_metrics
 
     with progress_bar("Ranking") as progress:
         result = run_retrieval(
@@ -255,6 +256,7 @@ def _search(name: str, folder: Path, search: SearchOptions) -> None:
         )
     report = write_retrieval_report(search.out, result, _typed())
     print_table(*dataset_table(result), title=f"{name}, {search.model}: nDCG@10 in points")
+    console.print(explain_metrics(["ndcg@10"]), markup=False)
     for note in result.notes:
         print_note(note)
     print_paths(report=report, results=search.out / "results.json")
@@ -379,6 +381,7 @@ def rank(
     """
     from bertsmith.inference.index.ranking import rank_model_or_index
     from bertsmith.inference.ranking.report import figure_table, write_comparison
+    from bertsmith.reporting.metric_words import explain_metrics
 
     options: dict[str, Any] = {"reranker": reranker, "format": format, "split": split, "encoding": encoding}
     options |= {"k": k, "depth": max(depth, k), "reranked": reranked, "queries": queries, "english": english}
@@ -395,7 +398,7 @@ def rank(
         else:
             size = f"{len(found.data.documents):,} documents, {len(found.queries):,} queries"
             print_table(*figure_table(found), title=f"{found.data.name}: {size}")
-            for note in (found.verdict(), *found.notes()):
+            for note in (found.verdict(), explain_metrics(found.metrics), *found.notes()):
                 console.print(note, markup=False)
     if out is not None and not json:
         print_paths(report=out / "report.html", runs=out / "runs")

@@ -63,7 +63,7 @@ _ASKED = Parameter(
 @Parameter(name="*")
 @dataclass(frozen=True)
 class GateOptions:
-    """What the gate asks of int8.
+    """What the gate (the check that the graph answers like the model) asks of int8.
 
     Parameters
     ----------
@@ -114,8 +114,9 @@ def export(
         A fine-tuned model such as runs/NAME/model, one of sentence-transformers, minilm, or a name on the
         hub.
     gate
-        Rows to compare on, in any format of training, with labels or without. For a model that only gives
-        vectors, a text per row. Of more than 2,000 rows a sample is taken.
+        Rows for the gate, the check that the exported graph answers like the model: in any format of
+        training, with labels or without. For a model that only gives vectors, a text per row. Of more than
+        2,000 rows a sample is taken.
     out
         The folder to write.
     to
@@ -170,11 +171,12 @@ def export(
     for note in result.parity["notes"]:
         print_note(note)
     if result.in_float:
-        print_note(f"left in float32, for the gate refused them in int8: {', '.join(result.in_float)}")
+        print_note(f"left in float32, for in int8 they don't pass the gate: {', '.join(result.in_float)}")
     print_paths(graph=result.path)
 
 
 def _show(model: str, parity: Mapping[str, Any]) -> None:
+    from bertsmith.cli.results import show_meanings
     from bertsmith.inference.export.artefact import readable_figures
 
     tried = parity.get("tried", [])
@@ -185,6 +187,8 @@ def _show(model: str, parity: Mapping[str, Any]) -> None:
         ]
         print_table(("try", "products in float32", "what came of it"), rows)
     name = parity["file"]["name"]
-    print_facts(
-        f"{model} against its graph in {parity['precision']} on {name}", readable_figures(parity["gate"])
-    )
+    figures = parity["gate"]
+    print_facts(f"{model} against its graph in {parity['precision']} on {name}", readable_figures(figures))
+    console.print("Gate: the check that the exported graph answers like the model, on these rows.")
+    explained = {"calibration_error": "ece", "temperature": "temperature"}
+    show_meanings(metric for name, metric in explained.items() if name in figures)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 # A blank for each: documents must not steer the terminal, and rich would take some of them away without
 # moving the marks.
 _CONTROL = {code: " " for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"}
-_SCORES = {"vector": "cosine", "text": "BM25", "hybrid": "RRF"}
+_SCORES = {"vector": "cosine", "text": "BM25", "hybrid": "rank fusion score (RRF)"}
 _SHOWN = 600  # characters of a passage; --json has all of it
 
 
@@ -63,7 +63,8 @@ def embed(
     """Embed each text of a file as a vector of length 1, and write a Parquet file.
 
     OUT has the columns id and vector; its metadata says how it was made. While the job runs, finished shards
-    are kept in OUT.parts. --resume goes on from there if the job was killed.
+    are kept in OUT.parts. If the job was killed, the same command with --resume
+    continues where it stopped.
 
     Parameters
     ----------
@@ -242,7 +243,7 @@ def search(
     query
         The question, or words to search for.
     mode
-        vector searches by meaning, text by words (BM25); hybrid fuses both rankings.
+        vector searches by meaning (by embeddings), text by words (BM25); hybrid fuses both rankings (RRF).
     k
         Passages to show, or documents with --per-document.
     where

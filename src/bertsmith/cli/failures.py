@@ -30,7 +30,7 @@ _OUT_OF_MEMORY = (
 )
 _DISK_FULL = "The disk is full. Free some space, or write to another disk, and run the command again."
 _LEFT_NOTHING = "Nothing half-written is left."
-_KEPT = "What is finished is kept: the same command{} goes on from there."
+_KEPT = "What is finished is kept: the same command{} continues where it stopped."
 _WRITTEN = ("--out", "--page")
 _OF_THE_PLACE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG)
 

@@ -87,7 +87,8 @@ class AnsweringOptions:
     epsilon
         The largest share of a student's answers that may differ from the LLM's. Default: 0.05.
     delta
-        The probability that a claim is wrong although its assumptions hold. Default: 0.05.
+        The probability that this guarantee is wrong although its assumptions hold. Default: 0.05, for 95 %
+        confidence.
     students
         The folder for trained students. Default: students.
     train_after

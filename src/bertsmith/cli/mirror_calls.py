@@ -254,8 +254,9 @@ def label(
     _print_asking("Labelled", found)
     if apart is not None:
         print_note(
-            f"These calls are a version of their own in the site {site}: the student of its other version "
-            f"learns nothing from them. So that it does: bertsmith mirror merge {site} {' '.join(apart)}"
+            f"These calls are a version of their own in the call site {site}: the student of its other "
+            "version learns nothing from them. So that it does: "
+            f"bertsmith mirror merge {site} {' '.join(apart)}"
         )
 
 

@@ -27,13 +27,13 @@ class ClaimOptions:
     epsilon
         The largest share of the student's answers that may differ from the LLM's. Default: 0.05.
     delta
-        The probability that the claim is wrong all the same. Default: 0.05.
+        The probability that the guarantee is wrong all the same. Default: 0.05, for 95 % confidence.
     call_price
         The price of a call to the LLM. With --error-price, what saves most is proven instead of --epsilon.
     error_price
         What an answer that differs costs, in the same currency.
     by_class
-        The path of a field, such as $.intent. Each of its values gets a threshold and a claim of its own.
+        The path of a field, such as $.intent. Each of its values gets a threshold and a guarantee of its own.
     """
 
     epsilon: float | None = None
@@ -53,9 +53,10 @@ class LearningOptions:
     model
         The encoder to start from. Default: minilm.
     tiers
-        tf-idf, encoder, or both with a comma between them (default): the cheaper wins if it is enough.
+        The kinds of student to train: tf-idf (a classifier on words), encoder (a fine-tuned encoder), or both
+        with a comma between them (default). The cheaper one, tf-idf, wins if it is enough.
     enough
-        The share of calls that a tier must answer to be enough. Default: 0.95.
+        The share of calls that the cheaper kind must answer to be enough. Default: 0.95.
     calibration_share
         The share of calls, the latest, that are kept for the proof. Default: 0.3.
     most_calibration
@@ -207,11 +208,11 @@ def train(
 def _print_understood(found: "SiteProfile") -> None:
     latest = found.latest
     facts = {
-        "site": found.site,
+        "call site": found.site,
         "versions": ", ".join(each.version for each in found.versions),
-        "teacher": latest.model,
+        "LLM": latest.model,
         "calls": f"{found.calls:,}",
-        "fit the template": f"{found.fitting:,} of {found.looked_at:,}",
+        "prompt": f"{found.fitting:,} of {found.looked_at:,} calls have this prompt",
     }
     if found.odd:
         facts["passed over"] = f"{found.odd:,} of {found.looked_at:,}, whose answers don't fit the fields"
@@ -231,7 +232,7 @@ def _print_understood(found: "SiteProfile") -> None:
     if refused:
         print_table(("part", "why it can't be learned", "required"), refused, "Not learned")
     if found.why_not:
-        print_note(f"This site can't be mirrored: {found.why_not}.")
+        print_note(f"This call site can't be mirrored: {found.why_not}.")
 
 
 def _traits(field: Any) -> dict[str, bool]:
@@ -264,21 +265,22 @@ def _print_learned(learned: "LearningResult") -> None:
         format_agreement_row,
         format_claim_rows,
     )
+    from bertsmith.mirror.learning.tiers import tier_title
 
     file, parts = learned.file, learned.parts
     facts = {
-        "site": file.site,
+        "call site": file.site,
         "learned from": f"{len(parts.learned):,} calls, {len(parts.train) + len(parts.dev):,} texts",
-        "kept to prove with": f"{len(parts.calibration):,} calls",
-        "student": file.tier,
+        "kept to prove it with": f"{len(parts.calibration):,} calls",
+        "student": f"{tier_title(file.tier)}: your small model, which learned from the LLM",
     }
     if learned.unmatched:
-        facts["left to the LLM"] = f"{learned.unmatched:,} calls that don't fit the template"
+        facts["left to the LLM"] = f"{learned.unmatched:,} calls that have another prompt"
     print_facts("Learned", facts)
     rows = [format_agreement_row(name, judged) for name, judged in learned.tiers.items()]
-    print_table(("tier", "agrees with the LLM", "calls"), rows, "On the calls that choose")
+    print_table(("student", "agrees with the LLM", "calls"), rows, "On the calls to choose the model by")
     if not learned.why:
-        header = ("of", "from confidence", "answers", "of them differ", "claim")
+        header = ("of", "confidence from", "answers", "of them differ", "guaranteed")
         print_table(header, format_claim_rows(file.claims), "Proven")
     console.print(describe_claims(file.claims, learned.unmatched), markup=False)
     if learned.why:

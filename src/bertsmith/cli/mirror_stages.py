@@ -2,7 +2,7 @@
 whether what was promised holds.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -22,14 +22,21 @@ if TYPE_CHECKING:
 
 Mode = Literal["record", "shadow", "canary", "live"]
 _SHOWN = 40  # versions of a site in the table
+_SITES = (
+    "Call site: one place in your application that calls the LLM, with all calls of the same prompt. A "
+    "changed prompt, schema or model begins a new version of it."
+)
+_STUDENTS = "Student: your small model, which learned from the LLM's answers. Relayed: answered by the LLM."
+_DRIFT = "Drift: today's calls differ from those that the student was first compared on."
 
 
 def status(*, where: StoreOptions = ANY_STORE, json: Flag = False) -> None:
     """Show what has been recorded, who answers, and what that saves.
 
-    It lists the sites, their versions and their fields. For each version with a student it shows the mode,
-    how often the student answered and differed from the LLM, and the calls, time and money saved. It also
-    counts the calls that could not be mirrored.
+    A call site is one place in your application that calls the LLM: all calls with the same prompt. It lists
+    the call sites, their versions and their fields. For each version with a student, your small model, it
+    shows the mode, how often the student answered and differed from the LLM, and the calls, time and money
+    saved. It also counts the calls that could not be mirrored.
 
     Parameters
     ----------
@@ -53,12 +60,12 @@ def status(*, where: StoreOptions = ANY_STORE, json: Flag = False) -> None:
             return
         versions, passed, calls = opened.versions(), opened.passed(), opened.count()
         answering = read_accounts(stages, settings.prices)
-        facts = {"calls": f"{calls:,}", "sites": f"{len({each.site for each in versions}):,}"}
+        facts = {"calls": f"{calls:,}", "call sites": f"{len({each.site for each in versions}):,}"}
         print_facts("Recorded", facts)
         if versions:
             _print_versions(versions)
         if answering:
-            _print_accounts(answering)
+            _print_accounts(answering, stages.students())
         if passed:
             print_passed(passed)
 
@@ -86,9 +93,10 @@ def _print_versions(versions: "list[VersionCount]") -> None:
         for path, kind in each.fields:
             kinds_of.setdefault(path, []).append(kind)
         fields += [(each.site, each.version, path, " or ".join(kinds)) for path, kinds in kinds_of.items()]
-    header = ("site", "version", "schema", "model", "calls", "first", "last")
-    print_table(header, rows, "By site and version")
-    print_table(("site", "version", "field", "type"), fields, "Fields of the answers")
+    header = ("call site", "version", "schema", "model", "calls", "first", "last")
+    print_table(header, rows, "By call site and version")
+    console.print(_SITES, markup=False, soft_wrap=True)
+    print_table(("call site", "version", "field", "type"), fields, "Fields of the answers")
     if len(versions) > _SHOWN:
         print_note(
             f"{len(versions) - _SHOWN:,} more versions with fewer calls. Where each call opens one, its "
@@ -96,7 +104,9 @@ def _print_versions(versions: "list[VersionCount]") -> None:
         )
 
 
-def _print_accounts(found: "list[Account]") -> None:
+def _print_accounts(found: "list[Account]", students: "Mapping[str, StudentRecord]") -> None:
+    deltas = {students[each.stage.student].delta for each in found if each.stage.student in students}
+    confidence = f"{100 * (1 - max(deltas)):g} % confidence" if deltas else "confidence"
     rows = [
         (
             each.stage.site,
@@ -107,16 +117,18 @@ def _print_accounts(found: "list[Account]") -> None:
             sum(each.relayed.values()),
             each.compared,
             "-" if each.differs is None else f"{each.differs:.1%}",
-            f"{each.interval.low:.1%} to {each.interval.high:.1%}" if each.compared else "-",
+            f"at most {each.interval.high:.1%}" if each.compared else "-",
             "yes" if each.has_drifted else "no",
         )
         for each in found
     ]
     header = (
-        "site", "version", "mode", "student", "answered", "relayed", "compared", "differ", "surely within",
-        "drift",
+        "call site", "version", "mode", "student", "answered", "relayed", "compared", "differ",
+        f"with {confidence}", "drift",
     )  # fmt: skip
     print_table(header, rows, "Who answers")
+    console.print(_STUDENTS, markup=False, soft_wrap=True)
+    console.print(_DRIFT, markup=False, soft_wrap=True)
     reasons = [
         (each.stage.version, reason, calls)
         for each in found
@@ -176,7 +188,7 @@ def promote(
     Parameters
     ----------
     site
-        A site; or one of its versions, if several have students. `bertsmith mirror status` lists both.
+        A call site; or one of its versions, if several have students. `bertsmith mirror status` lists both.
     to
         The mode to promote to. By default the next one.
     student
@@ -238,12 +250,12 @@ def demote(
 ) -> None:
     """Let a student do less at a SITE: live → canary → shadow → record. Or go back to the former student.
 
-    A site that was demoted by hand doesn't rise by itself, also with --auto, until a hand promotes it.
+    A call site that was demoted by hand doesn't rise by itself, also with --auto, until a hand promotes it.
 
     Parameters
     ----------
     site
-        A site; or one of its versions, if several have students.
+        A call site; or one of its versions, if several have students.
     to
         The mode to demote to. By default the one before.
     former
@@ -335,7 +347,7 @@ def check(*, where: StoreOptions = ANY_STORE, files: bool = True, json: Flag = F
             (each.site, each.version, each.mode, "holds" if each.holds else "BROKEN", each.what)
             for each in found
         ]
-        print_table(("site", "version", "mode", "", "what"), rows, "Guarantees")
+        print_table(("call site", "version", "mode", "", "what"), rows, "Guarantees")
     else:
         print_note(
             "Nothing was checked: no student has served in this store yet. If one should, look whether "

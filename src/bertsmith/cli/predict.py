@@ -174,7 +174,7 @@ def _evaluate_rows(
 ) -> None:
     import torch
 
-    from bertsmith.cli.results import show_classes, show_evaluation, show_remarks
+    from bertsmith.cli.results import show_classes, show_evaluation, show_meanings, show_remarks
     from bertsmith.inference.predictor import Predictor
     from bertsmith.model.card import unchecked_warning
     from bertsmith.model.locate import locate_model
@@ -203,6 +203,7 @@ def _evaluate_rows(
         )
         return
     show_evaluation(evaluation, f"{model} on {data}", metric, error)
+    show_meanings(evaluation.model)
     show_classes(analysis)
     show_remarks(evaluation.remarks)
     for warning in warnings:

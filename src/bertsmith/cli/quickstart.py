@@ -172,12 +172,13 @@ def _show(model: "MaskedLanguageModel", corpus: "Corpus", questions: list[str]) 
 
 
 def _finetune(corpus: "Corpus", out: Path) -> bool:
-    """The model put to use, beside a start that has seen no text, TF-IDF and the majority.
+    """The model put to use, beside a start that has seen no text, TF-IDF and the most frequent label.
 
     False where the text has too few sources to tell apart.
     """
     from statistics import mean
 
+    from bertsmith.metrics.baselines import baseline_title
     from bertsmith.training.finetuning.source_demo import (
         ROWS,
         Start,
@@ -215,7 +216,7 @@ def _finetune(corpus: "Corpus", out: Path) -> bool:
         scores = [side["model"]["accuracy"] for side in sides]
         rows.append((name, f"{mean(scores):.1%}", f"{min(scores):.1%} to {max(scores):.1%}"))
     baselines = next(iter(tests.values()))[0]["baselines"]
-    rows += [(name, f"{metrics['accuracy']:.1%}", "") for name, metrics in baselines.items()]
+    rows += [(baseline_title(name), f"{metrics['accuracy']:.1%}", "") for name, metrics in baselines.items()]
     print_table(("start", "accuracy", "over the seeds"), rows)
     return True
 

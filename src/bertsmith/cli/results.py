@@ -2,11 +2,13 @@
 student's beside its teacher's, beside itself without one, and what it saves.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from bertsmith.cli.screen import console, print_table, print_warning
+from bertsmith.metrics.baselines import baseline_title
 from bertsmith.reporting import formatting
+from bertsmith.reporting.metric_words import explain_metrics
 from bertsmith.reporting.tables import Table
 from bertsmith.tasks.evaluating.error_analysis import ErrorAnalysis
 from bertsmith.tasks.evaluating.evaluation import Evaluation
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
     from bertsmith.compression.distil_static import StaticResult
     from bertsmith.compression.distilling.tasks.results import DistilResults
 
-_FIGURES = {"ece_before": "calibration error before", "ece_after": "after scaling by the temperature"}
+_FIGURES = {"ece_before": "calibration error before", "ece_after": "after dividing by the temperature"}
 
 _LOSSES = {
     "soft": "words as the teacher says them (nats)",
@@ -33,6 +35,7 @@ def show_results(results: Results) -> None:
     """A table for each file, the restarts, then the warnings."""
     for name, evaluation in results.evaluations.items():
         show_evaluation(evaluation, name, results.task.main_metric, results.standard_errors[name])
+    show_meanings(results.evaluations[results.judge].model)
     show_remarks(results.task.remarks())
     if results.columns is not None:
         for table in column_tables(results.columns, results.task.main_metric):
@@ -44,18 +47,25 @@ def show_results(results: Results) -> None:
             f"{len(results.restarts)} restarts, {results.task.main_metric} on dev: "
             f"mean {formatting.score(summary['mean'])}, spread {formatting.score(summary['spread'])}, "
             f"best {formatting.score(summary['best'])}, "
-            f"{results.degenerate} degenerate",
+            f"{results.degenerate} learned nothing",
             markup=False,
         )
     if results.figures:
         figures = (f"{_FIGURES.get(name, name)} {value:.4f}" for name, value in results.figures.items())
         console.print(" · ".join(figures), markup=False)
+        show_meanings(results.figures)
     if results.expected is not None:
         console.print(results.expected.as_sentence(results.task.main_metric), markup=False)
     if results.learning_curve is not None:
         console.print(results.learning_curve.as_sentence(results.task.main_metric), markup=False)
     for warning in results.warnings:
         print_warning(warning)
+
+
+def show_meanings(names: Iterable[str]) -> None:
+    """A line on those of the metrics that need a word, if there are any."""
+    if sentence := explain_metrics(names):
+        console.print(sentence, markup=False)
 
 
 def show_remarks(remarks: Mapping[str, str]) -> None:
@@ -106,7 +116,9 @@ def show_distilled(results: "DistilResults") -> None:
     """A table for each file, the saving, then the warnings."""
     for name, evaluation in results.student.evaluations.items():
         error = results.student.standard_errors[name]
-        _print_figures(results.beside(name), evaluation, name, results.metric, error)
+        by_name = {baseline_title(who): figures for who, figures in results.beside(name).items()}
+        _print_figures(by_name, evaluation, name, results.metric, error)
+    show_meanings([results.metric])
     for sentence in results.sentences():
         console.print(sentence, markup=False)
     for warning in results.warnings:

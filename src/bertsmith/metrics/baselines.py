@@ -43,9 +43,17 @@ MOST_WEIGHTS = 20_000_000  # features times classes: 160 MB
 TOKEN = rf"{WORD_PATTERN}|[^\w\s]"
 
 
+_TITLES = {"majority": "always the most frequent label", "mean": "always the mean"}
+
+
+def baseline_title(name: str) -> str:
+    """A baseline's name in tables and sentences; files call it by the name itself."""
+    return _TITLES.get(name, name)
+
+
 @dataclass(frozen=True)
 class Baseline(Generic[Answers]):
-    """A baseline's `predictions` for dev, in its order, and its `name` in tables."""
+    """A baseline's `predictions` for dev, in its order, and its `name` in files."""
 
     name: str
     predictions: Answers

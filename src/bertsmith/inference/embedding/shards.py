@@ -63,8 +63,8 @@ class ShardFolder:
             return
         if not resume:
             raise InputError(
-                f"{self.folder} holds the parts of an unfinished job. --resume goes on with it; "
-                "remove the folder to begin anew."
+                f"{self.folder} holds the parts of an unfinished job. With --resume the command continues "
+                "where it stopped; remove the folder to begin anew."
             )
         try:
             job = _JobFile.model_validate(read_json(self.folder / _ABOUT))

@@ -29,6 +29,7 @@ from bertsmith.text.retrieval.retrieval_data import RetrievalData
 
 Rankings = dict[str, list[tuple[str, float]]]  # query -> (document, score), the best first
 BM25, DENSE, HYBRID, RERANKED = "BM25", "dense", "hybrid", "re-ranked"
+_TITLES = {DENSE: "dense (by embeddings)", HYBRID: "hybrid (both fused)"}
 Key = TypeVar("Key", bound=Hashable)
 
 
@@ -46,6 +47,11 @@ class RankingSettings:
     def __post_init__(self) -> None:
         if self.depth < 1 or self.reranked < 1:
             raise InputError(f"depth and reranked must be 1 or more, found {self.depth} and {self.reranked}.")
+
+
+def system_title(name: str) -> str:
+    """A system's name in tables and sentences; files call it by the name itself."""
+    return _TITLES.get(name, name)
 
 
 class System(NamedTuple):

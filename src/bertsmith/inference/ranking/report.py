@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from bertsmith.files import atomic_folder, write_json
+from bertsmith.inference.ranking.ranking import system_title
 from bertsmith.inference.ranking.results import Comparison, Figures
 from bertsmith.reporting.charts import FIRST, MUTED, SECOND, picture
+from bertsmith.reporting.metric_words import explain_metrics, metric_title
 from bertsmith.reporting.page import as_markup, render_page
 from bertsmith.reporting.tables import Table, raw_facts
 from bertsmith.text.retrieval.trec_run import write_run
@@ -41,7 +43,10 @@ def render_comparison(comparison: Comparison, command: str) -> str:
     best = best_system(comparison)
     columns, rows = figure_table(comparison)
     headline = [
-        (f"{_metric_title(comparison.main)}, {figure.system.name}", _format_mean(figure, comparison.main))
+        (
+            f"{metric_title(comparison.main)}, {system_title(figure.system.name)}",
+            _format_mean(figure, comparison.main),
+        )
         for figure in comparison.figures
     ]
     return render_page(
@@ -51,10 +56,11 @@ def render_comparison(comparison: Comparison, command: str) -> str:
         headline=headline,
         warnings=[comparison.verdict(), *comparison.notes()],
         figures=Table("", columns, rows),
-        metric=_metric_title(comparison.main),
-        baseline=comparison.figures[0].system.name,
+        metric=metric_title(comparison.main),
+        metrics_in_words=explain_metrics(comparison.metrics),
+        baseline=system_title(comparison.figures[0].system.name),
         pictures=[_draw_differences(comparison, figure) for figure in comparison.figures[1:]],
-        best=best.system.name,
+        best=system_title(best.system.name),
         failures=find_failures(comparison, best),
         command=command,
         facts=raw_facts(comparison.facts),
@@ -70,12 +76,12 @@ def figure_table(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
     """The columns and rows of a table with a row for each system: means, the main one with its interval, and
     the difference to the baseline with its interval and p-value.
     """
-    baseline = comparison.figures[0].system.name
+    baseline = system_title(comparison.figures[0].system.name)
     columns = [
         "",
-        _metric_title(comparison.main),
+        metric_title(comparison.main),
         "95 % interval",
-        *map(_metric_title, comparison.metrics[1:]),
+        *map(metric_title, comparison.metrics[1:]),
         f"above {baseline}",
         "p",
         "ms/query",
@@ -88,7 +94,7 @@ def figure_table(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
             gain = f"{figures.difference.mean:+.4f} ({low:+.4f} to {high:+.4f})"
             difference_cells = gain, f"{figures.difference.p:.4f}"
         row = [
-            figures.system.name,
+            system_title(figures.system.name),
             _format_mean(figures, comparison.main),
             f"{interval.low:.4f} to {interval.high:.4f}",
             *(_format_mean(figures, name) for name in comparison.metrics[1:]),
@@ -103,19 +109,14 @@ def _format_mean(figures: Figures, metric: str) -> str:
     return f"{figures.scores.means[metric]:.4f}"
 
 
-def _metric_title(metric: str) -> str:
-    """A metric's name as papers spell it: "ndcg@10" becomes "nDCG@10"."""
-    name, at, depth = metric.partition("@")
-    return {"ndcg": "nDCG", "mrr": "MRR", "map": "MAP"}.get(name, name) + at + depth
-
-
 def _draw_differences(comparison: Comparison, figures: Figures) -> tuple[str, Any]:
     """A caption and a chart of what each query gained over the baseline, from the highest to the lowest."""
     baseline = comparison.figures[0]
+    name, title = system_title(figures.system.name), system_title(baseline.system.name)
     gained = np.sort(figures.scores.values[comparison.main] - baseline.scores.values[comparison.main])[::-1]
     better, worse = int((gained > 0).sum()), int((gained < 0).sum())
-    caption = f"{figures.system.name}: {better:,} queries better than {baseline.system.name}, {worse:,} worse"
-    label = f"{_metric_title(comparison.main)} above {baseline.system.name}"
+    caption = f"{name}: {better:,} queries better than {title}, {worse:,} worse"
+    label = f"{metric_title(comparison.main)} above {title}"
 
     def paint(axes: "Axes") -> None:
         # One path for all queries: a bar for each would make megabytes.
@@ -172,7 +173,7 @@ def _describe_failure(comparison: Comparison, best: Figures, position: int) -> F
     relevant = [document for document, grade in grades.items() if grade > 0]
     highest = min(relevant, key=lambda document: (-grades[document], ranks.get(document, len(ranking) + 1)))
     scores = " · ".join(
-        f"{figure.system.name} {figure.scores.values[comparison.main][position]:.3f}"
+        f"{system_title(figure.system.name)} {figure.scores.values[comparison.main][position]:.3f}"
         for figure in comparison.figures
     )
     text = _shorten(comparison.data.queries[query])

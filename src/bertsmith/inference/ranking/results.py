@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from bertsmith.errors import InputError
-from bertsmith.inference.ranking.ranking import System
+from bertsmith.inference.ranking.ranking import System, system_title
 from bertsmith.metrics.ranking_scores import RankingScores, ranking_scores
 from bertsmith.metrics.scores import Interval, intervals_of_means, p_value
+from bertsmith.reporting.metric_words import metric_title
 from bertsmith.text.retrieval.retrieval_data import RetrievalData
 
 
@@ -69,17 +70,17 @@ class Comparison:
         """A sentence on whether any system beats the baseline, as sure as the interval allows."""
         baseline = self.figures[0]
         best = max(self.figures, key=lambda figures: figures.scores.means[self.main])
-        name, own = baseline.system.name, f"{baseline.scores.means[self.main]:.3f}"
+        name, own = system_title(baseline.system.name), f"{baseline.scores.means[self.main]:.3f}"
         if best.difference is None:
             return f"Nothing is better than {name} on these {len(self.queries):,} queries."
         gain, (low, high) = best.difference.mean, best.difference.interval
-        means = f"{self.main} {best.scores.means[self.main]:.3f} beside {own}"
+        means = f"{metric_title(self.main)} {best.scores.means[self.main]:.3f} beside {own}"
         beyond = f"the difference is {gain:+.3f}, between {low:+.3f} and {high:+.3f} with 95 % confidence"
         if low > 0:
-            return f"{best.system.name} is better than {name}: {means}; {beyond}."
+            return f"{system_title(best.system.name)} is better than {name}: {means}; {beyond}."
         return (
-            f"{best.system.name} did best, but that may be chance: {means}; {beyond}. More queries than "
-            f"{len(self.queries):,} would tell."
+            f"{system_title(best.system.name)} did best, but that may be chance: {means}; {beyond}. More "
+            f"queries than {len(self.queries):,} would tell."
         )
 
     def to_json(self) -> dict[str, Any]:

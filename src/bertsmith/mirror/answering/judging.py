@@ -68,7 +68,7 @@ def judge_stage(
         return None
     if stage.mode == RECORD and stage.candidate and not stage.student:
         begun = set_mode(replace(stage, student=stage.candidate, candidate=""), SHADOW, 0.0)
-        return begun, "a student is trained and proven on calibration calls"
+        return begun, "a student is trained and proven on calls kept aside"
     if stage.student and _agrees(candidate, rules.shadow_calls):
         return promote_candidate(stage), f"the candidate {stage.candidate}: {describe_evidence(candidate)}"
     if stage.mode == SHADOW and _agrees(student, rules.shadow_calls):
@@ -86,11 +86,13 @@ def _agrees(evidence: Evidence | None, calls: int) -> TypeGuard[Evidence]:
 
 
 def describe_evidence(evidence: Evidence) -> str:
-    """The evidence in words: '4.1% of 312 compared answers differ (2.0% to 7.3%)'."""
+    """The evidence in words: '4.1% of 312 compared answers differ (2.0% to 7.3% with 95 % confidence)'."""
     interval = evidence.audits.interval()
     rate = evidence.audits.rate()
     share = "none" if not evidence.audits.count else f"{rate:.1%}"
-    bounds = f"{interval.low:.1%} to {interval.high:.1%}"
+    bounds = (
+        f"{interval.low:.1%} to {interval.high:.1%} with {100 * (1 - evidence.audits.delta):g} % confidence"
+    )
     return f"{share} of {evidence.audits.count:,} compared answers differ ({bounds})"
 
 
@@ -184,7 +186,7 @@ def check_guarantees(store: StageStore, *, looks_at_files: bool = True) -> list[
             most = f"at most {100 * evidence.audits.epsilon:g}% may differ"
             say(evidence.decision != "demote", f"{describe_evidence(evidence)}; {most}")
         if evidence is not None and evidence.has_drifted:  # even if it is no longer sure of any call
-            say(False, "the calls have changed since the student was first compared")
+            say(False, "drift: today's calls differ from those that the student was first compared on")
         if stage.answers:
             audits = store.audit_outcomes(stage.version).items()
             mine = {outcome: count for (of, outcome), count in audits if of == stage.student}

@@ -285,7 +285,7 @@ class Reconciler:
             self._new_student = self.trainer.poll()
         if self._new_student is not None:
             stage, student = self._new_student
-            why, is_done = "a student is trained and proven on calibration calls", False
+            why, is_done = "a student is trained and proven on calls kept aside", False
             while not is_done:  # somebody else may change the stage meanwhile
                 now = self.store.stages().get(stage.version, stage)
                 is_done = self.store.change(now, replace(now, candidate=student.id), "evidence", why)

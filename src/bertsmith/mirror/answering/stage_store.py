@@ -134,7 +134,8 @@ class StageStore:
             return matches[0]
         if not matches:
             raise InputError(
-                f"There is no site or version {name!r} in the store. `bertsmith mirror status` lists them."
+                f"There is no call site or version {name!r} in the store. `bertsmith mirror status` lists "
+                "them."
             )
         versions = ", ".join(sorted(stage.version for stage in matches))
         raise InputError(f"Site {name} has {len(matches)} versions. Name one: {versions}.")

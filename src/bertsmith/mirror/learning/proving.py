@@ -27,7 +27,7 @@ from bertsmith.metrics.guarantees.learn_then_test import (
 from bertsmith.metrics.guarantees.sample_size import calls_to_prove, fewest_calls
 from bertsmith.mirror.fields import format_value
 from bertsmith.mirror.learning.settings import LearnSettings
-from bertsmith.mirror.learning.tiers import StudentCandidate, TeacherComparison
+from bertsmith.mirror.learning.tiers import StudentCandidate, TeacherComparison, tier_title
 from bertsmith.mirror.student_file import Claim, Claims, TeacherCeiling
 
 _WHOLE = ""
@@ -110,25 +110,27 @@ def explain_postponement(devs: Sequence[TeacherComparison], calls: int, settings
     groups = [(*group, len(dev.confidence)) for dev in devs for group in _group_calls(dev, settings).values()]
     claims = len(groups) * (CLAIMS if settings.call_price is not None else 1)
     level = settings.delta / claims / STARTS
+    guarantee = f"at most {format_upper_percent(epsilon)} of its answers differ"
     needed = fewest_calls(epsilon, level)
     if calls < needed:
+        several = f" ({claims} guarantees together)" if claims > 1 else ""
         return (
-            f"{calls:,} new calls are there to prove anything with, and it takes at least {needed:,} "
-            f"to prove {format_upper_percent(epsilon)} of {claims} claim{'s' if claims > 1 else ''}, "
-            "whatever they say"
+            f"there are {calls:,} new calls to prove it with, and it takes at least {needed:,} to guarantee "
+            f"that {guarantee}{several}, however good the student is"
         )
     if not any(estimate_coverage(*group[:2], epsilon) for group in groups):
         return (
-            "on the calls that choose, no part of the answers differs in "
-            f"{format_upper_percent(epsilon)} or less, "
-            "however sure the student is of it"
+            f"on the calls to choose the model by, more than {format_upper_percent(epsilon)} of the answers "
+            "differ, even of those that the student is surest of"
         )
     likely = min(estimate_calls_needed(*group, epsilon, level) for group in groups)
     if likely > calls:
-        about = f"about {likely:,.0f}" if math.isfinite(likely) else "a better student"
+        about = (
+            f"about {likely:,.0f} for a student like this" if math.isfinite(likely) else "a better student"
+        )
         return (
-            f"{calls:,} new calls are there to prove anything with, and as the student is, it takes {about} "
-            f"to prove {format_upper_percent(epsilon)}; they are kept for a later training"
+            f"there are {calls:,} new calls to prove it with, and it takes {about} to guarantee that "
+            f"{guarantee}; the calls are kept for a later training"
         )
     return ""
 
@@ -157,7 +159,9 @@ def prove(
     best = int(np.argmax(coverages))
     if coverages[best] <= 0:
         best = int(np.argmax([comparison.agreement for comparison in devs]))
-        return ProofResult(best, claims[best], "the calibration calls don't carry the claim", True)
+        return ProofResult(
+            best, claims[best], "the calls to prove it with are not enough for the guarantee", True
+        )
     chosen = next((index for index, coverage in enumerate(coverages) if coverage >= settings.enough), best)
     return ProofResult(chosen, claims[chosen], "", True)
 
@@ -266,8 +270,8 @@ def describe_claims(claims: Claims, unmatched: int = 0) -> str:
         together = _format_confidence(2 * claims.delta) if claims.delta < 0.5 else "0 %"
         share_range = f"{format_percent(low)} to {format_percent(high)}"
         interval = f" ({share_range}; both together hold with {together} confidence)"
-    calls = "the calls that fit the template" if unmatched else "the calls"
-    left = f" {unmatched:,} recorded calls don't fit it: the LLM answers such calls." if unmatched else ""
+    calls = "the calls with this prompt" if unmatched else "the calls"
+    left = f" {unmatched:,} recorded calls have another prompt: the LLM answers such calls." if unmatched else ""
     return (
         f"With {_format_confidence(claims.delta)} confidence, {which} differ from the LLM's in {share}. "
         f"It answers {format_percent(claims.coverage)} of {calls}{interval}.{left}"
@@ -298,7 +302,7 @@ def _format_claim_row(name: str, claim: Claim | None) -> list[str]:
 
 def format_agreement_row(name: str, comparison: TeacherComparison) -> list[str]:
     """A table row: the tier, its agreement with the teacher, and the number of calls compared."""
-    return [name, format_percent(comparison.agreement), f"{len(comparison.differs):,}"]
+    return [tier_title(name), format_percent(comparison.agreement), f"{len(comparison.differs):,}"]
 
 
 def describe_ceiling(ceiling: TeacherCeiling | None) -> str:

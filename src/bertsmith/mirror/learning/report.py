@@ -26,8 +26,9 @@ from bertsmith.mirror.learning.proving import (
     format_agreement_row,
     format_claim_rows,
     format_percent,
+    format_upper_percent,
 )
-from bertsmith.mirror.learning.tiers import TeacherComparison
+from bertsmith.mirror.learning.tiers import TeacherComparison, tier_title
 from bertsmith.mirror.student_file import CallsUsed, StudentFile
 from bertsmith.reporting.charts import FIRST, MUTED, SECOND, picture
 from bertsmith.reporting.page import as_markup, render_page
@@ -65,12 +66,13 @@ def render_report(report: StudentReport) -> str:
     """The HTML page; texts and values are escaped."""
     file, comparison = report.file, report.calibration or report.dev
     calls = report.parts.calibration if report.calibration is not None else report.parts.dev
-    part = "calibration" if report.calibration is not None else "dev"
-    fitting = "of the calls that fit the template" if report.unmatched else "of the calls"
+    is_proven = report.calibration is not None
+    part = "the calls to prove it with" if is_proven else "the calls to choose the model by"
+    fitting = "of the calls with this prompt" if report.unmatched else "of the calls"
     return render_page(
         "student.html.jinja",
         title=f"Student of {file.teacher} · {file.site}",
-        status=f"{file.tier}, {file.created}",
+        status=f"{tier_title(file.tier)}, {file.created}",
         headline=[
             (
                 f"{fitting} it may answer",
@@ -78,18 +80,18 @@ def render_report(report: StudentReport) -> str:
             ),
             ("of all its answers agree", format_percent(comparison.agreement)),
             ("calls learned from", f"{file.trained_on.calls:,}"),
-            ("calls to prove with", f"{file.calibration.calls:,}"),
+            ("calls to prove it with", f"{file.calibration.calls:,}"),
         ],
         warnings=[f"Nothing is proven: {report.why}."] if report.why else [],
         claim=describe_claims(file.claims, report.unmatched),
         claims=Table(
             "",
-            ["of", "from confidence", "answers", "of them differ", "claim"],
+            ["of", "confidence from", "answers", "of them differ", "guaranteed"],
             format_claim_rows(file.claims),
         ),
         tiers=Table(
-            "On the calls that choose",
-            ["tier", "agrees", "calls"],
+            "On the calls to choose the model by",
+            ["student", "agrees with the LLM", "calls"],
             [format_agreement_row(name, comparison) for name, comparison in report.tiers.items()],
         ),
         pictures=_draw_pictures(report, comparison, part),
@@ -105,8 +107,8 @@ def render_report(report: StudentReport) -> str:
 def _list_facts(report: StudentReport) -> list[tuple[str, str]]:
     file = report.file
     facts = [
-        ("site", file.site),
-        ("teacher", file.teacher),
+        ("call site", file.site),
+        ("LLM (the teacher)", file.teacher),
         ("versions", ", ".join(file.templates)),
         ("learned from", _describe_calls(file.trained_on)),
     ]
@@ -134,7 +136,7 @@ def _draw_pictures(report: StudentReport, comparison: TeacherComparison, part: s
     if report.curve is not None:
         pictures.append(
             (
-                "Agreement by texts learned from (dev)",
+                "Agreement by texts learned from (on the calls to choose the model by)",
                 as_markup(picture("Learning curve", _plot_curve(report.curve))),
             )
         )
@@ -147,12 +149,13 @@ def _plot_risk(report: StudentReport, comparison: TeacherComparison) -> Any:
     answered = np.arange(1, len(order) + 1)
     risk = np.cumsum(comparison.differs[order]) / answered
     first = min(_FEWEST_SHOWN, len(order)) - 1
+    allowed = f"{format_upper_percent(report.file.claims.epsilon)} may differ (ε)"
 
     def paint(axes: "Axes") -> None:
         from matplotlib.ticker import PercentFormatter
 
         axes.plot(answered[first:] / calls, risk[first:], color=FIRST, label="differ")
-        axes.axhline(report.file.claims.epsilon, color=MUTED, linewidth=1, linestyle="dashed", label="ε")
+        axes.axhline(report.file.claims.epsilon, color=MUTED, linewidth=1, linestyle="dashed", label=allowed)
         if report.file.claims.coverage:
             axes.axvline(report.file.claims.coverage, color=SECOND, linewidth=1, label="answered")
         axes.set_xlabel("share of calls answered, the surest first")
@@ -170,10 +173,16 @@ def _plot_curve(curve: CallCurve) -> Any:
 
         errors = [1.96 * (a * (1 - a) / curve.calls) ** 0.5 for a in curve.agreements]
         axes.errorbar(
-            curve.rows, curve.agreements, errors, color=FIRST, marker="o", markersize=3.5, label="tf-idf"
+            curve.rows,
+            curve.agreements,
+            errors,
+            color=FIRST,
+            marker="o",
+            markersize=3.5,
+            label=tier_title("tf-idf"),
         )
         if curve.tier != "tf-idf":
-            axes.plot([curve.rows[-1]], [curve.reached], "o", color=SECOND, label=curve.tier)
+            axes.plot([curve.rows[-1]], [curve.reached], "o", color=SECOND, label=tier_title(curve.tier))
         rows = np.geomspace(curve.rows[0], 4 * curve.rows[-1], 50)
         axes.plot(
             rows,

@@ -39,6 +39,7 @@ from bertsmith.mirror.student import EncoderOutputs, WordModel, load_predictor, 
 from bertsmith.mirror.student_file import MODEL, SPANS
 from bertsmith.training.finetuning.finetune import finetune
 
+_TITLES: Mapping[str, str] = {"tf-idf": "classifier on words (tf-idf)", "encoder": "fine-tuned encoder"}
 NEVER = -1.0  # the confidence of an answer that is never given
 FieldPredictions = Mapping[str, list[FieldPrediction]]  # by path, one for each text
 _STRENGTH, _ITERATIONS = 10.0, 200  # scikit-learn's C
@@ -46,6 +47,11 @@ _RARE_FROM = 500  # texts, from which on a word of a single text is ignored
 _CERTAIN = 12.0  # the logit of a label that was always given; minus it, of one that never was
 _FIELDS = "bertsmith.tasks.fields:Fields"
 _FEW = 1000  # texts, up to which cross-validation chooses the method, as bertsmith finetune does
+
+
+def tier_title(tier: str) -> str:
+    """What the models of a tier are, in words: the setting `tiers` and JSON call them by the name itself."""
+    return _TITLES.get(tier, tier)
 
 
 @dataclass(frozen=True)

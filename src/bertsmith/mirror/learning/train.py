@@ -313,13 +313,13 @@ def _train_candidates(
             devs.append(compare_with_teacher(candidate, parts.dev, shape))
 
     if "tf-idf" in settings.tiers:
-        say("Words: TF-IDF with logistic regression")
+        say("Training a classifier on words (TF-IDF with logistic regression)")
         add(train_word_candidate(parts.train, parts.dev, shape))
     is_enough = bool(devs) and (
         estimate_coverage(devs[0].confidence, devs[0].differs, target_epsilon(settings)) >= settings.enough
     )
     if "encoder" in settings.tiers and not is_enough:
-        say(f"Encoder: {settings.model}")
+        say(f"Training an encoder ({settings.model})")
         try:
             add(train_encoder_candidate(parts.train, parts.dev, shape, settings, training.work, console))
         except MissingExtra as error:
@@ -328,7 +328,7 @@ def _train_candidates(
             notes.append(f"The encoder was left out. {error}")
     if not candidates:
         raise InputError(
-            f"None of the tiers {', '.join(settings.tiers)} can give these answers: "
+            f"No student of the kind {' or '.join(settings.tiers)} can give these answers: "
             "words alone find no quotes, and nothing can be learned of answers that are all the same."
         )
     return candidates, devs

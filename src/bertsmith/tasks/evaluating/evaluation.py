@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from bertsmith.arrays import Floats, Ints
+from bertsmith.metrics.baselines import baseline_title
 from bertsmith.metrics.scores import standard_errors
 from bertsmith.tasks.evaluating.error_analysis import ScoredPrediction
 from bertsmith.tasks.examples.held_out import names_groups
@@ -59,18 +60,19 @@ class Evaluation:
         if simple is not None and (says_nothing or is_always_right(self.baselines[simplest], metric)):
             return [
                 *self.data_warnings,
-                f"on {name} the baseline {simplest!r} has {metric} {simple:.4f}, the model {ours:.4f}: the "
-                "rows have one answer only, and figures on them tell nothing",
+                f"on {name} the baseline {baseline_title(simplest)!r} has {metric} {simple:.4f}, the model "
+                f"{ours:.4f}: the rows have one answer only, and figures on them tell nothing",
             ]
         if simple is not None and ours <= simple + 1e-6:
             return [
                 *self.data_warnings,
                 f"on {name} the model's {metric} of {ours:.4f} is no better than the baseline "
-                f"{simplest!r} ({simple:.4f}): it has learned nothing",
+                f"{baseline_title(simplest)!r} ({simple:.4f}): it has learned nothing",
             ]
         beaten = [
-            f"on {name} {by} has {metric} {score:.4f}, the model {ours:.4f}: on few rows the simpler one "
-            "may be the better choice; an encoder that is trained may need more epochs, or a higher rate"
+            f"on {name} {baseline_title(by)} has {metric} {score:.4f}, the model {ours:.4f}: on few rows the "
+            "simpler one may be the better choice; an encoder that is trained may need more epochs, or a "
+            "higher rate"
             for by, score in scores.items()
             if score is not None and _round_as_shown(score) > _round_as_shown(ours)
         ]

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from bertsmith.arrays import Floats
+from bertsmith.metrics.baselines import baseline_title
 from bertsmith.metrics.scores import ClassScore, LengthScore, by_length
 from bertsmith.metrics.thresholds import risk_coverage
 from bertsmith.reporting import formatting
@@ -29,7 +30,7 @@ LONGEST_TEXT = 240  # characters of a text that are shown
 _SHARES = re.compile("accuracy|f1|precision|recall|exact_match")
 _WORDS = {
     "f1": "F1",
-    "matthews": "Matthews",
+    "matthews": "Matthews correlation",
     "pearson": "Pearson",
     "spearman": "Spearman",
     "ece": "calibration error",
@@ -89,7 +90,7 @@ def headline(results: Results) -> list[tuple[str, str]]:
         for name, evaluation in results.evaluations.items()
     ]
     tiles += [
-        (f"{name}, on {results.judge}", format_figure(metric, score))
+        (f"{baseline_title(name)}, on {results.judge}", format_figure(metric, score))
         for name, score in baselines_to_beat(results).items()
     ]
     if len(results.restarts) > 1:
@@ -133,8 +134,9 @@ def evaluation_table(name: str, evaluation: Evaluation, metric: str, error: floa
 
 
 def mark_best(name: str, best: str) -> str:
-    """The best row of a comparison, told also where there is no colour."""
-    return f"{name} (best)" if name == best else name
+    """A row's title in a comparison; the best one is marked in words, for there may be no colour."""
+    title = baseline_title(name)
+    return f"{title} (best)" if name == best else title
 
 
 def restart_table(results: Results) -> Table:
@@ -166,7 +168,7 @@ def method_table(results: Results) -> Table:
         ]
         for each in results.tried
     ]
-    return Table("", ["Method", metric_name(metric), "Gain over the first", "Rows judged", "Time"], rows)
+    return Table("", ["Method", metric_name(metric), "Better than the first by", "Rows judged", "Time"], rows)
 
 
 def _format_rows_judged(tried: MethodScore) -> str:

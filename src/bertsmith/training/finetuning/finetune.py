@@ -47,6 +47,7 @@ from bertsmith.training.finetuning.measuring import measure, save_model
 from bertsmith.training.finetuning.methods import (
     AUTO,
     UNTRAINED,
+    describe_methods,
 )
 from bertsmith.training.finetuning.report import write_finetune_report
 from bertsmith.training.finetuning.restarts import (
@@ -125,7 +126,7 @@ def _run(run: Run[FinetuneRecipe], given: FinetuneRecipe) -> FinetuneResult:
     keep_memory()
     recipe, out, machine, first = run.recipe, run.out, run.machine, run.is_first
     given = given.model_copy(update={"method": recipe.method})  # the one that the run has settled on
-    with _show_progress(run.console, "Reading what the head begins with") as progress:
+    with _show_progress(run.console, "Encoding the rows for the start of the training") as progress:
         bench = FinetuneSession.open(given, machine, folds=machine.ranks.count == 1, progress=progress)
     steps = bench.steps_per_epoch(recipe)
     method = default_method(bench, recipe)
@@ -204,6 +205,8 @@ def _choose(run: Run[FinetuneRecipe], recipe: FinetuneRecipe, bench: FinetuneSes
     untried, minutes = work.out_of_reach(), math.ceil(work.of_all() / FLOP_A_MINUTE)
     seconds = {method: work.whole(method) / speed for method in work.methods if work.whole(method)}
     counted = len(set(folds.tolist()))
+    if len(work.methods) > 1:
+        _say(shown, f"Methods to compare: {describe_methods(work.methods, bench.task)}.")
     if seconds:
         lengths = (
             f"{name} {formatting.duration(of)}{' (not tried)' if name in untried else ''}"

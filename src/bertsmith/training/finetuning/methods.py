@@ -47,6 +47,15 @@ CLOZE, SELF_TRAINING, UPPER, LORA = "cloze", "self-training", "upper", "lora"
 UNTRAINED = LINEAR, SELF_TRAINING  # the encoder stays as it is
 TRAINED = FULL, UPPER, LORA  # with the head on it
 _TAUGHT_EPOCHS = 4
+_MEANINGS = {
+    LINEAR: "a linear classifier on the frozen encoder",
+    SELF_TRAINING: "the same, learning from the unlabelled texts too",
+    CONTRASTIVE: "SetFit's way: pairs of rows first, then linear",
+    CLOZE: "the encoder learns to put the label's words into a gap, then linear",
+    FULL: "all weights are trained",
+    UPPER: "only the upper layers are trained",
+    LORA: "only small added weights are trained",
+}
 _LORA_RANK = 8
 _MOST_TEXTS = 5000  # of the unlabelled: more cost seconds a fold
 _ROUNDS, _ITERATIONS = 2, 20
@@ -163,6 +172,16 @@ def require_possible(recipe: FinetuneRecipe, task: Task[Any], possible: Sequence
             f"method = {method} is not for this {task.name}. Choose {' or '.join(possible)}."
             f"{pairs if few and method == CONTRASTIVE else ''}"
         )
+
+
+def describe_methods(methods: Sequence[str], task: Task[Any]) -> str:
+    """What the methods are, in a line: 'linear: a linear classifier on the frozen encoder; full: …'."""
+    meanings = dict(_MEANINGS)
+    if task.compares_vectors:
+        meanings[LINEAR] = "the cosine of the frozen encoder's vectors"
+    elif not task.labels:
+        meanings[LINEAR] = "a linear regression on the frozen encoder"
+    return "; ".join(f"{method}: {meanings[method]}" for method in methods)
 
 
 # -- what training begins with -------------------------------------------------------------------------

@@ -16,16 +16,18 @@ import numpy as np
 from bertsmith.arrays import Floats
 from bertsmith.files import atomic_write
 from bertsmith.machine import Hardware
+from bertsmith.metrics.baselines import baseline_title
 from bertsmith.metrics.calibration import ReliabilityBin, reliability
 from bertsmith.metrics.scores import LengthScore
 from bertsmith.reporting import tables
 from bertsmith.reporting.charts import FIRST, MOST_POINTS, MUTED, SECOND, Curve, Point, picture, smooth
+from bertsmith.reporting.metric_words import explain_metrics
 from bertsmith.reporting.page import REPORT_FILE, as_markup, render_page
 from bertsmith.tasks.evaluating.error_analysis import Calibration, ErrorAnalysis
 from bertsmith.training.finetune_recipe import MADE_FROM_EPOCHS, FinetuneRecipe
 from bertsmith.training.finetuning import figures
 from bertsmith.training.finetuning.column_study import THE_TEXT, ColumnStudy
-from bertsmith.training.finetuning.methods import UNTRAINED
+from bertsmith.training.finetuning.methods import UNTRAINED, describe_methods
 from bertsmith.training.finetuning.results import LearningCurve, Results, hash_data
 from bertsmith.training.log import LOG_FILE, Record, RunLog
 from bertsmith.training.run_report import environment
@@ -110,8 +112,10 @@ def results_context(results: Results, logs: Sequence[Sequence[Record]]) -> dict[
             figures.evaluation_table(name, evaluation, task.main_metric, errors[name])
             for name, evaluation in results.evaluations.items()
         ],
+        "metrics_in_words": explain_metrics(dev.model),
         "judge": results.judge,
         "tried": figures.method_table(results) if results.tried else None,
+        "methods_in_words": describe_methods([tried.method for tried in results.tried], task),
         "more_rows": more_rows,
         "more_rows_in_words": " ".join(
             each.as_sentence(task.main_metric) for each in (results.expected, curve) if each
@@ -130,6 +134,7 @@ def results_context(results: Results, logs: Sequence[Sequence[Record]]) -> dict[
         "where": _error_pictures(results, details),
         "sure": _confidence_pictures(results, details, answered),
         "calibration": [(figures.metric_name(n), f"{v:.4f}") for n, v in results.figures.items()],
+        "calibration_in_words": explain_metrics(results.figures),
         "coverage": None if answered is None else figures.coverage_table(*answered),
         "worst": figures.worst_errors(task, dev, details),
     }
@@ -230,7 +235,8 @@ def _restart_picture(results: Results) -> Any:
         return None
     best = scores.index(max(scores))  # of equals the first, as it was kept
     metric = figures.metric_name(results.task.main_metric)
-    baselines = figures.baselines_to_beat(results)
+    scores_to_beat = figures.baselines_to_beat(results).items()
+    baselines = {baseline_title(name): score for name, score in scores_to_beat}
     return as_markup(draw_restart_strip(scores, best, baselines, metric))
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from bertsmith.compression.distilling.recipes import DistilRecipe
 from bertsmith.compression.distilling.tasks.results import ALONE, STUDENT, Cost, DistilResults
 from bertsmith.files import atomic_write
+from bertsmith.metrics.baselines import baseline_title
 from bertsmith.reporting import formatting, tables
 from bertsmith.reporting.page import REPORT_FILE, render_page
 from bertsmith.training.finetune_recipe import CHOSEN, MADE_FROM_EPOCHS
@@ -127,7 +128,7 @@ def _compare_scores(results: DistilResults, name: str) -> tables.Table:
         cells = [formatting.score(metrics.get(metric)) for metric in names]
         if system == "the student" and error is not None:
             cells[names.index(results.metric)] += f" ± {error:.4f}"
-        rows.append([system, *cells])
+        rows.append([baseline_title(system), *cells])
     return tables.Table(f"{name}: {evaluation.rows:,} rows", ["", *map(figures.metric_name, names)], rows)
 
 

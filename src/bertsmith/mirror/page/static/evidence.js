@@ -32,16 +32,16 @@ export function agreementSection(state, version, width) {
   const known = state.students[student];
   if (!known?.compared) return section("agreement", name, h("p", { class: "empty" }, "Nothing is compared yet. In shadow every sure answer is compared with the LLM's; afterwards those that are audited."));
   const within = `${share(1 - known.high)} and ${share(1 - known.low)}`;
-  const said = `${share(1 - known.rate)} of ${many(known.compared, "compared answer")} agree, surely between ${within}.`;
+  const said = `${share(1 - known.rate)} of ${many(known.compared, "compared answer")} agree; of all, with ${share(1 - known.delta)} confidence, between ${within}.`;
   const changes = state.changes.filter((each) => each.version === version.version && each.student === student);
   return section(
     "agreement",
     name,
     h("p", { class: "verdict" }, h("strong", {}, share(1 - known.rate)), " of the compared answers agree"),
-    hint(`${many(known.compared, "answer")} of student ${student} compared. Whenever one looks, the true share lies between ${within}, with a probability of ${share(1 - known.delta)}. At least ${share(1 - known.epsilon)} was promised.`),
+    hint(`${many(known.compared, "answer")} of student ${student} compared. With ${share(1 - known.delta)} confidence, at whatever moment you look, between ${within} of all its answers agree. At least ${share(1 - known.epsilon)} was promised.`),
     found ? drawn(found, known.epsilon, said, width, changes) : hint("The course is drawn from ten comparisons on."),
     found && hint("The line and its band are all comparisons so far. Dots are parts of them by themselves, with their own 95 % intervals: what went wrong lately shows there first. Upright lines are changes of the mode."),
-    found && more("agreement-table", "As a table", table(["when", "compared", "agree so far", "surely within", "of the latest part"], found.blocks.map((each) => row(each, found)), "Agreement over time")),
+    found && more("agreement-table", "As a table", table(["when", "compared", "agree so far", `with ${share(1 - known.delta)} confidence`, "of the latest part"], found.blocks.map((each) => row(each, found)), "Agreement over time")),
   );
 }
 
@@ -112,8 +112,8 @@ function refused(account) {
 function drift(account) {
   if (!account.stage.student) return null;
   return account.has_drifted
-    ? h("p", { class: "problem" }, "The calls have changed since the student was first compared. That doesn't say its answers got worse: audits do. Train on newer calls.")
-    : hint("Drift: the calls are as they were, as far as the student's confidence tells.");
+    ? h("p", { class: "problem" }, "Drift: today's calls differ from those that the student was first compared on. That doesn't say its answers got worse: audits do. Train on newer calls.")
+    : hint("No drift: today's calls are like those that the student was first compared on, as far as its confidence tells.");
 }
 
 /** Calls, time and money. */

@@ -35,7 +35,7 @@ export function templateSection(state, version) {
   return section(
     "template",
     name,
-    hint("The marked part varies: it is the input that a student reads. Look whether that is right before you train."),
+    hint("The marked part varies: it is the input that the student, your small model, reads. Look whether that is right before you train."),
     h("div", { class: "template" }, template.flatMap((message) => message.parts.map((pieces) => h("p", { class: "prose" }, h("span", { class: "role" }, message.role), pieces.flatMap((piece, place) => (place ? [gap(), piece] : [piece])))))),
   );
 }
@@ -51,8 +51,8 @@ export function versionsSection(state, site, chosen, choose) {
   return section(
     "versions",
     `Versions (${whole(versions.length)})`,
-    hint("A changed prompt, schema or model opens a version, which is learned from apart. If only words of the prompt changed: bertsmith mirror merge."),
-    table(["version", "mode", "model", "calls", "first", "last"], rows, "Versions of the site"),
+    hint("A call site is one place in your application that calls the LLM: all calls with the same prompt. A changed prompt, schema or model begins a new version of it, which is learned from apart. If only words of the prompt changed: bertsmith mirror merge."),
+    table(["version", "mode", "model", "calls", "first", "last"], rows, "Versions of the call site"),
     versions.length > most.length ? hint(`${whole(versions.length - most.length)} more with fewer calls. Where each call opens a version, its text stands in the system prompt.`) : null,
   );
 }

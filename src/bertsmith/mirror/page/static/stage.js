@@ -6,9 +6,9 @@ import { command, hint, many, more, section, share, table, time, whole } from ".
 const MODES = ["record", "shadow", "canary", "live"];
 const MEANING = {
   record: "The LLM answers every call, and its answers are recorded.",
-  shadow: "The LLM answers every call. The student answers beside it, unheard, and is compared with it.",
-  canary: "The student answers a share of the calls that it is sure of. The LLM answers all others.",
-  live: "The student answers every call that it is sure of. The LLM answers the others.",
+  shadow: "The LLM answers every call. The student, your small model, answers beside it, unheard, and is compared with it.",
+  canary: "The student, your small model, answers a share of the calls that it is sure of. The LLM answers all others.",
+  live: "The student, your small model, answers every call that it is sure of. The LLM answers the others.",
 };
 const QUESTIONS = {
   promote: (stage, next) => [`Promote to ${next}?`, MEANING[next], `Promote to ${next}`],
