@@ -231,7 +231,7 @@ class Index:
             warnings.warn(
                 f"The index {self.path} isn't complete: what made or changed it was interrupted, or runs"
                 " still, and documents may be missing. Only what was committed is searched. Repeat "
-                f"{to_repeat}: it goes on.",
+                f"{to_repeat}: it continues where it stopped.",
                 stacklevel=1,  # this line: a command prints our own warnings as one line, and once
             )
 

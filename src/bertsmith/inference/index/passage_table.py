@@ -319,7 +319,7 @@ def index_errors(folder: Path) -> Iterator[None]:
         if "os error 28" in text or "No space left" in text or "os error 122" in text:
             raise ResourceError(
                 f"The disk is full: {folder} was not changed any further. All that was committed stays. "
-                "Free some space and run this again; it goes on where it stopped."
+                "Free some space and run this again; it continues where it stopped."
             ) from error
         if "Permission denied" in text or "Read-only file system" in text:
             raise ResourceError(
