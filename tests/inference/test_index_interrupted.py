@@ -39,7 +39,9 @@ def test_neither_add_nor_remove_completes_an_interrupted_build(docs: Path) -> No
         build(docs, Dying())
     index = Index.open(docs.parent / "index", embedder=WordEmbedder())
     assert (index.info.complete, index.info.documents) == (False, 2)
-    with pytest.warns(UserWarning, match="Repeat the same `bertsmith index build`: it continues where it stopped"):
+    with pytest.warns(
+        UserWarning, match="Repeat the same `bertsmith index build`: it continues where it stopped"
+    ):
         assert {hit.document_id for hit in index.search("cat dog bird")} == {"docs/0.txt", "docs/1.txt"}
     assert index.remove(["docs/0.txt"]) == 1
     assert (index.info.complete, index.info.documents) == (False, 1)
@@ -69,7 +71,9 @@ def test_an_interrupted_add_is_completed_by_no_other_add_and_no_build(docs: Path
     index = Index.open(docs.parent / "index", embedder=WordEmbedder())
     index.add([write_files(docs.parent / "other", {"b.txt": "A blue dog."})])
     assert (index.info.complete, index.info.documents, index.info.to_add) == (False, 4, (str(docs),))
-    with pytest.warns(UserWarning, match=f"Repeat the same `bertsmith index add` of {docs}: it continues where it stopped"):
+    with pytest.warns(
+        UserWarning, match=f"Repeat the same `bertsmith index add` of {docs}: it continues where it stopped"
+    ):
         assert len(index.search("cat dog bird", per_document=True)) == 4
     assert build(first, WordEmbedder()).info.complete is False
     index.add([docs])

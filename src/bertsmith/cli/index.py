@@ -243,5 +243,7 @@ def _print_info(index: "Index") -> None:
         "sources": ", ".join(noted.sources) or "none: documents were added",
     }
     if noted.to_repeat:
-        facts["interrupted"] = f"yes, or running still: repeat {noted.to_repeat}; it continues where it stopped"
+        facts["interrupted"] = (
+            f"yes, or running still: repeat {noted.to_repeat}; it continues where it stopped"
+        )
     print_facts(f"Index {index.path}", facts)

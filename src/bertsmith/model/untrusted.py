@@ -33,7 +33,9 @@ def unfinished_run(folder: Path) -> str:
     with contextlib.suppress(OSError, ValueError):
         if "objective" in tomllib.loads(recipe.read_text(encoding="utf-8")):
             again = f"bertsmith pretrain {recipe} --resume"
-    return f" The run in {folder} was interrupted, or is still running. To continue where it stopped: {again}."
+    return (
+        f" The run in {folder} was interrupted, or is still running. To continue where it stopped: {again}."
+    )
 
 
 def plain_file(folder: Path, name: str) -> Path:

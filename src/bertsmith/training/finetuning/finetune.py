@@ -206,7 +206,7 @@ def _choose(run: Run[FinetuneRecipe], recipe: FinetuneRecipe, bench: FinetuneSes
     seconds = {method: work.whole(method) / speed for method in work.methods if work.whole(method)}
     counted = len(set(folds.tolist()))
     if len(work.methods) > 1:
-        _say(shown, f"Methods to compare: {describe_methods(work.methods, bench.task)}.")
+        _print_line(shown, f"Methods to compare: {describe_methods(work.methods, bench.task)}.")
     if seconds:
         lengths = (
             f"{name} {formatting.duration(of)}{' (not tried)' if name in untried else ''}"
