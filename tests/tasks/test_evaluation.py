@@ -9,8 +9,14 @@ from bertsmith.tasks.finetuning import EncodedExamples
 @pytest.mark.parametrize(
     ("model", "said"),
     [
-        (0.5, ["no better than the baseline 'majority' (0.5000): it has learned nothing"]),
-        (0.4, ["no better than the baseline 'majority' (0.5000): it has learned nothing"]),
+        (
+            0.5,
+            ["no better than the baseline 'always the most frequent label' (0.5000): it has learned nothing"],
+        ),
+        (
+            0.4,
+            ["no better than the baseline 'always the most frequent label' (0.5000): it has learned nothing"],
+        ),
         (0.6, ["on dev TF-IDF has accuracy 0.7000, the model 0.6000"]),
         (0.69994, ["on dev TF-IDF has accuracy 0.7000, the model 0.6999"]),
         (0.69996, []),
@@ -32,7 +38,7 @@ def test_on_rows_of_one_answer_nobody_is_said_to_have_learned_nothing(model: flo
     baselines = {"majority": {"accuracy": 1.0}, "TF-IDF": {"accuracy": 1.0}}
     evaluation = Evaluation({"accuracy": model}, baselines, [], EncodedExamples([], []))
     (found,) = evaluation.warnings("dev", "accuracy")
-    assert "'majority' has accuracy 1.0000" in found
+    assert "'always the most frequent label' has accuracy 1.0000" in found
     assert found.endswith("the rows have one answer only, and figures on them tell nothing")
 
 

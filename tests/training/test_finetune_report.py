@@ -448,7 +448,7 @@ def test_figures_are_written_as_the_field_writes_them(
 def test_metrics_have_names_that_people_read() -> None:
     assert [metric_name(name) for name in ("macro_f1", "matthews", "exact_match")] == [
         "macro F1",
-        "Matthews",
+        "Matthews correlation",
         "exact match",
     ]
 
