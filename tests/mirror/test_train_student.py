@@ -208,7 +208,7 @@ def test_calls_that_another_training_proved_by_meanwhile_prove_nothing(
     assert len(learned.parts.calibration) == 270 - taken
     assert not {call.id for call in learned.parts.calibration} & theirs
     assert (learned.file.claims.whole is not None) == is_proven
-    assert learned.why.startswith("0 new calls") == (not is_proven)
+    assert learned.why.startswith("there are 0 new calls") == (not is_proven)
     assert uses == dict.fromkeys(theirs, "calibration")
 
 
