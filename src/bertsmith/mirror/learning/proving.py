@@ -271,7 +271,9 @@ def describe_claims(claims: Claims, unmatched: int = 0) -> str:
         share_range = f"{format_percent(low)} to {format_percent(high)}"
         interval = f" ({share_range}; both together hold with {together} confidence)"
     calls = "the calls with this prompt" if unmatched else "the calls"
-    left = f" {unmatched:,} recorded calls have another prompt: the LLM answers such calls." if unmatched else ""
+    left = (
+        f" {unmatched:,} recorded calls have another prompt: the LLM answers such calls." if unmatched else ""
+    )
     return (
         f"With {_format_confidence(claims.delta)} confidence, {which} differ from the LLM's in {share}. "
         f"It answers {format_percent(claims.coverage)} of {calls}{interval}.{left}"
