@@ -1,13 +1,14 @@
 """The pieces of a text have as many characters as the text, blanks apart, whatever they are cut into."""
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 from tokenizer_samples import SPECIAL, byte_level_files
 
-from bertsmith.text.tokens.pieces import count_piece_characters
-from bertsmith.text.tokens.tokenizer import Tokenizer
+from bertsmith.text.tokens.pieces import count_piece_characters, describe_tokens
+from bertsmith.text.tokens.tokenizer import Tokenizer, rebuild
 
 TEXTS = ["he heard: café, 漢字 und 😀 №1", " \t\n he  he\u00a0he", "Ġ and Ċ are letters", "", "ñ" * 9]
 
@@ -27,3 +28,13 @@ def test_word_pieces_add_up_to_the_text_as_it_is_normalised() -> None:
     assert counts[tokenizer.encode("Heard: Café 字 ##").ids].sum() == len("heard:cafe字##")
     assert counts[list(tokenizer.special_ids)].tolist() == [0] * 5
     assert counts.dtype == np.int64
+
+
+def test_a_piece_is_shown_without_the_mark_of_its_own_vocabulary() -> None:
+    """Which is ## in BERT's, and may be another in a tokenizer.json."""
+    tokenizer = Tokenizer.from_pieces([*SPECIAL, "he", "@@ard"], lowercase=True)
+    content = json.loads(tokenizer.backend.to_str())
+    content["model"]["continuing_subword_prefix"] = "@@"
+    tokenizer = rebuild(tokenizer, content)
+    ids = tokenizer.encode("heard").ids
+    assert [token["text"] for token in describe_tokens(tokenizer, ids)] == ["he", "ard"]

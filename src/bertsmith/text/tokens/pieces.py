@@ -25,7 +25,7 @@ def describe_tokens(tokenizer: Tokenizer, ids: Sequence[int]) -> list[dict[str, 
         joined = bool(tokenizer.continues_word[token_id])
         text = tokenizer.id_to_token(token_id)
         if not special and tokenizer.family == "wordpiece":
-            text = text.removeprefix("##") if joined else text
+            text = text.removeprefix(tokenizer.backend.model.continuing_subword_prefix) if joined else text
         elif not special:
             text = tokenizer.decode([token_id], skip_special_tokens=False).strip() or text
         descriptions.append({"text": text, "joined": joined, "special": special})
