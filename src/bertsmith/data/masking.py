@@ -1,5 +1,4 @@
-"""Draws the masks of masked language modelling (Devlin et al. 2019, section 3.1, task 1) on the model's
-device.
+"""Draws the masks of masked language modelling (Devlin et al. 2019, section 3.1) on the model's device.
 
 Every draw is a hash of (the sequence's key, the token's position in it): the same for any device, number of
 ranks or micro-batches, and nothing needs to be saved to resume. How many tokens of a sequence are masked
@@ -116,7 +115,7 @@ class Masker:
         return int((self.draw(sequences, batch).labels != IGNORED).sum())
 
     def count_masked(self, sequences: Sequences) -> npt.NDArray[np.int64]:
-        """(B,) how many tokens of each sequence to choose: the rounded share of those that aren't special, at
+        """(B,) how many tokens of each sequence to mask: a share of those not special, rounded, at
         least one.
         """
         starts = np.cumsum(sequences.lengths) - sequences.lengths
@@ -148,8 +147,7 @@ class Masker:
     def _shuffle_within_sequences(
         self, batch: PackedBatch, draws: Tensor, sequences: Sequences, counts: npt.NDArray[np.int64]
     ) -> tuple[Tensor, Tensor | None, Tensor]:
-        """(N,) token indices, those of each sequence in random order, or span after span, with special tokens
-        last.
+        """(N,) token indices: each sequence's in random order, or span after span, with special tokens last.
 
         With whole words the tokens of the chosen words come first, and the second result (N,) is True for
         these. The third (N,) has the random bits that decide what a token is replaced by: the same for all of
@@ -190,8 +188,7 @@ def _number_words(starts_word: Tensor) -> tuple[Tensor, Tensor]:
 def _take_words(
     word: Tensor, sizes: Tensor, sequence: Tensor, starts: Tensor, candidates: Tensor, room: Tensor
 ) -> Tensor:
-    """(N,) True for the tokens of words that are taken: each in turn, if it fits (as in
-    google-research/bert).
+    """(N,) True for the tokens of the words taken: each in turn, if it fits (as google-research/bert does).
 
     Tokens are in shuffled order: the index of the token's `word` (N,) and `sequence` (N,), and whether it is
     among the `candidates` (N,). `sizes` (N,) are the tokens of each word by its index, `starts` (B,) the

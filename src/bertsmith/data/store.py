@@ -94,9 +94,7 @@ class StoreManifest(StoreEntry):
 
 
 def read_manifest(store: Path) -> StoreManifest:
-    """The manifest of the store in this folder. Raises StoreError if it is missing, cut, altered or of
-    another version.
-    """
+    """The manifest of a store. Raises StoreError if it is missing, cut, altered or of another version."""
     path = store / "manifest.json"
     if not path.is_file():
         raise StoreError(f"{store} is not a token store: it has no manifest.json. {REMAKE}")

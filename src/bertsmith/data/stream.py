@@ -59,9 +59,7 @@ class Cursor:
 
 @dataclass(frozen=True)
 class GlobalBatch:
-    """The sequences of one optimiser step over all ranks, and the positions where this and the next batch
-    begin.
-    """
+    """The sequences of one optimiser step over all ranks, and where this and the next batch begin."""
 
     sequences: Sequences
     start: Cursor
@@ -114,10 +112,9 @@ class PretrainingStream:
         return min(_BLOCK_DOCUMENTS, max(_BLOCK_TOKENS // mean_tokens, 1))
 
     def batches(self, cursor: Cursor, last_epoch: int | None = None) -> Iterator[GlobalBatch]:
-        """The batches from `cursor` on: endless, or to the end of `last_epoch`, whose last batch may be
-        smaller.
+        """The batches from `cursor` on: endless, or to the end of `last_epoch`.
 
-        A batch may span blocks and epochs.
+        A batch may span blocks and epochs; the last one may be smaller.
         """
         position, parts, tokens = cursor, list[Sequences](), 0
         start = cursor

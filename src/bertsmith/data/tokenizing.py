@@ -138,9 +138,7 @@ def _write_split(
 def _encode_documents(
     stream: Iterator[CorpusDocument], tokenizer: Tokenizer, engine: Engine
 ) -> Iterator[tuple[IdsAndLengths, list[int]]]:
-    """For each batch of documents: the ids and lengths of all its sentences, and the sentences per
-    document.
-    """
+    """For each batch of documents: ids and lengths of all sentences, and each document's number of them."""
     encode = WordCache(tokenizer).encode
     size = DOCUMENTS_PER_TASK if engine == "ray" else DOCUMENTS_AT_ONCE
     counts = deque[list[int]]()  # of batches that were read and aren't encoded yet

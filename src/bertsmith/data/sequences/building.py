@@ -67,7 +67,7 @@ from bertsmith.validation import UserSettings, first_problem
 
 _PROGRESS_ROWS = 1000  # rows between two calls of progress
 _FILE_SETTINGS = ("heldout", "header", "format", "encoding")  # settings that don't decide what a token is
-_KINDS_OF_SETTING: dict[str, tuple[Kind, ...]] = {  # of those settings that not every kind has a use for
+_KINDS_OF_SETTING: dict[str, tuple[Kind, ...]] = {  # of settings that only some kinds use
     "column": ("symbols", "series", "images"),
     "characters": ("symbols",),
     "leave_out": ("table",),
@@ -325,9 +325,7 @@ def _count_symbols(
 
 
 def _build_tokenizer(counts: Counter[str], codec: Codec, settings: SequenceSettings) -> Tokenizer:
-    """The tokenizer of the most frequent symbols; if numbers are read as they are, with a token for each
-    column.
-    """
+    """The tokenizer of the most frequent symbols, and of a token per column of numbers read as they are."""
     scales = codec.scales
     if not scales.columns:
         return build_symbol_tokenizer(choose_symbols(counts, settings.min_count, settings.vocab_size))
@@ -341,8 +339,7 @@ def _build_tokenizer(counts: Counter[str], codec: Codec, settings: SequenceSetti
 def find_codec(
     files: Sequence[RowFile], settings: SequenceSettings, progress: Progress | None = None
 ) -> Codec:
-    """The codec for some files: the columns are those of the first file, a table's types are found from all
-    rows.
+    """The codec for some files: with the columns of the first one, and the types of these in all rows.
 
     Raises InputError for a column that doesn't exist, and as `find_columns` and `guess_column` do.
     """
@@ -387,8 +384,7 @@ def _stream_symbols(files: Sequence[RowFile], codec: Codec) -> Iterator[list[str
 def fit_patches(
     files: Sequence[RowFile], codec: Codec, size: int, progress: Progress | None
 ) -> tuple[PatchTokenizer, int]:
-    """The tokenizer for rows of the shape of the first one, scaled by the mean and the deviation of all rows,
-    and the number of rows.
+    """The tokenizer for rows shaped like the first one, with the scaling of all rows; and their number.
 
     `size` is that of a patch. Raises InputError for a row of another shape, which it names, and for a size
     that doesn't divide an image.

@@ -86,8 +86,8 @@ def spell_number(number: float) -> str:
 
 
 def choose_symbols(counts: Counter[str], min_count: int, vocab_size: int) -> list[str]:
-    """The most frequent symbols that occur at least `min_count` times; with the special tokens at most
-    `vocab_size`.
+    """The most frequent symbols that occur at least `min_count` times, at most `vocab_size` with the special
+    tokens.
 
     Of equally frequent ones the first in the alphabet are taken. Raises InputError if there is none.
     """
@@ -154,13 +154,13 @@ class TableColumn(Strict):
 def find_columns(
     rows: Iterable[SequenceRow], names: Sequence[str], bins: int | None, categories: Collection[str] = ()
 ) -> tuple[TableColumn, ...]:
-    """The columns `names` of a table. A column holds numbers if all cells that aren't empty are numbers of
-    which more than a dozen differ, unless it is among the `categories`. With `bins` None, numbers are read as
-    they are.
+    """The columns `names` of a table, and which of them are numbers.
 
-    The types are found from a random sample of all `rows`, since a file may be sorted; it is the same at
-    every call (Vitter 1985, algorithm R). Raises InputError, which names the cell, for a cell such as NA in a
-    column of numbers: it would turn each number into a category.
+    These are columns whose cells are all empty or numbers, of which more than a dozen differ, unless they are
+    among the `categories`. With `bins` None, numbers are read as they are. The types are found from a random
+    sample of all `rows`, since a file may be sorted; it is the same at every call (Vitter 1985, algorithm R).
+    Raises InputError, which names the cell, for a cell such as NA in a column of numbers: it would turn each
+    number into a category.
     """
     samples, generator = {name: _ColumnSample() for name in names}, random.Random(0)
     for row_number, row in enumerate(rows):
@@ -285,9 +285,7 @@ class Codec(Strict):
         return " ".join(map(spell_number, self.read_numbers(row).reshape(-1).tolist()))
 
     def read_numbers(self, row: SequenceRow) -> npt.NDArray[np.float64]:
-        """The numbers of a series or an image, in the shape of the row. Raises InputError, naming file and
-        row.
-        """
+        """The numbers of a series or image in the row's shape. Raises InputError, naming file and row."""
         if self.column not in row.values:
             raise unknown_column(str(self.column), list(row.values), row.where)
         value = row.values[self.column]
@@ -309,9 +307,7 @@ class Codec(Strict):
         return numbers
 
     def _split_items(self, row: SequenceRow) -> Sequence[Any]:
-        """The items of a row's sequence, without the padding of arrays. Raises InputError for what is
-        none.
-        """
+        """The items of a row's sequence, without padding. Raises InputError for what is no sequence."""
         value = row.values[str(self.column)]
         if value is None:
             return []

@@ -1,9 +1,10 @@
 """Builds the folder of a corpus from sources, in three passes: prepare in parallel, choose, write.
 
 1. Workers clean and split the documents and write them to disk in batches; 32 bytes per document stay in
-memory. 2. Duplicates are found over all documents, so that none has a copy in the other split. 3. The
-documents that are kept are written to their split, in source order. The result depends on the sources and
-settings alone, not on the number of workers or their machines.
+   memory.
+2. Duplicates are found over all documents, so that none has a copy in the other split.
+3. The documents that are kept are written to their split, in source order.
+The result depends on the sources and settings alone, not on the number of workers or their machines.
 
 D documents.
 """

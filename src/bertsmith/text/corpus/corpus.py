@@ -106,9 +106,7 @@ def open_corpus(corpus: Corpus | Path | str) -> Corpus:
 
 
 class ShardWriter:
-    """Writes one split as `<split>-00000.parquet` and so on; where files end depends on the documents
-    alone.
-    """
+    """Writes one split as `<split>-00000.parquet` and so on, cut by the documents' sizes alone."""
 
     def __init__(self, folder: Path, split: Split) -> None:
         self._folder, self._split = folder, split

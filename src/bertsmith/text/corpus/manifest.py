@@ -96,9 +96,7 @@ class CorpusManifest(Strict):
 
     @property
     def checked_against(self) -> frozenset[str]:
-        """The SHA-256 of every test file whose texts were removed from the corpus, as far as they were
-        found.
-        """
+        """The SHA-256 of every test file whose texts were removed, as far as they were found."""
         files = (file for check in self.decontaminations for file in check.against)
         return frozenset(digest for file in files for digest in file.sha256.values())
 

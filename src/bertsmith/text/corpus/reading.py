@@ -4,15 +4,16 @@ A batch is the work of one worker. Files are read here, in one process, and only
 costs little compared with what follows, and lets a single large file keep all workers busy. For Python
 packages only the paths are passed on, because parsing them is the main work.
 
-   Each file has a format. `--format` names it, or else the ending of the file's name: .jsonl, .ndjson, .json,
-   .csv, .tsv, .tab or .parquet (before .gz or .zst). Any other file is text, and its beginning decides: 1.
-   `<doc ` first: WikiExtractor's output. 2. No blank line between two lines: one document. 3. Google's
-   convention, one sentence per line and a blank line between documents, if four lines in five end as
-   sentences do, at most one in four contains the end of another sentence, as paragraphs do, and most blocks
-   have two or more lines. A file that begins with a title is an article instead, and so are similar files of
-   its folder: see `detect_folder_format`. 4. Otherwise the blank lines separate paragraphs of one document,
-   unless the file is longer than 4 million characters (War and Peace has 3.3 million): then it is a
-   collection, and they separate documents.
+Each file has a format. `--format` names it, or else the ending of the file's name: .jsonl, .ndjson, .json,
+.csv, .tsv, .tab or .parquet (before .gz or .zst). Any other file is text, and its beginning decides:
+1. `<doc ` first: WikiExtractor's output.
+2. No blank line between two lines: one document.
+3. Google's convention, one sentence per line and a blank line between documents, if four lines in five end
+   as sentences do, at most one in four contains the end of another sentence, as paragraphs do, and most
+   blocks have two or more lines. A file that begins with a title is an article instead, and so are similar
+   files of its folder: see `detect_folder_format`.
+4. Otherwise the blank lines separate paragraphs of one document, unless the file is longer than 4 million
+   characters (War and Peace has 3.3 million): then it is a collection, and they separate documents.
 """
 
 import re
@@ -88,9 +89,7 @@ class DocumentBatch:
 
 @dataclass
 class SourceDetails:
-    """What is known of a source once it is read: its format and hash, and whether it was skipped as
-    binary.
-    """
+    """What is known of a source once it is read: its format and hash, and whether it was binary."""
 
     format: str = ""
     sha256: str | None = None

@@ -113,9 +113,7 @@ def choose_heldout(keys: UInt64s, kept: Mask, share: float) -> Mask:
 
 
 class SignatureFiles:
-    """The signatures of all documents in order, in files: one of whole signatures, one of keys for each
-    band.
-    """
+    """The signatures of all documents in order, on disk: whole ones, and the keys of each band."""
 
     def __init__(self, folder: Path) -> None:
         self._signatures = folder / "signatures"
@@ -194,9 +192,7 @@ def compute_signature(words: Sequence[str]) -> UInt32s:
 
 
 def _hash_runs(words: Sequence[str]) -> UInt32s:
-    """(S,) a hash for each run of words. Words are hashed by CRC-32: Python's own hash differs between
-    runs.
-    """
+    """(S,) a hash for each run of words, of the words' CRC-32: Python's own hash differs each time."""
     if words and sum(map(len, words)) > LONGEST_WORD * len(words):
         hashes = np.frombuffer("".join(words).encode("utf-32-le"), np.uint32).astype(np.uint64)
     else:

@@ -155,9 +155,7 @@ def _find_best_matches(matches: Mapping[Split, CorpusMatches]) -> dict[int, _Bes
 def _choose_examples(
     file: EvaluationFile, text_ids: Mapping[str, int], best: Mapping[int, _BestMatch]
 ) -> list[tuple[EvaluationText, _BestMatch]]:
-    """Up to `EXAMPLES` texts of a file with their matches: the first ones of every kind in turn, the best
-    first.
-    """
+    """Up to `EXAMPLES` texts of a file with their matches: the first of every kind in turn."""
     of_kind: dict[int, list[tuple[EvaluationText, _BestMatch]]] = defaultdict(list)
     seen: set[str] = set()
     for entry in file.texts:

@@ -176,9 +176,7 @@ class Words:
 
 
 class Match(NamedTuple):
-    """The documents' words from `first` to `last` (inclusive) have the share `share` of the words of text
-    `text`.
-    """
+    """The words from `first` to `last` (inclusive) have the share `share` of the words of text `text`."""
 
     text: int
     first: int
@@ -188,9 +186,7 @@ class Match(NamedTuple):
 
 
 class _Candidates(NamedTuple):
-    """Text `texts[c]` may begin at word `begins[c]`, in a document whose words are `low[c]:high[c]`; all
-    (C,).
-    """
+    """Text `texts[c]` may begin at word `begins[c]`, in the document of the words `low[c]:high[c]`."""
 
     texts: Int64s
     begins: Int64s
@@ -280,9 +276,7 @@ def _judge_candidates(words: Words, index: TextIndex, candidates: _Candidates) -
 
 
 def _find_longest_runs(equal: npt.NDArray[np.bool_], segments: Int64s) -> Int64s:
-    """(C,) the length of each candidate's longest run of equal words; `segments` (C,) are their first
-    words.
-    """
+    """(C,) the longest run of equal words of each candidate; its words begin at `segments` (C,)."""
     indices = np.arange(len(equal))
     before = np.where(equal, -1, indices)  # after accumulation: the last word before each one's run
     before[segments] = np.where(equal[segments], segments - 1, segments)
@@ -290,9 +284,7 @@ def _find_longest_runs(equal: npt.NDArray[np.bool_], segments: Int64s) -> Int64s
 
 
 def _align(words: Words, index: TextIndex, candidates: _Candidates, c: int) -> Match | None:
-    """Compares the text of candidate `c` with the words around its position; None if too few of them
-    agree.
-    """
+    """Compares the text of candidate `c` with the words around its position; None if too few agree."""
     text, begin = int(candidates.texts[c]), int(candidates.begins[c])
     text_words = index.words[index.starts[text] : index.starts[text + 1]].tolist()
     slack = max(2, len(text_words) // 8)

@@ -66,9 +66,7 @@ def build_byte_level_backend(
 def build_roberta_processor(
     backend: Backend, special: dict[str, str], *, trim_offsets: bool
 ) -> processors.RobertaProcessing:
-    """RoBERTa's post-processor: adds special tokens and, with `trim_offsets`, leaves blanks out of
-    offsets.
-    """
+    """RoBERTa's post-processor: adds special tokens; with `trim_offsets` offsets leave out blanks."""
     vocabulary, sep, cls = backend.get_vocab(), special["sep"], special["cls"]
     return processors.RobertaProcessing(
         (sep, vocabulary[sep]),

@@ -43,9 +43,7 @@ class ExtensionSettings(UserSettings):
 
 
 class AddedWord(Strict):
-    """A word, its former tokens, its occurrences, and how many tokens it saved in the text when it was
-    chosen.
-    """
+    """A word, its former tokens, its occurrences, and the tokens it saved in all when it was chosen."""
 
     word: str
     pieces: tuple[str, ...]
@@ -84,10 +82,9 @@ def extend_tokenizer(
     *,
     progress: Progress | None = None,
 ) -> tuple[Tokenizer, Extension]:
-    """The tokenizer with those words of the train split that save most tokens, and the record of the
-    extension.
+    """The tokenizer with those words of the train split that save most tokens, and what was added.
 
-    Its reports are measured on the held-out split. The same tokenizer, corpus and settings give the same
+    Both reports are measured on the held-out split. The same tokenizer, corpus and settings give the same
     words. Raises TokenizerError if no word would save anything.
     """
     settings = settings or ExtensionSettings()

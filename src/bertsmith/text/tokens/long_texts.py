@@ -157,9 +157,7 @@ def encode_words(
 
 
 def split_text(text: str, where: re.Pattern[str], size: int = PART) -> Iterator[tuple[int, str]]:
-    """The parts of a text, cut where `where` matches, of about `size` characters: (start in the text,
-    part).
-    """
+    """The parts of a text, cut where `where` matches, of about `size` characters: (start, part)."""
     start = 0
     while start < len(text):
         end = _find_cut(text, start, where, size)

@@ -22,9 +22,7 @@ _AT_A_TIME = 4096  # texts
 
 
 class PrunedTokenizer(NamedTuple):
-    """The new tokenizer, and the old ids of its tokens, `kept` (K,), ascending: the rows of the embeddings to
-    keep.
-    """
+    """The new tokenizer, and the old ids of its tokens (K,), ascending: the embeddings' rows to keep."""
 
     tokenizer: Tokenizer
     kept: Ints
@@ -70,9 +68,7 @@ def prune(tokenizer: Tokenizer, counts: Ints) -> PrunedTokenizer:
 
 
 def _keep_parts(model: dict[str, Any], is_kept: Bools) -> None:
-    """Marks in `is_kept` (V,) the tokens that kept ones are merged from, and those that these are merged
-    from.
-    """
+    """Marks in `is_kept` (V,) the tokens that kept ones are merged from, directly or indirectly."""
     parts: dict[int, list[int]] = {}
     ids = model["vocab"]
     for pair in model["merges"]:
@@ -87,9 +83,7 @@ def _keep_parts(model: dict[str, Any], is_kept: Bools) -> None:
 
 
 def _renumber(content: dict[str, Any], kept: Ints) -> dict[str, Any]:
-    """The content of tokenizer.json with only the kept tokens, each with its index in `kept` (K,) as
-    its id.
-    """
+    """The content of tokenizer.json with only the tokens `kept` (K,); a token's id is its index there."""
     new_ids = {int(old): new for new, old in enumerate(kept)}
     model = content["model"]
     model["vocab"] = {piece: new_ids[old] for piece, old in model["vocab"].items() if old in new_ids}

@@ -31,9 +31,7 @@ _DIRECTIONS: tuple[Direction, ...] = ("right", "left")
 
 @dataclass(frozen=True)
 class SequenceTemplate:
-    """Ids of the special tokens before, between and after the texts, and the segments of a pair's two
-    texts.
-    """
+    """Ids of the special tokens before, between and after the texts, and the segments of a pair."""
 
     before: tuple[int, ...]
     between: tuple[int, ...]
@@ -105,9 +103,7 @@ def require_usable(template: SequenceTemplate, pieces: int, path: Path) -> None:
 
 @dataclass(frozen=True)
 class Truncation:
-    """How texts are truncated: which text of a pair, and `direction`, the end at which tokens are left
-    out.
-    """
+    """Which text of a pair is truncated, and at which end (`direction`) tokens are left out."""
 
     strategy: Strategy = "longest_first"
     direction: Direction = "right"
@@ -139,8 +135,7 @@ USUAL_TRUNCATION = Truncation()
 
 
 def read_truncation(stated: dict[str, Any] | None, config: dict[str, Any], where: str) -> Truncation:
-    """The truncation that tokenizer.json has `stated`, with the side of tokenizer_config.json if that names
-    one.
+    """The truncation `stated` in tokenizer.json, with the side of tokenizer_config.json if it names one.
 
     `where` names the folder in messages. Raises TokenizerError for an unknown strategy or side.
     """

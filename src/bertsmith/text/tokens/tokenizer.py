@@ -207,7 +207,7 @@ class Tokenizer:
         return token_id
 
     def id_to_token(self, number: int) -> str:
-        """The token of an id. Raises TokenizerError when `number` is not in 0 … V-1."""
+        """The token with the id `number`. Raises TokenizerError when it is not in 0 … V-1."""
         is_id = isinstance(number, int | np.integer) and 0 <= number < self.vocab_size
         token = self.backend.id_to_token(int(number)) if is_id else None
         if token is None:
@@ -383,7 +383,9 @@ class Tokenizer:
 
     @cached_property
     def _reading_backend(self) -> Backend:
-        """A copy of the backend that recognises special tokens: to turn the switch isn't thread-safe."""
+        """A copy of the backend that recognises special tokens, since changing the switch isn't
+        thread-safe.
+        """
         backend = Backend.from_str(self.backend.to_str())
         backend.encode_special_tokens = False
         return backend

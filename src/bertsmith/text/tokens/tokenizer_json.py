@@ -249,9 +249,7 @@ def read_text(path: Path, what: str) -> str:
 
 
 def read_object(path: Path, what: str) -> dict[str, Any]:
-    """The JSON object in a small file; `what` names it in messages. Raises TokenizerError for other
-    content.
-    """
+    """The JSON object in a small file, `what` in messages. Raises TokenizerError for other content."""
     return _parse_object(read_text(path, what), path, what)
 
 

@@ -2,12 +2,12 @@
 
 Models with such tokens don't read running text, but rows:
 
-- numbers of tables: a row is words with blanks between them, such as age:41.5 city=Oslo. A number is the
-token of its column with the normalised number as its value: its embedding is the token's plus the value times
-one vector (after Golkar et al. 2023, arXiv 2310.02989, section 2). Every other cell is a token of its own. -
-patches: a row of numbers is cut into patches of P values each: squares of an image (Dosovitskiy et al. 2021,
-section 3.1) or windows of a series (Nie et al. 2023, section 3.1). Each one is the token [PATCH] with its
-normalised values.
+- Numbers of tables: a row is words with blanks between them, such as age:41.5 city=Oslo. A number is the
+  token of its column with the normalised number as its value: its embedding is the token's plus the value
+  times one vector (after Golkar et al. 2023, arXiv 2310.02989, section 2). Every other cell is a token.
+- Patches: a row of numbers is cut into patches of P values each: squares of an image (Dosovitskiy et al.
+  2021, section 3.1) or windows of a series (Nie et al. 2023, section 3.1). Each one is the token [PATCH]
+  with its normalised values.
 
 n tokens of a row: its cells or its patches; P values of a token, 1 for a cell; C channels.
 """
@@ -76,9 +76,7 @@ class ValueTokenizer(Tokenizer):
         return hashlib.sha256((self._json + self.scaling.model_dump_json()).encode()).hexdigest()
 
     def encode_pieces(self, texts: Sequence[str], enough: int | None = None) -> Sequence[TextEncoding]:
-        """The tokens of each row, at most `enough` of each. Raises InputError for a text that is no
-        such row.
-        """
+        """The tokens of each row, at most `enough` of each. Raises InputError for what is no such row."""
         return [self.encode_row(text, enough) for text in texts]
 
     def encode_row(self, text: str, enough: int | None) -> RowEncoding:
@@ -115,9 +113,7 @@ def require_text(tokenizer: Tokenizer, what: str) -> None:
 
 
 class NumberScale(Strict):
-    """The mean and standard deviation of a column's numbers in the training rows. Its token ends with a
-    colon.
-    """
+    """A column's token, which ends with a colon, and the mean and standard deviation of its numbers."""
 
     piece: str = Field(pattern=":$")
     mean: float = Field(allow_inf_nan=False)
@@ -161,8 +157,7 @@ class NumberTokenizer(ValueTokenizer):
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, scales: NumberScales) -> "NumberTokenizer":
-        """A tokenizer with the vocabulary of `tokenizer`, which has the columns' tokens and ends with
-        [VALUE0].
+        """A tokenizer with the vocabulary of `tokenizer`: the columns' tokens, and [VALUE0] as its last.
 
         Raises TokenizerError for any other vocabulary.
         """
@@ -189,9 +184,7 @@ class NumberTokenizer(ValueTokenizer):
         return NumberScales(columns=tuple(self.scales.values()))
 
     def encode_row(self, text: str, enough: int | None) -> RowEncoding:
-        """One token for each cell, and its value (n, 1). Raises InputError for a cell that should be a
-        number.
-        """
+        """A token for each cell, and its value (n, 1). Raises InputError for what should be a number."""
         words = text.split()[:enough]
         ids, values = [], np.zeros((len(words), 1), np.float32)
         for index, word in enumerate(words):
@@ -290,9 +283,7 @@ class PatchShape(Strict):
         return np.pad(steps, ((0, -len(steps) % self.size), (0, 0))).reshape(-1, self.values)
 
     def _normalise(self, flat: npt.NDArray[np.float64], where: str) -> Float32s:
-        """(T·C,) → (T, C), T steps or pixels. Raises InputError for a number too far from the mean for
-        float32.
-        """
+        """(T·C,) → (T, C), T steps or pixels. Raises InputError for what is too large for float32."""
         steps = (flat.reshape(-1, self.channels) - np.array(self.mean)) / np.array(self.deviation)
         too_far = np.abs(steps) > LARGEST
         if too_far.any():
@@ -315,8 +306,7 @@ class PatchTokenizer(ValueTokenizer):
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, shape: PatchShape) -> "PatchTokenizer":
-        """A tokenizer with the vocabulary of `tokenizer`, which ends with [PATCH] and one token for each
-        value.
+        """A tokenizer with the vocabulary of `tokenizer`, which ends with [PATCH] and a token per value.
 
         Raises TokenizerError for any other vocabulary.
         """

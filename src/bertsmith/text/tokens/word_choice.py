@@ -170,9 +170,7 @@ def choose_byte_pair_words(
 
 
 def apply_merges(pieces: Sequence[str], ranks: Mapping[Merge, int]) -> list[str]:
-    """The tokens after all merges that apply: each time the first in the list of merges, at its first
-    place.
-    """
+    """The tokens after all merges that apply: always the one of lowest rank, where it occurs first."""
     pieces = list(pieces)
     while len(pieces) > 1:
         pairs = list(pairwise(pieces))

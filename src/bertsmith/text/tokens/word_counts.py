@@ -1,7 +1,7 @@
 """Counts how often each word of a corpus occurs, in bounded memory.
 
 Runs of non-blank characters are counted first, and only then normalised and split at punctuation: running
-text has twenty times fewer distinct runs than runs.
+text has twenty times fewer distinct runs than runs in all.
 """
 
 import itertools
@@ -173,9 +173,7 @@ def _split_by_frequency(counts: pa.Table, keep: int) -> tuple[pa.Table, pa.Table
 
 
 def _thin_out(words: pa.Table, characters: CharacterCounts) -> pa.Table:
-    """Keeps half of `MAX_RUNS` words if there are more. The characters of the others are added to
-    `characters`.
-    """
+    """Keeps half of `MAX_RUNS` words if there are more, and counts the others' characters."""
     if len(words) <= MAX_RUNS:
         return words
     frequent_words, rare_words = _split_by_frequency(words, MAX_RUNS // 2)
