@@ -30,7 +30,7 @@ def masked(data: bytes) -> int:
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 
-def varint(value: int) -> bytes:
+def read_varint(value: int) -> bytes:
     found = bytearray()
     while value > 127:
         found.append(value & 127 | 128)
@@ -40,8 +40,8 @@ def varint(value: int) -> bytes:
 
 def field(number: int, value: int | bytes) -> bytes:
     if isinstance(value, int):
-        return varint(number << 3) + varint(value)
-    return varint(number << 3 | 2) + varint(len(value)) + value
+        return read_varint(number << 3) + read_varint(value)
+    return read_varint(number << 3 | 2) + read_varint(len(value)) + value
 
 
 def entry(array: np.ndarray, shard: int, offset: int, /, **lies: Any) -> bytes:
@@ -58,7 +58,7 @@ def entry(array: np.ndarray, shard: int, offset: int, /, **lies: Any) -> bytes:
     numbers = ((1, "type"), (3, "shard"), (4, "offset"), (5, "size"))
     parts = [field(number, said[name]) for number, name in numbers if said[name]]
     parts.insert(1, field(2, shape))
-    return b"".join(parts) + varint(6 << 3 | 5) + struct.pack("<I", said["crc"]) + said.get("more", b"")
+    return b"".join(parts) + read_varint(6 << 3 | 5) + struct.pack("<I", said["crc"]) + said.get("more", b"")
 
 
 def block(entries: Sequence[tuple[bytes, bytes]], packed: bool = False) -> bytes:
@@ -70,12 +70,20 @@ def block(entries: Sequence[tuple[bytes, bytes]], packed: bool = False) -> bytes
             restarts.append(len(content))
         else:
             shared = next((n for n, (a, b) in enumerate(zip(key, last)) if a != b), min(len(key), len(last)))
-        content += varint(shared) + varint(len(key) - shared) + varint(len(value)) + key[shared:] + value
+        content += (
+            read_varint(shared)
+            + read_varint(len(key) - shared)
+            + read_varint(len(value))
+            + key[shared:]
+            + value
+        )
         last = key
     content += struct.pack(f"<{len(restarts) + 1}I", *restarts, len(restarts))
     if packed:
         pieces = [content[at : at + 60] for at in range(0, len(content), 60)]
-        content = varint(len(content)) + b"".join(bytes([(len(each) - 1) << 2]) + each for each in pieces)
+        content = read_varint(len(content)) + b"".join(
+            bytes([(len(each) - 1) << 2]) + each for each in pieces
+        )
     content += bytes([packed])
     return content + struct.pack("<I", masked(content))
 
@@ -85,11 +93,11 @@ def table(entries: Sequence[tuple[bytes, bytes]], of_a_block: int = 7, packed: b
     for start in range(0, len(entries), of_a_block):
         some = entries[start : start + of_a_block]
         made = block(some, packed)
-        handles.append((some[-1][0], varint(len(content)) + varint(len(made) - 5)))
+        handles.append((some[-1][0], read_varint(len(content)) + read_varint(len(made) - 5)))
         content += made
     meta, index = block([]), block(handles, packed)
-    ends = varint(len(content)) + varint(len(meta) - 5)
-    ends += varint(len(content) + len(meta)) + varint(len(index) - 5)
+    ends = read_varint(len(content)) + read_varint(len(meta) - 5)
+    ends += read_varint(len(content) + len(meta)) + read_varint(len(index) - 5)
     return content + meta + index + ends.ljust(40, b"\0") + MAGIC
 
 

@@ -284,5 +284,5 @@ def test_a_linear_without_bias_merges_too() -> None:
     with torch.no_grad():
         layer.lora_B["query"].normal_()
     x = torch.randn(5, 4)
-    assert close(layer.merged()(x), layer(x))
+    assert close(layer.merge()(x), layer(x))
     assert close(layer(x)[:, 3:], x @ layer.weight[3:].T)

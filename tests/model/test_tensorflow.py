@@ -18,8 +18,8 @@ from tensorflow_bundles import (
     masked,
     plain_crc32c,
     read_plainly,
+    read_varint,
     table,
-    varint,
     write_bundle,
 )
 
@@ -30,11 +30,11 @@ from bertsmith.model.legacy import convert_legacy, read_tensorflow_tensors
 from bertsmith.model.tensorflow import (
     SnappyError,
     crc32c,
+    decompress_snappy,
     hugging_face_name,
     is_weight,
     read_bundle,
-    uncompressed,
-    unmasked,
+    unmask_checksum,
 )
 from bertsmith.model.weights import to_hugging_face
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model
@@ -261,16 +261,18 @@ def test_a_small_index_of_giant_keys_is_refused(tmp_path: Path, monkeypatch: pyt
     keys = [b"k" * (1000 + number) for number in range(60)]
     restarts = [key[:1000] if not number else b"" for number, key in enumerate(keys)]
     content = b"".join(
-        varint(0 if restart else len(keys[number]) - 1)
-        + varint(len(restart) or 1)
-        + varint(0)
+        read_varint(0 if restart else len(keys[number]) - 1)
+        + read_varint(len(restart) or 1)
+        + read_varint(0)
         + (restart or b"k")
         for number, restart in enumerate(restarts)
     )
     content += bytes(4) + b"\1\0\0\0" + b"\0"
     data = content + masked(content).to_bytes(4, "little")
-    index = block([(keys[-1], varint(0) + varint(len(content) - 1))])
-    footer = (varint(0) + varint(0) + varint(len(data)) + varint(len(index) - 5)).ljust(40, b"\0")
+    index = block([(keys[-1], read_varint(0) + read_varint(len(content) - 1))])
+    footer = (read_varint(0) + read_varint(0) + read_varint(len(data)) + read_varint(len(index) - 5)).ljust(
+        40, b"\0"
+    )
     (tmp_path / INDEX).write_bytes(data + index + footer + MAGIC)
     assert (tmp_path / INDEX).stat().st_size < 1 << 12
     with pytest.raises(ModelError, match="its keys and values have more than 32,768 bytes"):
@@ -280,9 +282,11 @@ def test_a_small_index_of_giant_keys_is_refused(tmp_path: Path, monkeypatch: pyt
 def test_a_block_without_entries_cannot_be_given_again_and_again(tmp_path: Path) -> None:
     """Each time it would be checked anew, and no key would tell."""
     empty = block([])
-    handle = varint(0) + varint(len(empty) - 5)
+    handle = read_varint(0) + read_varint(len(empty) - 5)
     index = block([(bytes([letter]), handle) for letter in range(1, 9)])
-    footer = (varint(0) + varint(0) + varint(len(empty)) + varint(len(index) - 5)).ljust(40, b"\0")
+    footer = (read_varint(0) + read_varint(0) + read_varint(len(empty)) + read_varint(len(index) - 5)).ljust(
+        40, b"\0"
+    )
     (tmp_path / INDEX).write_bytes(empty + index + footer + MAGIC)
     with pytest.raises(ModelError, match="its blocks don't ascend"):
         read_bundle(tmp_path / INDEX, is_weight)
@@ -398,17 +402,17 @@ def test_the_checksum_is_that_of_the_standard() -> None:
     data = np.random.default_rng(2).integers(0, 256, 70_000, np.uint8).tobytes()
     for length in (*range(1, 40), 63, 64, 65, 127, 128, 129, 1000, 4095, 4097, 70_000):
         assert crc32c(data[:length]) == plain_crc32c(data[:length]), length
-    assert unmasked(masked(data[:9])) == plain_crc32c(data[:9])
+    assert unmask_checksum(masked(data[:9])) == plain_crc32c(data[:9])
 
 
 def test_snappy_by_its_description() -> None:
     literal = bytes([5, 4 << 2]) + b"wordy"
-    assert uncompressed(literal, 100) == b"wordy"
+    assert decompress_snappy(literal, 100) == b"wordy"
     # "ab", then 8 bytes from 2 back: abababab; a copy may reach into itself
-    assert uncompressed(bytes([10, 1 << 2]) + b"ab" + bytes([4 << 2 | 1, 2]), 100) == b"ab" * 5
-    assert uncompressed(bytes([6, 1 << 2]) + b"ab" + bytes([3 << 2 | 2, 1, 0]), 100) == b"abbbbb"
+    assert decompress_snappy(bytes([10, 1 << 2]) + b"ab" + bytes([4 << 2 | 1, 2]), 100) == b"ab" * 5
+    assert decompress_snappy(bytes([6, 1 << 2]) + b"ab" + bytes([3 << 2 | 2, 1, 0]), 100) == b"abbbbb"
     long = bytes(range(200))
-    assert uncompressed(bytes([200, 1, 60 << 2, 199]) + long, 200) == long
+    assert decompress_snappy(bytes([200, 1, 60 << 2, 199]) + long, 200) == long
     for packed, message in (
         (b"", "length"),
         (b"\xff" * 5, "length"),
@@ -421,4 +425,4 @@ def test_snappy_by_its_description() -> None:
         (bytes([8, 1 << 2]) + b"ab" + bytes([4 << 2 | 2, 1]), "repeats what isn't there"),
     ):
         with pytest.raises(SnappyError, match=message):
-            uncompressed(packed, 1000)
+            decompress_snappy(packed, 1000)

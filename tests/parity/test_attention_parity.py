@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from bertsmith.data.batch import PackedBatch
 from bertsmith.model.cpu import attention, kernels
-from bertsmith.model.cpu.attention import attend_by_kernel, takes_kernel
+from bertsmith.model.cpu.attention import attend_by_kernel, is_kernel_faster
 from bertsmith.model.layers.attention import attend, attend_by_equal_lengths
 from bertsmith.model.layers.elementwise import Dropout
 
@@ -207,7 +207,7 @@ def test_without_gradients_spare_tokens_are_written_and_change_nothing(dtype: to
 
 def test_the_kernel_is_taken_where_it_is_faster() -> None:
     def takes(*lengths: int, size: int = 16, **how: Any) -> bool:
-        return takes_kernel(torch.zeros(sum(lengths), 3, 1, size, **how), lengths)
+        return is_kernel_faster(torch.zeros(sum(lengths), 3, 1, size, **how), lengths)
 
     with patch.object(kernels, "library", return_value=len):
         assert takes(2000)

@@ -62,7 +62,7 @@ def amounts(task: PretrainingTask, sequences: Sequences) -> StepAmounts:
 @pytest.mark.parametrize("next_sentence", [True, False])
 def test_operations_are_those_that_torch_counts(next_sentence: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Forward and backward of the real model, attention by torch's operations, which alone it counts."""
-    monkeypatch.setattr("bertsmith.model.layers.attention.takes_kernel", lambda *_: False)
+    monkeypatch.setattr("bertsmith.model.layers.attention.is_kernel_faster", lambda *_: False)
     task, sequences = task_of(config_with(dropout=0.1), next_sentence), batch()
     with FlopCounterMode(display=False) as counter:
         torch.stack(list(task.loss(sequences).values())).sum().backward()

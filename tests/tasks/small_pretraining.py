@@ -7,7 +7,7 @@ from bertsmith.data.masking import Masker, MaskingRates
 from bertsmith.data.store import TokenStore
 from bertsmith.data.stream import PretrainingStream
 from bertsmith.model.config import BertConfig
-from bertsmith.model.cpu.grouped_attention import filled_length
+from bertsmith.model.cpu.grouped_attention import padded_length
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel, PretrainingTask
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
@@ -32,7 +32,7 @@ def filler_operations(config: BertConfig, sequences: Sequences, masked: int) -> 
     for what fills the masked positions up to whole registers of 16.
     """
     lengths = sequences.lengths.tolist()
-    squares = sum(filled_length(length, torch.float32) ** 2 - length**2 for length in lengths)
+    squares = sum(padded_length(length, torch.float32) ** 2 - length**2 for length in lengths)
     attention = 3 * config.num_hidden_layers * 4 * config.hidden_size * squares
     return attention + 3 * 2 * (-masked % 16) * config.hidden_size * config.vocab_size
 

@@ -16,7 +16,7 @@ from bertsmith.errors import InputError
 from bertsmith.machine import Hardware, device_of
 from bertsmith.model.bert import Bert
 from bertsmith.model.cpu.inference import prepare_for_inference, usual_precision
-from bertsmith.model.cpu.kernel_layer import KernelLayer, by_kernels
+from bertsmith.model.cpu.kernel_layer import KernelLayer, use_kernels
 from bertsmith.model.cpu.onednn_layer import PackedLayer
 from bertsmith.model.cpu.process import one_core_threads
 from bertsmith.model.own_tokenizer import load_own_tokenizer
@@ -73,7 +73,7 @@ def make_ready(
     if target_device.type == "cpu":  # now, not in a call: while threads start, torch's thread count differs
         one_core_threads(torch.get_num_threads())
     if encoder is not model:
-        by_kernels(model)
+        use_kernels(model)
     model.eval()  # for good: a call that ends in one thread must not turn dropout on in another
     return target_device, compute_dtype
 

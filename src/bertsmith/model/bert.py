@@ -19,7 +19,7 @@ from bertsmith.model.layers.layer import Layer
 
 
 class Bert(nn.Module):
-    """The encoder of every family; `config` says which of the independent parts it has."""
+    """The encoder of every family; `config` says which of the optional parts it has."""
 
     @door(config=kind(BertConfig))
     def __init__(self, config: BertConfig) -> None:
@@ -43,27 +43,27 @@ class Bert(nn.Module):
     def forward(self, batch: PackedBatch, rows: Tensor | None = None) -> Tensor:
         """The last layer's hidden states (N, H), or (R, H) where a head reads only the given rows.
 
-        The last layer then computes no others: with 15 % of the tokens masked, that saves more than half of
-        it. Spare tokens of the batch are left out.
+        The last layer then computes only these: with 15 % of the tokens masked, that saves more than half of
+        it. Padding tokens of the batch are left out.
         """
         hidden_states: Tensor = self.embeddings(batch)
         *lower, last = self.layers
         for layer in lower:
             hidden_states = layer(hidden_states, batch)
-        states = self._finished(last(hidden_states, batch, rows))
-        return _without_spare(states, batch) if rows is None else states
+        states = self._apply_final_norm(last(hidden_states, batch, rows))
+        return _drop_padding(states, batch) if rows is None else states
 
     def all_hidden_states(self, batch: PackedBatch) -> list[Tensor]:
-        """The embeddings' output and every layer's, the last one's behind the final norm if there is one:
+        """The output of the embeddings and of every layer, the last one after the final norm if there is one:
         num_hidden_layers + 1 tensors of (N, H), padding tokens left out.
         """
         states: list[Tensor] = [self.embeddings(batch)]
         for layer in self.layers:
             states.append(layer(states[-1], batch))
-        states[-1] = self._finished(states[-1])
-        return [_without_spare(state, batch) for state in states]
+        states[-1] = self._apply_final_norm(states[-1])
+        return [_drop_padding(state, batch) for state in states]
 
-    def _finished(self, states: Tensor) -> Tensor:
+    def _apply_final_norm(self, states: Tensor) -> Tensor:
         return states if self.final_norm is None else self.final_norm(states)
 
     def pool(self, first_tokens: Tensor) -> Tensor:
@@ -78,5 +78,5 @@ class Bert(nn.Module):
         return torch.tanh(self.pooler(first_tokens))
 
 
-def _without_spare(states: Tensor, batch: PackedBatch) -> Tensor:
+def _drop_padding(states: Tensor, batch: PackedBatch) -> Tensor:
     return states[: -batch.padding] if batch.padding else states

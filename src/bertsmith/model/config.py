@@ -1,7 +1,7 @@
 """The shape of an encoder, in the names of Hugging Face's config.json, and the published sizes.
 
-A variant is a set of values on independent axes, never a class: which of them make up a family, and what its
-config.json calls them, is its record in bertsmith.model.families.
+A variant is a set of values of independent settings, never a class. A family's record in
+bertsmith.model.families says which values make it up, and what its config.json calls them.
 """
 
 from typing import Any, ClassVar, Literal
@@ -17,15 +17,15 @@ from bertsmith.validation import UserSettings, first_problem
 Activation = Literal["gelu", "gelu_new", "relu", "silu"]
 LayerType = Literal["full_attention", "sliding_attention"]
 
-PRESETS = {name: (size.layers, size.width) for name, size in BERT_SIZES.items()}  # layers, width of BERT's
+PRESETS = {name: (size.layers, size.width) for name, size in BERT_SIZES.items()}  # BERT's layers and width
 
 
 class BertConfig(UserSettings):
     """Shape and constants of one model. Sizes are counts, probabilities are in [0, 1).
 
-    What isn't given is as the family was published. `type_vocab_size` 0 means no segment embeddings.
-    `max_position_embeddings` is the longest sequence, or the rows of the position table; RoBERTa leaves the
-    first `pad_token_id + 1` of them unused, see `max_length`.
+    A setting that isn't given has the value of the published family. `type_vocab_size` 0 means no segment
+    embeddings. `max_position_embeddings` is the longest sequence, or the number of rows of the position
+    table, of which RoBERTa leaves the first `pad_token_id + 1` unused: see `max_length`.
     """
 
     refusal: ClassVar[type[BertsmithError]] = ModelError
@@ -42,31 +42,32 @@ class BertConfig(UserSettings):
     initializer_range: float = Field(0.02, gt=0)
     layer_norm_eps: float = Field(1e-12, gt=0)
     pad_token_id: int = Field(0, ge=0)
-    # Width of the embeddings, where a product makes the layers' of it (ALBERT, ELECTRA); None, and never the
-    # same number: `hidden_size`.
+    # Width of the embeddings, where a linear layer projects them to the hidden size (ALBERT, ELECTRA). None
+    # where the two are the same; the hidden size itself becomes None.
     embedding_size: int | None = Field(None, ge=1, le=65_536)
 
-    # Dropout: of attention's weights and elsewhere; None is `hidden_dropout_prob`. Places are the outputs of
-    # attention and feed-forward part (BERT), or within both (ModernBERT).
+    # Dropout of attention weights, and elsewhere. `embedding_dropout` None means `hidden_dropout_prob`. It is
+    # applied to the outputs of attention and the feed-forward part (BERT), or inside both (ModernBERT).
     hidden_dropout_prob: float = Field(0.1, ge=0, lt=1)
     attention_probs_dropout_prob: float = Field(0.1, ge=0, lt=1)
     embedding_dropout: float | None = Field(None, ge=0, lt=1)
     dropout_places: Literal["outputs", "inside"] = "outputs"
 
-    # Positions: a learned table, or rotations of queries and keys (Su et al. 2021), of whose values the i-th
-    # of either half make a pair, or neighbours do.
+    # Positions: a learned table, or rotations of queries and keys (Su et al. 2021). A pair of rotated values
+    # is the i-th of either half of a head, or two neighbours.
     position_embedding: Literal["learned", "rotary"] = "learned"
     rotary_pairs: Literal["halves", "neighbours"] = "halves"
     rope_theta: float = Field(10_000.0, gt=0)
     local_rope_theta: float = Field(10_000.0, gt=0)  # of layers with local attention
 
-    # Local attention: tokens see `local_attention // 2` to either side, None everything. Every n-th layer
-    # from the first sees everything; `layer_types` is for other patterns.
+    # Local attention: a token sees `local_attention // 2` tokens to either side; with None it sees all. Every
+    # n-th layer, counted from the first, sees all in any case; `layer_types` is for other patterns.
     local_attention: int | None = Field(None, ge=0, le=1_000_000)
     global_attn_every_n_layers: int = Field(1, ge=1)
     layer_types: tuple[LayerType, ...] | None = None
 
-    # Layers: norms before the parts or behind; one before the first attention; one behind the last layer.
+    # Norms: before attention and feed-forward part, or after them; one before the first attention; one after
+    # the last layer.
     pre_norm: bool = False
     first_norm: bool = True
     final_norm: bool = False
@@ -76,14 +77,14 @@ class BertConfig(UserSettings):
     feed_forward: Literal["plain", "gated"] = "plain"  # gated: Shazeer 2020
     feed_forward_bias: bool = True
 
-    # The layer between encoder and vocabulary, and where the family has it before its classifiers too.
+    # The dense layer before the vocabulary, which some families also have before their classifiers.
     head_act: Activation | None = None  # None: `hidden_act`
     head_bias: bool = True
     classifier_pooling: Literal["cls", "mean"] = "cls"
 
     @model_validator(mode="before")
     @classmethod
-    def _as_published(cls, values: Any) -> Any:
+    def _fill_published(cls, values: Any) -> Any:
         if not isinstance(values, dict):
             return values
         values = {**find_family(values.get("model_type", "bert")).published, **values}
@@ -92,7 +93,7 @@ class BertConfig(UserSettings):
         return values
 
     @model_validator(mode="after")
-    def _possible(self) -> "BertConfig":
+    def _check_shape(self) -> "BertConfig":
         if self.hidden_size % self.num_attention_heads:
             raise ValueError(
                 f"num_attention_heads = {self.num_attention_heads} must divide "
@@ -113,11 +114,13 @@ class BertConfig(UserSettings):
         return self
 
     def _require_spelled(self) -> None:
-        """A value that the family's config.json has no key for would be another one in the saved model."""
+        """Raises ValueError for a value that the family's config.json has no key for: a saved model would
+        read back another one.
+        """
         family = self.family
         for name, info in type(self).model_fields.items():
             usual, value = family.published.get(name, info.default), getattr(self, name)
-            if value is None and usual is not None:  # left out of a file it would be the usual one again
+            if value is None and usual is not None:  # a file leaves None out, and would give the usual one
                 raise ValueError(
                     f"{name} = None is impossible for {self.model_type}: give a value as {usual}"
                 )
@@ -136,7 +139,7 @@ class BertConfig(UserSettings):
 
     @property
     def embedding_width(self) -> int:
-        """Width of the embeddings, and of what the masked-language head compares with them."""
+        """Width of the embeddings, and of the vectors that the masked-language head compares with them."""
         return self.embedding_size or self.hidden_size
 
     @property
@@ -151,11 +154,11 @@ class BertConfig(UserSettings):
 
     def is_local(self, layer: int) -> bool:
         """Whether this layer, counted from 0, has local attention."""
-        kinds = layer_types(self.__dict__)
-        return self.local_attention is not None and kinds[layer] == "sliding_attention"
+        types = layer_types(self.__dict__)
+        return self.local_attention is not None and types[layer] == "sliding_attention"
 
     def window(self, layer: int) -> int | None:
-        """How many tokens to either side this layer's tokens see; None: all."""
+        """The number of tokens to either side that a token of this layer sees; None for all."""
         return (
             self.local_attention // 2 if self.local_attention is not None and self.is_local(layer) else None
         )
@@ -176,9 +179,11 @@ class BertConfig(UserSettings):
 
 @door(name=text)
 def preset(name: str, **changes: Any) -> BertConfig:
-    """A published size of a family (`model_type`, else BERT) by name.
+    """The config of a published size by its name: of the family `model_type` among `changes`, by default
+    BERT.
 
-    Raises ModelError for an unknown name or an impossible change.
+    `changes` are further values of BertConfig. Raises ModelError for an unknown name and for values that are
+    impossible.
     """
     sizes = find_family(changes.get("model_type", "bert")).sizes
     if name not in sizes:
@@ -196,7 +201,7 @@ def preset(name: str, **changes: Any) -> BertConfig:
 
 
 def make_config(values: dict[str, Any], where: str) -> BertConfig:
-    """Checks values and names the first that is wrong. Raises ModelError."""
+    """The config with these values. Raises ModelError that begins with `where` and names the first wrong one."""
     try:
         return BertConfig.model_validate(values)
     except ValidationError as error:

@@ -1,8 +1,8 @@
-"""What each key in the files of a model's folder means here: one table a file.
+"""The meaning of each key in the files of a model folder: one table for each file.
 
-A key that transformers or sentence-transformers reads or writes is *honoured*; or *harmless*, since it
-changes no number here; or *refused* unless it has one of the values that are computed here. A value of null
-says nothing, as there. The keys of a family's config.json stand in its record in `model/families`.
+A key that transformers or sentence-transformers reads or writes is *honoured*, or *harmless*, since it
+changes no number here, or *refused* unless it has a value that Bertsmith computes. A value of null means
+nothing, as in these libraries. The keys of a family's config.json are in its record in `model/families`.
 docs/folder-contract.md is made from these tables, and tests compare them with the installed libraries.
 """
 
@@ -16,11 +16,11 @@ from bertsmith.errors import ModelError, did_you_mean
 
 @dataclass(frozen=True)
 class FileKeys:
-    """The keys of one file: what follows from each that is honoured, why others are harmless, and which
-    values of the rest are accepted, the usual one first; none for a key that may only be null.
+    """The keys of one file: the effect of each honoured key, the reason why others are harmless, and the
+    accepted values of the rest, the usual one first; none for a key that may only be null.
 
-    An `open` file is one in which the libraries keep whatever a caller said, and which they read by these
-    keys alone: any other key is ignored, as there. In another file it is refused.
+    In an `open` file the libraries save whatever a caller passed, and read only these keys: any other key is
+    ignored, as they do. In another file an unknown key is refused.
     """
 
     file: str
@@ -34,18 +34,18 @@ class FileKeys:
         return frozenset(self.honoured) | frozenset(self.harmless) | frozenset(self.accepted)
 
     def require(self, values: Mapping[str, Any], where: str) -> None:
-        """Raises ModelError for a value that is not computed here, and for a key that nobody knows."""
+        """Raises ModelError for a value that Bertsmith doesn't compute, and for an unknown key."""
         for key, value in values.items():
             if value is None or key in self.honoured or key in self.harmless:
                 continue
             if key in self.accepted:
-                # numbers, true and false are never each other here, as they are not in JSON
+                # true isn't 1 in JSON, though it is in Python
                 accepted, is_truth = self.accepted[key], isinstance(value, bool)
-                if any(value == each and is_truth == isinstance(each, bool) for each in accepted):
+                if any(value == known and is_truth == isinstance(known, bool) for known in accepted):
                     continue
                 only = f"only {' or '.join(map(repr, accepted))} is supported"
-                said = only if accepted else "it is not supported"
-                raise ModelError(f"{where}: {key} is {reprlib.repr(value)}; {said}.")
+                problem = only if accepted else "it is not supported"
+                raise ModelError(f"{where}: {key} is {reprlib.repr(value)}; {problem}.")
             if not self.open:
                 raise ModelError(
                     f"{where}: unknown key {reprlib.repr(key)}.{did_you_mean(key, [*self.known])} It may "

@@ -1,15 +1,15 @@
-"""LoRA: a finished encoder with small trained products beside its frozen weights (Hu et al. 2021).
+"""LoRA: low-rank products that are trained beside the frozen weights of an encoder (Hu et al. 2021).
 
 N rows, I and O the width of a linear module's input and output, r the rank.
 
-W x becomes W x + alpha / r · B A x, with A (r, I) and B (O, r); B starts at zero, so the edited model begins
-as the finished one. Query, key and value are one stacked product here: where the family's class has a module
-for each, the low-rank part of the stack is one product as well, whose B is block-diagonal, with no columns in
-the blocks that are not adapted; where it has one for all (ModernBERT), so has LoRA. The factors
-stay apart in training: a gradient for W + B A would cost the full product of (O, N) and (N, I) which LoRA is
-there to avoid.
+W x becomes W x + alpha / r · B A x, with A (r, I) and B (O, r). B starts at zero, so the model's outputs are
+unchanged at first. Query, key and value are one stacked product here. Where the family's class has a module
+for each, the low-rank part of the stack is one product too, whose B is block-diagonal, without columns for
+blocks that aren't adapted; where the class has one module for all three (ModernBERT), so has LoRA. The
+factors stay separate in training: a gradient for W + B A would take the full product of (O, N) and (N, I),
+which LoRA avoids.
 
-The added weights are kept as a folder in PEFT's format: a few hundred kilobytes beside the model.
+The added weights are saved as a folder in PEFT's format: a few hundred kilobytes beside the model.
 """
 
 import math
@@ -29,17 +29,22 @@ from bertsmith.model.bert import Bert
 from bertsmith.model.layers.elementwise import Dropout
 from bertsmith.model.weights import adapter_names, listed
 
-# A layer's linear modules, and what each can be adapted for: by how many modules of the family's class it is
-# made of, since adapters name these.
-_LAYER: dict[str, tuple[tuple[str, ...], ...]] = {
+# A layer's linear modules and the targets in each: one for each module of the family's class that it is made
+# of, since adapters name these.
+_LAYER_TARGETS: dict[str, tuple[tuple[str, ...], ...]] = {
     "attention.qkv": (("query", "key", "value"), ("qkv",)),
     "attention.output": (("attention_output",),),
     "feed_forward.up": (("feed_forward_up",), ("feed_forward_gate", "feed_forward_up")),
     "feed_forward.down": (("feed_forward_down",),),
 }
-_USUAL = ("query", "value", "qkv")  # Hu et al. 2021, section 7.1
+_USUAL_TARGETS = ("query", "value", "qkv")  # Hu et al. 2021, section 7.1
 TARGETS = tuple(
-    dict.fromkeys((*(target for ways in _LAYER.values() for targets in ways for target in targets), "pooler"))
+    dict.fromkeys(
+        (
+            *(target for choices in _LAYER_TARGETS.values() for targets in choices for target in targets),
+            "pooler",
+        )
+    )
 )
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
@@ -48,7 +53,10 @@ _ROOT = "base_model.model."  # before every name in PEFT's files
 
 @dataclass(frozen=True)
 class LoraSettings:
-    """Raises ModelError for impossible values: a rank below 1, alpha not above 0, unknown targets."""
+    """The settings of LoRA: rank, alpha, dropout of the low-rank part's input, and the adapted targets.
+
+    Raises ModelError for impossible values: a rank below 1, alpha not above 0, unknown targets.
+    """
 
     rank: int
     alpha: float
@@ -76,12 +84,12 @@ class LoraSettings:
 class LoraLinear(nn.Linear):
     """A linear module with its weights frozen, under their old names, and a low-rank part added.
 
-    `blocks` names the target in each block of the output, None for one that stays as it is. Dropout falls on
-    the input of the low-rank part, once for all blocks. A and B are zero until they are drawn or loaded.
+    `blocks` names the target of each block of the output, None for one that isn't adapted. Dropout is applied
+    to the input of the low-rank part, once for all blocks. A and B are zero until they are drawn or loaded.
     """
 
     def __init__(self, linear: nn.Linear, blocks: Sequence[str | None], settings: LoraSettings) -> None:
-        nn.Module.__init__(self)  # not Linear's, which would draw weights: these are taken over
+        nn.Module.__init__(self)  # not Linear's, which would draw weights
         self.in_features, self.out_features = linear.in_features, linear.out_features
         self.weight, self.bias = linear.weight, linear.bias
         self.blocks = tuple(blocks)
@@ -99,11 +107,11 @@ class LoraLinear(nn.Linear):
         return torch.addmm(super().forward(x), low, self.stacked_b().T, alpha=self.settings.scaling)
 
     def stacked_a(self) -> Tensor:
-        """The A of all adapted blocks, P of them, by rows: (P r, I)."""
+        """The matrices A of the P adapted blocks, stacked by rows: (P r, I)."""
         return torch.cat([self.lora_A[block] for block in self.blocks if block])
 
     def stacked_b(self) -> Tensor:
-        """Each block's B where its outputs are: (O, P r)."""
+        """The matrices B of all blocks as a block-diagonal matrix (O, P r)."""
         nothing = self.weight.new_zeros(self.rows, 0)
         blocks = (self.lora_B[block] if block else nothing for block in self.blocks)
         stacked: Tensor = torch.block_diag(*blocks)
@@ -111,7 +119,9 @@ class LoraLinear(nn.Linear):
 
     @torch.no_grad()
     def draw(self) -> None:
-        """A as Hu et al.'s code and PEFT draw it: Kaiming's uniform, within ±1 / sqrt(I). B zero."""
+        """Draws A as Hu et al.'s code and PEFT do, from Kaiming's uniform distribution within ±1 / sqrt(I),
+        and sets B to zero.
+        """
         bound = 1 / math.sqrt(self.in_features)
         for a in self.lora_A.values():
             a.uniform_(-bound, bound)
@@ -119,8 +129,8 @@ class LoraLinear(nn.Linear):
             b.zero_()
 
     @torch.no_grad()
-    def merged(self) -> nn.Linear:
-        """A plain linear module that computes the same."""
+    def merge(self) -> nn.Linear:
+        """A plain linear module with the same outputs."""
         linear = nn.Linear(self.in_features, self.out_features, self.bias is not None, device="meta")
         added = self.settings.scaling * self.stacked_b() @ self.stacked_a()
         linear.weight = nn.Parameter(self.weight + added)
@@ -141,29 +151,31 @@ def add_lora(
 ) -> None:
     """Freezes the whole encoder and adds low-rank parts to `targets` in every layer; None is `usual_targets`.
 
-    The outputs stay what they were until training moves B. Draws A from torch's generator. Heads are outside
-    the encoder and go on being trained in full. Raises ModelError for impossible settings, a target that
+    The outputs stay the same until training changes B. A is drawn from torch's generator. Heads are outside
+    the encoder and are still trained in full. Raises ModelError for impossible settings, a target that
     the model lacks, and a model that has LoRA already.
     """
-    chosen = usual_targets(model) if targets is None else tuple(targets)
-    insert_lora(model, LoraSettings(rank, alpha, dropout, chosen))
+    chosen_targets = usual_targets(model) if targets is None else tuple(targets)
+    insert_lora(model, LoraSettings(rank, alpha, dropout, chosen_targets))
     for _, linear in adapted_modules(model):
         linear.draw()
 
 
 def insert_lora(model: Bert, settings: LoraSettings) -> None:
-    """As `add_lora`, with A and B zero and no random number drawn: for weights that come from a file."""
+    """Adds LoRA as `add_lora` does, but with A and B zero and without drawing random numbers, for weights
+    that are loaded from a file. Raises ModelError as `add_lora` does.
+    """
     if lora_settings(model) is not None:
         raise ModelError("This model has LoRA already. Merge it first (merge_lora).")
-    there = targets_of(model)
-    lacking = [target for target in settings.targets if target not in there]
+    available = targets_of(model)
+    lacking = [target for target in settings.targets if target not in available]
     if lacking:
         raise ModelError(
             f"This {model.config.model_type} model has no {lacking[0]} for LoRA to adapt. "
-            f"There are: {', '.join(there)}."
+            f"There are: {', '.join(available)}."
         )
     model.requires_grad_(False)
-    for path, targets in adaptable(model).items():
+    for path, targets in adaptable_modules(model).items():
         blocks = [target if target in settings.targets else None for target in targets]
         if any(blocks):
             linear = model.get_submodule(path)
@@ -172,19 +184,22 @@ def insert_lora(model: Bert, settings: LoraSettings) -> None:
 
 
 def merge_lora(model: Bert) -> None:
-    """Puts the low-rank parts into the weights: a plain encoder with the same outputs, all of it trainable.
+    """Adds the low-rank parts to the weights: the model is then a plain encoder with the same outputs, and
+    all of it is trainable.
 
-    Merge a copy to go on training with LoRA afterwards. A model without LoRA stays as it is.
+    To go on training with LoRA afterwards, merge a copy. A model without LoRA stays as it is.
     """
     adapted = list(adapted_modules(model))
     for path, linear in adapted:
-        model.set_submodule(path, linear.merged().train(model.training))
+        model.set_submodule(path, linear.merge().train(model.training))
     if adapted:
         model.requires_grad_(True)
 
 
 def lora_tensors(model: Bert) -> dict[str, Tensor]:
-    """The added weights alone: `layers.0.attention.qkv.lora_A.query` (r, I), `…lora_B.query` (O, r)."""
+    """The added weights alone: `layers.0.attention.qkv.lora_A.query` (r, I), `…lora_B.query` (rows of the
+    query, r).
+    """
     return {
         f"{path}.{name}": tensor
         for path, linear in adapted_modules(model)
@@ -194,47 +209,47 @@ def lora_tensors(model: Bert) -> dict[str, Tensor]:
 
 
 def lora_settings(model: Bert) -> LoraSettings | None:
-    """What LoRA was added with; None for a plain model."""
+    """The settings of the model's LoRA; None for a plain model."""
     return next((linear.settings for _, linear in adapted_modules(model)), None)
 
 
 def adapted_modules(model: Bert) -> Iterator[tuple[str, LoraLinear]]:
-    """Each module with a low-rank part, and its name in the model."""
+    """The modules with a low-rank part, and their names in the model."""
     return ((path, part) for path, part in model.named_modules() if isinstance(part, LoraLinear))
 
 
-def adaptable(model: Bert) -> dict[str, tuple[str, ...]]:
-    """Each linear module that can be adapted -> the targets of its blocks."""
-    pieces = {row.ours: len(row.theirs) for row in model.config.family.adapted_layer}
-    places = {
+def adaptable_modules(model: Bert) -> dict[str, tuple[str, ...]]:
+    """The targets of the blocks of each linear module that can be adapted, by the module's name."""
+    counts = {row.ours: len(row.theirs) for row in model.config.family.adapted_layer}
+    modules = {
         f"layers.{number}.{module}": targets
         for number in range(len(model.layers))
-        for module, ways in _LAYER.items()
-        for targets in ways
-        if len(targets) == pieces[f"encoder.layers.{{}}.{module}"]
+        for module, choices in _LAYER_TARGETS.items()
+        for targets in choices
+        if len(targets) == counts[f"encoder.layers.{{}}.{module}"]
     }
-    return places | ({"pooler": ("pooler",)} if model.pooler is not None else {})
+    return modules | ({"pooler": ("pooler",)} if model.pooler is not None else {})
 
 
 def targets_of(model: Bert) -> tuple[str, ...]:
-    """What of this model can be adapted."""
-    return tuple(dict.fromkeys(target for targets in adaptable(model).values() for target in targets))
+    """The targets that this model has."""
+    return tuple(dict.fromkeys(target for targets in adaptable_modules(model).values() for target in targets))
 
 
 def usual_targets(model: Bert) -> tuple[str, ...]:
-    """Query and value, or the one module that makes both."""
-    return tuple(target for target in _USUAL if target in targets_of(model))
+    """The default targets: query and value, or the one module that makes both."""
+    return tuple(target for target in _USUAL_TARGETS if target in targets_of(model))
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where one adapted module of theirs is in our model: a module, and the target within it."""
+class AdaptedModule:
+    """An adapted module of transformers' class, as the name of our module and the target in it."""
 
     path: str
     target: str
 
     def ours(self, factor: str) -> str:
-        """Our name of its A or B."""
+        """Our name of the module's factor A or B."""
         return f"{self.path}.lora_{factor}.{self.target}"
 
 
@@ -248,10 +263,11 @@ def save_adapter(
 ) -> None:
     """Writes what LoRA added to `model`, and no weight of the model itself.
 
-    `heads` are tensors trained beside it under Hugging Face's names (`classifier.weight`); PEFT then opens
-    the folder on a model with that head, and without them on a bare encoder. `base_model` is noted for
-    people and PEFT. Raises ModelError when there is no LoRA or a value is not finite; InputError when the
-    folder exists and `overwrite` is False; ResourceError when the disk is full.
+    `heads` are the tensors of heads that were trained with it, under Hugging Face's names
+    (`classifier.weight`): with them PEFT opens the folder on a model with that head, without them on a bare
+    encoder. `base_model` is written for readers and PEFT. Raises ModelError when there is no LoRA or a value
+    is not finite; InputError when the folder exists and `overwrite` is False; ResourceError when the disk is
+    full.
     """
     settings = lora_settings(model)
     if settings is None:
@@ -259,38 +275,38 @@ def save_adapter(
     prefix = "" if heads else model.config.family.prefix + "."
     ours = lora_tensors(model)
     adapted = {  # by the modules' full names in transformers
-        name: Place(path, target)
-        for path, targets in adaptable(model).items()
+        name: AdaptedModule(path, target)
+        for path, targets in adaptable_modules(model).items()
         for name, target in zip(adapter_names(f"encoder.{path}", model.config), targets, strict=True)
         if target in settings.targets
     }
     tensors = {
-        f"{module.removeprefix(prefix)}.lora_{factor}.weight": ours[place.ours(factor)]
-        for module, place in adapted.items()
+        f"{name.removeprefix(prefix)}.lora_{factor}.weight": ours[module.ours(factor)]
+        for name, module in adapted.items()
         for factor in "AB"
     } | dict(heads or {})
     if broken := [name for name, tensor in tensors.items() if not bool(tensor.isfinite().all())]:
         raise ModelError(f"The adapter was not saved: {listed(broken)} holds values that are not finite.")
-    ready = {f"{_ROOT}{name}": tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    renamed = {f"{_ROOT}{name}": tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     config: dict[str, Any] = {
         "peft_type": "LORA",
         "r": settings.rank,
         "lora_alpha": settings.alpha,
         "lora_dropout": settings.dropout,
-        # each in full: PEFT compares ends of names, and `output.dense` would be two modules of a layer
-        "target_modules": [module.removeprefix(prefix) for module in adapted],
+        # full names, since PEFT compares the ends of names: `output.dense` would be two modules of a layer
+        "target_modules": [name.removeprefix(prefix) for name in adapted],
         "modules_to_save": sorted({name.rpartition(".")[0] for name in heads or {}}) or None,
         "base_model_name_or_path": base_model,
         "inference_mode": True,
     }
     with atomic_folder(Path(folder), overwrite=overwrite) as partial:
         with tensors_written_to(partial / ADAPTER_WEIGHTS):
-            save_file(ready, partial / ADAPTER_WEIGHTS, metadata={"format": "pt"})
+            save_file(renamed, partial / ADAPTER_WEIGHTS, metadata={"format": "pt"})
         write_json(partial / ADAPTER_CONFIG, config)
 
 
 def pooler_tensors(model: Bert) -> dict[str, Tensor]:
-    """The pooler under Hugging Face's names, for `heads` of `save_adapter` where it is new."""
+    """The pooler's tensors under Hugging Face's names, for `heads` of `save_adapter` where the pooler is new."""
     assert model.pooler is not None
     (name,) = adapter_names("encoder.pooler", model.config)
     return {f"{name}.{leaf}": tensor for leaf, tensor in model.pooler.state_dict().items()}

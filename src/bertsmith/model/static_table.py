@@ -1,9 +1,11 @@
 """A static table: one vector for each token of the vocabulary, whatever its context. A text's vector is the
 mean of its tokens' vectors.
 
-config.json model2vec's: normalize, max_length, hidden_dim, seq_length, embedding_dtype model.safetensors
-`embeddings` (V, D), in float32 tokenizer.json the tokens by row modules.json the same as
-sentence-transformers' StaticEmbedding bertsmith.json provenance, and the hash of each file
+config.json         model2vec's keys: normalize, max_length, hidden_dim, seq_length, embedding_dtype
+model.safetensors   `embeddings` (V, D), in float32
+tokenizer.json      the tokens by row
+modules.json        the same model as sentence-transformers' StaticEmbedding
+bertsmith.json      provenance, and the hash of each file
 
 model2vec and sentence-transformers open the folder. We open theirs, if only a normalisation follows the
 table. The rows of special tokens are zeros: model2vec leaves [UNK] out of the mean and sentence-transformers

@@ -17,8 +17,8 @@ from bertsmith.errors import ResourceError
 from bertsmith.files import require_free_space
 from bertsmith.machine import Hardware
 from bertsmith.model.config import BertConfig
-from bertsmith.model.cpu.grouped_attention import filled_length
-from bertsmith.model.layers.attention import takes_flash_attention
+from bertsmith.model.cpu.grouped_attention import padded_length
+from bertsmith.model.layers.attention import supports_flash_attention
 from bertsmith.tasks.pretraining.objectives import PretrainedModel
 from bertsmith.tasks.pretraining.replaced_tokens import ReplacedTokenModel
 from bertsmith.training.machine import Machine
@@ -140,10 +140,12 @@ def _estimate_attention_bytes(config: BertConfig, recipe: Recipe, machine: Machi
     token and head a row as long as the longest sequence, padded.
     """
     device, drops = machine.device.type, config.attention_probs_dropout_prob > 0
-    if takes_flash_attention(device, machine.precision, config.head_size) or (device != "cpu" and not drops):
+    if supports_flash_attention(device, machine.precision, config.head_size) or (
+        device != "cpu" and not drops
+    ):
         return 0
     longest = max(recipe.data.sequence_lengths)
-    padded = filled_length(longest, machine.precision)
+    padded = padded_length(longest, machine.precision)
     values = (1 + drops) * config.num_attention_heads * padded * padded / longest
     itemsize = machine.precision.itemsize
     return int(count_tokens_at_once(recipe, machine) * config.num_hidden_layers * itemsize * values)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from bertsmith.model.cpu import attention, kernels
-from bertsmith.model.cpu.attention import attend_by_kernel, takes_kernel
+from bertsmith.model.cpu.attention import attend_by_kernel, is_kernel_faster
 
 WINDOWS = [0, 1, 3, 16, 63, 64, 100]
 
@@ -205,5 +205,5 @@ def test_a_window_below_zero_is_refused(kernel: str) -> None:
 def test_in_bfloat16_few_keys_in_reach_are_as_good_as_few_keys() -> None:
     qkv = torch.zeros(2000, 3, 1, 16, dtype=torch.bfloat16)
     with patch.object(kernels, "library", return_value=len):
-        assert takes_kernel(qkv, (2000,), 40)
-        assert not takes_kernel(qkv, (2000,))
+        assert is_kernel_faster(qkv, (2000,), 40)
+        assert not is_kernel_faster(qkv, (2000,))

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from bertsmith.model.cpu import kernels
-from bertsmith.model.cpu.activation import gated_of, takes_gate
+from bertsmith.model.cpu.activation import can_fuse_gate, fused_gate
 
 PLAIN = {"gelu": F.gelu, "silu": F.silu}
 
@@ -51,7 +51,7 @@ def test_value_and_gradients_are_torchs(
     upstream = torch.randn(rows, width, generator=draw)
     ours, theirs = x.clone().requires_grad_(), x.double().requires_grad_()
     with patch("torch.get_num_threads", return_value=threads):
-        found, expected = gated_of(linear, ours, activation), gate(activation, twin(theirs))
+        found, expected = fused_gate(linear, ours, activation), gate(activation, twin(theirs))
         gradients = torch.autograd.grad(found, (ours, *linear.parameters()), upstream)
     size = max(1.0, scale)
     assert_close(found, expected, rtol=1e-6, atol=3e-6 * size, check_dtype=False)
@@ -68,7 +68,7 @@ def test_values_and_slopes_are_right_from_far_below_zero_to_far_above(kernel: st
     x = torch.zeros(4001, 16)
     x[:, 0], x[:, 1] = torch.linspace(-120, 120, 4001), 1
     x.requires_grad_()
-    found = gated_of(linear, x, activation)
+    found = fused_gate(linear, x, activation)
     (slopes,) = torch.autograd.grad(found[:, 0].sum(), x)
     exact = x.detach()[:, 0].double().requires_grad_()
     expected = PLAIN[activation](exact)
@@ -81,7 +81,7 @@ def test_values_and_slopes_are_right_from_far_below_zero_to_far_above(kernel: st
 def test_in_bfloat16_it_rounds_once(kernel: str, activation: str) -> None:
     linear, x = nn.Linear(8, 64), torch.randn(50, 8)
     with torch.autocast("cpu", torch.bfloat16):
-        found = gated_of(linear, x, activation)
+        found = fused_gate(linear, x, activation)
         products = F.linear(x, linear.weight)
     assert found.dtype == torch.bfloat16
     expected = gate(activation, products.double() + linear.bias.double())
@@ -103,19 +103,19 @@ def test_what_is_no_number_does_not_become_one(kernel: str, activation: str, hal
     linear.weight.data[:16, 0] = linear.weight.data[16:, 1] = 1
     x = torch.ones(1, 2)
     x[0, half] = value
-    assert not gated_of(linear, x, activation).isfinite().any()
+    assert not fused_gate(linear, x, activation).isfinite().any()
 
 
 def test_it_is_taken_where_it_can_be(kernel: str) -> None:
     up, x = nn.Linear(16, 64), torch.randn(5, 16)
-    assert takes_gate(up, x, "gelu")
-    assert takes_gate(nn.Linear(16, 64, bias=False), x, "silu")
-    assert not takes_gate(up, x, "gelu_new")
-    assert not takes_gate(nn.Linear(16, 48), x, "gelu")
-    assert not takes_gate(nn.Sequential(up), x, "gelu")
-    assert not takes_gate(up, x.double(), "gelu")
+    assert can_fuse_gate(up, x, "gelu")
+    assert can_fuse_gate(nn.Linear(16, 64, bias=False), x, "silu")
+    assert not can_fuse_gate(up, x, "gelu_new")
+    assert not can_fuse_gate(nn.Linear(16, 48), x, "gelu")
+    assert not can_fuse_gate(nn.Sequential(up), x, "gelu")
+    assert not can_fuse_gate(up, x.double(), "gelu")
     with torch.autocast("cpu", torch.float16):
-        assert not takes_gate(up, x, "gelu")
+        assert not can_fuse_gate(up, x, "gelu")
     with patch.object(kernels, "library", return_value=None):
-        assert not takes_gate(up, x, "gelu")
-    gated_of(up, x, "gelu")
+        assert not can_fuse_gate(up, x, "gelu")
+    fused_gate(up, x, "gelu")

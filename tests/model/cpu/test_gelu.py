@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 from bertsmith.model.config import make_config
 from bertsmith.model.cpu import kernels
-from bertsmith.model.cpu.activation import gelu_of, takes_gelu
+from bertsmith.model.cpu.activation import can_fuse_gelu, fused_gelu
 from bertsmith.model.layers.layer import FeedForward
 
 SHAPE = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 96}
@@ -46,7 +46,7 @@ def test_value_and_gradients_are_torchs(
     twin = nn.Linear(width, width).double()
     twin.load_state_dict(linear.state_dict())
     with patch("torch.get_num_threads", return_value=threads):
-        found, expected = gelu_of(linear, ours), F.gelu(twin(theirs))
+        found, expected = fused_gelu(linear, ours), F.gelu(twin(theirs))
         gradients = torch.autograd.grad(found, (ours, linear.weight, linear.bias), upstream)
     assert_close(found, expected, rtol=1e-6, atol=2e-6, check_dtype=False)
     wanted = torch.autograd.grad(expected, (theirs, twin.weight, twin.bias), upstream.double())
@@ -57,7 +57,7 @@ def test_value_and_gradients_are_torchs(
 def test_in_bfloat16_it_rounds_once(kernel: str) -> None:
     linear, x = nn.Linear(8, 64), torch.randn(50, 8)
     with torch.autocast("cpu", torch.bfloat16):
-        found = gelu_of(linear, x)
+        found = fused_gelu(linear, x)
         products = F.linear(x, linear.weight)
     assert found.dtype == torch.bfloat16
     expected = F.gelu(products.double() + linear.bias.double())
@@ -76,7 +76,7 @@ def test_what_is_no_number_does_not_become_one(kernel: str, value: float) -> Non
     linear = nn.Linear(1, 16)
     nn.init.ones_(linear.weight)
     nn.init.zeros_(linear.bias)
-    found = gelu_of(linear, torch.tensor([[value]])).detach()
+    found = fused_gelu(linear, torch.tensor([[value]])).detach()
     if value == -float("inf"):
         assert float(found.abs().max()) < 1e-6
     else:
@@ -93,15 +93,15 @@ def test_a_layer_takes_it_where_it_can(kernel: str) -> None:
     with torch.no_grad():
         assert torch.equal(feed_forward.eval()(x), feed_forward.train()(x))
     with torch.autocast("cpu", torch.float16):
-        assert not takes_gelu(up, x)
+        assert not can_fuse_gelu(up, x)
     hook = up.register_forward_hook(lambda *_: None)
-    assert not takes_gelu(up, x)
+    assert not can_fuse_gelu(up, x)
     hook.remove()
-    assert takes_gelu(up, x)
-    assert not takes_gelu(nn.Sequential(up), x)
-    assert not takes_gelu(nn.Linear(32, 40), x)
-    assert not takes_gelu(nn.Linear(32, 96, bias=False), x)
-    assert not takes_gelu(up, x.double())
-    assert not takes_gelu(up, x.to("meta"))
+    assert can_fuse_gelu(up, x)
+    assert not can_fuse_gelu(nn.Sequential(up), x)
+    assert not can_fuse_gelu(nn.Linear(32, 40), x)
+    assert not can_fuse_gelu(nn.Linear(32, 96, bias=False), x)
+    assert not can_fuse_gelu(up, x.double())
+    assert not can_fuse_gelu(up, x.to("meta"))
     with patch.object(kernels, "library", return_value=None):
-        assert not takes_gelu(up, x)
+        assert not can_fuse_gelu(up, x)

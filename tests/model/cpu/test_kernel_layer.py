@@ -16,7 +16,7 @@ from bertsmith.data.batch import PackedBatch
 from bertsmith.model.bert import Bert
 from bertsmith.model.config import make_config
 from bertsmith.model.cpu.inference import prepare_for_inference
-from bertsmith.model.cpu.kernel_layer import KernelLayer, takes_layer_kernel
+from bertsmith.model.cpu.kernel_layer import KernelLayer, supports_layer
 from bertsmith.model.cpu.onednn_layer import PackedLayer
 from bertsmith.model.layers.elementwise import Activation
 from bertsmith.model.layers.layer import Layer
@@ -126,7 +126,7 @@ def test_kernels_compute_a_layer_of_any_parts(
         window=window,
         seed=seed,
     )
-    assert takes_layer_kernel(layer, precision)
+    assert supports_layer(layer, precision)
     batch, states = batch_of(lengths), torch.randn(sum(lengths), heads * size)
     exact = deepcopy(layer).double()(states.double(), batch)
     ours = KernelLayer(layer, precision)
@@ -162,9 +162,9 @@ def test_onednn_computes_them_too(
 def test_a_layer_is_the_kernel_s_only_if_it_knows_all_of_its_parts(kernels_alone: str) -> None:
     layer = a_layer()
     batch, states = batch_of([5]), torch.zeros(5, 32)
-    assert takes_layer_kernel(layer, torch.float32)
-    assert takes_layer_kernel(layer, torch.int16)
-    assert not takes_layer_kernel(layer, torch.bfloat16)
+    assert supports_layer(layer, torch.float32)
+    assert supports_layer(layer, torch.int16)
+    assert not supports_layer(layer, torch.bfloat16)
     for unknown in (
         a_layer(rotary="neighbours"),
         a_layer(activation="tanh"),
@@ -172,11 +172,11 @@ def test_a_layer_is_the_kernel_s_only_if_it_knows_all_of_its_parts(kernels_alone
         a_layer(wide=40),
         a_layer().half(),
     ):
-        assert not takes_layer_kernel(unknown, torch.float32)
+        assert not supports_layer(unknown, torch.float32)
     layer.attention_norm = nn.LayerNorm(32, elementwise_affine=False)
-    assert not takes_layer_kernel(layer, torch.float32)
+    assert not supports_layer(layer, torch.float32)
     layer.attention_norm = nn.BatchNorm1d(32)  # type: ignore[assignment]
-    assert not takes_layer_kernel(layer, torch.float32)
+    assert not supports_layer(layer, torch.float32)
     KernelLayer(a_layer(), torch.float32)(states, batch)
 
 

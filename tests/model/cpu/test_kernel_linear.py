@@ -12,7 +12,7 @@ from torch.testing import assert_close
 from bertsmith.model.bert import Bert
 from bertsmith.model.config import make_config
 from bertsmith.model.cpu.inference import prepare_for_inference
-from bertsmith.model.cpu.kernel_layer import KernelLinear, by_kernels
+from bertsmith.model.cpu.kernel_layer import KernelLinear, use_kernels
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +58,7 @@ def test_only_beside_layers_of_the_kernels() -> None:
 
     for hidden_size, expected in ((16, 2), (24, 0)):
         changed = model(hidden_size)
-        by_kernels(changed)
+        use_kernels(changed)
         kinds = [type(module) for module in changed.modules()]
         assert (kinds.count(KernelLinear), kinds.count(nn.Linear)) == (expected, 2 - expected)
         assert changed.get_submodule("head")(torch.zeros(3, hidden_size)).shape == (3, 2)

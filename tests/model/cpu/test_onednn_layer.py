@@ -133,7 +133,7 @@ def test_kernels_give_a_sequence_the_same_beside_any_others_on_any_threads(
     precision: torch.dtype,
     seed: int,
 ) -> None:
-    """Of any widths and rows, whatever the tiles, with more threads than panels too: to the bit."""
+    """Of any widths and rows, whatever the tiles, with more threads than as_panels too: to the bit."""
     sizes = {"hidden_size": 16 * heads, "num_attention_heads": heads, "intermediate_size": 16 * wide}
     encoder = an_encoder(seed=seed, **sizes)
     expected = deepcopy(encoder).double()(batch_of(lengths)).float()

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from bertsmith.model.cpu import kernels
-from bertsmith.model.cpu.rotary import rotate_, takes_kernel
+from bertsmith.model.cpu.rotary import can_use_kernel, rotate_
 
 
 @pytest.fixture
@@ -108,11 +108,11 @@ def test_what_does_not_fit_is_refused() -> None:
 def test_it_is_taken_where_there_are_kernels() -> None:
     qkv = torch.zeros(2, 3, 1, 48)
     with patch.object(kernels, "library", return_value=len):
-        assert takes_kernel(qkv)
-        assert takes_kernel(qkv.bfloat16())
-        assert not takes_kernel(qkv.double())
-        assert not takes_kernel(qkv[..., :40].contiguous())
-        assert not takes_kernel(qkv[..., :32])
-        assert not takes_kernel(qkv.to("meta"))
+        assert can_use_kernel(qkv)
+        assert can_use_kernel(qkv.bfloat16())
+        assert not can_use_kernel(qkv.double())
+        assert not can_use_kernel(qkv[..., :40].contiguous())
+        assert not can_use_kernel(qkv[..., :32])
+        assert not can_use_kernel(qkv.to("meta"))
     with patch.object(kernels, "library", return_value=None):
-        assert not takes_kernel(qkv)
+        assert not can_use_kernel(qkv)

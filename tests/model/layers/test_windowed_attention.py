@@ -47,7 +47,7 @@ def test_any_window_gives_the_plain_definition_and_its_gradient(
     qkv = 1.5 * torch.randn(real + 3, 3, heads, size, generator=draw, dtype=torch.float64)
     qkv.requires_grad_()
     upstream = torch.randn(real + 3, heads, size, generator=draw, dtype=torch.float64)
-    with patch.object(attention, "_TOGETHER", together):
+    with patch.object(attention, "_MOST_WEIGHTS", together):
         found = attend_within(qkv, tuple(lengths), window)
     (gradient,) = torch.autograd.grad(found, qkv, upstream)
     expected = plain(qkv[:real], lengths, window)

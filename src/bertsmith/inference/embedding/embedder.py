@@ -32,7 +32,7 @@ from bertsmith.inference.engine import (
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import load_encoder
 from bertsmith.model.cpu.inference import prepare_for_inference
-from bertsmith.model.cpu.kernel_layer import as_kernel
+from bertsmith.model.cpu.kernel_layer import as_kernel_linear
 from bertsmith.model.static_table import StaticTable, is_static, load_static
 from bertsmith.progress import Progress
 from bertsmith.tasks.checkpoints.infer_task import locate_vector_model
@@ -126,7 +126,7 @@ class Embedder:
         if settings.projection is not None:
             linear = read_projection(settings.projection, config.hidden_size)
             self.full_width = linear.out_features
-            self.projection = as_kernel(linear, nn.ModuleDict({"encoder": self.encoder}))
+            self.projection = as_kernel_linear(linear, nn.ModuleDict({"encoder": self.encoder}))
         self.dimensions = _require_within(dimensions, self.full_width, "dimensions", "the model's width") or (
             settings.truncate_dim and min(settings.truncate_dim, self.full_width)
         )

@@ -1,3 +1,3 @@
-"""What is special to CPUs: when a compiled kernel is asked and what happens without it, oneDNN's products, a
-process's memory and threads. Read first: inference.py.
+"""Computing on a CPU: the compiled kernels and the conditions under which they are used, oneDNN's products,
+and a process's memory and threads. Read first: inference.py.
 """

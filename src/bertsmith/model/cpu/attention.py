@@ -1,7 +1,7 @@
-"""Attention on a processor in C, forward and backward: attention.c says how and why.
+"""Attention on a CPU by a kernel in C, forward and backward; kernels/attention.c explains it.
 
 N tokens in the packed batch, B sequences, L length of one, A heads, D head size; S the attention weights: the
-sum over sequences of A L (L with padding), with a window less.
+sum over sequences of A L (L with padding), fewer with a window.
 """
 
 import ctypes
@@ -15,21 +15,23 @@ from torch.autograd.function import once_differentiable
 
 from bertsmith.model.cpu import kernels
 
-_WIDEST = 16  # values of a register: D is a multiple
-_FEW = 1 << 19  # multiplications that wake no other core
-# Keys of a query: in bfloat16 torch's products with more take less time, in float32 with none. Within a
-# window those are products with blocks of keys, many of them hidden.
-_MANY, _MANY_IN_WINDOW = 96, 192
+_REGISTER_VALUES = 16  # D must be a multiple
+_ONE_CORE = 1 << 19  # up to so many multiplications no other core is woken
+# In bfloat16 torch's products take less time for more keys a query than these; in float32 for no number.
+# Within a window torch multiplies with blocks of keys, many of which are hidden.
+_MOST_KEYS, _MOST_KEYS_IN_WINDOW = 96, 192
 
 
-def takes_kernel(qkv: Tensor, lengths: tuple[int, ...], window: int | None = None) -> bool:
-    """Where it is faster than torch's operations."""
-    many = _MANY if window is None else _MANY_IN_WINDOW
+def is_kernel_faster(qkv: Tensor, lengths: tuple[int, ...], window: int | None = None) -> bool:
+    """Whether `attend_by_kernel` can compute attention of these sequences, and faster than torch's
+    operations.
+    """
+    most_keys = _MOST_KEYS if window is None else _MOST_KEYS_IN_WINDOW
     return (
         kernels.can_read(qkv)
         and not torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
-        and qkv.shape[-1] % _WIDEST == 0
-        and (qkv.dtype == torch.float32 or _pairs(lengths, window) <= many * sum(lengths))
+        and qkv.shape[-1] % _REGISTER_VALUES == 0
+        and (qkv.dtype == torch.float32 or _count_pairs(lengths, window) <= most_keys * sum(lengths))
     )
 
 
@@ -41,20 +43,21 @@ def attend_by_kernel(
 ) -> Tensor:
     """softmax(q k^T / sqrt(D)) * mask, times v, within each sequence: qkv (N, 3, A, D) -> (N, A, D).
 
-    Query i sees key j where |i - j| <= `window`, or everywhere. `make_mask` makes a mask like the (S,) tensor
-    it is given: 0 what is dropped, the scale what is kept. Zeros for padding tokens. Computed in float32. A
-    sequence's values don't depend on the other sequences, nor on the number of threads, to the bit. Time and
-    memory grow with a sequence's length where a window is smaller. Raises ValueError for lengths that qkv
-    doesn't have, and for a window below 0.
+    Query i sees key j where |i - j| <= `window`, or all keys without one. `make_mask` returns a dropout mask
+    like the (S,) tensor that it gets: 0 for dropped weights, the scale for the others. The rows of padding
+    tokens are zeros. Computed in float32. A sequence's values depend neither on the other sequences nor on
+    the number of threads, to the bit. Time and memory grow linearly with a sequence's length beyond the
+    window. Raises ValueError for lengths that don't fit qkv, and for a window below 0; MemoryError where
+    there is too little memory.
     """
-    (tokens, three, _, _), real = qkv.shape, sum(lengths)
-    if three != 3 or real > tokens:
-        raise ValueError(f"expected ({real} or more, 3, A, D), found {tuple(qkv.shape)}")
+    (tokens, parts, _, _), length = qkv.shape, sum(lengths)
+    if parts != 3 or length > tokens:
+        raise ValueError(f"expected ({length} or more, 3, A, D), found {tuple(qkv.shape)}")
     if min(lengths, default=0) < 0:
         raise ValueError(f"expected lengths of 0 or more, found {min(lengths)}")
     if window is not None and window < 0:
         raise ValueError(f"expected a window of 0 or more, found {window}")
-    mask = None if make_mask is None else make_mask(qkv.new_empty(_weights(qkv, lengths, window)))
+    mask = None if make_mask is None else make_mask(qkv.new_empty(_count_weights(qkv, lengths, window)))
     if not (qkv.requires_grad and torch.is_grad_enabled()):
         return _forward(qkv.detach(), lengths, window, mask, None)
     attended: Tensor = _AttentionFunction.apply(qkv, lengths, window, mask)  # type: ignore[no-untyped-call]
@@ -66,8 +69,8 @@ class _AttentionFunction(torch.autograd.Function):
     def forward(
         ctx: Any, qkv: Tensor, lengths: tuple[int, ...], window: int | None, mask: Tensor | None
     ) -> Tensor:
-        weights = qkv.new_empty(_weights(qkv, lengths, window, only_kept=True))
-        ctx.where = lengths, window
+        weights = qkv.new_empty(_count_weights(qkv, lengths, window, only_kept=True))
+        ctx.sequences = lengths, window
         ctx.save_for_backward(qkv, mask, weights)
         return _forward(qkv, lengths, window, mask, weights)
 
@@ -75,11 +78,11 @@ class _AttentionFunction(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
         qkv, mask, weights = ctx.saved_tensors
-        lengths, window = ctx.where
-        found = torch.empty_like(qkv, memory_format=torch.contiguous_format)
-        found[sum(lengths) :] = 0
-        _call(lengths, window, qkv=qkv, given=gradient, mask=mask, weights=weights, to=found)
-        return found, None, None, None
+        lengths, window = ctx.sequences
+        qkv_gradient = torch.empty_like(qkv, memory_format=torch.contiguous_format)
+        qkv_gradient[sum(lengths) :] = 0
+        _call_kernel(lengths, window, qkv=qkv, given=gradient, mask=mask, weights=weights, to=qkv_gradient)
+        return qkv_gradient, None, None, None
 
 
 def _forward(
@@ -91,26 +94,30 @@ def _forward(
 ) -> Tensor:
     attended = qkv.new_empty(len(qkv), *qkv.shape[2:])
     attended[sum(lengths) :] = 0
-    _call(lengths, window, qkv=qkv, mask=mask, weights=weights, to=attended)
+    _call_kernel(lengths, window, qkv=qkv, mask=mask, weights=weights, to=attended)
     return attended
 
 
-def _call(lengths: tuple[int, ...], window: int | None, *, qkv: Tensor, **others: Tensor | None) -> None:
-    """As kernels.h says. Hooks may have brought what is saved for the gradient into another order."""
-    in_order = {name: tensor.contiguous() for name, tensor in others.items() if tensor is not None}
+def _call_kernel(
+    lengths: tuple[int, ...], window: int | None, *, qkv: Tensor, **others: Tensor | None
+) -> None:
+    """Calls the C function `attend`; `others` are the tensors of kernels.h by name. All are made contiguous,
+    since hooks may have changed the order of those that were saved for the gradient.
+    """
+    contiguous = {name: tensor.contiguous() for name, tensor in others.items() if tensor is not None}
     qkv = qkv.contiguous()
-    job = _job(qkv, lengths, window)
-    for name, tensor in {"qkv": qkv, **in_order}.items():
-        setattr(job, name, tensor.data_ptr())
-    multiplications = 2 * qkv.shape[2] * qkv.shape[3] * _pairs(lengths, window)
-    threads = 1 if multiplications <= _FEW else torch.get_num_threads()
-    if kernels.library(kernels.instructions()).attend(job, threads):
+    arguments = _make_struct(qkv, lengths, window)
+    for name, tensor in {"qkv": qkv, **contiguous}.items():
+        setattr(arguments, name, tensor.data_ptr())
+    multiplications = 2 * qkv.shape[2] * qkv.shape[3] * _count_pairs(lengths, window)
+    threads = 1 if multiplications <= _ONE_CORE else torch.get_num_threads()
+    if kernels.library(kernels.instructions()).attend(arguments, threads):
         raise MemoryError(f"no memory for attention within {max(lengths)} tokens")
 
 
-def _job(qkv: Tensor, lengths: tuple[int, ...], window: int | None) -> kernels.AttentionStruct:
+def _make_struct(qkv: Tensor, lengths: tuple[int, ...], window: int | None) -> kernels.AttentionStruct:
     return kernels.AttentionStruct(
-        lengths=as_c(lengths),
+        lengths=as_c_array(lengths),
         sequences=len(lengths),
         heads=qkv.shape[2],
         size=qkv.shape[3],
@@ -119,19 +126,21 @@ def _job(qkv: Tensor, lengths: tuple[int, ...], window: int | None) -> kernels.A
     )
 
 
-def _weights(qkv: Tensor, lengths: tuple[int, ...], window: int | None, *, only_kept: bool = False) -> int:
-    """S, or of it what is kept for the gradient."""
+def _count_weights(
+    qkv: Tensor, lengths: tuple[int, ...], window: int | None, *, only_kept: bool = False
+) -> int:
+    """The number S of attention weights, or of those that are kept for the gradient."""
     library = kernels.library(kernels.instructions())
-    return int(library.attention_cells(_job(qkv, lengths, window), only_kept))
+    return int(library.attention_cells(_make_struct(qkv, lengths, window), only_kept))
 
 
-def _pairs(lengths: tuple[int, ...], window: int | None) -> int:
-    """Of queries and keys that see each other, nearly."""
-    widest = kernels.EVERYWHERE if window is None else 2 * window + 1
-    return sum(n * min(n, widest) for n in lengths)
+def _count_pairs(lengths: tuple[int, ...], window: int | None) -> int:
+    """About the number of pairs of a query and a key that it sees."""
+    most_keys = kernels.EVERYWHERE if window is None else 2 * window + 1
+    return sum(length * min(length, most_keys) for length in lengths)
 
 
 @lru_cache(maxsize=4)  # the layers of a model ask for the same ones
-def as_c(lengths: tuple[int, ...]) -> Any:
+def as_c_array(lengths: tuple[int, ...]) -> Any:
     """The lengths as a C array of int64_t."""
     return (ctypes.c_int64 * len(lengths))(*lengths)

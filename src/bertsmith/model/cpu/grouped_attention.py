@@ -1,12 +1,13 @@
-"""Attention over groups of sequences of like length, with dropout if asked for, its gradient written out.
+"""Attention over groups of sequences of similar length, with dropout where it is asked for, and a gradient of
+its own.
 
-Short sequences of many lengths make many small products, and what autograd does around each costs more than
+Short sequences of many lengths make many small products, and autograd's work around each takes longer than
 the product itself; and a softmax over rows of 25 values takes three times as long as over rows of 32. So
-sequences are filled up to whole registers of the processor and stand in groups of one filled length: three
-operations a group forward and five backward, one gather for all groups on the way in and on the way out, one
-dropout mask for all. The padding has a weight of zero.
+sequences are padded to whole registers of the processor and grouped by their padded length. A group takes
+three operations forward and five backward; all groups together take one gather on the way in, one on the way
+out, and one dropout mask. Padding has a weight of zero.
 
-N tokens in the packed batch, A heads, D head size; a group is R sequences filled up to L tokens; F = sum of
+N tokens in the packed batch, A heads, D head size; a group is R sequences padded to L tokens; F = sum of
 R L; S = sum of R A L L, the attention weights of all groups.
 """
 
@@ -35,10 +36,11 @@ def attend_groups(
 ) -> Tensor:
     """softmax(q k^T / sqrt(D)) * mask, times v, within each sequence: qkv (N, 3, A, D) -> (N, A, D).
 
-    `make_mask` makes a mask like the (S,) tensor it is given: 0 what is dropped, the scale what is kept.
-    Without gradients the last `padding` rows may be of no sequence, and get what some other row has.
+    `make_mask` returns a dropout mask like the (S,) tensor that it gets: 0 for dropped weights, the scale for
+    the others. Without gradients the last `padding` rows may belong to no sequence; their values are
+    undefined.
     """
-    order = group_order(lengths, padding, qkv.shape[2], qkv.dtype, qkv.device)
+    order = make_group_order(lengths, padding, qkv.shape[2], qkv.dtype, qkv.device)
     mask = None if make_mask is None else make_mask(qkv.new_empty(order.weights))
     attended: Tensor = _GroupedAttention.apply(qkv, order, mask)  # type: ignore[no-untyped-call]
     return attended
@@ -46,79 +48,79 @@ def attend_groups(
 
 @dataclass(frozen=True)
 class GroupOrder:
-    """Where rows of D values, which a product leaves token by token, lie group by group as (R, A, L, D).
+    """The order in which rows of D values, which a product leaves token by token, are grouped as (R, A, L,
+    D).
 
-    Filler is a copy of its sequence's last token, and is left out on the way back. A group without has None
-    for it.
+    Padding repeats its sequence's last token, and is left out on the way back.
     """
 
     rows: Ints  # (F A,) rows of (N, A) in the order of the groups
-    is_real: Bools  # (F A,) what is no padding
-    padding: int  # tokens at the end of the batch, of no sequence
+    is_real: Bools  # (F A,) whether a row isn't padding
+    padding: int  # tokens at the end of the batch that belong to no sequence
     heads: int  # A
     device: torch.device
     shapes: tuple[tuple[int, int], ...]  # (R A, L) of each group
-    biases: tuple[Tensor | None, ...]  # of each group, (R A, 1, L): -inf for keys that are padding
+    biases: tuple[Tensor | None, ...]  # of each group, (R A, 1, L): -inf for padded keys; None without any
     weights: int  # S
 
     @cached_property
     def gather(self) -> Tensor:
-        """(3 F A,) from rows of (N, 3, A) to queries, then keys, then values by groups."""
-        return to_device(self._three_times(), self.device)
+        """(3 F A,) the rows of (N, 3, A) in the order of the groups: queries, then keys, then values."""
+        return to_device(self._qkv_rows(), self.device)
 
     @cached_property
     def scatter(self) -> Tensor:
-        """(3 N A,) the inverse of `gather`: from rows by groups back to rows of (N, 3, A)."""
-        return to_device(_way_back(self._three_times(), np.tile(self.is_real, 3)), self.device)
+        """(3 N A,) the inverse of `gather`: the grouped rows in the order of (N, 3, A)."""
+        return to_device(_invert_rows(self._qkv_rows(), np.tile(self.is_real, 3)), self.device)
 
     @cached_property
-    def given(self) -> Tensor:
-        """(F A,) from rows of (N, A) to one of the three by groups."""
+    def gather_heads(self) -> Tensor:
+        """(F A,) the rows of (N, A) in the order of the groups."""
         return to_device(self.rows, self.device)
 
     @cached_property
-    def attended(self) -> Tensor:
-        """(N A,) the inverse of `given`: from rows by groups back to rows of (N, A)."""
-        way_back = _way_back(self.rows, self.is_real)
-        padded = np.concatenate([way_back, np.zeros(self.padding * self.heads, np.int64)])
+    def scatter_heads(self) -> Tensor:
+        """(N A,) the inverse of `gather_heads`: the grouped rows in the order of (N, A)."""
+        inverse = _invert_rows(self.rows, self.is_real)
+        padded = np.concatenate([inverse, np.zeros(self.padding * self.heads, np.int64)])
         return to_device(padded, self.device)
 
     @cached_property
     def padded_rows(self) -> Tensor:
-        """Rows of the F A that are padding."""
+        """The rows of the F A that are padding."""
         return to_device(np.flatnonzero(~self.is_real), self.device)
 
-    def _three_times(self) -> Ints:
+    def _qkv_rows(self) -> Ints:
         query = self.rows + self.rows // self.heads * (2 * self.heads)  # rows of (N, 3, A)
         return np.concatenate([query, query + self.heads, query + 2 * self.heads])
 
     def vectors(self, rows: Tensor) -> list[Tensor]:
-        """(F A, D) -> (R A, L, D) of each group."""
-        parts = rows.split([many * length for many, length in self.shapes])
+        """Splits grouped rows (F A, D) to (R A, L, D) of each group."""
+        parts = rows.split([count * length for count, length in self.shapes])
         return [part.view(*shape, -1) for part, shape in zip(parts, self.shapes, strict=True)]
 
     def squares(self, cells: Tensor) -> list[Tensor]:
-        """(S,) -> (R A, L, L) of each group."""
-        parts = cells.split([many * length * length for many, length in self.shapes])
+        """Splits attention weights (S,) to (R A, L, L) of each group."""
+        parts = cells.split([count * length * length for count, length in self.shapes])
         return [part.view(*shape, shape[1]) for part, shape in zip(parts, self.shapes, strict=True)]
 
 
 @lru_cache(maxsize=4)  # the layers of a model ask for the same one
-def group_order(
+def make_group_order(
     lengths: tuple[int, ...], padding: int, heads: int, dtype: torch.dtype, device: torch.device
 ) -> GroupOrder:
-    """Of sequences of these lengths, whose values are of this type."""
+    """The groups of sequences of these lengths, with values of this type."""
     of_sequence = np.array(lengths)
-    ends, filled = np.cumsum(of_sequence), np.array([filled_length(length, dtype) for length in lengths])
+    ends, padded = np.cumsum(of_sequence), np.array([padded_length(length, dtype) for length in lengths])
     heads_apart, by_head = np.arange(heads)[:, None], list[Ints]()
     is_real, shapes = list[Bools](), list[tuple[int, int]]()
     biases = list[Tensor | None]()
-    for length in np.unique(filled).tolist():
-        (sequences,) = np.nonzero(filled == length)
-        places, own = np.arange(length), of_sequence[sequences, None]
-        tokens = (ends[sequences, None] - own) + np.minimum(places, own - 1)  # (R, L)
+    for length in np.unique(padded).tolist():
+        (sequences,) = np.nonzero(padded == length)
+        positions, own_lengths = np.arange(length), of_sequence[sequences, None]
+        tokens = (ends[sequences, None] - own_lengths) + np.minimum(positions, own_lengths - 1)  # (R, L)
         by_head.append((tokens[:, None] * heads + heads_apart).ravel())
-        real = np.repeat(places < own, heads, axis=0)  # (R A, L)
+        real = np.repeat(positions < own_lengths, heads, axis=0)  # (R A, L)
         is_real.append(real.ravel())
         shapes.append((len(sequences) * heads, length))
         if real.all():
@@ -126,22 +128,22 @@ def group_order(
             continue
         bias = np.where(real, np.float32(0), np.float32(-np.inf))[:, None]
         biases.append(to_device(bias, device).to(dtype))
-    weights = sum(many * length * length for many, length in shapes)
-    rows, reals = np.concatenate(by_head), np.concatenate(is_real)
-    return GroupOrder(rows, reals, padding, heads, device, tuple(shapes), tuple(biases), weights)
+    weights = sum(count * length * length for count, length in shapes)
+    rows, all_real = np.concatenate(by_head), np.concatenate(is_real)
+    return GroupOrder(rows, all_real, padding, heads, device, tuple(shapes), tuple(biases), weights)
 
 
-def filled_length(length: int, dtype: torch.dtype) -> int:
-    """Of a sequence with padding, if its values are of this type."""
+def padded_length(length: int, dtype: torch.dtype) -> int:
+    """The length of a sequence with padding to whole registers, for values of this type."""
     return length + -length % (_REGISTER // dtype.itemsize)
 
 
-def _way_back(rows: Ints, is_real: Bools) -> Ints:
-    """Where each row went, padding apart."""
-    places = np.flatnonzero(is_real)
-    back = np.empty_like(places)
-    back[rows[places]] = places
-    return back
+def _invert_rows(rows: Ints, is_real: Bools) -> Ints:
+    """The inverse of an order of rows, without padding: the position of each row in it."""
+    positions = np.flatnonzero(is_real)
+    inverse = np.empty_like(positions)
+    inverse[rows[positions]] = positions
+    return inverse
 
 
 class _GroupedAttention(torch.autograd.Function):
@@ -155,12 +157,12 @@ class _GroupedAttention(torch.autograd.Function):
         for q, k, w, bias in zip(query, key, order.squares(weights), order.biases, strict=True):
             torch.baddbmm(w if bias is None else bias, q, k.mT, beta=bias is not None, alpha=scale, out=w)
             torch.softmax(w, -1, out=w)
-        dropped = order.squares(_masked(weights, mask))
+        dropped = order.squares(_apply_mask(weights, mask))
         for w, v, m in zip(dropped, value, order.vectors(mixed), strict=True):
             torch.bmm(w, v, out=m)
         ctx.order = order
         ctx.save_for_backward(by_groups, weights, mask)
-        return mixed.index_select(0, order.attended).view(-1, heads, size)
+        return mixed.index_select(0, order.scatter_heads).view(-1, heads, size)
 
     @staticmethod
     @once_differentiable
@@ -169,27 +171,27 @@ class _GroupedAttention(torch.autograd.Function):
         by_groups, weights, mask = ctx.saved_tensors
         heads, size = gradient.shape[1:]
         query, key, value = (order.vectors(part) for part in by_groups.chunk(3))
-        rows = gradient.reshape(-1, size).index_select(0, order.given)
-        given = order.vectors(rows.index_fill_(0, order.padded_rows, 0))
-        found = torch.empty_like(by_groups)
-        to_query, to_key, to_value = (order.vectors(part) for part in found.chunk(3))
-        to_weights = torch.empty_like(weights)
+        rows = gradient.reshape(-1, size).index_select(0, order.gather_heads)
+        gradients = order.vectors(rows.index_fill_(0, order.padded_rows, 0))
+        qkv_gradient = torch.empty_like(by_groups)
+        query_gradient, key_gradient, value_gradient = map(order.vectors, qkv_gradient.chunk(3))
+        weight_gradient = torch.empty_like(weights)
         scale = 1 / math.sqrt(size)
-        dropped = order.squares(_masked(weights, mask))
-        for g, w, v, dw, dv in zip(given, dropped, value, order.squares(to_weights), to_value, strict=True):
+        dropped = order.squares(_apply_mask(weights, mask))
+        groups = zip(gradients, dropped, value, order.squares(weight_gradient), value_gradient, strict=True)
+        for g, w, v, dw, dv in groups:
             torch.bmm(w.mT, g, out=dv)
             torch.bmm(g, v.mT, out=dw)
         if mask is not None:
-            to_weights *= mask
-        each = zip(
-            order.squares(weights), order.squares(to_weights), query, key, to_query, to_key, strict=True
-        )
-        for w, dw, q, k, dq, dk in each:
+            weight_gradient *= mask
+        squares = zip(order.squares(weights), order.squares(weight_gradient), strict=True)
+        vectors = zip(query, key, query_gradient, key_gradient, strict=True)
+        for (w, dw), (q, k, dq, dk) in zip(squares, vectors, strict=True):
             ds = torch._softmax_backward_data(dw, w, -1, w.dtype)
             torch.baddbmm(dq, ds, k, beta=0, alpha=scale, out=dq)
             torch.baddbmm(dk, ds.mT, q, beta=0, alpha=scale, out=dk)
-        return found.index_select(0, order.scatter).view(-1, 3, heads, size), None, None
+        return qkv_gradient.index_select(0, order.scatter).view(-1, 3, heads, size), None, None
 
 
-def _masked(weights: Tensor, mask: Tensor | None) -> Tensor:
+def _apply_mask(weights: Tensor, mask: Tensor | None) -> Tensor:
     return weights if mask is None else weights * mask

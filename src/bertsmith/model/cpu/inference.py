@@ -1,10 +1,10 @@
-"""The door to what is special to processors: an encoder made ready for inference, and in what precision."""
+"""Prepares an encoder for inference on a CPU, and tells in which precision."""
 
 import torch
 
 from bertsmith.errors import InputError
 from bertsmith.model.bert import Bert
-from bertsmith.model.cpu.kernel_layer import PANEL, KernelLayer, takes_layer_kernel
+from bertsmith.model.cpu.kernel_layer import PANEL, KernelLayer, supports_layer
 from bertsmith.model.cpu.onednn_layer import PackedLayer, can_pack
 from bertsmith.model.cpu.onednn_matmul import keep_few_shapes
 from bertsmith.model.cpu.process import give_back_memory
@@ -12,12 +12,13 @@ from bertsmith.model.layers.layer import Layer
 
 
 def prepare_for_inference(encoder: Bert, precision: torch.dtype = torch.float32) -> Bert:
-    """The encoder itself, for inference on a processor from now on: its layers' products in `precision`.
+    """Replaces the encoder's layers by layers for inference on a CPU, with products in `precision`, and
+    returns the encoder.
 
-    By the kernels, which have float32 and int16, where they have such a layer, else by oneDNN. As it is on a
-    GPU, when it is packed already, and where oneDNN has no such product: off x86 and ARM, in bfloat16 without
-    AVX-512, in float16 without its instructions for that. Raises InputError for int16 where
-    `multiplies_int16` says no.
+    Layers that the kernels support, in float32 and int16, are computed by these, others by oneDNN. The
+    encoder stays as it is on a GPU, where its layers are packed already, and where oneDNN lacks the
+    precision: off x86 and ARM, in bfloat16 without AVX-512, in float16 without AVX-512's instructions for it.
+    Raises InputError for int16 where `multiplies_int16` is false.
     """
     if precision == torch.int16 and not multiplies_int16(encoder):
         raise InputError(
@@ -32,22 +33,22 @@ def prepare_for_inference(encoder: Bert, precision: torch.dtype = torch.float32)
         keep_few_shapes()
     for number, layer in enumerate(encoder.layers):
         if isinstance(layer, Layer):
-            by_kernel = takes_layer_kernel(layer, precision)
-            encoder.layers[number] = (
-                KernelLayer(layer, precision) if by_kernel else PackedLayer(layer, precision)
-            )
-    del layer  # the last one holds its weights
+            layer_class = KernelLayer if supports_layer(layer, precision) else PackedLayer
+            encoder.layers[number] = layer_class(layer, precision)
+    del layer  # frees the last layer's weights
     give_back_memory()
     return encoder
 
 
 def usual_precision(encoder: Bert) -> torch.dtype:
-    """On a processor: int16 where the kernels compute it, which keeps vectors to a cosine of 0.99999."""
+    """The default precision on a CPU: int16 where the kernels support it, which keeps vectors to a cosine of
+    0.99999, otherwise float32.
+    """
     return torch.int16 if multiplies_int16(encoder) else torch.float32
 
 
 def multiplies_int16(encoder: Bert) -> bool:
-    """Whether `prepare_for_inference` has products in int16 for this encoder here."""
+    """Whether `prepare_for_inference` can multiply in int16 for this encoder on this machine."""
     layers = (layer for layer in encoder.layers if isinstance(layer, Layer))
     on_processor = next(encoder.parameters()).device.type == "cpu"
-    return on_processor and all(takes_layer_kernel(layer, torch.int16) for layer in layers)
+    return on_processor and all(supports_layer(layer, torch.int16) for layer in layers)

@@ -1,4 +1,4 @@
-"""A layer for inference on a processor, in C: kernels/layer.c and kernels/product.c say how and why.
+"""A layer for inference on a CPU by kernels in C; kernels/layer.c and kernels/product.c explain it.
 
 N tokens in the packed batch, H hidden size, I feed-forward width, R rows that a head reads.
 """
@@ -14,25 +14,25 @@ from torch.nn import functional as F
 from bertsmith.data.batch import PackedBatch
 from bertsmith.errors import ModelError
 from bertsmith.model.cpu import kernels
-from bertsmith.model.cpu.attention import as_c
+from bertsmith.model.cpu.attention import as_c_array
 from bertsmith.model.layers.attention import select_rows
 from bertsmith.model.layers.layer import Layer
 
 PRECISIONS = torch.float32, torch.int16
-_GROUP = 128  # inputs of a weight's column that share a scale in int16
-_LARGEST = 2**15 - 1  # code of a weight
-# What a group's codes may sum up to: times the largest code of a state it is an int32, though each is rounded
-# by up to 1/2, and the sum by up to 2.
-_ROOM = (2**31 - 1) // 11585 - _GROUP / 2 - 2
-PANEL = 16  # columns of a weight that lie together; D and I are multiples
+_GROUP = 128  # inputs of an output that share a scale in int16
+_LARGEST_CODE = 2**15 - 1  # of a weight
+# The largest sum of a group's codes: times the largest code of a hidden state it must fit an int32, though
+# each code is rounded by up to 1/2, and the sum by up to 2.
+_LARGEST_SUM = (2**31 - 1) // 11585 - _GROUP / 2 - 2
+PANEL = 16  # outputs whose weights are stored together; D and I must be multiples
 
 
 class KernelLinear(nn.Module):
-    """A linear module for inference by the kernels: the same outputs in float32. It can't be trained or
-    moved.
+    """A linear module for inference by the kernels, with the same outputs in float32. It can't be trained or
+    moved to another device.
 
-    A row's values depend neither on the other rows nor on the number of threads, to the bit. Those of torch's
-    product do: another number of rows is summed in another order.
+    A row's outputs depend neither on the other rows nor on the number of threads, to the bit. Those of
+    torch's product do: with another number of rows it sums in another order.
     """
 
     def __init__(self, linear: nn.Linear) -> None:
@@ -41,24 +41,24 @@ class KernelLinear(nn.Module):
         missing = -self.outputs % PANEL
         weight = F.pad(linear.weight.detach().float(), (0, 0, 0, missing))
         bias = weight.new_zeros(self.outputs) if linear.bias is None else linear.bias.detach().float()
-        self.panels, self.padded_bias = panels(weight), F.pad(bias, (0, missing)).contiguous()
+        self.panels, self.padded_bias = as_panels(weight), F.pad(bias, (0, missing)).contiguous()
 
     def forward(self, x: Tensor) -> Tensor:
         """The outputs (N, outputs), in float32, of x (N, inputs)."""
         if x.ndim != 2 or x.shape[1] != self.inputs:
             raise ValueError(f"expected (N, {self.inputs}), found {tuple(x.shape)}")
         x, padded = x.float().contiguous(), len(self.padded_bias)
-        found = x.new_empty(len(x), padded)
-        # addresses of now: torch's pickler moves tensors into shared memory
+        outputs = x.new_empty(len(x), padded)
+        # read at each call, since torch's pickler moves tensors into shared memory
         memory = self.panels.data_ptr(), None, self.padded_bias.data_ptr()
         linear = kernels.LinearStruct(self.inputs, padded, *memory)
         threads = min(torch.get_num_threads(), padded // PANEL)
         library = kernels.library(kernels.instructions())
-        library.product(linear, x.data_ptr(), len(x), threads, found.data_ptr())
-        return found[:, : self.outputs].contiguous()
+        library.product(linear, x.data_ptr(), len(x), threads, outputs.data_ptr())
+        return outputs[:, : self.outputs].contiguous()
 
 
-def by_kernels(model: nn.Module) -> None:
+def use_kernels(model: nn.Module) -> None:
     """Replaces the linear modules of a model by `KernelLinear`, where its encoder's layers are
     `KernelLayer`s.
     """
@@ -70,7 +70,7 @@ def by_kernels(model: nn.Module) -> None:
                 setattr(parent, name, KernelLinear(child))
 
 
-def as_kernel(linear: nn.Linear, model: nn.Module) -> nn.Module:
+def as_kernel_linear(linear: nn.Linear, model: nn.Module) -> nn.Module:
     """A `KernelLinear` for a linear module that is used beside a model; the module itself where the model's
     layers aren't the kernels'.
     """
@@ -83,12 +83,13 @@ def _has_kernel_layers(model: nn.Module) -> bool:
 
 
 class KernelLayer(nn.Module):
-    """A layer for inference by the kernels, with the same outputs. It can't be trained or moved.
+    """A layer for inference by the kernels, with the same outputs. It can't be trained or moved to another
+    device.
 
-    Products are in `precision`, float32 or int16, all else in float32. Rounding to int16 changes states by
-    some 1e-4 of their size, and cosines of vectors by less than 1e-5. A sequence's values depend neither on
-    the other sequences of a batch nor on the number of threads, to the bit. A pickled copy works on another
-    processor that has the kernels.
+    Products are in `precision`, float32 or int16, all else in float32. Rounding to int16 changes hidden
+    states by about 1e-4 of their size, and cosines of vectors by less than 1e-5. A sequence's values depend
+    neither on the other sequences of a batch nor on the number of threads, to the bit. A pickled copy works
+    on another machine that has the kernels.
     """
 
     def __init__(self, layer: Layer, precision: torch.dtype) -> None:
@@ -97,7 +98,7 @@ class KernelLayer(nn.Module):
         attention, feed_forward = layer.attention, layer.feed_forward
         self.width = attention.output.in_features
         self.rotary = attention.rotary
-        self.how = {
+        self.options = {
             "heads": attention.heads,
             "window": kernels.EVERYWHERE if attention.window is None else attention.window,
             "activation": kernels.ACTIVATIONS.index(feed_forward.activation.name),
@@ -105,19 +106,21 @@ class KernelLayer(nn.Module):
             "pre_norm": layer.pre_norm,
         }
         self.linears = {
-            "qkv": _prepared(attention.qkv, precision),
-            "output": _prepared(attention.output, precision),
-            "up": _prepared(feed_forward.up, precision),
-            "down": _prepared(feed_forward.down, precision),
+            "qkv": _pack_linear(attention.qkv, precision),
+            "output": _pack_linear(attention.output, precision),
+            "up": _pack_linear(feed_forward.up, precision),
+            "down": _pack_linear(feed_forward.down, precision),
         }
         self.norms = {
-            "attention_norm": _norm(layer.attention_norm),
-            "feed_forward_norm": _norm(layer.feed_forward_norm),
+            "attention_norm": _norm_arguments(layer.attention_norm),
+            "feed_forward_norm": _norm_arguments(layer.feed_forward_norm),
         }
-        self.as_c = self._as_c()
+        self.struct = self._make_struct()
 
     def forward(self, hidden_states: Tensor, batch: PackedBatch, rows: Tensor | None = None) -> Tensor:
-        """As `Layer`: (N, H) -> (N, H), with anything for padding tokens, or (R, H) for the given rows."""
+        """The outputs (N, H) of hidden states (N, H), or (R, H) of the given rows, as `Layer` has them. The
+        rows of padding tokens are undefined.
+        """
         library = kernels.library(kernels.instructions())
         threads, count = torch.get_num_threads(), len(batch.lengths)
         states = hidden_states.float().contiguous()
@@ -127,22 +130,22 @@ class KernelLayer(nn.Module):
         tables: tuple[Tensor | None, Tensor | None] = None, None
         if self.rotary is not None:
             tables = self.rotary.tables(max(batch.lengths, default=1), states.device)
-        given = states.data_ptr(), as_c(batch.lengths), count, *map(_address, tables)
-        failed = library.self_attend(self.as_c, *given, threads, mixed.data_ptr())
+        inputs = states.data_ptr(), as_c_array(batch.lengths), count, *map(_address, tables)
+        failed = library.self_attend(self.struct, *inputs, threads, mixed.data_ptr())
         mixed, states = select_rows(mixed, rows), select_rows(states, rows)
-        found = torch.empty_like(states)
-        real = len(states) - (batch.padding if rows is None else 0)
-        given = mixed.data_ptr(), states.data_ptr(), real, threads, found.data_ptr()
-        if failed or library.feed_forward(self.as_c, *given):
+        outputs = torch.empty_like(states)
+        row_count = len(states) - (batch.padding if rows is None else 0)
+        addresses = mixed.data_ptr(), states.data_ptr(), row_count, threads, outputs.data_ptr()
+        if failed or library.feed_forward(self.struct, *addresses):
             raise MemoryError(f"no memory for a layer of {len(hidden_states):,} tokens")
-        return found
+        return outputs
 
     def __getstate__(self) -> dict[str, Any]:
-        """With arrays in the place of tensors: torch's pickler, which multiprocessing takes, would move those
-        into shared memory, away from the addresses that `as_c` has.
+        """The attributes with arrays in place of tensors: torch's pickler, which multiprocessing uses, would
+        move tensors into shared memory, away from the addresses in `struct`.
         """
-        state = {name: value for name, value in vars(self).items() if name != "as_c"}
-        return state | {kind: _each(Tensor, Tensor.numpy, state[kind]) for kind in ("linears", "norms")}
+        state = {name: value for name, value in vars(self).items() if name != "struct"}
+        return state | {part: _map_values(Tensor, Tensor.numpy, state[part]) for part in ("linears", "norms")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         if not kernels.has_kernels():
@@ -151,12 +154,12 @@ class KernelLayer(nn.Module):
                 "Bertsmith where GCC is, as where the copy was made."
             )
         vars(self).update(state)
-        self.linears = _each(np.ndarray, torch.tensor, self.linears)
-        self.norms = _each(np.ndarray, torch.tensor, self.norms)
-        self.as_c = self._as_c()
+        self.linears = _map_values(np.ndarray, torch.tensor, self.linears)
+        self.norms = _map_values(np.ndarray, torch.tensor, self.norms)
+        self.struct = self._make_struct()
 
-    def _as_c(self) -> Any:
-        """Addresses: of this object's tensors in this process, which nobody else has."""
+    def _make_struct(self) -> Any:
+        """The C struct of this layer, with the addresses of its tensors in this process."""
         linears = {
             name: kernels.LinearStruct(inputs, outputs, weight.data_ptr(), _address(scales), _address(bias))
             for name, (inputs, outputs, weight, scales, bias) in self.linears.items()
@@ -165,11 +168,11 @@ class KernelLayer(nn.Module):
             name: kernels.NormStruct(_address(gain), _address(shift), epsilon, centred)
             for name, (gain, shift, epsilon, centred) in self.norms.items()
         }
-        return kernels.LayerStruct(**linears, **norms, **self.how)
+        return kernels.LayerStruct(**linears, **norms, **self.options)
 
 
-def takes_layer_kernel(layer: Layer, precision: torch.dtype) -> bool:
-    """Whether the kernel computes this layer in this precision here."""
+def supports_layer(layer: Layer, precision: torch.dtype) -> bool:
+    """Whether the kernels can compute this layer in this precision on this machine."""
     attention, feed_forward = layer.attention, layer.feed_forward
     linears = attention.qkv, attention.output, feed_forward.up, feed_forward.down
     norms = [n for n in (layer.attention_norm, layer.feed_forward_norm) if not isinstance(n, nn.Identity)]
@@ -185,52 +188,58 @@ def takes_layer_kernel(layer: Layer, precision: torch.dtype) -> bool:
     )
 
 
-def _norm(norm: nn.Module) -> tuple[Tensor | None, Tensor | None, float, bool]:
-    """Gain, shift, epsilon, and whether the mean is subtracted: as in kernels.h."""
+def _norm_arguments(norm: nn.Module) -> tuple[Tensor | None, Tensor | None, float, bool]:
+    """The fields of a norm's C struct: gain, shift, epsilon, and whether the mean is subtracted."""
     if isinstance(norm, nn.LayerNorm):
-        return _own(norm.weight), _own(norm.bias), norm.eps, True
+        return _copy_values(norm.weight), _copy_values(norm.bias), norm.eps, True
     if isinstance(norm, nn.RMSNorm):
         epsilon = torch.finfo(torch.float32).eps if norm.eps is None else norm.eps
-        return _own(norm.weight), None, epsilon, False
+        return _copy_values(norm.weight), None, epsilon, False
     return None, None, 0.0, False
 
 
-def panels(weight: Tensor) -> Tensor:
-    """(O, I) -> (O / 16, I, 16): of 16 columns of the product, row by row."""
+def as_panels(weight: Tensor) -> Tensor:
+    """A weight (O, I) as panels (O / 16, I, 16), which the kernels read from start to end."""
     return weight.view(-1, PANEL, weight.shape[1]).transpose(1, 2).contiguous()
 
 
-def _prepared(
+def _pack_linear(
     linear: nn.Linear, precision: torch.dtype
 ) -> tuple[int, int, Tensor, Tensor | None, Tensor | None]:
-    """Inputs and outputs; weight, its scales and bias as in kernels.h."""
-    sizes, weight, bias = (linear.in_features, linear.out_features), linear.weight.detach(), _own(linear.bias)
+    """The fields of a linear module's C struct: inputs, outputs, weight, its scales and bias."""
+    sizes, weight, bias = (
+        (linear.in_features, linear.out_features),
+        linear.weight.detach(),
+        _copy_values(linear.bias),
+    )
     if precision == torch.float32:
-        return *sizes, panels(weight), None, bias
-    codes, scales = _rounded(weight)
-    return *sizes, panels(codes.view(torch.int32)), scales, bias  # two codes at a time
+        return *sizes, as_panels(weight), None, bias
+    codes, scales = _quantise(weight)
+    return *sizes, as_panels(codes.view(torch.int32)), scales, bias  # int32: pairs of codes stay together
 
 
-def _rounded(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """(O, I) -> int16 codes (O, I) and scales (I / 128, O), rounded up, whose product is the weight."""
+def _quantise(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Rounds a weight (O, I) to int16 codes (O, I) and scales (I / 128, O), whose product is the weight. The
+    number of scales of an output is rounded up.
+    """
     codes, scales = torch.empty(weight.shape, dtype=torch.int16), []
-    for group, to in zip(weight.split(_GROUP, dim=1), codes.split(_GROUP, dim=1), strict=True):
+    for group, group_codes in zip(weight.split(_GROUP, dim=1), codes.split(_GROUP, dim=1), strict=True):
         size = group.abs()
-        sums, most = size.sum(1), size.amax(1)
-        finest = torch.minimum(_ROOM / sums, _LARGEST / most).where(most != 0, 1)  # no number stays none
-        to.copy_((group * finest[:, None]).round_())
+        sums, largest = size.sum(1), size.amax(1)
+        finest = torch.minimum(_LARGEST_SUM / sums, _LARGEST_CODE / largest).where(largest != 0, 1)
+        group_codes.copy_((group * finest[:, None]).round_())
         scales.append(1 / finest)
     return codes, torch.stack(scales)
 
 
-def _own(values: Tensor | None) -> Tensor | None:
+def _copy_values(values: Tensor | None) -> Tensor | None:
     return None if values is None else values.detach().clone(memory_format=torch.contiguous_format)
 
 
-def _each(kind: type, change: Callable[[Any], Any], parts: dict[str, Any]) -> dict[str, Any]:
-    """The same tuples by name, with what is of the kind changed."""
+def _map_values(value_type: type, change: Callable[[Any], Any], parts: dict[str, Any]) -> dict[str, Any]:
+    """The tuples by name, with `change` applied to their values of this type."""
     return {
-        name: tuple(change(value) if isinstance(value, kind) else value for value in values)
+        name: tuple(change(value) if isinstance(value, value_type) else value for value in values)
         for name, values in parts.items()
     }
 

@@ -1,9 +1,9 @@
-"""Layers as inference on a processor wants them, where there is no kernel: their weights lie as oneDNN's
-products read them.
+"""Layers for inference on a CPU where the kernels don't support them: their weights are packed in the order
+in which oneDNN's products read them.
 
-Else every product brings them into that order first, which for a short text takes as long as multiplying. An
-activation that follows is computed while its values are still in the cache. And a layer is one module: the
-calls of a dozen take a sixth of a short text's time.
+Otherwise every product would reorder them first, which for a short text takes as long as multiplying. An
+activation after a product is computed while its values are still in the cache. And a layer is one module:
+the calls of a dozen modules take a sixth of a short text's time.
 """
 
 from collections.abc import Callable
@@ -18,9 +18,9 @@ from bertsmith.data.batch import PackedBatch
 from bertsmith.model.layers.attention import attend, select_rows
 from bertsmith.model.layers.layer import Layer
 
-ROWS = 8  # products of a multiple of so many rows share their shapes, and so oneDNN's code for them
-# Names of activations as oneDNN has them, with the algorithm.
-_AFTER = {
+ROWS = 8  # inputs are padded to a multiple, so that more products share a shape, and oneDNN's code for it
+# oneDNN's names of activations, with the algorithm.
+_POST_OPS = {
     None: ("none", ""),
     "relu": ("relu", ""),
     "gelu": ("gelu", "none"),
@@ -31,7 +31,7 @@ _AFTER = {
 
 
 class PackedLayer(nn.Module):
-    """A layer that gives the same, and is neither trained nor moved.
+    """A layer for inference by oneDNN, with the same outputs. It can't be trained or moved to another device.
 
     Products are in `precision`, with sums in float32.
     """
@@ -43,31 +43,31 @@ class PackedLayer(nn.Module):
         self.rotary, self.pre_norm = attention.rotary, layer.pre_norm
         self.qkv = PackedLinear(attention.qkv, None, precision)
         self.output = PackedLinear(attention.output, None, precision)
-        self.attention_norm = _norm(layer.attention_norm)
+        self.attention_norm = _freeze_norm(layer.attention_norm)
         self.gate = feed_forward.activation if feed_forward.gated else None
         after = None if feed_forward.gated else feed_forward.activation.name
         self.up = PackedLinear(feed_forward.up, after, precision)
         self.down = PackedLinear(feed_forward.down, None, precision)
-        self.feed_forward_norm = _norm(layer.feed_forward_norm)
+        self.feed_forward_norm = _freeze_norm(layer.feed_forward_norm)
 
     def forward(self, hidden_states: Tensor, batch: PackedBatch, rows: Tensor | None = None) -> Tensor:
-        """As `Layer`: (N, H) -> (N, H), or (R, H) for the given rows alone."""
+        """The outputs (N, H) of hidden states (N, H), or (R, H) of the given rows, as `Layer` has them."""
         if self.pre_norm:
-            hidden_states = select_rows(hidden_states, rows) + self._attended(
+            hidden_states = select_rows(hidden_states, rows) + self._attend(
                 self.attention_norm(hidden_states), batch, rows
             )
-            return hidden_states + self._widened(self.feed_forward_norm(hidden_states))
-        attended = self._attended(hidden_states, batch, rows)
+            return hidden_states + self._feed_forward(self.feed_forward_norm(hidden_states))
+        attended = self._attend(hidden_states, batch, rows)
         hidden_states = self.attention_norm(select_rows(hidden_states, rows) + attended)
-        return self.feed_forward_norm(hidden_states + self._widened(hidden_states))
+        return self.feed_forward_norm(hidden_states + self._feed_forward(hidden_states))
 
-    def _attended(self, states: Tensor, batch: PackedBatch, rows: Tensor | None) -> Tensor:
+    def _attend(self, states: Tensor, batch: PackedBatch, rows: Tensor | None) -> Tensor:
         qkv = self.qkv(states).view(-1, *self.heads)
         if self.rotary is not None:
             qkv = self.rotary(qkv, batch)
         return self.output(select_rows(attend(qkv, batch, window=self.window).flatten(1), rows))
 
-    def _widened(self, states: Tensor) -> Tensor:
+    def _feed_forward(self, states: Tensor) -> Tensor:
         widened = self.up(states)
         if self.gate is not None:
             activated, factors = widened.chunk(2, dim=-1)
@@ -76,26 +76,26 @@ class PackedLayer(nn.Module):
 
 
 class PackedLinear:
-    """A linear module whose weights can only be multiplied with.
+    """A linear module with packed weights, and an activation after the product, by its name in `Activation`.
 
-    `activation`, of `Activation`'s names, follows the product. A pickled copy packs its weights anew.
+    A pickled copy packs its weights anew.
     """
 
     def __init__(self, linear: nn.Linear, activation: str | None, precision: torch.dtype) -> None:
         self.precision = precision
         self.weight = _pack(linear.weight.detach().to(precision))
         self.bias = None if linear.bias is None else linear.bias.detach().to(precision)
-        name, algorithm = _AFTER[activation]
-        self.after: tuple[str, list[float], str] = name, [], algorithm
+        name, algorithm = _POST_OPS[activation]
+        self.post_op: tuple[str, list[float], str] = name, [], algorithm
 
     def __call__(self, x: Tensor) -> Tensor:
-        """(N, inputs) -> (N, outputs), in the precision."""
+        """The outputs (N, outputs) of x (N, inputs), in the module's precision."""
         x = x.to(self.precision)
         rows = len(x)
         if missing := -rows % ROWS:
             x = F.pad(x, (0, 0, 0, missing))
         multiply = torch.ops.mkldnn._linear_pointwise.default
-        product: Tensor = multiply(x, self.weight, self.bias, *self.after)
+        product: Tensor = multiply(x, self.weight, self.bias, *self.post_op)
         return product[:rows] if missing else product
 
     def __getstate__(self) -> dict[str, Any]:
@@ -106,26 +106,26 @@ class PackedLinear:
 
 
 def can_pack(precision: torch.dtype) -> bool:
-    """Whether oneDNN multiplies in this precision here."""
+    """Whether oneDNN multiplies in this precision on this machine."""
     if not torch.backends.mkldnn.is_available():
         return False
-    if precision == torch.float16:  # some that have AVX-512, and so bfloat16, don't
+    if precision == torch.float16:  # some processors with AVX-512, and so bfloat16, lack it
         return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
     return precision == torch.float32 or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
-def _norm(norm: nn.Module) -> Callable[[Tensor], Tensor]:
-    """What it computes, of its weights as they are."""
+def _freeze_norm(norm: nn.Module) -> Callable[[Tensor], Tensor]:
+    """A function that computes the norm with its present weights."""
     if isinstance(norm, nn.LayerNorm):
         bias = None if norm.bias is None else norm.bias.detach()
-        of = partial(F.layer_norm, normalized_shape=list(norm.normalized_shape), bias=bias)
-        return partial(of, weight=norm.weight.detach(), eps=norm.eps)
+        layer_norm = partial(F.layer_norm, normalized_shape=list(norm.normalized_shape), bias=bias)
+        return partial(layer_norm, weight=norm.weight.detach(), eps=norm.eps)
     if isinstance(norm, nn.RMSNorm):
-        of = partial(F.rms_norm, normalized_shape=list(norm.normalized_shape))
-        return partial(of, weight=norm.weight.detach(), eps=norm.eps)
+        rms_norm = partial(F.rms_norm, normalized_shape=list(norm.normalized_shape))
+        return partial(rms_norm, weight=norm.weight.detach(), eps=norm.eps)
     return nn.Identity()
 
 
 def _pack(weight: Tensor) -> Tensor:
-    found: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, None)
-    return found
+    packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, None)
+    return packed

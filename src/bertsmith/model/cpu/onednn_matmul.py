@@ -1,6 +1,6 @@
-"""Float32 products at the speed of the processor: by oneDNN where MKL, which torch asks by default, is slow.
+"""Fast float32 products: by oneDNN where MKL, torch's default, is slow.
 
-MKL keeps AVX-512 for Intel's processors. On a core of AMD's Zen 5 it reaches 100 GFLOP/s, oneDNN 230.
+MKL uses AVX-512 on Intel's processors alone. On a core of AMD's Zen 5 it reaches 100 GFLOP/s, oneDNN 230.
 """
 
 import os
@@ -13,23 +13,26 @@ from threading import Lock
 import torch
 
 CPUINFO = Path("/proc/cpuinfo")  # Linux's
-# oneDNN keeps code, and torch scratch memory beside it, for each of the last 1,024 shapes it has met: about a
-# megabyte a shape, where each batch has new ones. To make them anew takes a quarter of a millisecond. A step
-# of training has three times as many as a forward pass.
+# oneDNN caches code, and torch scratch memory beside it, for the last 1,024 shapes: about a megabyte a shape,
+# and each batch has new shapes. Making the code anew takes a quarter of a millisecond. A step of training has
+# three times as many products as a forward pass.
 _SCRATCH, _CODE = "LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
-_KEPT_IN_TRAINING = {_SCRATCH: "16", _CODE: "64"}
-_KEPT = {_SCRATCH: "4", _CODE: "32"}  # a layer has four products; texts of up to 64 tokens have eight lengths
+_TRAINING_CACHE_SIZES = {_SCRATCH: "16", _CODE: "64"}
+_CACHE_SIZES = {
+    _SCRATCH: "4",
+    _CODE: "32",
+}  # a layer has four products; texts of up to 64 tokens have eight lengths
 FEWEST_TOKENS = 256  # below, making code for new shapes takes longer than it saves
 
 
 @contextmanager
 def fast_products(tokens: int = FEWEST_TOKENS) -> Iterator[None]:
-    """Within it, float32 products of this process are oneDNN's on AMD's processors with AVX-512, unless they
-    are of few tokens.
+    """A context, or a decorator, in which this process computes float32 products by oneDNN, on AMD's
+    processors with AVX-512 and for batches of at least FEWEST_TOKENS tokens. Elsewhere nothing changes.
 
-    torch asks oneDNN for them when it may compute in bfloat16. oneDNN does that with AMX instructions alone,
-    and those AMD lacks: sums are in another order, and as exact. Not for all of a process, because torch's
-    own attention gets slow by it. Elsewhere nothing changes. Also a decorator.
+    torch calls oneDNN for float32 products when they may be computed in bfloat16. oneDNN does that with AMX
+    instructions alone, which AMD lacks: so sums are in another order, but as exact. The setting isn't left on
+    for the whole process, since it makes torch's own attention slow.
     """
     keep_few_shapes()
     if tokens < FEWEST_TOKENS or not onednn_is_faster():
@@ -43,7 +46,7 @@ def fast_products(tokens: int = FEWEST_TOKENS) -> Iterator[None]:
 
 
 class _Switch:
-    """The process's setting: on from the first thread that needs it to the last one."""
+    """Turns the process's setting on with the first thread that needs it, and off after the last one."""
 
     def __init__(self) -> None:
         self.lock, self.users, self.before = Lock(), 0, "none"
@@ -68,19 +71,21 @@ _SWITCH = _Switch()
 
 @cache
 def onednn_is_faster() -> bool:
-    """Whether this is a processor of AMD's with AVX-512, which torch uses too."""
+    """Whether this is one of AMD's processors with AVX-512, and torch uses AVX-512."""
     if torch.backends.cpu.get_cpu_capability() != "AVX512" or not CPUINFO.exists():
         return False
-    found = CPUINFO.read_text(encoding="utf-8")
-    return "AuthenticAMD" in found and "amx_bf16" not in found
+    processor = CPUINFO.read_text(encoding="utf-8")
+    return "AuthenticAMD" in processor and "amx_bf16" not in processor
 
 
 def keep_few_shapes() -> None:
-    """Unless the environment says how many. It is read at the first product, and then never again."""
-    _keep(in_training=torch.is_grad_enabled())
+    """Limits the number of shapes for which oneDNN and torch cache code and memory, unless the environment
+    sets it. They read the environment at the first product alone.
+    """
+    _set_cache_sizes(in_training=torch.is_grad_enabled())
 
 
 @cache
-def _keep(*, in_training: bool) -> None:
-    for name, count in (_KEPT_IN_TRAINING if in_training else _KEPT).items():
+def _set_cache_sizes(*, in_training: bool) -> None:
+    for name, count in (_TRAINING_CACHE_SIZES if in_training else _CACHE_SIZES).items():
         os.environ.setdefault(name, count)

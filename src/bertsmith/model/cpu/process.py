@@ -1,6 +1,6 @@
-"""What a process that computes on a CPU does with memory, forks and threads: what the C library keeps of
-freed memory (glibc can be asked, elsewhere nothing happens), a fork of a process whose threads computed,
-which has none of them, and threads that compute on one core each, kept from call to call.
+"""Memory, forks and threads of a process that computes on a CPU: how much freed memory the C library keeps
+(only glibc can be told), forks of a process with computing threads, which the child lacks, and threads that
+compute on one core each and are reused from call to call.
 """
 
 import ctypes
@@ -19,39 +19,41 @@ _lock = Lock()
 
 
 def keep_memory() -> bool:
-    """Asks for freed blocks up to 256 MiB to stay with the process between steps. True when it agreed.
+    """Asks the C library to keep freed blocks up to 256 MiB for the process. Returns whether it agreed.
 
-    Blocks over 32 MB go straight back to the system otherwise, and the next step pays a page fault for each
-    of their 4 kB pages: a BERT-mini step's vocabulary buffer alone costs about 20 ms that way.
+    Otherwise blocks over 32 MB go back to the system at once, and the next step has a page fault for each of
+    their 4 kB pages: for a BERT-mini step's vocabulary buffer alone that takes about 20 ms.
     """
-    mallopt = _function("mallopt")
+    mallopt = _find_c_function("mallopt")
     return bool(mallopt and mallopt(_MMAP_THRESHOLD, 1 << 28) and mallopt(_TRIM_THRESHOLD, 1 << 29))
 
 
 def give_back_memory() -> bool:
-    """Gives freed pages back to the system, such as a model leaves behind that was made into another one.
+    """Gives freed pages back to the system, as after a model was converted to another one.
 
-    True if there were any.
+    Returns whether there were any.
     """
-    trim = _function("malloc_trim")
+    trim = _find_c_function("malloc_trim")
     return bool(trim and trim(0))
 
 
-def _function(name: str) -> Any:
+def _find_c_function(name: str) -> Any:
     return getattr(ctypes.CDLL(None), name, None) if sys.platform.startswith("linux") else None
 
 
 @cache
 def compute_alone_after_fork() -> None:
-    """From now on children of os.fork compute in one thread. What the parent's threads were to share would
-    wait for them for ever, by torch's own operations too. Windows has no fork.
+    """Makes children of os.fork compute in one thread from now on. A parallel operation, torch's own too,
+    would wait for ever for the parent's threads, which a child lacks. Windows has no fork.
     """
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
 
 
 def one_core_threads(count: int) -> ThreadPoolExecutor:
-    """`count` of them: the same ones at every call, begun at the first."""
+    """A pool of `count` threads that compute on one core each: started at the first call, the same at every
+    further one.
+    """
     with _lock:
         if count not in _pools:
             _pools[count] = start_one_core_threads(count, "forward-pass")
@@ -59,14 +61,14 @@ def one_core_threads(count: int) -> ThreadPoolExecutor:
 
 
 def start_one_core_threads(count: int, name: str) -> ThreadPoolExecutor:
-    """`count` new ones of this name.
+    """Starts a pool of `count` threads with this name that compute on one core each.
 
-    torch has a number of threads for each thread, and one that new threads begin with: setting one sets the
-    other too, so all threads are begun now, and the number for new ones is as before.
+    torch has a number of threads for each thread, and one for new threads: setting the first sets the second
+    too. So all threads are started now, and then the number for new threads is set back.
     """
-    usual = torch.get_num_threads()
+    thread_count = torch.get_num_threads()
     everyone = Barrier(count + 1)
-    threads = ThreadPoolExecutor(count, name, _on_one_core)
+    threads = ThreadPoolExecutor(count, name, _use_one_core)
     try:
         for _ in range(count):
             threads.submit(everyone.wait)
@@ -76,21 +78,21 @@ def start_one_core_threads(count: int, name: str) -> ThreadPoolExecutor:
         threads.shutdown(cancel_futures=True)
         raise
     finally:
-        torch.set_num_threads(usual)
+        torch.set_num_threads(thread_count)
     return threads
 
 
-def _on_one_core() -> None:
-    torch.get_num_threads()  # else torch would set the number later, to what it is then
+def _use_one_core() -> None:
+    torch.get_num_threads()  # otherwise torch would set this thread's number later, to the default
     torch.set_num_threads(1)
 
 
-def _forget() -> None:
-    """A forked process has none of its parent's threads."""
+def _forget_threads() -> None:
+    """Drops the pools in a forked process, which has none of its parent's threads."""
     global _lock
     _pools.clear()
     _lock = Lock()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+    os.register_at_fork(after_in_child=_forget_threads)

@@ -1,4 +1,4 @@
-"""The families of encoders: a record each. Importing this makes ours known. Read first: family.py."""
+"""The families of encoders, one record each. Importing this registers ours. Read first: family.py."""
 
 from bertsmith.model.families import bert, electra, modernbert, nomic_bert
 from bertsmith.model.families.family import (

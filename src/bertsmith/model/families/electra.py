@@ -1,4 +1,4 @@
-"""ELECTRA: BERT's layers behind embeddings of a width of their own, and a head that tells replaced tokens."""
+"""ELECTRA: BERT's layers after embeddings of a width of their own, and a head that finds replaced tokens."""
 
 from bertsmith.model.families.bert import BERT, BERT_REQUIRED, BERT_SPELLING, EMBEDDINGS, SEGMENT
 from bertsmith.model.families.family import (
@@ -46,7 +46,7 @@ ELECTRA = register(
         token_head=HeadNames("classifier"),
         span_head=HeadNames("qa_outputs"),
         published={"head_act": "gelu"},
-        # transformers' are those of ELECTRA-small
+        # transformers' defaults are the sizes of ELECTRA-small
         assumed={
             "embedding_size": 128,
             "hidden_size": 256,

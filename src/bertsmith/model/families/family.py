@@ -1,13 +1,14 @@
-"""One record a family of encoders: what it is called, how its files are spelled, which values make it up.
+"""The record of a family of encoders: its name, the names of tensors and keys in its files, and its values of
+BertConfig.
 
-A family is values, never a class: `Bert` computes them all. docs/add-a-family-or-optimiser.md adds one from
-outside. A value of `BertConfig` that a record's `spelling` doesn't name can't be written to the family's
-config.json, so it must stay as the record has it.
+A family is a set of values, never a class: `Bert` computes all families. docs/add-a-family-or-optimiser.md
+tells how a package adds one. A value of `BertConfig` that a record's `spelling` doesn't name can't be written
+to the family's config.json, so it must be the record's own.
 
-Known are ours, those that a program registers, and those of installed packages. A package names its records
-in the entry-point group `bertsmith.families`, by `model_type`. The record is imported when a model of that
-family is met. So a folder or a recipe can choose among what its user has installed, and can't say where code
-lies.
+The known families are ours, those that a program registers, and those of installed packages. A package lists
+its records in the entry-point group `bertsmith.families`, by `model_type`. A record is imported when a model
+of that family is read. So a folder or a recipe can choose among the families that its user has installed, and
+can't name code to run.
 """
 
 import reprlib
@@ -21,7 +22,7 @@ from bertsmith.model.rotary_json import RotaryKeys
 
 
 class Size(NamedTuple):
-    """A published size of a family: numbers of layers and heads, and widths."""
+    """A published size of a family: its numbers of layers and heads, and its widths."""
 
     layers: int
     width: int
@@ -46,7 +47,9 @@ BERT_SIZES = {
 
 
 class ModuleNames(NamedTuple):
-    """One of our modules, and the modules of the file that it is made of, stacked by rows in that order."""
+    """The name of one of our modules, and of the modules in a file whose rows, stacked in that order, make
+    it.
+    """
 
     ours: str
     theirs: tuple[str, ...]
@@ -54,10 +57,10 @@ class ModuleNames(NamedTuple):
 
 @dataclass(frozen=True)
 class HeadNames:
-    """How a fine-tuned head of the family is built, and what a file calls its modules.
+    """How a fine-tuned head of the family is built, and the names of its modules in a file.
 
-    `out` is the classifier. Before it come, where they are named, `dense`, `activation` ("" is
-    `BertConfig.head_act`) and `norm`; `pooled` heads read the encoder's pooler instead.
+    `out` is the classifier. `dense`, `activation` ("" means `BertConfig.head_act`) and `norm` come before it,
+    where they are named; a `pooled` head reads the encoder's pooler instead.
     """
 
     out: str
@@ -70,43 +73,45 @@ class HeadNames:
 
 @dataclass(frozen=True)
 class Family:
-    """All that sets a family apart. `{}` in a name stands for a layer's number, counted from 0."""
+    """What makes up a family. `{}` in a name stands for a layer's number, counted from 0."""
 
     model_type: str  # in config.json
     class_prefix: str  # of its classes in transformers: "Bert" of BertForMaskedLM
 
     # -- names of tensors -----------------------------------------------------------------------------------
-    prefix: str  # stands before the encoder's names wherever the file has a head
+    prefix: str  # before the encoder's names, in files with a head
     encoder: tuple[ModuleNames, ...]
     layer: tuple[ModuleNames, ...]
     heads: tuple[ModuleNames, ...]  # of pre-training
-    tied: Mapping[str, str]  # what a file may hold a second time -> what it must be equal to
+    tied: Mapping[str, str]  # a tensor that a file may repeat -> the tensor that it must be equal to
 
     # -- heads ----------------------------------------------------------------------------------------------
-    # What follows class_prefix in transformers -> the heads that the class needs.
+    # The end of a class's name in transformers, after class_prefix -> the heads that the class needs.
     classes: Mapping[str, Set[str]]
     sequence_head: HeadNames
     token_head: HeadNames
     span_head: HeadNames | None = None  # None: no class for question answering
 
     # -- values of BertConfig -------------------------------------------------------------------------------
-    published: Mapping[str, Any] = field(default_factory=dict)  # where they aren't BERT's
-    # What transformers assumes of a config.json that leaves a key out, where that isn't what was published.
+    published: Mapping[str, Any] = field(default_factory=dict)  # where they differ from BERT's
+    # transformers' defaults for keys that a config.json leaves out, where they differ from the published
+    # values.
     assumed: Mapping[str, Any] = field(default_factory=dict)
-    spelling: Mapping[str, str] = field(default_factory=dict)  # ours -> config.json's
-    aliases: Mapping[str, str] = field(default_factory=dict)  # other spellings that are read -> ours
-    # Keys of config.json that are no values of ours: the ones that are supported; null always is.
+    spelling: Mapping[str, str] = field(default_factory=dict)  # field of BertConfig -> key of config.json
+    aliases: Mapping[str, str] = field(default_factory=dict)  # other keys that are read -> field
+    # Keys of config.json without a field of BertConfig -> the supported values; null always is one.
     required: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    harmless: Mapping[str, str] = field(default_factory=dict)  # keys that change no number -> why
-    written: Mapping[str, Any] = field(default_factory=dict)  # further keys, the same for all models
+    harmless: Mapping[str, str] = field(default_factory=dict)  # keys that change no number -> the reason
+    written: Mapping[str, Any] = field(default_factory=dict)  # further keys that are written, for all models
     rotary: RotaryKeys | None = None
-    # The rows of `layer` by the modules of transformers' class, where a file has others: adapters name these.
+    # The rows of `layer` with the modules of transformers' class, where files use other names: adapters name
+    # these modules.
     class_layer: tuple[ModuleNames, ...] = ()
     sizes: Mapping[str, Size] = field(default_factory=lambda: BERT_SIZES)
-    # Positions of the table start behind the row of padding (RoBERTa).
+    # The position table starts after the row of padding (RoBERTa).
     positions_after_padding: bool = False
-    # Of its authors' own files, which are read and never written: what stands there for `prefix`; and biases
-    # of ours that they haven't, and are 0, by the weights that have as many rows.
+    # The authors' own files, which are read and never written: their prefix in place of `prefix`, and biases
+    # that they lack, which are zeros -> the weight with as many rows.
     authors_prefix: str = ""
     authors_zeros: Mapping[str, str] = field(default_factory=dict)
 
@@ -119,33 +124,33 @@ class Family:
         return any(row.ours == "next_sentence" for row in self.heads)
 
     def config_keys(self) -> dict[str, str]:
-        """Keys of a config.json that are read -> values of BertConfig."""
+        """The keys of a config.json that are read -> fields of BertConfig."""
         return {**self.aliases, **{theirs: ours for ours, theirs in self.spelling.items()}}
 
     def is_free(self, value: str) -> bool:
-        """Whether a value of BertConfig may differ from what was published: whether it can be written."""
+        """Whether a field of BertConfig may differ from the published value, since it can be written."""
         return value in self.spelling or (self.rotary is not None and value in self.rotary.values)
 
     @property
     def adapted_layer(self) -> tuple[ModuleNames, ...]:
-        """The rows of a layer by the modules that an adapter names."""
+        """The rows of a layer, with the names of modules that an adapter uses."""
         return self.class_layer or self.layer
 
     @property
     def shared_heads(self) -> frozenset[str]:
-        """First parts of names that a classifier has in common with the masked-language head."""
+        """The first parts of the names of modules that a classifier shares with the masked-language head."""
         fine_tuned = {self.sequence_head.dense, self.sequence_head.norm}
         shared = (name for row in self.heads for name in row.theirs if name in fine_tuned)
         return frozenset(name.partition(".")[0] for name in shared)
 
     @property
     def fine_tuned_heads(self) -> frozenset[str]:
-        """First parts of names that none but heads for fine-tuning have."""
+        """The first parts of the names of modules that only heads for fine-tuning have."""
         known = {part for heads in self.classes.values() for part in heads}
         return frozenset(known - {row.ours.partition(".")[0] for row in self.heads} - self.shared_heads)
 
 
-TOKENS = "encoder.embeddings.token.weight"  # what a decoder is tied to
+TOKENS = "encoder.embeddings.token.weight"  # decoders are tied to it
 MASKED_LANGUAGE = frozenset({"masked_language"})
 CLASSIFIER = frozenset({"classifier"})
 
@@ -153,7 +158,7 @@ CLASSIFIER = frozenset({"classifier"})
 def layer_rows(
     attention: tuple[str, ...], output: str, attention_norm: str, up: tuple[str, ...], down: str, norm: str
 ) -> tuple[ModuleNames, ...]:
-    """The rows of a layer by what its modules are called in a file."""
+    """The table rows of a layer, from the names of its modules in a file."""
     layer = "encoder.layers.{}"
     return (
         ModuleNames(f"{layer}.attention.qkv", attention),
@@ -170,22 +175,28 @@ FAMILIES: dict[str, Family] = {}
 
 
 def register(family: Family) -> Family:
-    """Makes a family known by its `model_type`. Raises ValueError for one that is there already."""
+    """Registers a family under its `model_type`, and returns it. Raises ValueError where another one has that
+    name.
+    """
     if FAMILIES.setdefault(family.model_type, family) != family:
         raise ValueError(f"there is a family {family.model_type!r} already")
     return family
 
 
 def find_family(model_type: object) -> Family:
-    """Raises ModelError naming the families there are, or what keeps an installed one from being used."""
+    """The family of this name, which is imported from an installed package if need be.
+
+    Raises ModelError for an unknown name, with the known ones, and for an installed family that can't be
+    imported or isn't a Family of that name.
+    """
     name = model_type if isinstance(model_type, str) else reprlib.repr(model_type)
     if name not in FAMILIES:
         installed = {point.name: point for point in entry_points(group=GROUP)}
         if name not in installed:
-            there = list(dict.fromkeys((*FAMILIES, *installed)))
+            known = list(dict.fromkeys((*FAMILIES, *installed)))
             raise ModelError(
-                f"There is no family {reprlib.repr(name)}.{did_you_mean(name, there)} "
-                f"There are: {', '.join(there)}. docs/add-a-family-or-optimiser.md tells how to add one."
+                f"There is no family {reprlib.repr(name)}.{did_you_mean(name, known)} "
+                f"There are: {', '.join(known)}. docs/add-a-family-or-optimiser.md tells how to add one."
             )
         origin = f"The family {name!r} ({installed[name].value})"
         try:

@@ -1,4 +1,4 @@
-"""ModernBERT, of which Ettin and mmBERT are."""
+"""ModernBERT, the family of Ettin and mmBERT too."""
 
 from bertsmith.model.families.family import (
     MASKED_LANGUAGE,
@@ -13,8 +13,8 @@ from bertsmith.model.families.family import (
 from bertsmith.model.rotary_json import BY_LAYER_TYPE
 
 # Warner et al. 2024 (arXiv 2412.13663): pre-norm, rotary positions, GeGLU, local and global attention in
-# turn, no biases; Ettin and mmBERT are of this family too. Layer 0 has no norm before its attention, for the
-# embeddings' norm is just before it. One head module stands before every classifier.
+# turn, no biases. Layer 0 has no norm before its attention, since the embeddings' norm comes just before it.
+# One head module stands before every classifier.
 _HEAD = HeadNames("classifier", dense="head.dense", norm="head.norm")
 MODERNBERT = register(
     Family(
@@ -112,7 +112,7 @@ MODERNBERT = register(
                 "written by the authors and read by nobody; the latter is norm_eps",
             ),
         },
-        # transformers would take those of ModernBERT's own vocabulary
+        # without these keys transformers would take the ids of ModernBERT's own vocabulary
         written=dict.fromkeys(("bos_token_id", "cls_token_id", "eos_token_id", "sep_token_id")),
         rotary=BY_LAYER_TYPE,
         # Warner et al. 2024, table 4, and Weller et al. 2025 (Ettin, arXiv 2507.11412), table 1

@@ -1,4 +1,4 @@
-"""Nomic's BERT."""
+"""Nomic's BERT (nomic-embed-text): rotary positions and SwiGLU in BERT's layers."""
 
 from bertsmith.model.families.bert import BERT_SPELLING, POOLER, SEGMENT
 from bertsmith.model.families.family import (
@@ -15,8 +15,9 @@ from bertsmith.model.families.family import (
 from bertsmith.model.rotary_json import FOR_ALL_LAYERS
 
 # Nussbaum et al. 2024 (arXiv 2402.01613): BERT with rotary positions and SwiGLU, no biases in its products.
-# Its own code spells the settings as GPT-2 does, transformers as BERT does. Its models with a head call the
-# encoder "bert", and that for masked words has no biases (nomic-ai/contrastors, modeling_hf_nomic_bert).
+# The authors' code spells the settings as GPT-2 does, transformers as BERT does. In the authors' models with
+# a head the encoder is called "bert", and their head for masked words has no biases (nomic-ai/contrastors,
+# modeling_hf_nomic_bert).
 _GPT2_SPELLING = {
     "n_embd": "hidden_size",
     "n_layer": "num_hidden_layers",

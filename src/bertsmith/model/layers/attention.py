@@ -1,4 +1,5 @@
-"""Attention over packed sequences: one entry, a backend per device, each held against the plain definition.
+"""Attention over packed sequences: one function, with a backend for each device and length. Tests compare
+every backend with the plain definition.
 
 N tokens in the packed batch, A heads, D head size, L length of a sequence, R sequences in a run of equal
 length.
@@ -17,14 +18,14 @@ from torch.nn import functional as F
 
 from bertsmith.data.batch import PackedBatch, to_device
 from bertsmith.model.config import BertConfig
-from bertsmith.model.cpu.attention import attend_by_kernel, takes_kernel
+from bertsmith.model.cpu.attention import attend_by_kernel, is_kernel_faster
 from bertsmith.model.cpu.grouped_attention import attend_groups
 from bertsmith.model.cpu.onednn_matmul import FEWEST_TOKENS
 from bertsmith.model.layers.elementwise import Dropout
 from bertsmith.model.layers.rotary import Rotary
 
-_SMALLEST = 16  # queries of a block
-_TOGETHER = 1 << 22  # weights that are computed at once
+_SMALLEST_BLOCK = 16  # queries
+_MOST_WEIGHTS = 1 << 22  # attention weights that are computed at once
 
 
 def attend_within(
@@ -33,19 +34,20 @@ def attend_within(
     window: int,
     dropout: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
-    """softmax(q k^T / sqrt(D)) v of keys at most `window` tokens away, within each sequence.
+    """softmax(q k^T / sqrt(D)) v over keys at most `window` tokens away, within each sequence.
 
-    qkv (N, 3, A, D) -> (N, A, D), zeros for tokens after the last sequence. `dropout` is applied to weights.
-    Differentiable as often as torch's operations are.
+    qkv (N, 3, A, D) -> (N, A, D), zeros for tokens after the last sequence. `dropout` is applied to the
+    attention weights. Differentiable as often as torch's operations are.
     """
     heads, size = qkv.shape[2:]
-    blocks = _blocks(lengths, window, qkv.device)
+    blocks = _make_blocks(lengths, window, qkv.device)
     query, key, value = qkv.unbind(1)  # each (N, A, D)
-    many = max(1, _TOGETHER // (heads * blocks.size * (blocks.size + 2 * window)))
+    count = max(1, _MOST_WEIGHTS // (heads * blocks.size * (blocks.size + 2 * window)))  # blocks at once
     attended = []
-    for of_query, of_key, hidden in (blocks.part(first, many) for first in range(0, len(blocks), many)):
-        q = query[of_query].transpose(1, 2)  # (M, A, C, D)
-        k, v = key[of_key].transpose(1, 2), value[of_key].transpose(1, 2)  # (M, A, K, D)
+    for start in range(0, len(blocks), count):
+        query_rows, key_rows, hidden = blocks.select(start, count)
+        q = query[query_rows].transpose(1, 2)  # (M, A, C, D)
+        k, v = key[key_rows].transpose(1, 2), value[key_rows].transpose(1, 2)  # (M, A, K, D)
         scores = (q @ k.mT) / math.sqrt(size)  # (M, A, C, K)
         weights = scores.masked_fill(hidden[:, None], -torch.inf).softmax(-1)
         mixed = (weights if dropout is None else dropout(weights)) @ v
@@ -62,43 +64,44 @@ class _Blocks:
     window: int
     first: Tensor  # (M,) the first query
     begin: Tensor  # (M,) the first token of its sequence
-    end: Tensor  # (M,) behind the last one
-    real: Tensor  # (N,) rows of (M C) that are no padding
+    end: Tensor  # (M,) after the last one
+    real: Tensor  # (N,) the rows of (M C) that aren't padding
 
     def __len__(self) -> int:
         return len(self.first)
 
-    def part(self, number: int, many: int) -> tuple[Tensor, Tensor, Tensor]:
-        """From a block on: tokens of queries (M, C) and of keys (M, K), and which they don't see (M, C, K).
+    def select(self, start: int, count: int) -> tuple[Tensor, Tensor, Tensor]:
+        """The tokens of the queries (M, C) and of the keys (M, K) of `count` blocks from block `start` on,
+        and which keys a query doesn't see (M, C, K).
 
-        Filler is a copy of a sequence's last token as a query, and is hidden as a key.
+        Padding repeats a sequence's last token as a query, and is hidden as a key.
         """
-        part = slice(number, number + many)
-        first, begin, end = (each[part, None] for each in (self.first, self.begin, self.end))
-        places = torch.arange(self.size + 2 * self.window, device=first.device)
-        query, key = torch.minimum(first + places[: self.size], end - 1), first - self.window + places
+        part = slice(start, start + count)
+        first, begin, end = self.first[part, None], self.begin[part, None], self.end[part, None]
+        offsets = torch.arange(self.size + 2 * self.window, device=first.device)
+        query, key = torch.minimum(first + offsets[: self.size], end - 1), first - self.window + offsets
         outside = (key < begin) | (key >= end)
         hidden = outside[:, None] | ((key[:, None] - query[..., None]).abs() > self.window)
         return query, torch.maximum(torch.minimum(key, end - 1), begin), hidden
 
 
 @lru_cache(maxsize=4)  # the layers of a model ask for the same ones
-def _blocks(lengths: tuple[int, ...], window: int, device: torch.device) -> _Blocks:
-    size, of_sequence = max(window, _SMALLEST), np.array(lengths, np.int64)
+def _make_blocks(lengths: tuple[int, ...], window: int, device: torch.device) -> _Blocks:
+    size, of_sequence = max(window, _SMALLEST_BLOCK), np.array(lengths, np.int64)
     ends, counts = np.cumsum(of_sequence), -(-of_sequence // size)
-    begin, end = (np.repeat(each, counts) for each in (ends - of_sequence, ends))
+    begin, end = np.repeat(ends - of_sequence, counts), np.repeat(ends, counts)
     number = np.arange(len(begin)) - np.repeat(np.cumsum(counts) - counts, counts)  # within its sequence
     first = begin + number * size
     real = np.flatnonzero(first[:, None] + np.arange(size) < end[:, None])
-    with torch.inference_mode(False):  # whoever asks next may want gradients
-        return _Blocks(size, window, *(to_device(each, device) for each in (first, begin, end, real)))
+    with torch.inference_mode(False):  # the cached blocks may be used with gradients next
+        return _Blocks(size, window, *(to_device(rows, device) for rows in (first, begin, end, real)))
 
 
 class SelfAttention(nn.Module):
     """Multi-head self-attention within each sequence (Vaswani et al. 2017, section 3.2).
 
-    One product makes queries, keys and values: their weights lie stacked in `qkv`. With a `window` a token
-    sees only so many to either side (Beltagy et al. 2020, section 3.1).
+    One product makes queries, keys and values, whose weights are stacked in `qkv`. With a `window` a token
+    sees only that many tokens to either side (Beltagy et al. 2020, section 3.1).
     """
 
     def __init__(self, config: BertConfig, layer: int) -> None:
@@ -115,7 +118,7 @@ class SelfAttention(nn.Module):
             self.rotary = Rotary(theta, config.head_size, config.rotary_pairs)
 
     def forward(self, hidden_states: Tensor, batch: PackedBatch, rows: Tensor | None = None) -> Tensor:
-        """(N, H) -> (N, H), or (R, H) for the given rows alone."""
+        """The outputs (N, H) of hidden states (N, H), or (R, H) of the given rows alone."""
         qkv = self.qkv(hidden_states).view(-1, 3, self.heads, self.head_size)  # (N, 3, A, D)
         if self.rotary is not None:
             qkv = self.rotary(qkv, batch)
@@ -132,18 +135,18 @@ def select_rows(states: Tensor, rows: Tensor | None) -> Tensor:
 def attend(
     qkv: Tensor, batch: PackedBatch, dropout: Dropout | None = None, window: int | None = None
 ) -> Tensor:
-    """softmax(q k^T / sqrt(D)) v within each sequence, anything for padding tokens.
+    """softmax(q k^T / sqrt(D)) v within each sequence: qkv (N, 3, A, D) -> (N, A, D).
 
-    qkv (N, 3, A, D) -> (N, A, D). With a `window`, of keys at most so far away.
+    With a `window`, a query sees keys at most that far away. The rows of padding tokens are undefined.
     """
     if window is not None and window >= max(batch.lengths, default=1) - 1:
         window = None
-    if takes_flash_attention(qkv.device.type, qkv.dtype, qkv.shape[-1]):
+    if supports_flash_attention(qkv.device.type, qkv.dtype, qkv.shape[-1]):
         return _attend_variable_length(qkv, batch, window)
     make_mask = None
     if dropout is not None and dropout.training and dropout.probability > 0:
         make_mask = dropout.mask
-    if takes_kernel(qkv, batch.lengths, window):
+    if is_kernel_faster(qkv, batch.lengths, window):
         return attend_by_kernel(qkv, batch.lengths, make_mask, window)
     if window is not None:
         return attend_within(qkv, batch.lengths, window, dropout)
@@ -154,14 +157,16 @@ def attend(
     return attend_by_equal_lengths(qkv, batch)
 
 
-def takes_flash_attention(device: str, precision: torch.dtype, head_size: int) -> bool:
-    """Its kernels are for half precision, and for heads of a multiple of 8 up to 256."""
+def supports_flash_attention(device: str, precision: torch.dtype, head_size: int) -> bool:
+    """Whether torch's flash attention computes this: in half precision on a GPU, for head sizes that are
+    multiples of 8 up to 256.
+    """
     half = precision in (torch.bfloat16, torch.float16)
     return device == "cuda" and half and head_size % 8 == 0 and head_size <= 256
 
 
 def _attend_variable_length(qkv: Tensor, batch: PackedBatch, window: int | None) -> Tensor:
-    """Torch's own flash attention over cumulative lengths. It has no dropout on attention weights."""
+    """torch's own flash attention over cumulative lengths. It has no dropout of attention weights."""
     from torch.nn.attention.varlen import varlen_attn
 
     query, key, value = qkv.unbind(1)
@@ -173,7 +178,9 @@ def _attend_variable_length(qkv: Tensor, batch: PackedBatch, window: int | None)
 
 
 def attend_by_equal_lengths(qkv: Tensor, batch: PackedBatch) -> Tensor:
-    """One call for each run of sequences of equal length: no padding, no mask, products of useful size."""
+    """Attention by one call of torch's for each run of sequences of equal length, without padding or mask:
+    qkv (N, 3, A, D) -> (N, A, D).
+    """
     heads, size = qkv.shape[2:]
     # split, not slices: its gradient is one concatenation, a slice's is a zero tensor of the whole batch
     *parts, padding = qkv.split([*(length * count for length, count in batch.runs), batch.padding])

@@ -1,6 +1,6 @@
-"""What stands between two products, value by value or row by row: the function by its name in config.json,
-norms (LayerNorm, Ba et al. 2016, with or without its bias; RMSNorm, Zhang and Sennrich 2019), and dropout at
-the price of one pass, for on a CPU torch's own costs as much as the product beside it.
+"""Modules between two matrix products: activations by their names in config.json, norms (LayerNorm, Ba et al.
+2016, with or without its bias; RMSNorm, Zhang and Sennrich 2019), and a dropout that takes one pass through
+memory: on a CPU torch's own takes as long as the product beside it.
 """
 
 from collections.abc import Callable
@@ -31,13 +31,13 @@ class Activation(nn.Module):
         self.name = name
 
     def forward(self, x: Tensor) -> Tensor:
-        """Any shape; the same shape back."""
+        """The activation of each value of x, in x's shape."""
         by_blocks = self.name == "gelu" and x.device.type == "cpu" and not torch.is_grad_enabled()
         if not by_blocks or len(x) <= _GELU_ROWS:
             return FUNCTIONS[self.name](x)
-        # The same to the bit, in blocks of one size; the last block may compute some rows a second time.
-        # oneDNN keeps code for every shape that it has met, allocated between the large blocks of a forward
-        # pass: with a shape a batch the process grows by 1.5 MB a batch.
+        # In blocks of one size, with the same result to the bit; the last block may compute some rows a
+        # second time. oneDNN keeps code for every shape that it has met, allocated between the large blocks
+        # of a forward pass: with a new shape for each batch the process grows by 1.5 MB a batch.
         result = torch.empty_like(x)
         for start in (*range(0, len(x) - _GELU_ROWS, _GELU_ROWS), len(x) - _GELU_ROWS):
             rows = slice(start, start + _GELU_ROWS)
@@ -49,7 +49,7 @@ class Activation(nn.Module):
 
 
 def make_norm(config: BertConfig, width: int | None = None) -> nn.LayerNorm | nn.RMSNorm:
-    """Over `width` values, the hidden size unless said."""
+    """The config's norm over `width` values, by default the hidden size."""
     width = config.hidden_size if width is None else width
     if config.norm == "rms":
         return nn.RMSNorm(width, eps=config.layer_norm_eps)
@@ -57,11 +57,11 @@ def make_norm(config: BertConfig, width: int | None = None) -> nn.LayerNorm | nn
 
 
 class Dropout(nn.Module):
-    """Zeroes each value with `probability` and scales the rest so that the mean stays.
+    """Zeroes each value with `probability` and scales the others, so that the mean stays the same.
 
-    On a CPU a byte is drawn per value, so the probability is rounded to the nearest 1/256 (0.1 becomes
-    0.1016) and the scale uses the rounded one: the expectation is exact in float32. In bfloat16 the scale
-    has 8 bits as everything has, and 1.1130 becomes 1.1094, as 1.1111 does in torch's.
+    On a CPU a byte is drawn for each value, so the probability is rounded to the nearest 1/256 (0.1 becomes
+    0.1016). The scale is that of the rounded probability, so the expectation is exact in float32. In bfloat16
+    the scale is rounded to 8 bits: 1.1130 becomes 1.1094, as 1.1111 does in torch's dropout.
     """
 
     def __init__(self, probability: float) -> None:
@@ -69,7 +69,7 @@ class Dropout(nn.Module):
         self.probability = probability
 
     def forward(self, x: Tensor) -> Tensor:
-        """Any shape, float; the same shape back."""
+        """x (floats of any shape) with dropout in training mode, x itself otherwise."""
         if not self.training or self.probability == 0.0:
             return x
         if x.device.type != "cpu":
@@ -77,7 +77,7 @@ class Dropout(nn.Module):
         return x * self.mask(x)
 
     def mask(self, x: Tensor) -> Tensor:
-        """Of x's shape and type: 0 for what is dropped, and the scale for what is kept."""
+        """A mask of x's shape and type: 0 for dropped values, the scale for the others."""
         if x.device.type != "cpu":
             return F.dropout(torch.ones_like(x), self.probability)
         dropped = min(round(self.probability * 256), 255)  # something must be left to scale

@@ -1,4 +1,4 @@
-"""Token ids → hidden states.
+"""The embeddings of token ids, the input of an encoder's first layer.
 
 N tokens in the packed batch, E width of the embeddings, H hidden size, V vocabulary, P values of a patch.
 """
@@ -12,11 +12,12 @@ from bertsmith.model.layers.elementwise import Dropout, make_norm
 
 
 class Embeddings(nn.Module):
-    """Token embeddings, plus those of positions and segments where the family has them, normalised (Devlin et
-    al. 2019, figure 2). Where they are of another width than the layers a product follows (Clark et al. 2020,
-    section 3.2).
+    """Token embeddings, plus position and segment embeddings where the family has them, normalised (Devlin et
+    al. 2019, figure 2), and projected where their width isn't the hidden size (Clark et al. 2020, section
+    3.2).
 
-    A patch is read by a linear layer: value p of it times row V - P + p of the token embeddings.
+    The P values of a patch are read by a linear layer, whose weights are the last P rows of the token
+    embeddings.
     """
 
     def __init__(self, config: BertConfig) -> None:
@@ -29,8 +30,8 @@ class Embeddings(nn.Module):
             self.position = nn.Embedding(config.max_position_embeddings, width)
         self.segment = nn.Embedding(config.type_vocab_size, width) if config.type_vocab_size else None
         self.norm = make_norm(config, width)
-        own = config.embedding_dropout
-        self.dropout = Dropout(config.hidden_dropout_prob if own is None else own)
+        rate = config.embedding_dropout
+        self.dropout = Dropout(config.hidden_dropout_prob if rate is None else rate)
         self.project = nn.Linear(width, config.hidden_size) if config.embedding_size is not None else None
 
     def forward(self, batch: PackedBatch) -> Tensor:
@@ -39,7 +40,7 @@ class Embeddings(nn.Module):
         return embedded if self.project is None else self.project(embedded)
 
     def lookup(self, batch: PackedBatch) -> Tensor:
-        """Without the product behind them: -> (N, E)."""
+        """The embeddings (N, E) of a batch before the projection."""
         embedded: Tensor = self.token(batch.token_ids)
         if batch.values is not None:
             embedded = embedded + batch.values @ self.token.weight[-batch.values.shape[1] :]
@@ -47,7 +48,7 @@ class Embeddings(nn.Module):
             embedded = embedded + self.position(batch.position_ids + self.position_offset)
         if self.segment is not None:
             segments = batch.segment_ids
-            if self.segment.num_embeddings == 1:  # RoBERTa's, for both texts of a pair
+            if self.segment.num_embeddings == 1:  # RoBERTa has one segment for both texts of a pair
                 segments = torch.zeros_like(segments)
             embedded = embedded + self.segment(segments)
         normalised: Tensor = self.dropout(self.norm(embedded))
@@ -56,8 +57,8 @@ class Embeddings(nn.Module):
 
 @torch.no_grad()
 def share_segment(model: nn.Module) -> None:
-    """Gives each segment the first one's embedding, for a model that has only seen single texts: those of
-    others were drawn at random and never trained, and would set a pair's second text apart.
+    """Gives every segment the embedding of the first, for a model that was trained on single texts: the other
+    segments' embeddings are random and untrained, and would disturb the second text of a pair.
     """
     for weight in _segment_weights(model):
         weight.copy_(weight[:1].expand_as(weight))

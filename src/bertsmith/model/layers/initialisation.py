@@ -1,11 +1,13 @@
-"""Weights before training."""
+"""Draws the weights of modules before training."""
 
 import torch
 from torch import Tensor, nn
 
 
 def initialise(module: nn.Module, standard_deviation: float) -> None:
-    """Normal weights truncated at two deviations, zero biases, norms at one (google-research/bert)."""
+    """Initialises all parts of a module: weights from a normal distribution truncated at two deviations,
+    biases zero, norms one (google-research/bert).
+    """
     for part in module.modules():
         if isinstance(part, nn.Linear | nn.Embedding):
             truncated_normal_(part.weight, standard_deviation)
@@ -17,8 +19,9 @@ def initialise(module: nn.Module, standard_deviation: float) -> None:
 
 @torch.no_grad()
 def truncated_normal_(weight: Tensor, standard_deviation: float) -> None:
-    """Draws again what lies beyond two deviations; fifteen times as fast as torch's inverse of the error
-    function.
+    """Fills `weight` from a normal distribution truncated at two deviations.
+
+    Values beyond are drawn again: fifteen times as fast as torch's inverse of the error function.
     """
     if weight.is_meta:  # a blueprint has no values
         return

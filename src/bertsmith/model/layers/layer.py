@@ -10,17 +10,17 @@ from torch import Tensor, nn
 
 from bertsmith.data.batch import PackedBatch
 from bertsmith.model.config import BertConfig
-from bertsmith.model.cpu.activation import gated_of, gelu_of, takes_gate, takes_gelu
+from bertsmith.model.cpu.activation import can_fuse_gate, can_fuse_gelu, fused_gate, fused_gelu
 from bertsmith.model.layers.attention import SelfAttention, select_rows
 from bertsmith.model.layers.elementwise import Activation, Dropout, make_norm
 from bertsmith.model.layers.initialisation import initialise
 
 
 class FeedForward(nn.Module):
-    """H → I → H with an activation between (Vaswani et al. 2017, section 3.3).
+    """Two linear layers, H → I → H, with an activation between them (Vaswani et al. 2017, section 3.3).
 
-    Gated, `up` has 2 I outputs: the first I are activated, and multiply the other I (Shazeer 2020, GLU
-    variants).
+    A gated one has 2 I outputs of `up`: the first I are activated and multiplied with the other I (Shazeer
+    2020, GLU variants).
     """
 
     def __init__(self, config: BertConfig) -> None:
@@ -35,27 +35,27 @@ class FeedForward(nn.Module):
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         """The outputs (N, H) of hidden states (N, H)."""
-        widened: Tensor = self.down(self.dropout(self._activated(hidden_states)))
+        widened: Tensor = self.down(self.dropout(self._activate(hidden_states)))
         return widened
 
-    def _activated(self, hidden_states: Tensor) -> Tensor:
+    def _activate(self, hidden_states: Tensor) -> Tensor:
         """The activated inner values (N, I) of hidden states (N, H)."""
         name = self.activation.name
-        if self.gated and takes_gate(self.up, hidden_states, name):
-            return gated_of(self.up, hidden_states, name)
+        if self.gated and can_fuse_gate(self.up, hidden_states, name):
+            return fused_gate(self.up, hidden_states, name)
         if self.gated:
             activated, factors = self.up(hidden_states).chunk(2, dim=-1)
             product: Tensor = self.activation(activated) * factors
             return product
-        if name == "gelu" and takes_gelu(self.up, hidden_states):
-            return gelu_of(self.up, hidden_states)
+        if name == "gelu" and can_fuse_gelu(self.up, hidden_states):
+            return fused_gelu(self.up, hidden_states)
         plain: Tensor = self.activation(self.up(hidden_states))
         return plain
 
 
 class Layer(nn.Module):
-    """The norm stands behind the sum (post-norm, Vaswani et al. 2017), or before attention and feed-forward
-    (pre-norm, Xiong et al. 2020).
+    """A layer of the encoder. Its norms come after the residual sums (post-norm, Vaswani et al. 2017), or
+    before attention and the feed-forward part (pre-norm, Xiong et al. 2020).
     """
 
     def __init__(self, config: BertConfig, number: int) -> None:
@@ -73,8 +73,8 @@ class Layer(nn.Module):
 
     @torch.no_grad()
     def initialise(self, config: BertConfig) -> None:
-        """Draws all weights. What pre-norm layers add to the residual stream begins smaller the more of them
-        there are, so that their sum isn't larger (Radford et al. 2019; ModernBERT too).
+        """Draws all weights. The output weights of pre-norm layers start smaller the more layers there are,
+        so that the residual stream doesn't grow with their number (Radford et al. 2019; ModernBERT too).
         """
         initialise(self, config.initializer_range)
         if self.pre_norm:
@@ -82,7 +82,7 @@ class Layer(nn.Module):
                 product.weight.mul_(1 / math.sqrt(2 * config.num_hidden_layers))
 
     def forward(self, hidden_states: Tensor, batch: PackedBatch, rows: Tensor | None = None) -> Tensor:
-        """(N, H) -> (N, H), or (R, H) for the given rows alone: which attend to all."""
+        """The outputs (N, H) of hidden states (N, H), or (R, H) of the given rows alone, which attend to all."""
         if self.pre_norm:
             attended = self.attention(self.attention_norm(hidden_states), batch, rows)
             hidden_states = select_rows(hidden_states, rows) + self.attention_dropout(attended)

@@ -1,4 +1,4 @@
-"""Rotary positions: queries and keys are turned by angles that grow with the position, so that their product
+"""Rotary positions: queries and keys are rotated by angles that grow with the position, so that their product
 depends on the distance alone (Su et al. 2021, arXiv 2104.09864, section 3).
 
 N tokens in the packed batch, A heads, D head size, P positions.
@@ -12,15 +12,15 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from bertsmith.data.batch import PackedBatch
-from bertsmith.model.cpu.rotary import rotate_, takes_kernel
+from bertsmith.model.cpu.rotary import can_use_kernel, rotate_
 
-_FEWEST_POSITIONS = 128  # of a table, which then doubles
+_FEWEST_POSITIONS = 128  # of a table; longer ones double it
 
 
 class Rotary(nn.Module):
-    """Turns queries and keys; has no weights.
+    """Rotates queries and keys; it has no weights.
 
-    `pairs` says which two values of a head are turned together: the i-th of either half ("halves"), or
+    `pairs` says which two values of a head are rotated together: the i-th of either half ("halves"), or
     neighbours.
     """
 
@@ -29,9 +29,9 @@ class Rotary(nn.Module):
         self.theta, self.head_size, self.pairs = theta, head_size, pairs
 
     def forward(self, qkv: Tensor, batch: PackedBatch) -> Tensor:
-        """(N, 3, A, D) -> the same with queries and keys turned, computed in float32 and rounded once.
+        """qkv (N, 3, A, D) with queries and keys rotated, computed in float32 and rounded once.
 
-        On a processor that is done in place: a product's result is read by nobody else.
+        On a CPU that is done in place, since nothing else reads the result of the product.
         """
         cosines, sines = self.tables(max(batch.lengths), qkv.device)
         if qkv.device.type == "cpu":
@@ -39,12 +39,13 @@ class Rotary(nn.Module):
                 qkv, batch.position_ids, cosines, sines, self.pairs
             )
             return turned
-        both, values = qkv.split([2, 1], dim=1)
-        at = batch.position_ids
-        return torch.cat([turn(both, cosines[at], sines[at], self.pairs), values], dim=1)
+        queries_keys, values = qkv.split([2, 1], dim=1)
+        positions = batch.position_ids
+        turned = turn(queries_keys, cosines[positions], sines[positions], self.pairs)
+        return torch.cat([turned, values], dim=1)
 
     def tables(self, positions: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Cosines and sines for this many positions or more: each (P, D / 2), float32."""
+        """The cosines and sines of at least this many positions: each (P, D / 2), float32."""
         size = _FEWEST_POSITIONS
         while size < positions:
             size *= 2
@@ -63,7 +64,7 @@ def _tables(theta: float, head_size: int, positions: int, device: torch.device) 
 
 
 class _RotaryFunction(torch.autograd.Function):
-    """In place, on the way back too: attention makes a gradient that nobody else reads."""
+    """Rotates in place, in the backward pass too: nothing else reads the gradient that attention makes."""
 
     @staticmethod
     def forward(
@@ -85,7 +86,7 @@ class _RotaryFunction(torch.autograd.Function):
 def _turn_in_place(
     qkv: Tensor, positions: Tensor, cosines: Tensor, sines: Tensor, pairs: str, backward: bool = False
 ) -> Tensor:
-    if pairs == "halves" and takes_kernel(qkv):
+    if pairs == "halves" and can_use_kernel(qkv):
         return rotate_(qkv, positions, cosines, sines, backward)
     c, s = cosines[positions], sines[positions]
     qkv[:, :2] = turn(qkv[:, :2], c, -s if backward else s, pairs)
@@ -93,7 +94,7 @@ def _turn_in_place(
 
 
 def turn(vectors: Tensor, cosines: Tensor, sines: Tensor, pairs: str) -> Tensor:
-    """vectors (N, 2, A, D) by the angles of (N, D / 2)."""
+    """vectors (N, 2, A, D), rotated by the angles with these cosines and sines (N, D / 2)."""
     c, s = cosines[:, None, None], sines[:, None, None]  # (N, 1, 1, D / 2)
     values = vectors.float()
     if pairs == "halves":

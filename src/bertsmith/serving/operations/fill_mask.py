@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from bertsmith.data.batch import PackedBatch
 from bertsmith.errors import InputError
 from bertsmith.inference.engine import Engine
-from bertsmith.model.cpu.kernel_layer import as_kernel
+from bertsmith.model.cpu.kernel_layer import as_kernel_linear
 from bertsmith.serving.operations.operation import ForwardPass, Options, PreparedRequest
 from bertsmith.serving.refusals import RequestTooLarge, TextTooLong
 from bertsmith.tasks.examples.encoding import EncodedExample, Layout
@@ -39,7 +39,7 @@ class FillMaskOperation:
         decoder = nn.Linear(1, 1)  # (H) -> (V), with the weights of the token embeddings
         decoder.weight, decoder.bias = model.encoder.embeddings.token.weight, model.masked_language.bias
         decoder.out_features, decoder.in_features = decoder.weight.shape
-        decode = as_kernel(decoder, model)
+        decode = as_kernel_linear(decoder, model)
 
         def compute(batch: PackedBatch, layout: Layout) -> Tensor:
             states = model.encoder(batch, layout.rows)

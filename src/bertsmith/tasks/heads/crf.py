@@ -26,7 +26,9 @@ from bertsmith.metrics.entities import legal_transitions
 
 
 class TransitionScores(NamedTuple):
-    """start (C,) of a sentence's first label, pairs[before, after] (C, C), end (C,); -inf forbids."""
+    """The scores of a sentence's first label, `start` (C,), of neighbouring labels, `pairs[before, after]`
+    (C, C), and of its last label, `end` (C,). -inf forbids a transition.
+    """
 
     start: Tensor
     pairs: Tensor
@@ -34,16 +36,16 @@ class TransitionScores(NamedTuple):
 
 
 def legal_scores(labels: Sequence[str]) -> TransitionScores:
-    """0 for what may follow, -inf for what may not: hard constraints for a tagger without a CRF."""
+    """Scores of 0 for legal transitions and -inf for others: hard constraints for a tagger without a CRF."""
     start, pairs = (torch.from_numpy(legal) for legal in legal_transitions(labels))
     zero = torch.zeros(len(labels))
     return TransitionScores(zero.where(start, -torch.inf), zero.where(pairs, -torch.inf), zero)
 
 
 class ConditionalRandomField(nn.Module):
-    """Scores of labels' neighbourhoods, learned on top of each word's scores by an encoder.
+    """A CRF: learned scores of neighbouring labels, on top of each word's scores by an encoder.
 
-    They begin at zero: the tagger starts as a softmax over legal paths. At an encoder's learning rate they
+    They start at zero, when the tagger is a softmax over legal paths. At an encoder's learning rate they
     would stay there (1,000 steps of AdamW at 3e-5 move a weight by 0.03 at most): give them a higher one.
     """
 
@@ -57,12 +59,12 @@ class ConditionalRandomField(nn.Module):
         self.transitions = nn.Parameter(torch.zeros(len(labels), len(labels)))
         self.end = nn.Parameter(torch.zeros(len(labels)))
         self._legal_on_host = start, pairs = legal_transitions(labels)
-        # follow from the labels, which the checkpoint has
+        # not saved, since they follow from the labels, which the checkpoint has
         self.register_buffer("legal_start", torch.from_numpy(start), persistent=False)
         self.register_buffer("legal_pairs", torch.from_numpy(pairs), persistent=False)
 
     def scores(self) -> TransitionScores:
-        """The learned scores, and -inf for what may not follow."""
+        """The learned scores, with -inf for illegal transitions."""
         return TransitionScores(
             self.start.where(self.legal_start, -torch.inf),
             self.transitions.where(self.legal_pairs, -torch.inf),
@@ -70,16 +72,16 @@ class ConditionalRandomField(nn.Module):
         )
 
     def loss(self, emissions: Tensor, tags: Tensor, lengths: tuple[int, ...]) -> Tensor:
-        """Summed negative log-likelihood of the sentences, differentiable once; divide by what you count.
+        """The summed negative log-likelihood of the sentences' tags, differentiable once.
 
         emissions (W, C) and tags (W,) int64 of all words, sentences end to end; lengths in words, 0 allowed.
-        Tags on the host are counted without waiting for a GPU.
-        Raises InputError for tags that are no legal path: their probability is 0. `to_iob2` makes them legal,
-        also where a window cuts an entity in two.
+        Tags on the host are counted without waiting for a GPU. Raises InputError for tags that are no legal
+        path, since their probability is 0. `to_iob2` makes them legal, also where a window cuts an entity in
+        two.
         """
         _check_shapes(emissions, lengths, tags)
-        # What is added to all scores of a word changes no probability. Normalised, sums over long sentences
-        # stay near the loss in size, and float32 loses nothing when they are subtracted.
+        # Adding a number to all scores of a word changes no probability. Of normalised scores, sums over long
+        # sentences stay near the loss in size, so that float32 loses nothing when they are subtracted.
         emissions = emissions.to(torch.promote_types(emissions.dtype, self.start.dtype)).log_softmax(-1)
         steps = _Steps.of(lengths, emissions.device)
         log_partition: Tensor = _LogPartition.apply(  # type: ignore[no-untyped-call]
@@ -88,30 +90,33 @@ class ConditionalRandomField(nn.Module):
         return log_partition - self._score(emissions, tags, lengths)
 
     def _score(self, emissions: Tensor, tags: Tensor, lengths: tuple[int, ...]) -> Tensor:
-        """Of the given paths, summed: what occurs, counted on the host, times its score."""
+        """The summed score of the given paths: the number of each transition, counted on the host, times its
+        score.
+        """
         path, count = tags.cpu().numpy(), len(self.labels)
-        firsts, lasts, followers = _places(lengths)
+        firsts, lasts, followers = _find_sentence_rows(lengths)
         starts, ends = (np.bincount(path[rows], minlength=count) for rows in (firsts, lasts))
         pairs = np.bincount(path[followers - 1] * count + path[followers], minlength=count * count)
         pairs = pairs.reshape(count, count)
         self._refuse_illegal(starts, pairs)
         of_words = emissions.gather(1, to_device(path, emissions.device).unsqueeze(1)).sum()
         counted = ((starts, self.start), (ends, self.end), (pairs, self.transitions))
-        return of_words + sum((to_device(each, emissions.device) * score).sum() for each, score in counted)
+        of_transitions = ((to_device(counts, emissions.device) * score).sum() for counts, score in counted)
+        return of_words + sum(of_transitions)
 
     def _refuse_illegal(self, starts: Ints, pairs: Ints) -> None:
         legal_start, legal_pairs = self._legal_on_host
         illegal = np.argwhere(np.concatenate([(starts * ~legal_start)[None], pairs * ~legal_pairs]))
         if len(illegal):
             before, after = illegal[0].tolist()
-            place = f"after {self.labels[before - 1]}" if before else "at the start of a sentence"
+            position = f"after {self.labels[before - 1]}" if before else "at the start of a sentence"
             raise InputError(
                 f"expected tags in IOB2, where I- goes on with an entity of its label; found "
-                f"{self.labels[after]} {place}. bertsmith.metrics.entities.to_iob2 makes tags legal."
+                f"{self.labels[after]} {position}. bertsmith.metrics.entities.to_iob2 makes tags legal."
             )
 
     def decode(self, emissions: Tensor, lengths: tuple[int, ...]) -> Tensor:
-        """The best path of each sentence: (W,) int64 on the CPU, as `viterbi`."""
+        """The labels (W,) of each sentence's best path, int64 on the CPU, by `viterbi`."""
         return viterbi(emissions, lengths, self.scores())
 
     @torch.no_grad()
@@ -120,9 +125,9 @@ class ConditionalRandomField(nn.Module):
 
         Raises ModelError when an emission is not finite.
         """
-        words = _on_the_host(emissions, lengths).log_softmax(-1)
+        words = _move_to_host(emissions, lengths).log_softmax(-1)
         scores = TransitionScores(*(score.double().cpu() for score in self.scores()))
-        forward, backward = _both_ways(words, scores, _Steps.of(lengths, words.device))
+        forward, backward = _sum_both_ways(words, scores, _Steps.of(lengths, words.device))
         return (forward + backward - words).softmax(-1)
 
 
@@ -134,18 +139,18 @@ def viterbi(emissions: Tensor, lengths: tuple[int, ...], scores: TransitionScore
     labels (W,) int64 on the CPU. Of paths that are equally good it takes one. With `legal_scores` it decodes
     a plain softmax tagger under the rules of IOB2. Raises ModelError when an emission is not finite.
     """
-    words = _on_the_host(emissions, lengths)
+    words = _move_to_host(emissions, lengths)
     start, pairs, end = (score.double().cpu() for score in scores)
     steps = _Steps.of(lengths, words.device)
     words = words[steps.forward]
-    # One tensor for all steps each: a small one a step would be of 500 bytes a word.
-    totals = torch.empty_like(words)  # (W, C) of the best path to each label
+    # One tensor for all steps: small tensors of their own would take 500 bytes a word.
+    totals = torch.empty_like(words)  # (W, C) the score of the best path to each label
     befores = torch.empty(words.shape, dtype=torch.int32)  # (W, C) the label before it on that path
     last = slice(0, 0)
     for step in steps.slices():
         word = words[step]
         if last.stop:
-            # (A, C after, C before); `max`, which gives both, wakes all threads for however few numbers
+            # (A, C after, C before); `max`, which returns both, wakes all threads even for few numbers
             sums = totals[last][: len(word)].unsqueeze(1) + pairs.t()
             befores[step] = sums.argmax(-1)
             totals[step] = sums.amax(-1) + word
@@ -153,12 +158,12 @@ def viterbi(emissions: Tensor, lengths: tuple[int, ...], scores: TransitionScore
             totals[step] = start + word
         last = step
     paths = torch.empty(len(words), dtype=torch.int64)
-    paths[steps.forward] = _traced_back(totals, befores, end, steps)
+    paths[steps.forward] = _trace_back(totals, befores, end, steps)
     return paths
 
 
-def _traced_back(totals: Tensor, befores: Tensor, end: Tensor, steps: "_Steps") -> Tensor:
-    """Labels (W,) in the order of steps, found from the last step to the first."""
+def _trace_back(totals: Tensor, befores: Tensor, end: Tensor, steps: "_Steps") -> Tensor:
+    """The labels (W,) of the best paths in the order of steps, from the last step to the first."""
     labels = torch.empty(len(totals), dtype=torch.int64)
     later = slice(0, 0)
     for step in steps.slices(backwards=True):
@@ -171,17 +176,17 @@ def _traced_back(totals: Tensor, befores: Tensor, end: Tensor, steps: "_Steps") 
 
 
 class _LogPartition(torch.autograd.Function):
-    """Log of the sum over all paths, summed over sentences.
+    """The log of the sum over all paths, summed over sentences.
 
-    Its gradient is known: the probability of each label and of each transition, from the same recursions.
-    Autograd's would run back through every step, a dozen small operations each.
+    Its gradient is the probability of each label and of each transition, from the same recursions. Autograd
+    would run back through every step, with a dozen small operations each.
     """
 
     @staticmethod
     def forward(
         ctx: Any, emissions: Tensor, start: Tensor, pairs: Tensor, end: Tensor, steps: "_Steps"
     ) -> Tensor:
-        forward, backward = _both_ways(emissions, TransitionScores(start, pairs, end), steps)
+        forward, backward = _sum_both_ways(emissions, TransitionScores(start, pairs, end), steps)
         ctx.save_for_backward(emissions, pairs, forward, backward)
         ctx.steps = steps
         return (forward[steps.lasts] + end).logsumexp(-1).sum()
@@ -198,10 +203,11 @@ class _LogPartition(torch.autograd.Function):
         return of_words, of_words[steps.firsts].sum(0), of_pairs, of_words[steps.lasts].sum(0), None
 
 
-def _both_ways(emissions: Tensor, scores: TransitionScores, steps: "_Steps") -> tuple[Tensor, Tensor]:
-    """Log-sums of all paths up to and from each word's label, both with the word itself: two of (W, C).
+def _sum_both_ways(emissions: Tensor, scores: TransitionScores, steps: "_Steps") -> tuple[Tensor, Tensor]:
+    """The log-sums (W, C) over all paths up to each word's label, and over all paths from it, both with the
+    word itself.
 
-    The backward recursion is the forward one on reversed sentences, so that one loop does both.
+    The backward recursion is the forward one on reversed sentences, so that one loop computes both.
     """
     words = torch.stack([emissions[steps.forward], emissions[steps.backward]])  # (2, W, C)
     pairs = torch.stack([scores.pairs.t(), scores.pairs]).unsqueeze(1)  # (2, 1, C to, C from)
@@ -222,8 +228,8 @@ def _both_ways(emissions: Tensor, scores: TransitionScores, steps: "_Steps") -> 
     return forward, backward
 
 
-def _places(lengths: tuple[int, ...]) -> tuple[Ints, Ints, Ints]:
-    """Rows that begin a sentence, rows that end one, and those that have a word before them."""
+def _find_sentence_rows(lengths: tuple[int, ...]) -> tuple[Ints, Ints, Ints]:
+    """The rows of the first words of sentences, of the last words, and of words with a word before them."""
     sizes = np.array([length for length in lengths if length], np.int64)
     ends = np.cumsum(sizes)
     return ends - sizes, ends - 1, np.delete(np.arange(sizes.sum()), ends - sizes)
@@ -231,11 +237,11 @@ def _places(lengths: tuple[int, ...]) -> tuple[Ints, Ints, Ints]:
 
 @dataclass(frozen=True)
 class _Steps:
-    """Where the words of packed sentences stand when all sentences go one word at a time.
+    """The order of packed words when all sentences are read one word at a time.
 
-    counts: A of each step. forward, backward (W,): rows in the order of steps, from the first and from the
-    last word on, longest sentence first. firsts, lasts: rows that begin and end a sentence; followers: the
-    rest of the rows, which have a word before them.
+    `counts` has A of each step. `forward` and `backward` (W,) are the rows in the order of steps, from the
+    first and from the last word on, longest sentence first. `firsts` and `lasts` are the rows of first and
+    last words, `followers` those of words with a word before them.
     """
 
     counts: list[int]
@@ -246,7 +252,7 @@ class _Steps:
     followers: Tensor
 
     def slices(self, *, backwards: bool = False) -> Iterator[slice]:
-        """Which of the rows in the order of steps are those of each step, from the first or the last on."""
+        """The slice of each step in the order of steps, from the first step on, or from the last."""
         at = sum(self.counts) if backwards else 0
         for count in reversed(self.counts) if backwards else self.counts:
             start = at - count if backwards else at
@@ -256,7 +262,7 @@ class _Steps:
     @staticmethod
     def of(lengths: tuple[int, ...], device: torch.device) -> "_Steps":
         sizes = np.array([length for length in lengths if length], np.int64)
-        firsts, lasts, followers = _places(lengths)
+        firsts, lasts, followers = _find_sentence_rows(lengths)
         order = np.argsort(-sizes, kind="stable")
         ranked = np.sort(sizes)
         # of sentences sorted by length, those longer than the step
@@ -277,8 +283,10 @@ class _Steps:
         )
 
 
-def _on_the_host(emissions: Tensor, lengths: tuple[int, ...]) -> Tensor:
-    """In float64 on the CPU, where no sum of finite float32 can overflow and small steps cost least."""
+def _move_to_host(emissions: Tensor, lengths: tuple[int, ...]) -> Tensor:
+    """The emissions in float64 on the CPU, where sums of finite float32 can't overflow and small steps are
+    fast.
+    """
     _check_shapes(emissions, lengths)
     words = emissions.detach().cpu()
     finite = words.float().isfinite().all(-1)

@@ -1,5 +1,5 @@
-"""What a processor computes faster in C than by torch's operations: compiled at installation where there is
-GCC, for x86-64 under Linux. Elsewhere torch's operations do it.
+"""The kernels in C, faster than torch's operations on a CPU: compiled at installation where there is GCC, for
+x86-64 under Linux. Elsewhere torch's operations take their place.
 """
 
 import ctypes
@@ -54,41 +54,45 @@ class AttentionStruct(ctypes.Structure):
     )
 
 
-EVERYWHERE = 2**63 - 1  # the window that hides nothing
+EVERYWHERE = 2**63 - 1  # a window that hides nothing
 PRECISIONS = torch.float32, torch.bfloat16
 ACTIVATIONS = ("gelu", "gelu_new", "relu", "silu")  # in the order of kernels.h
 
 
 def can_read(x: Tensor) -> bool:
-    """Whether kernels may be given the address of its values: a plain tensor of a processor that has them."""
+    """Whether kernels can read the tensor's values by their address: a plain float32 or bfloat16 tensor on a
+    CPU that has the kernels.
+    """
     plain = type(x) is Tensor and x.device.type == "cpu" and not x.is_neg()
     return plain and x.dtype in PRECISIONS and has_kernels()
 
 
 def has_kernels() -> bool:
-    """Whether they are compiled, and for this processor."""
+    """Whether the kernels are compiled for this processor."""
     return library(instructions()) is not None
 
 
 @cache
 def instructions() -> str:
-    """What of this processor torch uses: avx2, avx512, or with VNNI, the products of int16, avx512_vnni."""
-    found = torch.backends.cpu.get_cpu_capability().lower()
-    return "avx512_vnni" if found == "avx512" and torch.cpu._is_vnni_supported() else found
+    """The instruction set that torch uses on this processor: avx2, avx512, or avx512_vnni where it has VNNI,
+    the products of int16, too.
+    """
+    name = torch.backends.cpu.get_cpu_capability().lower()
+    return "avx512_vnni" if name == "avx512" and torch.cpu._is_vnni_supported() else name
 
 
 @cache
 def library(instructions: str) -> Any:
-    """The functions of kernels.h for a processor that has these; None where there are none."""
+    """The library with the functions of kernels.h for an instruction set; None where it isn't compiled."""
     try:
-        found = ctypes.CDLL(str(Path(__file__).parent / f"{instructions}.so"))
-        is_ours = found.arguments_bytes() == ctypes.sizeof(LayerStruct) + ctypes.sizeof(AttentionStruct)
+        kernels = ctypes.CDLL(str(Path(__file__).parent / f"{instructions}.so"))
+        is_ours = kernels.arguments_bytes() == ctypes.sizeof(LayerStruct) + ctypes.sizeof(AttentionStruct)
         for name in (
             *("exponentiate", "dropout_mask", "activate_forward", "activate_backward"),
             *("rotate", "product"),
         ):
-            getattr(found, name).restype = None
-        found.attention_cells.restype = ctypes.c_int64
+            getattr(kernels, name).restype = None
+        kernels.attention_cells.restype = ctypes.c_int64
     except (
         OSError,
         AttributeError,
@@ -96,16 +100,16 @@ def library(instructions: str) -> Any:
         return None
     if not is_ours:  # compiled by another version
         return None
-    values, whole, number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
-    layer, lengths = ctypes.POINTER(LayerStruct), ctypes.POINTER(whole)
-    found.attend.argtypes = found.attention_cells.argtypes = [ctypes.POINTER(AttentionStruct), number]
-    found.self_attend.argtypes = [layer, values, lengths, whole, values, values, number, values]
-    found.feed_forward.argtypes = [layer, values, values, whole, number, values]
-    found.product.argtypes = [ctypes.POINTER(LinearStruct), values, whole, number, values]
-    found.exponentiate.argtypes = [values, values, whole, whole, number, number, *[values] * 3]
-    shape = whole, whole, number, whole, number, number
-    found.activate_forward.argtypes = [values, values, *shape, values]
-    found.activate_backward.argtypes = [values, values, values, *shape, values, values]
-    found.rotate.argtypes = [*[values] * 4, whole, whole, whole, number, number, number]
-    found.dropout_mask.argtypes = [values, whole, ctypes.c_uint64, number, ctypes.c_float, number, number]
-    return found
+    address, size, number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
+    layer, lengths = ctypes.POINTER(LayerStruct), ctypes.POINTER(size)
+    kernels.attend.argtypes = kernels.attention_cells.argtypes = [ctypes.POINTER(AttentionStruct), number]
+    kernels.self_attend.argtypes = [layer, address, lengths, size, address, address, number, address]
+    kernels.feed_forward.argtypes = [layer, address, address, size, number, address]
+    kernels.product.argtypes = [ctypes.POINTER(LinearStruct), address, size, number, address]
+    kernels.exponentiate.argtypes = [address, address, size, size, number, number, *[address] * 3]
+    shape = size, size, number, size, number, number
+    kernels.activate_forward.argtypes = [address, address, *shape, address]
+    kernels.activate_backward.argtypes = [address, address, address, *shape, address, address]
+    kernels.rotate.argtypes = [*[address] * 4, size, size, size, number, number, number]
+    kernels.dropout_mask.argtypes = [address, size, ctypes.c_uint64, number, ctypes.c_float, number, number]
+    return kernels
