@@ -256,7 +256,7 @@ def test_the_kernel_s_gradient_is_that_of_the_plain_definition(
         found = attend_by_kernel(qkv, tuple(lengths), lambda _: torch.cat([m.ravel() for m in scaled]))
         return found.detach(), *torch.autograd.grad(found, qkv, upstream)
 
-    with patch.object(attention, "_FEW", 0):  # two threads also for little
+    with patch.object(attention, "_ONE_CORE", 0):  # two threads also for little
         found, gradient = attended()
     with patch("torch.get_num_threads", return_value=1):
         assert all(torch.equal(*pair) for pair in zip(attended(), (found, gradient), strict=True))

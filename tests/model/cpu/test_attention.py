@@ -96,7 +96,7 @@ def test_a_window_gives_the_plain_definition_and_its_gradient(
         found = attend_by_kernel(qkv, tuple(lengths), drop if kept else None, window)
         return found.detach(), *torch.autograd.grad(found, qkv, upstream)
 
-    with patch.object(attention, "_FEW", 0):  # two threads also for little
+    with patch.object(attention, "_ONE_CORE", 0):  # two threads also for little
         found, gradient = attended()
     with patch("torch.get_num_threads", return_value=1):
         assert all(torch.equal(*pair) for pair in zip(attended(), (found, gradient), strict=True))

@@ -182,7 +182,7 @@ def test_codes_of_weights_leave_room_for_the_largest_sum() -> None:
     of_one_size = torch.rand(200, 1) * torch.ones(1, 272)
     nearly = of_one_size + torch.rand(200, 272) * 1e-4
     for weight in (torch.randn(200, 272), torch.rand(200, 272), of_one_size, nearly):
-        codes, scales = kernel_layer._rounded(weight)
+        codes, scales = kernel_layer._quantise(weight)
         assert max(int(each.int().abs().sum(1).max()) for each in codes.split(128, 1)) * 11585 < 2**31
         assert_close(codes * scales.T.repeat_interleave(128, 1)[:, :272], weight, rtol=0, atol=1e-3)
 
