@@ -186,7 +186,7 @@ def test_queries_that_fill_up_the_last_six_write_nothing_behind_the_scratch(kern
     """Within a window of 0 they are further from all keys than any real one, whose attention is its value."""
     qkv, library = random_qkv(50 * length, 8, 64, seed=6), kernels.library("")
     found = torch.empty(50 * length, 8, 64)
-    job = attention._job(qkv, (length,) * 50, 0)
+    job = attention._make_struct(qkv, (length,) * 50, 0)
     job.qkv, job.to = qkv.data_ptr(), found.data_ptr()
     size = library.attention_scratch(ctypes.byref(job))
     scratch = torch.full((size + 64,), 7.0)
