@@ -18,7 +18,7 @@ from bertsmith.tasks.pretraining.fill_mask import MaskCandidate
 from bertsmith.tasks.pretraining.fill_mask import fill_mask as fill
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel, PretrainingTask
 from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model
-from bertsmith.tasks.pretraining.reconstruction import reconstruction_of
+from bertsmith.tasks.pretraining.reconstruction import reconstruction_class
 from bertsmith.text.corpus.manifest import Split
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.text.tokens.value_tokenizers import PatchTokenizer
@@ -116,7 +116,7 @@ class MaskedLanguageModel:
         device = next(self.model.parameters()).device
         if store.values is not None:
             rates = MaskingRates(mask_rate=0.5 if isinstance(self.tokenizer, PatchTokenizer) else 0.15)
-            masker, reconstruct = Masker(self.tokenizer, rates, device), reconstruction_of(self.tokenizer)
+            masker, reconstruct = Masker(self.tokenizer, rates, device), reconstruction_class(self.tokenizer)
             values = reconstruct(self.model, [stream], masker, stream, max_tokens, device)
             return values.metrics(values.sums(0, 1))
         masker = Masker(self.tokenizer, MaskingRates(), device)

@@ -1,5 +1,5 @@
-"""The common base of pre-training tasks on masked text: batches, masks, samples of the vocabulary, and
-figures on held-out text. How a model is built, and its losses, are up to each.
+"""The base class of pre-training tasks on masked text: batches, masks, samples of the vocabulary, and figures
+on held-out text. Each task adds its model and its losses.
 """
 
 from abc import ABC, abstractmethod
@@ -24,7 +24,7 @@ from bertsmith.text.tokens.tokenizer import Tokenizer
 
 _COUNTED_TOKENS = 1_000_000  # enough to know the most frequent piece, the baseline of every evaluation
 GENERAL = "general_"  # before the names of figures on general text
-_MEASURED = ("mlm_loss", "mlm_accuracy", "mlm_majority")  # on that: pairs are not asked there
+_MEASURED = ("mlm_loss", "mlm_accuracy", "mlm_majority")  # on general text, which has no pairs
 _HELDOUT_MICRO_BATCH = 2048  # tokens
 ModelT = TypeVar("ModelT", bound=nn.Module)
 
@@ -43,13 +43,13 @@ def most_frequent_piece(store: TokenStore, tokenizer: Tokenizer) -> int:
 
 @dataclass
 class MaskedTask(ABC, Generic[ModelT]):
-    """Fulfils `Objective` but for the losses: `streams` holds one stream a phase, `heldout` evaluation's own
-    or None.
+    """Fulfils `Objective` except for the losses. `streams` has one stream for each phase; `heldout` is the
+    stream for evaluation, or None.
 
-    With `sampled_pieces` the training loss is estimated from about so many pieces of the vocabulary, drawn
-    by `seed` and place in the text; held-out figures are always of all.
+    With `sampled_pieces` the training loss is estimated from about that many tokens of the vocabulary, drawn
+    by `seed` and the position in the text; held-out figures always use all of it.
 
-    What a model forgets of the text that it was trained on before shows in figures on `general_heldout`.
+    Figures on `general_heldout` show what a model forgets of the text that it was trained on before.
     """
 
     model: ModelT
@@ -67,11 +67,11 @@ class MaskedTask(ABC, Generic[ModelT]):
         stream = self.streams[0]
         self.rates = self.masker.rates
         self.host_masker = Masker(stream.tokenizer, self.rates)
-        # whatever is trained with, figures are of the published masks, and so can be compared
+        # figures use the published masking rates whatever the training uses, so that they can be compared
         self.evaluation_masker = Masker(stream.tokenizer, MaskingRates(), self.device)
         self.most_frequent = most_frequent_piece(stream.store, stream.tokenizer)
         self.sampler: VocabularySampler | None = None
-        self.sample: VocabularySample | None = None  # of the step that is next
+        self.sample: VocabularySample | None = None  # of the next step
         if 0 < self.sampled_pieces < stream.tokenizer.vocab_size:
             counts = piece_counts(stream.store, stream.tokenizer)
             self.sampler = VocabularySampler(counts, self.sampled_pieces, self.seed, self.device)
@@ -81,8 +81,8 @@ class MaskedTask(ABC, Generic[ModelT]):
         return self.streams[cursor.phase].batches(cursor)
 
     def follow(self, cursor: Cursor, decayed: float) -> dict[str, float]:
-        """The step's sample of the vocabulary, and the share of tokens to predict where it falls in the
-        decay.
+        """Prepares a step: draws its sample of the vocabulary, and sets the masking rate, which may fall in
+        the decay (`decayed` is the share of it that is over). Returns the rate if it changes.
         """
         if self.sampler is not None:
             self.sample = self.sampler.draw(cursor)
@@ -94,7 +94,7 @@ class MaskedTask(ABC, Generic[ModelT]):
 
     @abstractmethod
     def counts(self, sequences: Sequences) -> dict[str, float]:
-        """The denominator of each loss, for these sequences."""
+        """The denominator of each loss for these sequences, by the loss's name."""
 
     @abstractmethod
     def loss(self, sequences: Sequences) -> dict[str, Tensor]:
@@ -102,11 +102,11 @@ class MaskedTask(ABC, Generic[ModelT]):
 
     @abstractmethod
     def flops(self, sequences: Sequences) -> float:
-        """Matrix products alone, backward counted as twice forward (see bertsmith.model.flops)."""
+        """The FLOPs of matrix products alone, backward counted as twice forward (see bertsmith.model.flops)."""
 
     def evaluate(self, rank: int, ranks: int, add: Add) -> dict[str, float]:
-        """Each rank measures its share of the held-out sequences; see `metrics`. With general text also
-        general_mlm_loss, general_mlm_accuracy and general_mlm_majority on that.
+        """The metrics on held-out text, of which each rank measures its share; see `metrics`. With general
+        text also general_mlm_loss, general_mlm_accuracy and general_mlm_majority on it.
         """
         metrics = self.metrics(add(self.sums(rank, ranks)))
         if self.general_heldout is None:
@@ -118,8 +118,9 @@ class MaskedTask(ABC, Generic[ModelT]):
     def sums(
         self, rank: int, ranks: int, heldout: PretrainingStream | None = None, masker: Masker | None = None
     ) -> dict[str, float]:
-        """The same held-out sequences and masks at every call: this rank's share of them. By default the
-        task's own, and masks as published.
+        """The sums of `sums_of` over this rank's share of the held-out sequences, the same sequences and
+        masks at every call. `heldout` and `masker` are the task's own by default, with the published masking
+        rates.
         """
         totals = dict.fromkeys(self.summed, 0.0)
         with evaluating(self.model):
@@ -144,7 +145,7 @@ class MaskedTask(ABC, Generic[ModelT]):
         """Metrics from the `sums` of all ranks; empty without held-out text."""
 
     def _heldout_batches(self, heldout: PretrainingStream | None) -> Iterator[Sequences]:
-        """One pass over held-out text, or its first `heldout_tokens`."""
+        """One pass over held-out text, or over its first `heldout_tokens` tokens."""
         if heldout is None:
             return
         tokens = 0

@@ -1,5 +1,5 @@
-"""What a recipe says of its objective: its name, and what is its own. Without torch, so that a recipe
-is read at once.
+"""The settings of a pre-training objective in a recipe: its name, and its own choices. Imports no torch, so
+that a recipe is read quickly.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from pydantic import BeforeValidator
 ObjectiveName = Literal["masked-language", "sentence-order", "replaced-tokens"]
 
 
-def _known(name: Any) -> Any:
+def _check_name(name: Any) -> Any:
     ours = get_args(ObjectiveName)
     if name in ours or (isinstance(name, str) and ":" in name):
         return name
@@ -19,13 +19,14 @@ def _known(name: Any) -> Any:
     raise ValueError(f"expected {', '.join(others)} or {last}")
 
 
-Objective = Annotated[str, BeforeValidator(_known)]  # one of ours, or a user's `module:Class`
+Objective = Annotated[str, BeforeValidator(_check_name)]  # one of ours, or a user's `module:Class`
 
 
 @dataclass(frozen=True)
 class ObjectiveChoices:
-    """Pairs or full segments; the generator's share of the width, or its folder; the weight of the
-    discriminator's loss; whether there is general text beside the corpus.
+    """The choices of an objective: pairs of segments or single ones (`next_sentence`); the generator's share
+    of the width, or its folder; the weight of the discriminator's loss; whether general text is measured
+    beside the corpus (`general`).
     """
 
     next_sentence: bool

@@ -1,5 +1,5 @@
-"""Ways of pre-training, by their names in a recipe: a record each, ours or a user's own. What is trained on
-(streams, masks) and the loop are the same for all.
+"""The objectives of pre-training by their names in a recipe: ours, or a user's own class. All have the same
+data (streams and masks) and the same training loop.
 """
 
 from abc import ABC, abstractmethod
@@ -25,7 +25,7 @@ from bertsmith.tasks.pretraining.pretraining_checkpoint import (
     save_pretraining_model,
     save_replaced_token_model,
 )
-from bertsmith.tasks.pretraining.reconstruction import reconstruction_of
+from bertsmith.tasks.pretraining.reconstruction import reconstruction_class
 from bertsmith.tasks.pretraining.replaced_tokens import (
     ReplacedTokenModel,
     ReplacedTokenTask,
@@ -34,13 +34,13 @@ from bertsmith.tasks.pretraining.replaced_tokens import (
 
 PretrainedModel = PretrainingModel | ReplacedTokenModel
 ModelT = TypeVar("ModelT", PretrainingModel, ReplacedTokenModel)
-WriteFiles = Callable[[Path], None]  # into the folder it is given
+WriteFiles = Callable[[Path], None]  # writes files into a folder
 MODEL, GENERATOR = "model", "generator"  # folders of a run
 
 
 @dataclass(frozen=True)
 class TaskInputs:
-    """What every task is made of beside its model; see `MaskedTask`."""
+    """The arguments of every pre-training task beside its model; see `MaskedTask`."""
 
     streams: Sequence[PretrainingStream | MixedStream]
     masker: Masker
@@ -53,22 +53,24 @@ class TaskInputs:
 
 
 class PretrainingObjective(ABC, Generic[ModelT]):
-    """One way of pre-training. `sentence_order` says which pairs it has, if any."""
+    """An objective of pre-training. With `sentence_order` its pairs are about the order of segments, not
+    about whether they belong together.
+    """
 
     name: ClassVar[str]
     sentence_order: ClassVar[bool] = False
 
     @abstractmethod
     def problem(self, config: BertConfig, choices: ObjectiveChoices) -> str | None:
-        """Why such a model can't be trained so, as a sentence."""
+        """A sentence on why a model of this shape can't be trained with the objective; None where it can."""
 
     @abstractmethod
     def build(self, config: BertConfig, choices: ObjectiveChoices) -> ModelT:
-        """A new model, drawn from torch's generator."""
+        """A new model with weights drawn from torch's generator."""
 
     @abstractmethod
     def load(self, folder: Path, choices: ObjectiveChoices) -> tuple[ModelT, tuple[str, ...]]:
-        """The model to go on training from, and sentences on what was added or left out."""
+        """The model of a folder, to be trained further, and sentences on parts that were added or left out."""
 
     @abstractmethod
     def task(self, model: ModelT, inputs: TaskInputs, choices: ObjectiveChoices) -> MaskedTask[ModelT]:
@@ -76,7 +78,7 @@ class PretrainingObjective(ABC, Generic[ModelT]):
 
     @abstractmethod
     def masked_language(self, model: ModelT) -> PretrainingModel:
-        """What fills masks, by the weights of `model`."""
+        """The masked language model in `model`, with the same weights."""
 
     @abstractmethod
     def save(
@@ -87,11 +89,15 @@ class PretrainingObjective(ABC, Generic[ModelT]):
         provenance: Mapping[str, Any],
         write_extra_files: WriteFiles | None,
     ) -> None:
-        """Into the run's folder, in place of what is there; `write_extra_files` into each model's."""
+        """Saves the model below the run's folder `out`, replacing an earlier one. `write_extra_files` writes
+        into each model folder.
+        """
 
 
 class MaskedLanguage(PretrainingObjective[PretrainingModel]):
-    """Masked pieces, and with `data.next_sentence` whether the second segment is the next one (BERT)."""
+    """Predicts masked tokens and, with `data.next_sentence`, whether the second segment follows the first
+    (BERT).
+    """
 
     name = "masked-language"
 
@@ -127,12 +133,12 @@ class MaskedLanguage(PretrainingObjective[PretrainingModel]):
         provenance: Mapping[str, Any],
         write_extra_files: WriteFiles | None,
     ) -> None:
-        of_model = out / MODEL, model, tokenizer, provenance
-        save_pretraining_model(*of_model, write_extra_files=write_extra_files, overwrite=True)
+        arguments = out / MODEL, model, tokenizer, provenance
+        save_pretraining_model(*arguments, write_extra_files=write_extra_files, overwrite=True)
 
 
 class SentenceOrder(MaskedLanguage):
-    """Masked pieces, and whether two neighbouring segments stand in their order (ALBERT)."""
+    """Predicts masked tokens, and whether two neighbouring segments are in order (ALBERT)."""
 
     name = "sentence-order"
     sentence_order = True
@@ -152,7 +158,7 @@ class SentenceOrder(MaskedLanguage):
 
 
 class ReplacedTokens(PretrainingObjective[ReplacedTokenModel]):
-    """Which tokens a small generator has put in (ELECTRA)."""
+    """Finds the tokens that a small generator has replaced (ELECTRA)."""
 
     name = "replaced-tokens"
 
@@ -194,30 +200,32 @@ class ReplacedTokens(PretrainingObjective[ReplacedTokenModel]):
         provenance: Mapping[str, Any],
         write_extra_files: WriteFiles | None,
     ) -> None:
-        of_both = out / MODEL, out / GENERATOR, model, tokenizer, provenance
-        save_replaced_token_model(*of_both, write_extra_files=write_extra_files, overwrite=True)
+        arguments = out / MODEL, out / GENERATOR, model, tokenizer, provenance
+        save_replaced_token_model(*arguments, write_extra_files=write_extra_files, overwrite=True)
 
 
 class Values(MaskedLanguage):
-    """Masked patches of series and images, and masked numbers of tables, by their values: what masked
-    language modelling is to them.
+    """Predicts the values of masked patches of series and images, and of masked numbers in tables: masked
+    language modelling for such inputs.
     """
 
     def task(
         self, model: PretrainingModel, inputs: TaskInputs, choices: ObjectiveChoices
     ) -> MaskedTask[PretrainingModel]:
-        return reconstruction_of(inputs.streams[0].tokenizer)(model, **vars(inputs))
+        return reconstruction_class(inputs.streams[0].tokenizer)(model, **vars(inputs))
 
 
 VALUES = Values()
 OBJECTIVES: dict[str, PretrainingObjective[Any]] = {
-    each.name: each for each in (MaskedLanguage(), SentenceOrder(), ReplacedTokens())
+    objective.name: objective for objective in (MaskedLanguage(), SentenceOrder(), ReplacedTokens())
 }
 
 
 def find_objective(name: str) -> PretrainingObjective[Any]:
-    """As a recipe names it: one of ours, or a user's own by `module:Class`. Raises InputError."""
+    """The objective of this name in a recipe: one of ours, or a user's `module:Class`. Raises InputError for
+    an unknown one.
+    """
     if name in OBJECTIVES:
         return OBJECTIVES[name]
-    found: type[PretrainingObjective[Any]] = own_class(name, PretrainingObjective, "objective")
-    return found()
+    objective_class: type[PretrainingObjective[Any]] = own_class(name, PretrainingObjective, "objective")
+    return objective_class()

@@ -1,5 +1,5 @@
 """Pre-training as a task: masked language modelling, and whether two segments follow each other (Devlin et
-al. 2019, section 3.1) or stand in their order (Lan et al. 2020, section 3.1).
+al. 2019, section 3.1) or are in order (Lan et al. 2020, section 3.1).
 
 N tokens in the packed batch, B sequences, H hidden size, E width of the embeddings, V vocabulary, K masked
 positions.
@@ -30,9 +30,10 @@ MASKED_SUMS = ("mlm_loss", "mlm_right", "mlm_count", "mlm_majority_right")
 
 
 class MaskedLanguageHead(nn.Module):
-    """dense → activation → norm, then the token embeddings transposed plus a bias of its own.
+    """The head for masked tokens: dense → activation → norm, then the transposed token embeddings and a bias.
 
-    Who loads a trained one says so by `is_new`: the weights don't, some families train without a bias.
+    `is_new` is set to False by whoever loads a trained head: the weights don't show it, since some families
+    train without a bias.
     """
 
     def __init__(self, config: BertConfig) -> None:
@@ -45,17 +46,17 @@ class MaskedLanguageHead(nn.Module):
         initialise(self, config.initializer_range)
 
     def forward(self, hidden_states: Tensor) -> Tensor:
-        """(K, H) -> (K, E), what the vocabulary is compared with."""
+        """Hidden states (K, H) -> vectors (K, E) that are compared with the token embeddings."""
         transformed: Tensor = self.norm(self.activation(self.dense(hidden_states)))
         return transformed
 
 
 class PretrainingModel(nn.Module):
-    """An encoder with its heads.
+    """An encoder with its pre-training heads.
 
-    Without `next_sentence` (RoBERTa, DistilBERT, or by choice) there is neither that head nor a pooler:
-    nothing would train them. With `sentence_order` that head says whether a pair is swapped, as ALBERT's
-    does, in place of whether it belongs together.
+    Without `next_sentence` (RoBERTa, DistilBERT, or by choice) there is neither that head nor a pooler, since
+    nothing would train them. With `sentence_order` the head predicts whether a pair is swapped, as ALBERT's
+    does, instead of whether the second segment follows the first.
     """
 
     def __init__(
@@ -74,23 +75,23 @@ class PretrainingModel(nn.Module):
             self.encoder.pooler = None
 
     def another(self) -> "PretrainingModel":
-        """One of the same parts, with weights of its own."""
+        """A model with the same parts and newly drawn weights."""
         return PretrainingModel(self.config, self.next_sentence is not None, self.sentence_order)
 
     @property
     def pair_loss(self) -> str:
-        """What the loss and the figures of the pairs' head are called."""
+        """The name of the pair head's loss and figures."""
         return "sop" if self.sentence_order else "nsp"
 
     def vocabulary_logits(self, hidden_states: Tensor) -> Tensor:
-        """(K, H) rows of hidden states -> (K, V)."""
+        """Hidden states (K, H) -> logits (K, V) over the vocabulary."""
         weight = self.encoder.embeddings.token.weight
         return F.linear(self.masked_language(hidden_states), weight, self.masked_language.bias)
 
     def masked_language_loss(
         self, hidden_states: Tensor, labels: Tensor, sample: VocabularySample | None = None
     ) -> Tensor:
-        """(K, H) rows and (K,) labels -> the summed loss, estimated where there is a sample."""
+        """The summed loss of hidden states (K, H) and labels (K,), estimated if there is a sample."""
         weight, bias = self.encoder.embeddings.token.weight, self.masked_language.bias
         transformed = self.masked_language(hidden_states)
         if sample is None:
@@ -98,8 +99,8 @@ class PretrainingModel(nn.Module):
         return sampled_vocabulary_loss(transformed, weight, bias, labels, sample)
 
     def next_sentence_logits(self, first_tokens: Tensor) -> Tensor:
-        """(B, H) -> (B, 2): column 0: the second segment follows the first; column 1: it is random, or
-        the two are swapped.
+        """Hidden states of first tokens (B, H) -> logits (B, 2): column 0 for a second segment that follows
+        the first, column 1 for a random one or a swapped pair. Raises ValueError without such a head.
         """
         if self.next_sentence is None:
             raise ValueError("this model has no next-sentence head")
@@ -118,7 +119,7 @@ class PretrainingTask(MaskedTask[PretrainingModel]):
         self.characters = torch.from_numpy(count_piece_characters(self.streams[0].tokenizer))
 
     def counts(self, sequences: Sequences) -> dict[str, float]:
-        """The number of masked tokens, and that of sequences if there is a pairs' head."""
+        """The number of masked tokens, and that of sequences if there is a pair head."""
         counts: dict[str, float] = {"mlm": self.host_masker.count(sequences)}
         if self.model.next_sentence is not None:
             counts[self.model.pair_loss] = len(sequences)
@@ -144,7 +145,7 @@ class PretrainingTask(MaskedTask[PretrainingModel]):
 
     @property
     def summed(self) -> tuple[str, ...]:
-        """What the metrics are made of, and how many characters of text the masked pieces stand for."""
+        """The sums behind the metrics, and the number of characters that the masked tokens stand for."""
         masked = (*MASKED_SUMS, "mlm_characters")
         if self.model.next_sentence is None:
             return masked
@@ -154,8 +155,8 @@ class PretrainingTask(MaskedTask[PretrainingModel]):
     def metrics(self, sums: dict[str, float]) -> dict[str, float]:
         """Loss in nats per masked token, perplexity, and accuracies in [0, 1]; empty without held-out text.
 
-        Beside each accuracy stands its baseline: always the most frequent piece, always the same answer. Of
-        pairs there are none where the held-out stream has none.
+        Each accuracy comes with its baseline: always the most frequent token, always the same answer. There
+        are no figures on pairs where the held-out stream has none.
         """
         metrics = masked_metrics(sums)
         pair, has_pairs = self.model.pair_loss, self.heldout is not None and self.heldout.next_sentence
@@ -169,8 +170,8 @@ class PretrainingTask(MaskedTask[PretrainingModel]):
         return metrics
 
     def encode(self, sequences: Sequences, masker: Masker) -> tuple[MaskedTokens, Tensor, Tensor]:
-        """Masks by `masker`, and the hidden states that the heads read: first tokens (B, H), masked positions
-        (K, H).
+        """Masks tokens by `masker`, and returns them with the hidden states that the heads read: of first
+        tokens (B, H) and of masked positions (K, H).
         """
         batch = PackedBatch.of(sequences, self.device)
         masked = masker.draw(sequences, batch)
@@ -195,8 +196,8 @@ class PretrainingTask(MaskedTask[PretrainingModel]):
 def masked_sums(
     model: PretrainingModel, masked: MaskedTokens, predicting: Tensor, most_frequent: int
 ) -> dict[str, float]:
-    """Of held-out text, by (K, H) hidden states of the masked positions; `most_frequent` is the baseline's
-    answer.
+    """The sums behind `masked_metrics`, from hidden states (K, H) of the masked positions; `most_frequent` is
+    the id that the baseline always answers.
     """
     is_label = masked.labels != IGNORED
     labels = masked.labels[is_label]
@@ -205,7 +206,7 @@ def masked_sums(
 
 
 def cross_entropy_sums(name: str, logits: Tensor, truth: Tensor) -> dict[str, float]:
-    """Of (R, C) logits and (R,) classes: the loss, how many are right, and how many there are."""
+    """The summed loss of logits (R, C) and classes (R,), the number of right answers, and R."""
     scores = logits.float()
     return {
         f"{name}_loss": float(F.cross_entropy(scores, truth, reduction="sum")),
@@ -215,7 +216,7 @@ def cross_entropy_sums(name: str, logits: Tensor, truth: Tensor) -> dict[str, fl
 
 
 def masked_metrics(sums: dict[str, float]) -> dict[str, float]:
-    """Of `masked_sums` over all held-out text; empty where there was none."""
+    """The metrics from `masked_sums` over all held-out text; empty where there was none."""
     if not sums["mlm_count"]:
         return {}
     loss = sums["mlm_loss"] / sums["mlm_count"]
@@ -229,14 +230,13 @@ def masked_metrics(sums: dict[str, float]) -> dict[str, float]:
 
 @torch.no_grad()
 def start_at_frequencies(head: MaskedLanguageHead, store: TokenStore, tokenizer: Tokenizer) -> None:
-    """Sets the vocabulary's bias, where the head is new, to the log of each piece's frequency.
+    """Sets the bias of a new head to the log of each token's frequency.
 
-    A new head then knows from its first step what else it would have to learn first: which pieces are common
-    (the prior of Lin et al. 2017, section 4.1). Going on from an encoder without a head, that is most of what
-    a short run learns.
+    A new head would otherwise have to learn first which tokens are common (the prior of Lin et al. 2017,
+    section 4.1). For an encoder without a head, that is most of what a short run learns.
     """
     if head.is_new:
         counts = piece_counts(store, tokenizer)
-        spare = len(head.bias) - len(counts)  # rows of the table behind the vocabulary
+        spare = len(head.bias) - len(counts)  # rows of the table after the vocabulary
         frequencies = np.log(np.pad(counts, (0, spare)) + 1.0)
         head.bias.copy_(torch.from_numpy(frequencies - frequencies.mean()))

@@ -1,4 +1,6 @@
-"""A pre-training model from a folder and into one; of replaced-token detection both, in two folders."""
+"""Loads and saves pre-training models: one folder, or two for the discriminator and the generator of
+replaced-token detection.
+"""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,7 +18,7 @@ from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.tasks.pretraining.replaced_tokens import ReplacedTokenModel, generator_config
 
 _ORDER = "sentence_order"  # in the settings of bertsmith.json
-# How the parts are called in a sentence.
+# The names of parts in sentences.
 _NAMES = {
     "pooler": "pooler",
     "masked_language": "masked-language head",
@@ -36,18 +38,18 @@ def load_pretraining_model(
 ) -> tuple[PretrainingModel, tuple[str, ...]]:
     """The model in evaluation mode, and sentences for the user on what was converted, added or left out.
 
-    `next_sentence` says whether to have the pairs' head; None takes what the folder has, and with
-    `allow_new_heads` what its family was trained with. `sentence_order` says which question it answers; None
-    takes the folder's, and a head that was trained for the other one counts as missing. `allow_new_heads`
-    gives parts that the folder lacks random weights from torch's generator: to go on training from an encoder
-    alone. Raises ModelError when a part is missing and may not be new, when the family has no such head, and
-    as `read_checkpoint` and `load_into` do.
+    `next_sentence` says whether the model has the pair head; None means as in the folder or, with
+    `allow_new_heads`, as in its family. `sentence_order` says which question that head answers; None means
+    the folder's, and a head that was trained for the other question counts as missing. With
+    `allow_new_heads` missing parts get random weights from torch's generator, to train an encoder further.
+    Raises ModelError when a part is missing and may not be new, when the family has no such head, and as
+    `read_checkpoint` and `load_into` do.
     """
     checkpoint = read_checkpoint(folder)
-    wanted = _wants_next_sentence(checkpoint, next_sentence, allow_new_heads)
-    trained = _was_in_order(checkpoint)
+    has_pairs = _has_pair_head(checkpoint, next_sentence, allow_new_heads)
+    trained = _was_trained_on_order(checkpoint)
     order = trained if sentence_order is None else sentence_order
-    model = meta_init(lambda: PretrainingModel(checkpoint.config, wanted, order))
+    model = meta_init(lambda: PretrainingModel(checkpoint.config, has_pairs, order))
     parts = {part_of(name) for name in model.state_dict()}
     new = parts - checkpoint.parts
     if order != trained:
@@ -59,15 +61,15 @@ def load_pretraining_model(
                 "a model of its own, fills masks: generator/ beside model/ in the run's folder."
             )
         raise ModelError(
-            f"{folder} has no {_spoken(new, order)}. Pre-train it first (bertsmith pretrain … "
+            f"{folder} has no {_name_parts(new, order)}. Pre-train it first (bertsmith pretrain … "
             f"init={folder}), or use a checkpoint that has one."
         )
     if new:
-        model = _with_new_parts(checkpoint, model, new, str(folder))
+        model = _add_new_parts(checkpoint, model, new, str(folder))
     else:
-        load_into(model, _of_parts(checkpoint, parts), checkpoint.config, str(folder))
+        load_into(model, _select_parts(checkpoint, parts), checkpoint.config, str(folder))
     model.masked_language.is_new = "masked_language" in new
-    return model.eval(), (*checkpoint.notes, *_notes(checkpoint, parts, new, order, folder))
+    return model.eval(), (*checkpoint.notes, *_describe_changes(checkpoint, parts, new, order, folder))
 
 
 @door(model=kind(PretrainingModel), provenance=kind(Mapping), overwrite=flag)
@@ -99,54 +101,54 @@ def save_pretraining_model(
     )
 
 
-def _wants_next_sentence(checkpoint: Checkpoint, asked: bool | None, allow_new_heads: bool) -> bool:
-    if asked and not checkpoint.config.has_next_sentence:
+def _has_pair_head(checkpoint: Checkpoint, next_sentence: bool | None, allow_new_heads: bool) -> bool:
+    if next_sentence and not checkpoint.config.has_next_sentence:
         raise ModelError(
             f"A {checkpoint.config.model_type} model has no next-sentence prediction: "
             "set data.next_sentence=false."
         )
-    if asked is not None:
-        return asked
+    if next_sentence is not None:
+        return next_sentence
     if allow_new_heads:
         return checkpoint.config.has_next_sentence
     return "next_sentence" in checkpoint.parts and "pooler" in checkpoint.parts
 
 
-def _was_in_order(checkpoint: Checkpoint) -> bool:
-    """Whether the pairs' head was trained on the order of segments; transformers' files say nothing of it."""
+def _was_trained_on_order(checkpoint: Checkpoint) -> bool:
+    """Whether the pair head was trained on the order of segments, which only our bertsmith.json says."""
     return checkpoint.manifest is not None and checkpoint.manifest.settings.get(_ORDER) is True
 
 
-def _with_new_parts(
+def _add_new_parts(
     checkpoint: Checkpoint, blueprint: PretrainingModel, new: set[str], where: str
 ) -> PretrainingModel:
-    """The checkpoint's parts, and random ones where they are new."""
+    """A model with the checkpoint's parts, and with random weights in the new ones."""
     model = blueprint.another()
     names = model.state_dict().keys()
-    tensors = _of_parts(checkpoint, {part_of(name) for name in names} - new)
+    tensors = _select_parts(checkpoint, {part_of(name) for name in names} - new)
     load_into(
         model, tensors, checkpoint.config, where, may_lack=[name for name in names if part_of(name) in new]
     )
     return model
 
 
-def _of_parts(checkpoint: Checkpoint, parts: set[str]) -> dict[str, Tensor]:
+def _select_parts(checkpoint: Checkpoint, parts: set[str]) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in checkpoint.tensors.items() if part_of(name) in parts}
 
 
-def _notes(
+def _describe_changes(
     checkpoint: Checkpoint, parts: set[str], new: set[str], order: bool, folder: Path | str
 ) -> list[str]:
     unused = checkpoint.parts - parts
     notes = []
     if new:
-        notes.append(f"{folder} has no {_spoken(new, order)}: starting from random weights there")
+        notes.append(f"{folder} has no {_name_parts(new, order)}: starting from random weights there")
     if unused:
-        notes.append(f"the {_spoken(unused)} of {folder} isn't used for pre-training and was left out")
+        notes.append(f"the {_name_parts(unused)} of {folder} isn't used for pre-training and was left out")
     return notes
 
 
-def _spoken(parts: set[str] | frozenset[str], order: bool = False) -> str:
+def _name_parts(parts: set[str] | frozenset[str], order: bool = False) -> str:
     names = _NAMES | ({"next_sentence": "sentence-order head"} if order else {})
     return listed(names.get(part, part) for part in parts)
 
@@ -154,18 +156,19 @@ def _spoken(parts: set[str] | frozenset[str], order: bool = False) -> str:
 def load_replaced_token_model(
     folder: Path | str, share: float, generator: Path | str | None = None
 ) -> tuple[ReplacedTokenModel, tuple[str, ...]]:
-    """To go on training with: the discriminator in `folder`, and the generator in its own folder or else a
-    new one of `share` of the width. Also sentences for the user on what is new or was left out.
+    """Loads the discriminator in `folder`, and the generator in its own folder or, without one, a new
+    generator with `share` of the width, to train them further. Returns them with sentences for the user on
+    what is new or was left out.
 
-    What is new is drawn from torch's generator. The embeddings are the discriminator's. Raises ModelError
+    New weights are drawn from torch's generator. The embeddings are the discriminator's. Raises ModelError
     when the two don't fit each other, and as `read_checkpoint` and `load_into` do.
     """
     checkpoint = read_checkpoint(folder)
     config = checkpoint.config
     smaller = generator_config(config, share) if generator is None else read_checkpoint(generator).config
     model = ReplacedTokenModel(config, smaller)
-    wanted = {"encoder", "replaced_token"}
-    tensors = {name: each for name, each in checkpoint.tensors.items() if part_of(name) in wanted}
+    read_parts = {"encoder", "replaced_token"}
+    tensors = _select_parts(checkpoint, read_parts)
     new = [name for name in model.replaced_token.state_dict() if f"replaced_token.{name}" not in tensors]
     discriminator = nn.ModuleDict({"encoder": model.encoder, "replaced_token": model.replaced_token})
     load_into(
@@ -174,7 +177,7 @@ def load_replaced_token_model(
     notes = list(checkpoint.notes)
     if new:
         notes.append(f"{folder} has no replaced-token head: starting from random weights there")
-    if unused := checkpoint.parts - wanted:
+    if unused := checkpoint.parts - read_parts:
         notes.append(f"of {folder} {listed(unused)} isn't used for pre-training and was left out")
     if generator is None:
         notes.append(
@@ -200,9 +203,9 @@ def _load_generator(model: ReplacedTokenModel, config: BertConfig, folder: Path 
             f"{folder} has no masked-language head, so it is no generator. A run with "
             "objective=replaced-tokens saves one as generator/."
         )
-    tensors = {  # a `Generator`'s project stands beside its layers
-        name.replace(_PROJECT, "project.").removeprefix("encoder."): each
-        for name, each in checkpoint.tensors.items()
+    tensors = {  # `Generator.project` is beside its layers, not in its embeddings
+        name.replace(_PROJECT, "project.").removeprefix("encoder."): tensor
+        for name, tensor in checkpoint.tensors.items()
         if part_of(name) in ("encoder", "masked_language")
         and (not name.startswith(_EMBEDDINGS) or name.startswith(_PROJECT))
     }
@@ -221,13 +224,15 @@ def save_replaced_token_model(
     write_extra_files: Callable[[Path], None] | None = None,
     overwrite: bool = False,
 ) -> None:
-    """Writes both folders, and `write_extra_files` into each. Raises as `save_checkpoint` does."""
+    """Writes the discriminator to `folder` and the generator to `generator`, and calls `write_extra_files`
+    for both. Raises as `save_checkpoint` does.
+    """
     alone = model.masked_language()
     save_pretraining_model(
         generator, alone, tokenizer, provenance, write_extra_files=write_extra_files, overwrite=overwrite
     )
     tensors: dict[str, Tensor] = {
-        name: each for name, each in model.state_dict().items() if not name.startswith("generator.")
+        name: tensor for name, tensor in model.state_dict().items() if not name.startswith("generator.")
     }
     save_checkpoint(
         folder,
@@ -243,5 +248,5 @@ def save_replaced_token_model(
 
 
 def has_replaced_token_head(config: BertConfig) -> bool:
-    """Whether the family's files have a place for it."""
+    """Whether the family's files can hold the head of replaced-token detection."""
     return any(row.ours.startswith("replaced_token.") for row in config.family.heads)

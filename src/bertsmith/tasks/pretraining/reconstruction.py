@@ -1,7 +1,7 @@
-"""Pre-training on numbers. Masked patches are predicted by their values (He et al. 2022, section 3, in BERT's
-layout: [MASK] stands where a patch was); masked cells of tables by their piece, and by their number.
+"""Pre-training on numbers: predicts the values of masked patches (He et al. 2022, section 3, but with [MASK]
+in place of a patch as in BERT), and the tokens and numbers of masked cells in tables.
 
-The masked-language head without its softmax: its outputs for the last P pieces are the values.
+The values are the masked-language head's outputs for the last P tokens, without a softmax.
 
 N tokens in the packed batch, K masked positions, H hidden size, V vocabulary, P values of a patch.
 """
@@ -32,14 +32,15 @@ from bertsmith.text.tokens.value_tokenizers import NumberTokenizer
 
 @dataclass
 class PatchReconstruction(MaskedTask[PretrainingModel]):
-    """Fulfils `Objective`: squared error of normalised values, a mean over the masked patches' values.
+    """Fulfils `Objective` with the squared error of normalised values, a mean over the values of masked
+    patches.
 
-    A masked patch is [MASK] always, in figures too: a random piece would have no values.
+    A masked patch is always [MASK], in figures too, since a random token would have no values.
     """
 
     def __post_init__(self) -> None:
         self.masker.rates = replace(self.masker.rates, masked=1.0, random=0.0)
-        self.sampled_pieces = 0  # nothing is compared with the vocabulary
+        self.sampled_pieces = 0  # the loss doesn't use the vocabulary
         super().__post_init__()
         self.evaluation_masker = Masker(self.streams[0].tokenizer, self.rates, self.device)
 
@@ -54,7 +55,7 @@ class PatchReconstruction(MaskedTask[PretrainingModel]):
         return {"reconstruction": F.mse_loss(predicted.float(), truth, reduction="sum")}
 
     def flops(self, sequences: Sequences) -> float:
-        """Of the layers: with a decoder the encoder has the visible patches, and the decoder all."""
+        """The FLOPs of the layers. With a decoder, the encoder reads the visible patches, the decoder all."""
         config, layers = self.model.config, self.model.decoder
         hidden = self.host_masker.count_masked(sequences)
         if layers is None:
@@ -67,8 +68,8 @@ class PatchReconstruction(MaskedTask[PretrainingModel]):
         )
 
     def metrics(self, sums: dict[str, float]) -> dict[str, float]:
-        """Mean squared error of a value, and that of always predicting the mean; `explained` is what is
-        gained over it, 1 at best. Empty without held-out rows.
+        """The mean squared error of a value, that of always predicting the mean, and `explained`, the share
+        of the latter that the model removes, 1 at best. Empty without held-out rows.
         """
         if not sums["count"]:
             return {}
@@ -80,7 +81,7 @@ class PatchReconstruction(MaskedTask[PretrainingModel]):
         }
 
     def _masked_batch(self, batch: PackedBatch, masked: MaskedTokens) -> PackedBatch:
-        """A masked patch's values are zeros, which is their mean."""
+        """The batch with masked tokens, and zeros, the mean, as the values of masked patches."""
         assert batch.values is not None
         hidden = masked.token_ids == self.host_masker.mask_id
         values = batch.values.masked_fill(hidden[:, None], 0.0)
@@ -115,7 +116,7 @@ class PatchReconstruction(MaskedTask[PretrainingModel]):
 
 
 def add_decoder(model: PretrainingModel, layers: int) -> None:
-    """Gives the model a decoder of so many layers of its own kind, drawn from torch's generator; 0: none."""
+    """Gives the model a decoder of `layers` layers like its own, drawn from torch's generator; 0 adds none."""
     if layers:
         last = model.config.num_hidden_layers - 1
         model.decoder = nn.ModuleList(Layer(model.config, last) for _ in range(layers))
@@ -130,8 +131,9 @@ def _decode(
     hidden: npt.NDArray[np.int64],
     positions: Tensor,
 ) -> Tensor:
-    """(K, H) of the masked `positions`: the encoder has read the `visible` rows (N,) alone, each in its
-    place, and the decoder sees what came of them beside the embeddings of [MASK]. `hidden` (B,) are masked.
+    """The hidden states (K, H) of the masked `positions`. The encoder reads only the `visible` rows (N,),
+    with their own positions; the decoder reads its outputs, and the embeddings of [MASK] for the others.
+    `hidden` (B,) has the number of masked patches of each sequence.
     """
     assert model.decoder is not None and batch.values is not None
     lengths = np.array(batch.lengths) - hidden
@@ -150,18 +152,18 @@ def _decode(
 
 
 def patch_values(model: PretrainingModel, hidden_states: Tensor, count: int) -> Tensor:
-    """(K, H) rows of hidden states -> (K, P): the vocabulary's last `count` outputs."""
+    """Hidden states (K, H) -> values (K, P): the head's outputs for the last `count` tokens."""
     weight, bias = model.encoder.embeddings.token.weight, model.masked_language.bias
     return F.linear(model.masked_language(hidden_states), weight[-count:], bias[-count:])
 
 
 def without_decoder(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """A model's weights without those of its decoder, which has done its work."""
+    """A model's weights without those of its decoder, which is needed in training alone."""
     return {name: tensor for name, tensor in weights.items() if not name.startswith("decoder.")}
 
 
 def no_better_than_mean(metrics: dict[str, float]) -> list[str]:
-    """A sentence where the model is no better than predicting the mean of everything."""
+    """A warning where the model is no better than always predicting the mean; otherwise empty."""
     if metrics.get("explained", 1.0) > 0.005:
         return []
     return [
@@ -172,8 +174,8 @@ def no_better_than_mean(metrics: dict[str, float]) -> list[str]:
 
 @dataclass
 class TableReconstruction(PatchReconstruction):
-    """Fulfils `Objective`: cross-entropy of the pieces, a mean over masked cells, and squared error of the
-    normalised numbers, a mean over those that are masked. A masked cell is [MASK] always.
+    """Fulfils `Objective` with the cross-entropy of the tokens, a mean over masked cells, and the squared
+    error of normalised numbers, a mean over the masked ones. A masked cell is always [MASK].
     """
 
     def __post_init__(self) -> None:
@@ -184,10 +186,12 @@ class TableReconstruction(PatchReconstruction):
         is_number[[stream.tokenizer.ids[piece] for piece in stream.tokenizer.scales]] = True
         self.is_number = torch.from_numpy(is_number).to(self.device)  # (V,)
         counts = piece_counts(stream.store, stream.tokenizer)
-        self.most_frequent = int(np.where(is_number, 0, counts).argmax())  # of the cells that are no numbers
+        self.most_frequent = int(np.where(is_number, 0, counts).argmax())  # of cells without numbers
 
     def counts(self, sequences: Sequences) -> dict[str, float]:
-        """Masked cells, and the numbers among them; at least one, for a batch may have none."""
+        """The number of masked cells, and of numbers among them, but at least one, since a batch may have
+        none.
+        """
         masked = self.host_masker.draw(sequences, PackedBatch.of(sequences))
         labels = masked.labels[masked.labels != IGNORED]
         numbers = int(self.is_number.cpu()[labels].sum())
@@ -214,9 +218,7 @@ class TableReconstruction(PatchReconstruction):
         return (*MASKED_SUMS, *super().summed)
 
     def metrics(self, sums: dict[str, float]) -> dict[str, float]:
-        """Those of masked language modelling over the cells that are no numbers, and those of patches over
-        the numbers.
-        """
+        """The metrics of masked language modelling on cells without numbers, and those of patches on numbers."""
         return masked_metrics(sums) | super().metrics(sums)
 
     def sums_of(self, sequences: Sequences, masker: Masker) -> dict[str, float]:
@@ -234,7 +236,9 @@ class TableReconstruction(PatchReconstruction):
         }
 
     def _masked(self, sequences: Sequences, masker: Masker) -> tuple[Tensor, Tensor, Tensor]:
-        """Of the masked cells: hidden states (K, H), pieces (K,), normalised numbers (K,), 0 for others."""
+        """The hidden states (K, H) of the masked cells, their tokens (K,), and their normalised numbers (K,),
+        0 for cells without one.
+        """
         unmasked = PackedBatch.of(sequences, self.device)
         masked = masker.draw(sequences, unmasked)
         is_label = masked.labels != IGNORED
@@ -244,6 +248,6 @@ class TableReconstruction(PatchReconstruction):
         return predicting, masked.labels[is_label], unmasked.values[positions, 0]
 
 
-def reconstruction_of(tokenizer: Tokenizer) -> type[PatchReconstruction]:
-    """How what such a tokenizer reads is pre-trained on."""
+def reconstruction_class(tokenizer: Tokenizer) -> type[PatchReconstruction]:
+    """The task class for inputs of this tokenizer: tables of numbers, or patches."""
     return TableReconstruction if isinstance(tokenizer, NumberTokenizer) else PatchReconstruction

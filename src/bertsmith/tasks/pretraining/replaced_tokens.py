@@ -40,7 +40,7 @@ _REPLACED_SUMS = ("rtd_loss", "rtd_right", "rtd_count", "rtd_replaced", "rtd_fou
 
 
 class ReplacedTokenHead(nn.Module):
-    """dense → activation → one logit a token: above 0, it was replaced."""
+    """The discriminator's head: dense → activation → one logit for each token, above 0 for a replaced one."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -56,7 +56,9 @@ class ReplacedTokenHead(nn.Module):
 
 
 class Generator(nn.Module):
-    """A masked language model on the discriminator's embeddings: layers and a head of its own."""
+    """The generator: a masked language model on the discriminator's embeddings, with layers and a head of its
+    own.
+    """
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -71,7 +73,9 @@ class Generator(nn.Module):
             layer.initialise(config)  # type: ignore[operator]
 
     def forward(self, embedded: Tensor, batch: PackedBatch, rows: Tensor) -> Tensor:
-        """(N, E) embeddings of the masked text -> (R, E), what the vocabulary is compared with at `rows`."""
+        """Embeddings (N, E) of the masked text -> vectors (R, E) at `rows`, which are compared with the token
+        embeddings.
+        """
         states = embedded if self.project is None else self.project(embedded)
         *lower, last = self.layers
         for layer in lower:
@@ -81,8 +85,8 @@ class Generator(nn.Module):
 
 
 class ReplacedTokenModel(nn.Module):
-    """Discriminator and generator with one set of embeddings (section 3.2): all of them, LayerNorm too, as in
-    google-research/electra; each has a product of its own behind them where its layers are of another width.
+    """A discriminator and a generator that share all embeddings (section 3.2), with their LayerNorm, as in
+    google-research/electra. Each projects them itself where its hidden size differs from their width.
     """
 
     def __init__(self, config: BertConfig, generator: BertConfig) -> None:
@@ -93,7 +97,7 @@ class ReplacedTokenModel(nn.Module):
         self.generator = Generator(generator)
 
     def another(self) -> "ReplacedTokenModel":
-        """One of the same parts, with weights of its own."""
+        """A model with the same parts and newly drawn weights."""
         return ReplacedTokenModel(self.config, self.generator.config)
 
     def masked_language(self) -> PretrainingModel:
@@ -110,8 +114,8 @@ class ReplacedTokenModel(nn.Module):
 
 
 def generator_config(config: BertConfig, share: float) -> BertConfig:
-    """As deep as the discriminator, with about `share` of its heads, width and feed-forward width (section
-    3.2), at least one head; heads are as wide as the discriminator's.
+    """The config of a generator as deep as the discriminator, with about `share` of its heads, width and
+    feed-forward width (section 3.2), but at least one head. Heads are as wide as the discriminator's.
     """
     heads = max(1, round(config.num_attention_heads * share))
     width = heads * config.head_size
@@ -126,21 +130,22 @@ def generator_config(config: BertConfig, share: float) -> BertConfig:
 
 @torch.no_grad()
 def sample_pieces(predicting: Tensor, weight: Tensor, bias: Tensor, uniforms: Tensor) -> Tensor:
-    """One piece a position from softmax(predicting weight^T + bias), by inverting its distribution function.
+    """Draws one token for each position from softmax(predicting weight^T + bias), by inverting its
+    distribution function.
 
-    predicting (K, E), weight (V, E), bias (V,), uniforms (K,) in [0, 1) -> (K,) int64. The same uniform gives
-    the same piece, whatever stands beside it. (K, V) is never in memory at once.
+    predicting (K, E), weight (V, E), bias (V,), uniforms (K,) in [0, 1) -> token ids (K,) int64. The same
+    uniform gives the same token, whatever the other positions are. (K, V) is never in memory at once.
     """
     pieces = [
-        _invert_cdf(F.linear(rows, weight, bias).float().softmax(1), wanted)
-        for rows, wanted in zip(predicting.split(_ROWS), uniforms.split(_ROWS), strict=True)
+        _invert_cdf(F.linear(rows, weight, bias).float().softmax(1), draws)
+        for rows, draws in zip(predicting.split(_ROWS), uniforms.split(_ROWS), strict=True)
     ]
     return torch.cat(pieces) if pieces else torch.empty(0, dtype=torch.int64, device=predicting.device)
 
 
 def _invert_cdf(probabilities: Tensor, uniforms: Tensor) -> Tensor:
-    """(K, V) -> (K,): first finds the block of the vocabulary, then the token in it. Cumulative sums of whole
-    rows took longer than the product that makes them.
+    """The tokens (K,) at uniforms (K,) of distributions (K, V): finds the block of the vocabulary first, then
+    the token in it. Cumulative sums of whole rows took longer than the product itself.
     """
     size = probabilities.shape[1]
     full_blocks = size // _BLOCK * _BLOCK
@@ -157,8 +162,8 @@ def _invert_cdf(probabilities: Tensor, uniforms: Tensor) -> Tensor:
 
 
 class CorruptedBatch(NamedTuple):
-    """`predicting` (K, E): the generator's output; `batch` with its tokens in place of the masked ones;
-    `replaced` (N,) bool: which tokens differ from the text's own.
+    """A batch with the generator's tokens in place of the masked ones. `predicting` (K, E) is the generator's
+    output; `replaced` (N,) bool tells which tokens differ from the text's own.
     """
 
     masked: MaskedTokens
@@ -169,21 +174,21 @@ class CorruptedBatch(NamedTuple):
 
 @dataclass
 class ReplacedTokenTask(MaskedTask[ReplacedTokenModel]):
-    """Losses `mlm`, of the generator, and `weighted_rtd`, the discriminator's times `weight`: a token's loss
-    is far smaller than a masked piece's (section 3.1's lambda).
+    """Trains with the losses `mlm`, the generator's, and `weighted_rtd`, the discriminator's times `weight`,
+    since the loss of a token is far smaller than that of a masked one (section 3.1's lambda).
     """
 
     weight: float = 50.0
 
     def counts(self, sequences: Sequences) -> dict[str, float]:
-        """Masked tokens, and all tokens, special ones included."""
+        """The number of masked tokens, and that of all tokens, special ones included, over `weight`."""
         return {
             "mlm": self.host_masker.count(sequences),
             "weighted_rtd": len(sequences.token_ids) / self.weight,
         }
 
     def loss(self, sequences: Sequences) -> dict[str, Tensor]:
-        """Summed cross-entropies of one micro-batch. No gradient goes through the sampled pieces."""
+        """The summed cross-entropies of one micro-batch. No gradient goes through the sampled tokens."""
         corrupted = self.corrupt(sequences, self.masker)
         head, weight = self.model.generator.masked_language, self.model.encoder.embeddings.token.weight
         labels = corrupted.masked.labels
@@ -196,19 +201,21 @@ class ReplacedTokenTask(MaskedTask[ReplacedTokenModel]):
         return {"mlm": generating, "weighted_rtd": detecting}
 
     def flops(self, sequences: Sequences) -> float:
-        """Matrix products alone, backward counted as twice forward; the product that pieces are sampled from
-        has no backward pass.
+        """The FLOPs of matrix products alone, backward counted as twice forward; the product for sampling
+        tokens has no backward pass.
         """
         masked = float(self.host_masker.count_masked(sequences).sum())
         return replaced_token_flops(self.model, sequences.lengths, masked, self.sampled_pieces)
 
     @property
     def summed(self) -> tuple[str, ...]:
-        """What the metrics are made of."""
+        """The names of the sums that the metrics are computed from."""
         return (*MASKED_SUMS, *_REPLACED_SUMS)
 
     def sums_of(self, sequences: Sequences, masker: Masker) -> dict[str, float]:
-        """Of the generator's guesses at masks, and of what the discriminator says of its text."""
+        """The sums on the generator's guesses of masked tokens, and on the discriminator's calls of replaced
+        ones.
+        """
         corrupted = self.corrupt(sequences, masker)
         labels = corrupted.masked.labels
         is_label = labels != IGNORED
@@ -229,10 +236,10 @@ class ReplacedTokenTask(MaskedTask[ReplacedTokenModel]):
         }
 
     def metrics(self, sums: dict[str, float]) -> dict[str, float]:
-        """The generator's figures as of any masked language model (`mlm_…`), and the discriminator's: loss in
-        nats a token beside that of knowing the share of replaced tokens alone (`rtd_majority_loss`), accuracy
-        beside that of calling every token the text's own, and of the replaced tokens the share that it finds
-        (recall) and that its calls are right (precision).
+        """The generator's figures as a masked language model (`mlm_…`), and the discriminator's: its loss in
+        nats a token, with that of always answering the share of replaced tokens (`rtd_majority_loss`); its
+        accuracy, with that of always giving the same answer; the share of replaced tokens that it finds
+        (recall), and the share of its calls that are right (precision).
         """
         metrics = masked_metrics(sums)
         if not metrics:
@@ -248,7 +255,7 @@ class ReplacedTokenTask(MaskedTask[ReplacedTokenModel]):
         }
 
     def corrupt(self, sequences: Sequences, masker: Masker) -> CorruptedBatch:
-        """The generator's guesses at what `masker` masks, and one drawn piece for each."""
+        """Masks tokens by `masker`, and fills each position with a token drawn from the generator's guesses."""
         model, batch = self.model, PackedBatch.of(sequences, self.device)
         masked = masker.draw(sequences, batch)
         to_fill = replace(batch, token_ids=masked.token_ids)
@@ -258,20 +265,20 @@ class ReplacedTokenTask(MaskedTask[ReplacedTokenModel]):
         bias = model.generator.masked_language.bias
         pieces = sample_pieces(predicting.detach(), embeddings.token.weight, bias, draws)
         own = batch.token_ids[masked.positions]
-        pieces = pieces.where(masked.labels != IGNORED, own)  # a place that no whole word filled
+        pieces = pieces.where(masked.labels != IGNORED, own)  # positions that no whole word filled stay
         filled = batch.token_ids.scatter(0, masked.positions, pieces)
         return CorruptedBatch(masked, predicting, replace(batch, token_ids=filled), filled != batch.token_ids)
 
 
 def _entropy(share: float) -> float:
-    """In nats, of an event of this probability."""
+    """The entropy in nats of an event with this probability."""
     return -sum(probability * math.log(probability) for probability in (share, 1 - share) if probability > 0)
 
 
 def replaced_token_flops(
     model: ReplacedTokenModel, lengths: npt.NDArray[np.int64], masked: float, sampled_pieces: int = 0
 ) -> float:
-    """Of one step on sequences of these lengths with so many masked positions."""
+    """The FLOPs of one step on sequences of these lengths with `masked` masked positions."""
     config, generator = model.config, model.generator.config
     tokens = float(lengths.sum())
     head = 2 * tokens * config.hidden_size * (config.hidden_size + 1)
