@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bertsmith.benchmarks.benchmark import model_hash
+from bertsmith.benchmarks.benchmark import hash_model
 
 FILES = (
     *("modules.json", "config_sentence_transformers.json", "1_Pooling/config.json"),
@@ -28,21 +28,21 @@ def write(path: Path, text: str) -> None:
 
 @pytest.mark.parametrize("name", [*FILES, "tokenizer.json"])
 def test_a_model_is_another_when_anything_that_it_is_opened_from_is(name: str, folder: Path) -> None:
-    before = model_hash(folder)
+    before = hash_model(folder)
     write(folder / name, "changed")
-    assert model_hash(str(folder)) != before
+    assert hash_model(str(folder)) != before
 
 
 def test_pages_and_what_is_written_below_the_model_dont_count(folder: Path) -> None:
-    before = model_hash(folder)
+    before = hash_model(folder)
     write(folder / "README.md", "changed")
     write(folder / "glue/benchmark.json", "{}")
     write(folder / "glue/RTE/seed-1/model/config.json", "{}")
-    assert model_hash(folder) == before
+    assert hash_model(folder) == before
 
 
 def test_files_that_change_places_are_another_model(folder: Path) -> None:
-    before = model_hash(folder)
+    before = hash_model(folder)
     (folder / "vocab.txt").write_bytes((folder / "0_Transformer/vocab.txt").read_bytes())
     (folder / "0_Transformer/vocab.txt").unlink()
-    assert model_hash(folder) != before
+    assert hash_model(folder) != before

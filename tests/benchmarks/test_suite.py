@@ -18,9 +18,9 @@ from sklearn.metrics import accuracy_score
 
 from bertsmith.benchmarks import seed_run, suite
 from bertsmith.benchmarks.glue import glue_suite
-from bertsmith.benchmarks.results import BenchmarkResult, TaskResult, beside_published
+from bertsmith.benchmarks.results import BenchmarkResult, TaskResult, published_table
 from bertsmith.benchmarks.seed_run import ChosenSettings, SeedScore, run_values, search_settings
-from bertsmith.benchmarks.suite import Share, SuiteSettings, own_share, run_suite
+from bertsmith.benchmarks.suite import Share, SuiteSettings, find_own_share, run_suite
 from bertsmith.cli.main import main
 from bertsmith.errors import RecipeError
 from bertsmith.training.settings import read_toml
@@ -232,7 +232,7 @@ def test_a_score_of_dev_is_not_shown_as_one_of_test() -> None:
         return TaskResult(name, "accuracy", (SeedScore(1, figures, 0.03, {"dev": 100}, 1.0, []),))
 
     tasks = task("SST-2", dev=0.9, test=0.88), task("MNLI", dev=0.7, dev_mm=0.72)
-    columns, rows = beside_published(BenchmarkResult("glue", "mine", tasks, {}, (), ()))
+    columns, rows = published_table(BenchmarkResult("glue", "mine", tasks, {}, (), ()))
     assert columns == ["", "part", "SST-2", "MNLI", "MNLI-mm"]
     assert rows == [["mine, mean", "dev", "90.0", "70.0", "72.0"], ["mine, mean", "test", "88.0", "–", "–"]]
 
@@ -345,7 +345,7 @@ def test_a_process_of_torchrun_has_a_device_of_its_own(
     gpus: int | None, visible: str | None, own: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started_by_torchrun(monkeypatch, local=1, processes=2, gpus=gpus, visible=visible)
-    assert own_share() == Share(9, 16)
+    assert find_own_share() == Share(9, 16)
     assert os.environ.get("CUDA_VISIBLE_DEVICES") == own
 
 
@@ -356,13 +356,13 @@ def test_more_processes_than_devices_are_refused(
     for local in (0, 7):
         started_by_torchrun(monkeypatch, local=local, processes=8, gpus=gpus, visible=visible)
         with pytest.raises(RecipeError, match=r"8 processes .* has 4 GPUs for them.*--nproc-per-node 4"):
-            own_share()
+            find_own_share()
 
 
 def test_a_process_alone_has_all_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
     monkeypatch.delenv("RANK", raising=False)
-    assert own_share() == Share(0, 1)
+    assert find_own_share() == Share(0, 1)
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "4,6"
 
 

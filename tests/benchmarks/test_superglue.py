@@ -13,7 +13,7 @@ from sklearn import metrics
 
 from bertsmith.benchmarks.glue_scores import Alternatives, F1Alone, MacroF1AndAccuracy
 from bertsmith.benchmarks.published import SUPERGLUE
-from bertsmith.benchmarks.seed_run import predictions_of, run_seed, seed_folder
+from bertsmith.benchmarks.seed_run import predictions_path, run_seed, seed_folder
 from bertsmith.benchmarks.superglue import superglue_suite
 from bertsmith.cli.main import main
 from bertsmith.errors import InputError
@@ -249,7 +249,7 @@ def test_a_seed_has_the_standard_error_of_its_tasks_score(model: str, tmp_path: 
     found = run_seed(task, files, model, tmp_path, 1, QUICK, None)
     out = seed_folder(tmp_path, 1)
     of_head = json.loads((out / "results.json").read_text())["evaluations"]["dev"]["standard_error"]
-    assert found.standard_error == task.standard_error(files.dev, predictions_of(out, "dev"), of_head)
+    assert found.standard_error == task.standard_error(files.dev, predictions_path(out, "dev"), of_head)
     assert found.standard_error != of_head
 
 

@@ -118,7 +118,7 @@ def test_nothing_to_predict() -> None:
 def test_shares_follow_the_counts(counts: list[int], data: st.DataObject) -> None:
     size = data.draw(st.integers(1, len(counts)))
     sampler = VocabularySampler(np.array(counts), size, seed=0)
-    shares, weights = sampler._shares, np.maximum(counts, 1) ** 0.75
+    shares, weights = sampler._probabilities, np.maximum(counts, 1) ** 0.75
     assert shares.sum() == pytest.approx(size)
     assert 0 < shares.min() <= shares.max() <= 1
     uncertain = shares < 1 - 1e-9
@@ -133,8 +133,8 @@ def test_pieces_are_drawn_by_their_shares() -> None:
     drawn = np.zeros(VOCABULARY)
     for step in range(4000):
         drawn[sampler.draw(Cursor(offset=step)).pieces.numpy()] += 1
-    deviation = np.sqrt(sampler._shares * (1 - sampler._shares) / 4000)
-    assert (np.abs(drawn / 4000 - sampler._shares) <= 5 * deviation).all()
+    deviation = np.sqrt(sampler._probabilities * (1 - sampler._shares) / 4000)
+    assert (np.abs(drawn / 4000 - sampler._probabilities) <= 5 * deviation).all()
 
 
 def test_seed_and_place_decide_alone() -> None:

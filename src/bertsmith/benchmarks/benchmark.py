@@ -1,9 +1,9 @@
-"""What benchmarks have in common: the folder of one, begun once or gone on with by the same settings; the
-contract of a task (its files, what is fine-tuned on them, how predictions are judged and handed in); and the
-tab-separated files that benchmarks are published as → rows, and rows as JSON lines.
+"""The common parts of benchmarks: a benchmark's folder, which is begun once and resumed with the same
+settings; the contract of a task (its files, the fine-tuned head, the official metrics and the files for the
+server); and reading the official tab-separated files, which are written as JSON lines.
 
-No official file quotes anything. Several files may make one part, each with columns of its own: where RTE's
-training rows come as two files, the second lacks the header of the first.
+No official file quotes its cells. A split may consist of several files, each with columns of its own: where
+RTE's training rows come as two files, the second lacks the header of the first.
 """
 
 import hashlib
@@ -26,15 +26,16 @@ SCORE = "score"
 BEGUN = "benchmark.json"
 _OPENED = (".safetensors", ".bin", ".json", ".txt")  # weights, settings, vocabularies
 T = TypeVar("T")
-Figures = dict[str, float]  # measure → a share of one, the task's score first
+Figures = dict[str, float]  # metric → its value as a share of 1, the task's score first
 Column = str | int | None  # a name, or a number from 1 where there is no header
-AsLabel = Callable[[str, str], Any]  # (cell, where) → what the rows hold; raises InputError
+AsLabel = Callable[[str, str], Any]  # (cell, where) → label; raises InputError
 
 
 @dataclass(frozen=True)
 class TaskFiles:
-    """Rows as fine-tuning reads them. `judged` are further parts with labels, by name, `unjudged` those whose
-    labels the benchmark keeps to itself; `notes` are sentences on what reading had to do.
+    """The files of a task as fine-tuning reads them. `judged` has further splits with labels by name,
+    `unjudged` those whose labels the benchmark doesn't publish; `notes` are sentences on problems of the
+    official files.
     """
 
     train: Path
@@ -45,14 +46,13 @@ class TaskFiles:
 
     @property
     def predicted(self) -> dict[str, Path]:
-        """Every part that is predicted when the training has ended."""
+        """The splits that are predicted after training, with and without labels."""
         return {**self.judged, **self.unjudged}
 
 
 class BenchmarkTask(ABC):
-    """One task of a benchmark. `name` is the benchmark's own, `head` the task as `finetune` knows it,
-    `settings` what it is told beside the files, `measures` the official metrics, and `judged_by` what the
-    score is made of, in words.
+    """One task of a benchmark. `name` is its official name, `head` the task's name in `finetune`, `settings`
+    are further arguments of `finetune`, `measures` the official metrics, and `judged_by` describes the score.
     """
 
     name: str
@@ -63,50 +63,51 @@ class BenchmarkTask(ABC):
 
     @abstractmethod
     def is_in(self, folder: Path) -> bool:
-        """Whether the benchmark's folder has this task's rows to train on."""
+        """Whether the benchmark's folder has this task's training rows."""
 
     @abstractmethod
     def source(self) -> str:
-        """A sentence that says which files there should be, and where they are from."""
+        """A sentence on the files that the task needs, and where to get them."""
 
     @abstractmethod
     def prepare(self, folder: Path, out: Path, rows: int | None) -> TaskFiles:
         """Reads the official files and writes them under `out` as fine-tuning reads them: all rows of each
-        part, or `rows` drawn at random, always the same. Raises InputError naming file and line.
+        split, or `rows` of them, drawn at random with a fixed seed. Raises InputError that names file and
+        line.
         """
 
     @abstractmethod
     def figures(self, rows: Path, predictions: Path) -> Figures:
-        """The official metrics of a file of predictions for labelled rows, `score` first."""
+        """The official metrics of a file of predictions for labelled rows, with the task's `score` first."""
 
     def standard_error(self, rows: Path, predictions: Path, of_head: float | None) -> float | None:
-        """Of the score, over the rows: `of_head`, that of the head's main metric, where that is the score.
-        None where it can't be told.
+        """The standard error of the score over the rows, by default `of_head`, that of the head's main
+        metric, which is the score. None where it isn't known.
         """
         return of_head
 
     @abstractmethod
     def hand_in(self, part: str, rows: Path, predictions: Path, out: Path) -> Path | None:
-        """Writes predictions for rows into the folder `out` as the benchmark's server takes them; None for
-        parts that it doesn't ask for.
+        """Writes the predictions for a split into the folder `out` in the format of the benchmark's server,
+        and returns the file; None for splits that the server doesn't ask for.
         """
 
 
 @dataclass(frozen=True)
 class Suite:
-    """A benchmark: its name, its tasks in the order of its table, and what others reached."""
+    """A benchmark: its name, its tasks in the order of its table, and published scores."""
 
     name: str
     tasks: Sequence[BenchmarkTask]
     published: tuple[PublishedScores, ...]
 
 
-def begin(
+def begin_benchmark(
     out: Path, settings: dict[str, Any], resume: bool, at_first: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Makes the folder and notes what was begun there, and beside it `at_first`, which need not be the same
-    when it goes on. Returns what was noted when it was begun. Raises RecipeError where the folder holds
-    something else, other settings, or the same unasked.
+    """Creates a benchmark's folder and records its settings there, with the values in `at_first`, which may
+    differ when it is resumed. Returns the recorded values. Raises RecipeError where the folder has other
+    content or a benchmark with other settings, and where it has this benchmark but `resume` is false.
     """
     stored = out / BEGUN
     if stored.exists():
@@ -129,9 +130,9 @@ def begin(
     return begun
 
 
-def model_hash(model: str | Path) -> str:
-    """SHA-256 of all that a model is opened from, its parts such as 1_Pooling too: its path may hold other
-    files tomorrow.
+def hash_model(model: str | Path) -> str:
+    """The SHA-256 of all files that a model is loaded from, those in subfolders such as 1_Pooling too. It
+    tells whether a path still holds the same model.
     """
     folder = locate_model(model).folder
     parts = sorted(path.parent for path in folder.glob("*/config.json"))
@@ -142,8 +143,8 @@ def model_hash(model: str | Path) -> str:
 
 
 class OfficialFile(NamedTuple):
-    """One file, named from the task's folder, and in which columns a row's texts and label are; no `label`
-    where the benchmark keeps them to itself.
+    """An official file by its name in the task's folder, with the columns of a row's texts and label; `label`
+    is None where the benchmark doesn't publish labels.
     """
 
     name: str
@@ -153,12 +154,14 @@ class OfficialFile(NamedTuple):
     header: bool = True
 
 
-Layout = tuple[OfficialFile, ...]  # files that make a part together
-Layouts = tuple[Layout, ...]  # ways in which a part was published, of which the first that is whole is read
+Layout = tuple[OfficialFile, ...]  # the files of a split
+Layouts = tuple[Layout, ...]  # forms in which a split was published; the first that is complete is read
 
 
 class OfficialRows(NamedTuple):
-    """Rows with id, text, text_pair and label as far as there are any, and how many rows were too short."""
+    """Rows with id, text and, if there are any, text_pair and label; the number of rows that were too short,
+    and whether all rows have labels.
+    """
 
     rows: list[dict[str, Any]]
     short: int
@@ -166,63 +169,63 @@ class OfficialRows(NamedTuple):
 
 
 def find_layout(folder: Path, layouts: Layouts) -> Layout | None:
-    """The first layout of which every file is there."""
+    """The first layout whose files all exist; None without one."""
     return next((layout for layout in layouts if all((folder / f.name).is_file() for f in layout)), None)
 
 
-def names_of(layouts: Layouts) -> str:
-    """The files that there should be, for messages."""
+def describe_layouts(layouts: Layouts) -> str:
+    """The names of the files of all layouts, for messages."""
     return ", or ".join(" and ".join(file.name for file in layout) for layout in layouts)
 
 
 def read_official(
     folder: Path, layout: Layout, as_label: AsLabel, *, skip_short: bool = False
 ) -> OfficialRows:
-    """Every row of the layout's files in their order, numbered from 0.
+    """The rows of the layout's files in order, numbered from 0.
 
-    `skip_short`: rows that end before the columns asked for are left out and counted, as published scripts do
-    with QQP. Raises InputError naming file and line for those otherwise, and for labels that are none.
+    With `skip_short`, rows without all the needed columns are left out and counted, as published scripts do
+    with QQP; otherwise they raise InputError that names file and line, as invalid labels do.
     """
     rows: list[dict[str, Any]] = []
     short = 0
     for file in layout:
-        for row in _cells(folder / file.name, file, skip_short):
+        for row in _read_cells(folder / file.name, file, skip_short):
             if row is None:
                 short += 1
                 continue
             text, pair, label, where = row
-            made: dict[str, Any] = {"id": len(rows), "text": text}
-            made |= {} if pair is None else {"text_pair": pair}
-            made |= {} if label is None else {"label": as_label(label, where)}
-            rows.append(made)
+            values: dict[str, Any] = {"id": len(rows), "text": text}
+            values |= {} if pair is None else {"text_pair": pair}
+            values |= {} if label is None else {"label": as_label(label, where)}
+            rows.append(values)
     if not rows:
         raise InputError(f"{folder / layout[0].name} has no rows. Take the file from the benchmark anew.")
     return OfficialRows(rows, short, all("label" in row for row in rows))
 
 
-def _cells(
+def _read_cells(
     path: Path, file: OfficialFile, skip_short: bool
 ) -> Iterator[tuple[str, str | None, str | None, str] | None]:
-    """(text, pair, label, where) of each row; None for one that was too short."""
-    wanted = (file.text, file.pair, file.label)
+    """Yields (text, pair, label, where) of each row; None for a row that is too short."""
+    columns = (file.text, file.pair, file.label)
     with open_table(path, "tsv", "utf-8", {".tsv": "tsv"}, None, whole_name=True) as table:
         rows = ((line, row) for line, row in TsvFormat().cells(table.stream) if row)
         if not file.header:
-            places = [None if column is None else int(column) - 1 for column in wanted]
+            indices = [None if column is None else int(column) - 1 for column in columns]
         else:
             names = [name.strip() for name in next(rows, (1, []))[1]]
-            for column in wanted:
+            for column in columns:
                 if isinstance(column, str) and column not in names:
                     raise InputError(
                         f"{path}: expected a column {column!r} in the header, as the official file has it, "
                         f"found {', '.join(names) or 'nothing'}. Take the file from the benchmark anew."
                     )
-            places = [None if column is None else names.index(str(column)) for column in wanted]
-        last = max(place for place in places if place is not None)
+            indices = [None if column is None else names.index(str(column)) for column in columns]
+        last = max(index for index in indices if index is not None)
         for line, row in rows:
             where = f"{table.name}, line {line}"
             if len(row) > last:
-                text, pair, label = (None if place is None else row[place].strip("\r") for place in places)
+                text, pair, label = (None if index is None else row[index].strip("\r") for index in indices)
                 yield text or "", pair, label, where
             elif skip_short:
                 yield None
@@ -233,23 +236,23 @@ def _cells(
                 )
 
 
-def draw(found: Sequence[T], rows: int | None) -> Sequence[T]:
-    """All, or so many drawn at random, always the same, in their order."""
-    if rows is None or rows >= len(found):
-        return found
-    return [found[number] for number in sorted(random.Random(0).sample(range(len(found)), rows))]
+def draw_rows(rows: Sequence[T], count: int | None) -> Sequence[T]:
+    """All rows, or `count` of them in their order, drawn at random with a fixed seed."""
+    if count is None or count >= len(rows):
+        return rows
+    return [rows[number] for number in sorted(random.Random(0).sample(range(len(rows)), count))]
 
 
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """As JSON lines, whole or not at all."""
+    """Writes rows as JSON lines, atomically."""
     make_folder(path.parent)
     with atomic_file(path) as file:
         for row in rows:
             file.write((json.dumps(row, ensure_ascii=False) + "\n").encode())
 
 
-def rows_of(path: Path) -> Iterator[Any]:
-    """Reads JSON lines: rows for fine-tuning, or predictions."""
+def read_rows(path: Path) -> Iterator[Any]:
+    """Yields the values of a file of JSON lines: rows for fine-tuning, or predictions."""
     with path.open(encoding="utf-8") as file:
         for line in file:
             yield json.loads(line)

@@ -1,9 +1,9 @@
-"""GLUE's tasks (Wang et al. 2019) as a benchmark, one record a task: official files to rows, rows judged by
-GLUE's metrics, files for its server.
+"""GLUE (Wang et al. 2019) as a benchmark, with one record for each task: reads the official files, computes
+GLUE's metrics, and writes the files for its server.
 
-The layouts are those of `glue_data/`, as every GLUE script downloads it, and those of the data's first
-publications, where GLUE only divided them anew: MRPC, RTE and STS-B. OUT/TASK/data/train.jsonl and so on hold
-the rows; OUT/submission/MRPC.tsv and so on what is handed in.
+The layouts are those of `glue_data/`, as every GLUE script downloads it, and those of the original data sets
+that GLUE only split anew: MRPC, RTE and STS-B. OUT/TASK/data/train.jsonl and so on hold the rows;
+OUT/submission/MRPC.tsv and so on are for the server.
 """
 
 from collections.abc import Mapping
@@ -18,11 +18,11 @@ from bertsmith.benchmarks.benchmark import (
     OfficialRows,
     Suite,
     TaskFiles,
-    draw,
+    describe_layouts,
+    draw_rows,
     find_layout,
-    names_of,
     read_official,
-    rows_of,
+    read_rows,
     write_rows,
 )
 from bertsmith.benchmarks.glue_scores import (
@@ -31,10 +31,10 @@ from bertsmith.benchmarks.glue_scores import (
     MATTHEWS,
     PEARSON,
     SPEARMAN,
+    choose_head,
     class_scores,
-    head_of,
-    in_words,
-    scored,
+    format_measures,
+    make_figures,
 )
 from bertsmith.benchmarks.published import GLUE
 from bertsmith.errors import InputError
@@ -47,110 +47,116 @@ _LOWEST, _HIGHEST = 0.0, 5.0  # of STS-B
 
 
 class GlueTask(BenchmarkTask):
-    """One of them, by its record."""
+    """One of GLUE's tasks, described by its record."""
 
     settings: Mapping[str, Any] = {"text": "text", "label": "label"}
 
     def __init__(self, record: "GlueRecord") -> None:
         self.record = record
         self.name, self.measures = record.name, record.measures
-        self.head = head_of(record.measures)
-        self.judged_by = in_words(record.measures)
+        self.head = choose_head(record.measures)
+        self.judged_by = format_measures(record.measures)
         if record.train[0][0].pair is not None:
             self.settings = {**self.settings, "text_pair": "text_pair"}
-        if record.skip_short:  # some questions are empty, and read as they are, as by published scripts
+        if record.skip_short:  # some questions are empty, and are kept, as by published scripts
             self.settings = {**self.settings, "missing": "keep"}
 
     def is_in(self, folder: Path) -> bool:
-        return self._folder(folder) is not None
+        return self._find_folder(folder) is not None
 
     def source(self) -> str:
         record = self.record
-        wanted = f"{record.folders[0]}/ with {names_of(record.train)}, and {names_of(record.dev)}"
-        return f"Expected {wanted}. The files are those of {record.source}."
+        files = (
+            f"{record.folders[0]}/ with {describe_layouts(record.train)}, and {describe_layouts(record.dev)}"
+        )
+        return f"Expected {files}. The files are those of {record.source}."
 
     def prepare(self, folder: Path, out: Path, rows: int | None) -> TaskFiles:
-        """As JSON lines: id, text, text_pair, label."""
-        found = self._folder(folder)
-        if found is None:
+        """Writes JSON lines with id, text, text_pair and label, as the base class says."""
+        own_folder = self._find_folder(folder)
+        if own_folder is None:
             raise InputError(f"{folder} has no {self.name}. {self.source()}")
         notes: list[str] = []
         parts = {"train": self.record.train, "dev": self.record.dev, **self.record.others}
         paths, labelled = dict[str, Path](), dict[str, bool]()
         for part, layouts in parts.items():
-            read = self._read(found, part, layouts)
+            read = self._read_part(own_folder, part, layouts)
             if read is None:
                 continue
             if part in self.record.submission and read.labelled:
-                read = self._as_the_server_has_it(found, part, read, notes)
+                read = self._match_server_rows(own_folder, part, read, notes)
             if read.short:
                 notes.append(f"{self.name}, {part}: {read.short:,} broken rows of the official file left out")
             paths[part], labelled[part] = out / f"{part}.jsonl", read.labelled
-            write_rows(paths[part], draw(read.rows, rows))
+            write_rows(paths[part], draw_rows(read.rows, rows))
         missing = [name for name in self.record.submission if name not in paths]
         if missing:
-            wanted = "; ".join(names_of(self.record.others[name]) for name in missing)
-            notes.append(
-                f"{self.name}: nothing to hand in for {', '.join(missing)}, for there is no {wanted}"
-            )
+            files = "; ".join(describe_layouts(self.record.others[name]) for name in missing)
+            notes.append(f"{self.name}: nothing to hand in for {', '.join(missing)}, for there is no {files}")
         judged = {part: path for part, path in paths.items() if part in self.record.others and labelled[part]}
         unjudged = {part: path for part, path in paths.items() if not labelled[part]}
         return TaskFiles(paths["train"], paths["dev"], judged, unjudged, tuple(notes))
 
     def figures(self, rows: Path, predictions: Path) -> Figures:
-        gold, said = [row["label"] for row in rows_of(rows)], list(rows_of(predictions))
+        gold, predicted = [row["label"] for row in read_rows(rows)], list(read_rows(predictions))
         if self.record.labels:
-            found = class_scores(gold, [row["label"] for row in said], self.record.labels)
+            metrics = class_scores(gold, [row["label"] for row in predicted], self.record.labels)
         else:
-            found = scores.regression(gold, [row["score"] for row in said])
-        return scored(found, self.measures)
+            metrics = scores.regression(gold, [row["score"] for row in predicted])
+        return make_figures(metrics, self.measures)
 
     def hand_in(self, part: str, rows: Path, predictions: Path, out: Path) -> Path | None:
-        """index and prediction, tab-separated; scores of STS-B within 0 to 5, by three digits."""
+        """Writes lines of index and prediction, separated by tabs; scores of STS-B are cut to 0 to 5 and have
+        three digits.
+        """
         if part not in self.record.submission:
             return None
         path = out / self.record.submission[part]
         lines = []
-        for row, said in zip(rows_of(rows), rows_of(predictions), strict=True):
+        for row, prediction in zip(read_rows(rows), read_rows(predictions), strict=True):
             if self.record.labels:
-                answer = str(said["label"])
+                answer = str(prediction["label"])
             else:
-                answer = f"{min(max(float(said['score']), _LOWEST), _HIGHEST):.3f}"
+                answer = f"{min(max(float(prediction['score']), _LOWEST), _HIGHEST):.3f}"
             lines.append(f"{row['id']}\t{answer}\n")
         atomic_write(path, "index\tprediction\n" + "".join(lines))
         return path
 
-    def _folder(self, folder: Path) -> Path | None:
-        """The task's own, if there are rows to train on."""
-        own = (folder / name for name in self.record.folders)
-        return next((each for each in own if find_layout(each, self.record.train) is not None), None)
+    def _find_folder(self, folder: Path) -> Path | None:
+        """The task's folder in the benchmark's; None without training rows."""
+        folders = (folder / name for name in self.record.folders)
+        return next((path for path in folders if find_layout(path, self.record.train) is not None), None)
 
-    def _read(self, folder: Path, part: str, layouts: Layouts) -> OfficialRows | None:
+    def _read_part(self, folder: Path, part: str, layouts: Layouts) -> OfficialRows | None:
         layout = find_layout(folder, layouts)
         if layout is None and part == "dev":
-            raise InputError(f"{folder}: expected {names_of(layouts)}, found neither. {self.source()}")
+            raise InputError(
+                f"{folder}: expected {describe_layouts(layouts)}, found neither. {self.source()}"
+            )
         if layout is None:
             return None
-        labelled = layout[0].label is not None  # the server counts every row of a part without
-        return read_official(folder, layout, self._label, skip_short=self.record.skip_short and labelled)
+        labelled = layout[0].label is not None  # of a split without labels the server expects every row
+        return read_official(
+            folder, layout, self._parse_label, skip_short=self.record.skip_short and labelled
+        )
 
-    def _as_the_server_has_it(
+    def _match_server_rows(
         self, folder: Path, part: str, read: OfficialRows, notes: list[str]
     ) -> OfficialRows:
-        """The rows with labels if they are the server's rows in the server's order, as far as these are
-        there; else the server's, without.
+        """The rows with labels, if they are the server's rows in the same order or the server's file is
+        missing; otherwise the server's rows, without labels, and a note.
         """
         without = tuple(layout for layout in self.record.others[part] if layout[0].label is None)
-        official = self._read(folder, part, without)
+        official = self._read_part(folder, part, without)
         if official is None or [_texts(row) for row in official.rows] == [_texts(row) for row in read.rows]:
             return read
         notes.append(
-            f"{self.name}, {part}: the rows with labels are not those of {names_of(without)} in their order, "
-            "which is what the server wants: predicted are the latter, and nothing is judged"
+            f"{self.name}, {part}: the rows with labels are not those of {describe_layouts(without)} in "
+            "their order, which is what the server wants: predicted are the latter, and nothing is judged"
         )
         return official
 
-    def _label(self, value: str, where: str) -> str | float:
+    def _parse_label(self, value: str, where: str) -> str | float:
         if not self.record.labels:
             return as_number(value, where)
         label = as_label(value, where)
@@ -172,9 +178,9 @@ def _texts(row: Mapping[str, Any]) -> tuple[Any, Any]:
 
 
 class GlueRecord(NamedTuple):
-    """`folders` are the names that the task's folder has; `labels` are none for a number. `others` are
-    further parts by name, and `submission` the names of the files that the server asks for. `skip_short`: the
-    official file has broken rows, and texts that are empty.
+    """The description of one of GLUE's tasks. `folders` are possible names of its folder; `labels` is empty
+    for a regression. `others` are further splits by name, and `submission` the names of the server's files by
+    split. With `skip_short` the official file has broken rows and empty texts.
     """
 
     name: str
@@ -190,7 +196,7 @@ class GlueRecord(NamedTuple):
 
 
 def _one(*files: OfficialFile) -> Layouts:
-    """The layouts of a part that is published in one of these files alone."""
+    """The layouts of a split that is published as any one of these files."""
     return tuple((file,) for file in files)
 
 
@@ -211,7 +217,7 @@ def _mrpc(name: str, label: str | None = "Quality") -> OfficialFile:
 
 
 def _sts(part: str) -> OfficialFile:
-    """The first release: no header, and in some rows two columns more."""
+    """A file of STS-B's first release, which has no header, and two more columns in some rows."""
     return OfficialFile(f"sts-{part}.csv", 6, 7, 5, header=False)
 
 

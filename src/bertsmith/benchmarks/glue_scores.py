@@ -1,5 +1,5 @@
-"""The score of each task of GLUE and SuperGLUE (Wang et al. 2019, table 1 of both), as what the weights are
-chosen by.
+"""The scores of the tasks of GLUE and SuperGLUE (Wang et al. 2019, table 1 of both), and task classes that
+choose the best weights by them.
 
 Where a task has two metrics its score is their mean, as on their servers.
 """
@@ -23,72 +23,74 @@ PEARSON, SPEARMAN = "pearson", "spearman"
 
 
 def class_scores(gold: Sequence[str], predicted: Sequence[str], labels: Sequence[str]) -> dict[str, float]:
-    """Every metric of labels (E,), all among `labels`; F1 is that of the second label."""
-    number = {label: place for place, label in enumerate(labels)}
+    """All metrics of predicted labels (E,); F1 is that of the second of `labels`."""
+    number = {label: index for index, label in enumerate(labels)}
     return scores.classification(
         np.array([number[label] for label in gold]), np.array([number[label] for label in predicted]), labels
     )
 
 
-def scored(found: Mapping[str, float], measures: Sequence[str]) -> Figures:
-    """`score`, the mean of the measures, and each."""
-    kept = {name: found[name] for name in measures}
-    return {SCORE: float(np.mean([*kept.values()])), **kept}
+def make_figures(metrics: Mapping[str, float], measures: Sequence[str]) -> Figures:
+    """A task's figures: `score`, the mean of its measures, and each measure."""
+    values = {name: metrics[name] for name in measures}
+    return {SCORE: float(np.mean([*values.values()])), **values}
 
 
-def in_words(measures: Sequence[str]) -> str:
+def format_measures(measures: Sequence[str]) -> str:
     """The name of a task's score in tables: "f1 and accuracy, their mean"."""
     return " and ".join(measures).replace("_", " ") + (", their mean" if len(measures) > 1 else "")
 
 
 class Matthews(Classification):
-    """CoLA and the diagnostics: Matthews' correlation."""
+    """Classification whose weights are chosen by Matthews' correlation: CoLA and the diagnostics."""
 
     main_metric = MATTHEWS
 
 
 class F1AndAccuracy(Classification):
-    """MRPC and QQP: the mean of both."""
+    """Classification whose weights are chosen by the mean of F1 and accuracy: MRPC and QQP."""
 
     main_metric = "f1_and_accuracy"
 
     def metrics(self, predictions: Sequence[Prediction], examples: Sequence[TextExample]) -> Metrics:
-        """Those of a classification of two classes, and the mean of F1 and accuracy."""
-        found = super().metrics(predictions, examples)
-        return {self.main_metric: (found[F1] + found[ACCURACY]) / 2, **found}
+        """The metrics of a classification with two classes, and the mean of F1 and accuracy."""
+        metrics = super().metrics(predictions, examples)
+        return {self.main_metric: (metrics[F1] + metrics[ACCURACY]) / 2, **metrics}
 
 
 class PearsonAndSpearman(Regression):
-    """STS-B's score: the mean of both correlations."""
+    """Regression whose weights are chosen by the mean of both correlations: STS-B."""
 
     main_metric = "pearson_and_spearman"
 
     def metrics(self, predictions: Sequence[Prediction], examples: Sequence[TextExample]) -> Metrics:
         """The metrics of a regression, and the mean of both correlations."""
-        found = super().metrics(predictions, examples)
-        return {self.main_metric: (found[PEARSON] + found[SPEARMAN]) / 2, **found}
+        metrics = super().metrics(predictions, examples)
+        return {self.main_metric: (metrics[PEARSON] + metrics[SPEARMAN]) / 2, **metrics}
 
 
 class MacroF1AndAccuracy(Classification):
-    """CB: the mean of both; macro-F1 is the mean over the three classes."""
+    """Classification whose weights are chosen by the mean of macro-F1, over all classes, and accuracy: CB."""
 
     main_metric = "macro_f1_and_accuracy"
 
     def metrics(self, predictions: Sequence[Prediction], examples: Sequence[TextExample]) -> Metrics:
-        """Those of a classification, and the mean of macro-F1 and accuracy."""
-        found = super().metrics(predictions, examples)
-        return {self.main_metric: (found[MACRO_F1] + found[ACCURACY]) / 2, **found}
+        """The metrics of a classification, and the mean of macro-F1 and accuracy."""
+        metrics = super().metrics(predictions, examples)
+        return {self.main_metric: (metrics[MACRO_F1] + metrics[ACCURACY]) / 2, **metrics}
 
 
 class F1Alone(Classification):
-    """MultiRC: F1 over all answers. Which of them are of one question, pairs don't say."""
+    """Classification whose weights are chosen by F1 over all answers: MultiRC, where pairs don't tell which
+    answers belong to one question.
+    """
 
     main_metric = F1
 
 
 class Alternatives(Reranking):
-    """COPA: the share of questions whose right alternative is scored highest; of equal scores each counts by
-    chance.
+    """Re-ranking whose weights are chosen by the share of questions whose right alternative has the highest
+    score: COPA. Equal scores count as a random choice among them.
     """
 
     main_metric = ACCURACY
@@ -115,7 +117,7 @@ _CHOSEN_BY: Mapping[tuple[str, ...], type[Any]] = {
 }
 
 
-def head_of(measures: Sequence[str]) -> str:
-    """The task that chooses by these measures, as `finetune` is told it."""
-    found = _CHOSEN_BY.get(tuple(measures))
-    return Classification.name if found is None else f"{found.__module__}:{found.__name__}"
+def choose_head(measures: Sequence[str]) -> str:
+    """The name in `finetune` of the task whose weights are chosen by these measures."""
+    task_class = _CHOSEN_BY.get(tuple(measures))
+    return Classification.name if task_class is None else f"{task_class.__module__}:{task_class.__name__}"

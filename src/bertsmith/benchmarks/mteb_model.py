@@ -1,12 +1,12 @@
-"""An Embedder as the package `mteb` wants its models, so that MTEB's results are its own.
+"""An Embedder as a model of the package `mteb`, so that MTEB's own code computes its results.
 
     import mteb
     from bertsmith import MtebModel
 
     mteb.evaluate(MtebModel("runs/law/model"), mteb.get_tasks(tasks=["STSBenchmark"]))
 
-Fulfils mteb's EncoderProtocol of version 2, whose inputs are batches of a loader, and that of version 1,
-whose inputs are texts.
+It fulfils mteb's EncoderProtocol of version 2, with batches of a loader as inputs, and that of version 1,
+with texts.
 
 E texts, D width of a vector.
 """
@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bertsmith.benchmarks.benchmark import model_hash
+from bertsmith.benchmarks.benchmark import hash_model
 from bertsmith.errors import InputError, require
 from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.inference.embedding.vectors import Vectors
@@ -29,7 +29,7 @@ from bertsmith.inference.embedding.vectors import Vectors
 _QUERY = "query"
 _DIGITS = 40  # of a revision, as a commit has
 
-# What mteb's record of a model asks for, and a folder of weights doesn't say.
+# Fields of mteb's record of a model that a folder of weights doesn't tell.
 _UNKNOWN = (
     *("n_parameters", "memory_usage_mb", "release_date", "languages", "license", "open_weights"),
     *("public_training_code", "public_training_data", "training_datasets"),
@@ -37,48 +37,48 @@ _UNKNOWN = (
 
 
 class MtebModel:
-    """`name` is a folder, minilm or a hub name; `revision` is for mteb alone, by default a hash of the
-    model's files and of the options that decide its vectors, and more options are those of Embedder. Queries
-    get the model's query prefix, everything else that of documents.
+    """A model for mteb. `name` is a folder, minilm or a hub name; `revision` is for mteb alone, by default a
+    hash of the model's files and of the options that its vectors depend on; `options` are those of Embedder.
+    Queries get the model's query prefix, all other texts that of documents.
     """
 
     def __init__(self, name: str | Path, revision: str | None = None, **options: Any) -> None:
         self.name, self.revision = str(name), revision
-        given = {
-            option: value for option, value in options.items() if value is not None
-        }  # mteb's device=None
-        self.embedder = Embedder(name, **given)
-        self._files = model_hash(self.embedder.folder)  # now, for the folder may hold another model later
+        # mteb passes device=None
+        set_options = {option: value for option, value in options.items() if value is not None}
+        self.embedder = Embedder(name, **set_options)
+        # hashed now, since the folder may hold another model later
+        self._files = hash_model(self.embedder.folder)
 
     def encode(self, inputs: Iterable[Any], *, prompt_type: Any = None, **_: Any) -> Vectors:
-        """(E, D) float32 of texts, or of batches with a list of them under `text`. `prompt_type` is mteb's:
-        query, or document (passage in its first version).
+        """The vectors (E, D) float32 of texts, or of batches with lists of texts under `text`. `prompt_type`
+        is mteb's: query, or document (passage in its first version).
         """
-        kind = str(getattr(prompt_type, "value", prompt_type))
-        texts = list(_texts(inputs))
-        return self.embedder.queries(texts) if kind == _QUERY else self.embedder.documents(texts)
+        prompt_name = str(getattr(prompt_type, "value", prompt_type))
+        texts = list(_read_texts(inputs))
+        return self.embedder.queries(texts) if prompt_name == _QUERY else self.embedder.documents(texts)
 
     def similarity(self, embeddings1: npt.ArrayLike, embeddings2: npt.ArrayLike) -> npt.NDArray[Any]:
         """The cosines (E, E') between all vectors of one list and all of the other."""
-        first, second = _unit(embeddings1), _unit(embeddings2)
+        first, second = _normalise(embeddings1), _normalise(embeddings2)
         return np.asarray(first @ second.T)
 
     def similarity_pairwise(self, embeddings1: npt.ArrayLike, embeddings2: npt.ArrayLike) -> npt.NDArray[Any]:
-        """(E,) cosines of each with the one in its place."""
-        return np.asarray((_unit(embeddings1) * _unit(embeddings2)).sum(axis=1))
+        """The cosines (E,) of the vectors with the same index in both lists."""
+        return np.asarray((_normalise(embeddings1) * _normalise(embeddings2)).sum(axis=1))
 
     @property
     def mteb_model_meta(self) -> Any:
-        """What mteb files the results under. Raises MissingExtra without mteb."""
+        """mteb's record of the model, under which it stores results. Raises MissingExtra without mteb."""
         require("mteb", "mteb", "mteb's record of a model")
         model_meta: Any = import_module("mteb.models.model_meta")
         folder = Path(self.name).expanduser()
-        if folder.is_dir():  # the last two parts, for every run's is called model
+        if folder.is_dir():  # the last two parts, since every run's folder is called model
             name = f"bertsmith/{'-'.join(folder.resolve().parts[1:][-2:])}"
         else:
             name = self.name if "/" in self.name else f"bertsmith/{self.name}"
         embedder = self.embedder
-        # another one for other vectors: mteb takes results of the same name and revision for the same
+        # other vectors need another revision, since mteb reuses results of the same name and revision
         options = [
             *(str(embedder.compute_dtype), embedder.max_length, sorted(embedder.prefixes.items())),
             *(embedder.long_texts, embedder.dimensions, embedder.normalise),
@@ -97,20 +97,20 @@ class MtebModel:
         )
 
 
-def _texts(inputs: Iterable[Any]) -> Iterator[str]:
-    for each in inputs:
-        if isinstance(each, str):
-            yield each
-        elif isinstance(each, Mapping) and isinstance(each.get("text"), list | tuple):
-            yield from each["text"]
+def _read_texts(inputs: Iterable[Any]) -> Iterator[str]:
+    for item in inputs:
+        if isinstance(item, str):
+            yield item
+        elif isinstance(item, Mapping) and isinstance(item.get("text"), list | tuple):
+            yield from item["text"]
         else:
             raise InputError(
                 f"Expected texts, or batches with a list of them under 'text' as mteb gives, found "
-                f"{type(each).__name__}. The model reads text only: leave out tasks on images or sound."
+                f"{type(item).__name__}. The model reads text only: leave out tasks on images or sound."
             )
 
 
-def _unit(vectors: npt.ArrayLike) -> npt.NDArray[Any]:
-    found = np.atleast_2d(np.asarray(vectors, np.float32))
-    lengths = np.linalg.norm(found, axis=1, keepdims=True)
-    return np.asarray(found / np.maximum(lengths, 1e-12))
+def _normalise(vectors: npt.ArrayLike) -> npt.NDArray[Any]:
+    rows = np.atleast_2d(np.asarray(vectors, np.float32))
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    return np.asarray(rows / np.maximum(lengths, 1e-12))

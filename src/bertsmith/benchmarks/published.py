@@ -1,6 +1,6 @@
-"""What others published, in points of a hundred: whose figures, of which part, and where they stand.
+"""Published scores in points of 100: of which model, on which split, and in which source.
 
-GLUE's figures of MRPC, STS-B and QQP are the mean of both metrics where the source has both, else the one
+GLUE's scores of MRPC, STS-B and QQP are the mean of both metrics where the source has both, otherwise the one
 that it names; SuperGLUE's of CB, MultiRC and ReCoRD are the mean of both.
 """
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class PublishedScores(NamedTuple):
-    """A model's figures by task. `part` is dev, or test where the benchmark's server judged."""
+    """A model's scores by task. `part` is dev, or test for scores by the benchmark's server."""
 
     model: str
     part: str

@@ -1,8 +1,8 @@
-"""What a benchmark comes to: each task over its seeds, with intervals, all of it as one record, as tables
-(the model above the published ones, then task by task) and as report.html.
+"""The result of a benchmark: each task over its seeds, with intervals, as one record, as tables (the model
+above the published ones, then task by task) and as report.html.
 
-OUT/results.json has every figure; what lies in the tasks' folders is gathered anew whenever a seed has ended,
-so that whoever ends last, of several processes too, writes it whole.
+OUT/results.json has every figure. It is written anew from the tasks' folders whenever a seed has ended, so
+that the last one writes it complete, also of several processes.
 """
 
 import math
@@ -31,7 +31,7 @@ _LARGE, _SMALL = 36, 14
 
 @dataclass(frozen=True)
 class TaskResult:
-    """One task: its seeds in order, and how its settings were searched, if they were."""
+    """The result of one task: its seeds in order, and the search for its settings, if there was one."""
 
     name: str
     judged_by: str
@@ -40,11 +40,11 @@ class TaskResult:
 
     @property
     def best(self) -> SeedScore:
-        """The seed with the best score on dev; of equal ones the lowest seed."""
+        """The seed with the best score on dev; among equal ones the lowest."""
         return max(self.seeds, key=lambda seed: (seed.score, -seed.seed))
 
     def scores(self, part: str = DEV) -> list[float]:
-        """The task's score by seed."""
+        """The task's score on a split, as a share of 1, in the order of its seeds."""
         return [seed.figures[part][SCORE] for seed in self.seeds]
 
     def mean(self, part: str = DEV) -> float:
@@ -56,8 +56,8 @@ class TaskResult:
         return statistics.stdev(scores) if len(scores) > 1 else None
 
     def interval(self) -> Interval | None:
-        """The 95 % interval of the mean score on dev, over other rows and other seeds, at most 1. None where
-        no seed's score has a standard error.
+        """The 95 % interval of the mean score on dev, for other rows and other seeds, cut at 1. None where no
+        seed's score has a standard error.
         """
         errors = [seed.standard_error for seed in self.seeds if seed.standard_error is not None]
         if not errors:
@@ -82,8 +82,8 @@ class TaskResult:
 
 @dataclass(frozen=True)
 class BenchmarkResult:
-    """Tasks that have a seed that ended, in the benchmark's order; `facts` name the model and the settings,
-    `notes` are sentences on the data, `published` what others reached.
+    """The result of a benchmark: the tasks with a finished seed, in the benchmark's order. `facts` are the
+    settings, `notes` are sentences on the data, `published` has the scores of other models.
     """
 
     name: str
@@ -94,11 +94,11 @@ class BenchmarkResult:
     published: tuple[PublishedScores, ...]
 
     def average(self) -> float:
-        """Of the tasks' means on dev."""
+        """The mean of the tasks' mean scores on dev."""
         return statistics.mean(task.mean() for task in self.tasks)
 
     def warnings(self) -> list[str]:
-        """The seeds' own, each said once a task."""
+        """The warnings of all seeds, each with its task and seed."""
         return [
             f"{task.name}, seed {seed.seed}: {sentence}"
             for task in self.tasks
@@ -107,7 +107,7 @@ class BenchmarkResult:
         ]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values: shares of one; the published figures in points of a hundred, as they were."""
+        """The result as plain values for JSON: scores as shares of 1, published ones in points of 100."""
         return {
             "benchmark": self.name,
             "model": self.model,
@@ -115,23 +115,23 @@ class BenchmarkResult:
             "tasks": {task.name: task.to_json() for task in self.tasks},
             "average": self.average() if self.tasks else None,
             "notes": list(self.notes),
-            "published": [each._asdict() for each in self.published],
+            "published": [scores._asdict() for scores in self.published],
         }
 
 
 def gather_seeds(task_folder: Path) -> tuple[SeedScore, ...]:
-    """Those that have ended, in order."""
+    """The scores of a task's finished seeds, in the order of seeds."""
     names = (path.name.removeprefix("seed-") for path in task_folder.glob("seed-*"))
     numbers = sorted(int(name) for name in names if name.isdecimal())
-    found = (read_seed(task_folder, number) for number in numbers)
-    return tuple(score for score in found if score is not None)
+    scores = (read_seed(task_folder, number) for number in numbers)
+    return tuple(score for score in scores if score is not None)
 
 
 def write_benchmark_report(out: Path, result: BenchmarkResult, command: str) -> Path:
-    """The same result gives the same bytes."""
-    models: dict[tuple[str, str], list[str]] = {}  # by where they were published, and on which part
-    for each in result.published:
-        models.setdefault((each.source, each.part), []).append(each.model)
+    """Writes report.html and returns its path. The same result gives the same bytes."""
+    models: dict[tuple[str, str], list[str]] = {}  # (source, split) -> published models
+    for other in result.published:
+        models.setdefault((other.source, other.part), []).append(other.model)
     counts = [len(task.seeds) for task in result.tasks]
     fewest = f"{min(counts)} to " if min(counts) < max(counts) else ""
     most = formatting.counted(max(counts), "seed")
@@ -142,7 +142,7 @@ def write_benchmark_report(out: Path, result: BenchmarkResult, command: str) -> 
         headline=[(f"mean of {len(result.tasks)} scores on dev", points(result.average()))]
         + [(task.name, points(task.mean())) for task in result.tasks],
         warnings=[*result.notes, *result.warnings()],
-        published=Table("", *beside_published(result), text_columns=frozenset({0, 1})),
+        published=Table("", *published_table(result), text_columns=frozenset({0, 1})),
         tasks=Table("", *task_table(result), text_columns=frozenset({0, 1, 7})),
         pictures=[("Seeds on dev", as_markup(_seeds_picture(result)))],
         sources=[f"{', '.join(names)} ({part}): {source}" for (source, part), names in models.items()],
@@ -155,56 +155,68 @@ def write_benchmark_report(out: Path, result: BenchmarkResult, command: str) -> 
     return path
 
 
-def beside_published(result: BenchmarkResult) -> tuple[list[str], list[list[str]]]:
-    """A row for the model's mean, its best seed and its test with labels, then one a published model."""
-    columns = _columns(result)
-    rows = [[f"{result.model}, mean", "dev", *(points(_ours(result, column)) for column in columns)]]
+def published_table(result: BenchmarkResult) -> tuple[list[str], list[list[str]]]:
+    """The columns and rows of the table beside published models: the model's mean on dev, its best seed, its
+    mean on a test with labels, then each published model.
+    """
+    columns = _score_columns(result)
+    rows = [[f"{result.model}, mean", "dev", *(points(_our_score(result, column)) for column in columns)]]
     if any(len(task.seeds) > 1 for task in result.tasks):
-        best = (_ours(result, column, best=True) for column in columns)
+        best = (_our_score(result, column, best=True) for column in columns)
         rows.append([f"{result.model}, best seed", "dev", *map(points, best)])
     if any("test" in task.best.figures for task in result.tasks):
         rows.append(
-            [f"{result.model}, mean", "test", *(points(_ours(result, column, "test")) for column in columns)]
+            [
+                f"{result.model}, mean",
+                "test",
+                *(points(_our_score(result, column, "test")) for column in columns),
+            ]
         )
     for other in result.published:
-        found = [other.scores.get(name) for name in columns]
-        cells = [formatting.UNKNOWN if value is None else f"{value:.1f}" for value in found]
+        scores = [other.scores.get(name) for name in columns]
+        cells = [formatting.UNKNOWN if value is None else f"{value:.1f}" for value in scores]
         rows.append([other.model, other.part, *cells])
     return ["", "part", *columns], rows
 
 
-def _columns(result: BenchmarkResult) -> list[str]:
-    """The measures where others published these, as for SQuAD; else the tasks, and MNLI's other half."""
-    published = {name for each in result.published for name in each.scores}
+def _score_columns(result: BenchmarkResult) -> list[str]:
+    """The names of the scores: metrics where published scores are metrics, as for SQuAD; otherwise the tasks,
+    with MNLI's mismatched half.
+    """
+    published = {name for other in result.published for name in other.scores}
     if len(result.tasks) == 1:
         measures = [name for name in result.tasks[0].best.figures[DEV] if name in published]
         if measures:
             return measures
-    found = []
+    names = []
     for task in result.tasks:
-        found.append(task.name)
-        found += [
-            name for name, (of, part) in _OTHER_NAMES.items() if of == task.name and part in task.best.figures
+        names.append(task.name)
+        names += [
+            name
+            for name, (task_name, part) in _OTHER_NAMES.items()
+            if task_name == task.name and part in task.best.figures
         ]
-    return found
+    return names
 
 
-def _ours(result: BenchmarkResult, column: str, part: str = DEV, *, best: bool = False) -> float | None:
-    """The mean of the seeds, or that of the best one."""
-    for row in result.tasks:
-        seeds = (row.best,) if best else row.seeds
-        if column in row.best.figures[DEV]:  # a metric, where there is one task
+def _our_score(result: BenchmarkResult, column: str, part: str = DEV, *, best: bool = False) -> float | None:
+    """The model's score of a column: the mean over the seeds, or that of the best seed. None without one."""
+    for task in result.tasks:
+        seeds = (task.best,) if best else task.seeds
+        if column in task.best.figures[DEV]:  # a metric, where there is one task
             return sum(seed.figures[DEV][column] for seed in seeds) / len(seeds)
         name, its_part = _OTHER_NAMES.get(column, (column, part))
         if part != DEV and its_part != part:
-            continue  # MNLI's other half is a part of its own, measured on dev
-        if row.name == name and its_part in row.best.figures:
+            continue  # MNLI's mismatched half is a split of its own, measured on dev
+        if task.name == name and its_part in task.best.figures:
             return statistics.mean(seed.figures[its_part][SCORE] for seed in seeds)
     return None
 
 
 def task_table(result: BenchmarkResult) -> tuple[list[str], list[list[str]]]:
-    """A row a task: the score's mean over the seeds, how sure it is, and the official metrics of the best."""
+    """The columns and rows of the table of tasks: the mean score over the seeds, its interval, and the
+    official metrics of the best seed.
+    """
     columns = [
         "task",
         "metric",
@@ -255,21 +267,23 @@ def _searched_table(result: BenchmarkResult) -> Table:
 
 
 def _seeds_picture(result: BenchmarkResult) -> str:
-    """A dot a seed, the interval of their mean behind it, and published dev scores as small dots."""
+    """A picture with a dot for each seed, the interval of their mean, and published dev scores as small
+    dots.
+    """
 
     def paint(axes: "Axes") -> None:
-        for place, task in enumerate(result.tasks):
+        for x, task in enumerate(result.tasks):
             interval = task.interval()
             if interval is not None:
-                axes.plot([place, place], [100 * interval.low, 100 * interval.high], color=MUTED, linewidth=2)
+                axes.plot([x, x], [100 * interval.low, 100 * interval.high], color=MUTED, linewidth=2)
             axes.scatter(
-                [place] * len(task.seeds), [100 * score for score in task.scores()], color=FIRST, s=_LARGE
+                [x] * len(task.seeds), [100 * score for score in task.scores()], color=FIRST, s=_LARGE
             )
-            name = task.name if len(result.tasks) > 1 else _columns(result)[0]
+            name = task.name if len(result.tasks) > 1 else _score_columns(result)[0]
             others: list[Any] = [
-                each.scores[name] for each in result.published if each.part == DEV and name in each.scores
+                other.scores[name] for other in result.published if other.part == DEV and name in other.scores
             ]
-            axes.scatter([place + 0.18] * len(others), others, color=SECOND, s=_SMALL)
+            axes.scatter([x + 0.18] * len(others), others, color=SECOND, s=_SMALL)
         axes.set_xticks(range(len(result.tasks)), [task.name for task in result.tasks])
         axes.set_ylabel("score on dev, in points; small: published")
 
@@ -277,5 +291,5 @@ def _seeds_picture(result: BenchmarkResult) -> str:
 
 
 def points(share: float | None) -> str:
-    """84.3: a share of one as the field prints it."""
+    """Formats a share of 1 in points, as the field prints scores: 84.3."""
     return formatting.UNKNOWN if share is None else f"{100 * share:.1f}"

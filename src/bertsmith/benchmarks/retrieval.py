@@ -1,12 +1,12 @@
-"""BEIR and NanoBEIR run whole: every data set of a folder, searched by BM25, by a model, by both, re-ranked.
+"""Runs BEIR and NanoBEIR: searches every data set of a folder by BM25, by a model, and by both, and re-ranks.
 
-OUT/benchmark.json  what was begun       OUT/DATASET/   results, report and run files of one data set
-OUT/results.json    every figure         OUT/files.json  how large each data set's files were
-OUT/report.html     the same to look at: every data set by every system, the means, BM25 as published
+OUT/benchmark.json  the settings         OUT/DATASET/    results, report and run files of one data set
+OUT/results.json    every figure         OUT/files.json  the sizes of each data set's files
+OUT/report.html     the results as a page: every data set by every system, the means, and published BM25
 
-As in BEIR's own evaluation, a document whose id is the query's is passed over, for ArguAna's queries are
-documents; in NanoBEIR it counts, as in sentence-transformers' evaluator. MS MARCO is judged by its split dev,
-and CQADupStack's forums count as one data set, by their mean.
+As in BEIR's own evaluation, a document with the query's id is skipped, since ArguAna's queries are documents;
+in NanoBEIR it counts, as in sentence-transformers' evaluator. MS MARCO is judged by its split dev, and
+CQADupStack's forums count as one data set, by their mean.
 """
 
 import shutil
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertsmith.benchmarks.benchmark import begin, model_hash
+from bertsmith.benchmarks.benchmark import begin_benchmark, hash_model
 from bertsmith.benchmarks.published import BM25, BM25_SOURCE
 from bertsmith.benchmarks.results import points
 from bertsmith.errors import BertsmithError, InputError, RecipeError, did_you_mean
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 WHERE = "https://github.com/beir-cellar/beir lists them; NanoBEIR's are zeta-alpha-ai's on the hub"
-COUNTED = 10  # documents that count: nDCG@10
+COUNTED = 10  # the documents of a ranking that nDCG@10 counts
 _DEPTH = 100
 BEIR, NANOBEIR = "BEIR", "NanoBEIR"
 _SPLITS = {"msmarco": "dev"}
@@ -48,7 +48,7 @@ _RESULTS, _FILES = "results.json", "files.json"
 
 @dataclass(frozen=True)
 class DatasetResult:
-    """One data set: nDCG@10 of each system by name with its 95 % interval, BM25 the first."""
+    """The result of one data set: nDCG@10 of each system by name with its 95 % interval, BM25 first."""
 
     name: str
     documents: int
@@ -64,7 +64,7 @@ class DatasetResult:
 
 @dataclass(frozen=True)
 class RetrievalResult:
-    """Data sets that have ended, by name."""
+    """The results of a benchmark's finished data sets, in the order of their names."""
 
     name: str
     model: str
@@ -78,20 +78,22 @@ class RetrievalResult:
     @property
     def forums(self) -> list[DatasetResult]:
         """The results of CQADupStack's forums, which count as one data set."""
-        return [dataset for dataset in self.datasets if _is_of(dataset.name, FORUMS)]
+        return [dataset for dataset in self.datasets if _is_part_of(dataset.name, FORUMS)]
 
     def means(self) -> dict[str, float]:
         """The mean score of each system over the data sets, with CQADupStack's forums as one data set."""
         means = {}
         for system in self.systems:
-            scores = [dataset.scores[system] for dataset in self.datasets if not _is_of(dataset.name, FORUMS)]
+            scores = [
+                dataset.scores[system] for dataset in self.datasets if not _is_part_of(dataset.name, FORUMS)
+            ]
             if self.forums:
                 scores.append(statistics.mean(forum.scores[system] for forum in self.forums))
             means[system] = statistics.mean(scores)
         return means
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values: shares of one, published ones in points."""
+        """The result as plain values for JSON: scores as shares of 1, published ones in points."""
         return {
             "benchmark": self.name,
             "model": self.model,
@@ -117,103 +119,112 @@ def run_retrieval(
     progress: Progress | None = None,
     on_dataset: Callable[[DatasetResult], None] | None = None,
 ) -> RetrievalResult:
-    """Each data set under `folder` that has BEIR's or NanoBEIR's layout. `on_dataset` hears of each that has
-    ended; with `resume` those are not done again, and the result has those of earlier calls too. Raises
-    InputError for a folder without any, for unknown `datasets`, and before anything is searched for one
-    without judgements; RecipeError as `begin`, and where one that has ended has other files now; MissingExtra
-    without the extra `retrieval`.
+    """Runs all data sets under `folder` in BEIR's or NanoBEIR's layout, or those named by `datasets`, and
+    calls `on_dataset` with each result. With `resume` finished ones aren't run again; the result has those of
+    earlier calls too.
+
+    Raises InputError for a folder without data sets, for unknown `datasets` and, before anything is searched,
+    for a data set without judgements; RecipeError as `begin_benchmark` does, and where the files of a
+    finished data set have changed; MissingExtra without the extra `retrieval`.
     """
-    chosen = choose(folder, datasets)
+    chosen = choose_datasets(folder, datasets)
     _require_judgements(folder, chosen)
-    hashes = [model_hash(each) for each in (model, reranker) if each is not None]
-    begin(out, {"benchmark": name, "model": model, "reranker": reranker, "model_files": hashes}, resume)
+    hashes = [hash_model(name_or_path) for name_or_path in (model, reranker) if name_or_path is not None]
+    begin_benchmark(
+        out, {"benchmark": name, "model": model, "reranker": reranker, "model_files": hashes}, resume
+    )
     opened: tuple[Embedder, Reranker | None] | None = None
     try:
         for dataset, path in chosen.items():
             target = out / dataset
-            _note_files(out, dataset, path, has_ended=_has_ended(target))
+            _record_file_sizes(out, dataset, path, has_ended=_has_ended(target))
             if not _has_ended(target):
                 opened = opened or (Embedder(model), open_reranker(reranker) if reranker else None)
                 data = read_retrieval_data(path, split=_split_of(path)).noting(opened[0].caveat)
                 systems = rank_by_all(data, *opened, RankingSettings(_DEPTH + 1), progress)
-                kept = [_cut(system, _DEPTH, own_counts=name != BEIR) for system in systems]
+                cut = [_cut_rankings(system, _DEPTH, own_counts=name != BEIR) for system in systems]
                 facts = {"model": model, "reranker": reranker}
-                found = compare(kept, data, metrics_for(data, COUNTED, _DEPTH), facts)
-                write_comparison(target, found, f"bertsmith rank {model} {path.name}")
+                comparison = compare(cut, data, metrics_for(data, COUNTED, _DEPTH), facts)
+                write_comparison(target, comparison, f"bertsmith rank {model} {path.name}")
             _gather(out, name, model)
             if on_dataset is not None:
-                on_dataset(_read(dataset, target))
+                on_dataset(_read_result(dataset, target))
     except BertsmithError:
         if not resume and not any(_has_ended(out / dataset) for dataset in chosen):
-            shutil.rmtree(out)  # or the command, corrected, would find other settings there
+            shutil.rmtree(out)  # otherwise the corrected command would find other settings there
         raise
     return _gather(out, name, model)
 
 
-def choose(folder: Path, names: Sequence[str] | None) -> dict[str, Path]:
-    """Data sets by name, in alphabetical order: folders of the folder, or those below CQADupStack's."""
+def choose_datasets(folder: Path, names: Sequence[str] | None) -> dict[str, Path]:
+    """The data sets of these names, or all, in alphabetical order: subfolders, and those of CQADupStack's
+    folder. A name may be that of all forums. Raises InputError for a folder without data sets and for unknown
+    names.
+    """
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder. Expected one folder a data set in it. {WHERE}.")
-    found = {
+    paths = {
         str(path.relative_to(folder)): path
         for depth in ("*", "*/*")
         for path in sorted(folder.glob(depth))
         if path.is_dir() and (is_beir(path) or is_nanobeir(path))
     }
-    if not found:
+    if not paths:
         raise InputError(
             f"{folder}: expected folders with corpus.jsonl, queries.jsonl and qrels/ (BEIR), or with Parquet "
             f"files in corpus/, queries/ and qrels/ (NanoBEIR), found none. {WHERE}."
         )
     if names is None:
-        return dict(sorted(found.items()))
+        return dict(sorted(paths.items()))
     for name in names:
-        if not any(_is_of(key, name) for key in found):
-            there = ", ".join(found)
+        if not any(_is_part_of(key, name) for key in paths):
+            known = ", ".join(paths)
             raise InputError(
-                f"{folder} has no data set {name!r}.{did_you_mean(name, found)} There are: {there}."
+                f"{folder} has no data set {name!r}.{did_you_mean(name, paths)} There are: {known}."
             )
-    return {key: found[key] for key in sorted(found) if any(_is_of(key, name) for name in names)}
+    return {key: paths[key] for key in sorted(paths) if any(_is_part_of(key, name) for name in names)}
 
 
 def _require_judgements(folder: Path, chosen: dict[str, Path]) -> None:
-    """Raises InputError for the first data set in BEIR's layout that lacks its split."""
-    found = {name: find_judgements(path) for name, path in chosen.items() if is_beir(path)}
-    lacking = [name for name in found if _split_of(chosen[name]) not in found[name]]
+    """Raises InputError for the first data set in BEIR's layout without judgements of its split."""
+    splits = {name: find_judgements(path) for name, path in chosen.items() if is_beir(path)}
+    lacking = [name for name in splits if _split_of(chosen[name]) not in splits[name]]
     if lacking:
         name, others = lacking[0], ",".join(name for name in chosen if name not in lacking)
         raise InputError(
             f"{folder / name}: expected judgements in qrels/{_split_of(chosen[name])}.tsv, found "
-            f"{', '.join(found[name]) or 'none'}. Complete the data set"
+            f"{', '.join(splits[name]) or 'none'}. Complete the data set"
             + (f", or run the others by --datasets {others}." if others else ".")
         )
 
 
-def _note_files(out: Path, dataset: str, path: Path, *, has_ended: bool) -> None:
-    """Keeps how many bytes each file of a data set has. Raises RecipeError where one that `has_ended` was
-    measured on others.
+def _record_file_sizes(out: Path, dataset: str, path: Path, *, has_ended: bool) -> None:
+    """Records the sizes of a data set's files. Raises RecipeError where they changed since a data set that
+    `has_ended` was measured.
     """
     names = ("corpus*", "queries*", "qrels/*", "corpus/*", "queries/*")
-    found = sorted({each for name in names for each in path.glob(name) if each.is_file()})
-    files = {each.relative_to(path).as_posix(): each.stat().st_size for each in found}
-    noted = read_json(out / _FILES) if (out / _FILES).exists() else {}
-    before = noted.get(dataset, files)
+    paths = sorted({file for name in names for file in path.glob(name) if file.is_file()})
+    files = {file.relative_to(path).as_posix(): file.stat().st_size for file in paths}
+    recorded = read_json(out / _FILES) if (out / _FILES).exists() else {}
+    before = recorded.get(dataset, files)
     differing = sorted(name for name in before.keys() | files.keys() if before.get(name) != files.get(name))
     if has_ended and differing:
         raise RecipeError(
             f"{out / dataset} was measured on other files of {dataset}: {', '.join(differing[:5])} changed "
             "since. Put the old ones back, remove that folder to measure anew, or choose another --out."
         )
-    write_json(out / _FILES, noted | {dataset: files})
+    write_json(out / _FILES, recorded | {dataset: files})
 
 
 def _split_of(path: Path) -> str:
-    """By which a data set is judged."""
+    """The split whose judgements a data set is judged by."""
     return _SPLITS.get(path.name.lower(), "test")
 
 
-def _cut(system: System, depth: int, own_counts: bool) -> System:
-    """Rankings of so many documents, without the one that has the query's own id unless that counts."""
+def _cut_rankings(system: System, depth: int, own_counts: bool) -> System:
+    """The system with rankings of at most `depth` documents, without the one with the query's id unless
+    `own_counts`.
+    """
     rankings = {
         query: [(document, score) for document, score in ranking if own_counts or document != query][:depth]
         for query, ranking in system.rankings.items()
@@ -222,12 +233,16 @@ def _cut(system: System, depth: int, own_counts: bool) -> System:
 
 
 def _gather(out: Path, name: str, model: str) -> RetrievalResult:
-    """All that has ended, in earlier calls too, written anew."""
-    there = sorted(read_json(out / _FILES))
-    finished = tuple(_read(dataset, out / dataset) for dataset in there if _has_ended(out / dataset))
-    unknown = [each.name for each in finished if each.published is None and not _is_of(each.name, FORUMS)]
-    compared = f"no published BM25 for {', '.join(unknown)}: compare with the BM25 that was measured here"
-    result = RetrievalResult(name, model, finished, (compared,) if unknown else ())
+    """Collects the results of all finished data sets, those of earlier calls too, and writes results.json."""
+    names = sorted(read_json(out / _FILES))
+    finished = tuple(_read_result(dataset, out / dataset) for dataset in names if _has_ended(out / dataset))
+    unknown = [
+        dataset.name
+        for dataset in finished
+        if dataset.published is None and not _is_part_of(dataset.name, FORUMS)
+    ]
+    note = f"no published BM25 for {', '.join(unknown)}: compare with the BM25 that was measured here"
+    result = RetrievalResult(name, model, finished, (note,) if unknown else ())
     write_json(out / _RESULTS, result.to_json())
     return result
 
@@ -236,7 +251,7 @@ def _has_ended(target: Path) -> bool:
     return (target / _RESULTS).exists()
 
 
-def _read(dataset: str, target: Path) -> DatasetResult:
+def _read_result(dataset: str, target: Path) -> DatasetResult:
     record = read_json(target / _RESULTS)
     metric = f"ndcg@{COUNTED}"
     return DatasetResult(
@@ -248,13 +263,15 @@ def _read(dataset: str, target: Path) -> DatasetResult:
     )
 
 
-def _is_of(dataset: str, name: str) -> bool:
-    """Whether a data set is the one of that name, or a part of it."""
+def _is_part_of(dataset: str, name: str) -> bool:
+    """Whether a data set has this name, or is a part of the one with this name."""
     return dataset.lower() == name.lower() or dataset.lower().startswith(f"{name.lower()}/")
 
 
 def dataset_table(result: RetrievalResult) -> tuple[list[str], list[list[str]]]:
-    """A row a data set, nDCG@10 in points with intervals, then their means."""
+    """The columns and rows of the table: nDCG@10 in points with intervals for each data set, then the
+    means.
+    """
     columns = ["data set", "documents", "queries", *map(system_title, result.systems), "BM25, published"]
     rows = []
     for dataset in result.datasets:
@@ -275,7 +292,7 @@ def dataset_table(result: RetrievalResult) -> tuple[list[str], list[list[str]]]:
 
 
 def write_retrieval_report(out: Path, result: RetrievalResult, command: str) -> Path:
-    """The same result gives the same bytes."""
+    """Writes report.html and returns its path. The same result gives the same bytes."""
     page = render_page(
         "retrieval_benchmark.html.jinja",
         title=f"{result.name} · {result.model}",
@@ -283,7 +300,7 @@ def write_retrieval_report(out: Path, result: RetrievalResult, command: str) -> 
         headline=[(f"mean, {system_title(name)}", points(value)) for name, value in result.means().items()],
         warnings=list(result.notes),
         figures=Table("", *dataset_table(result)),
-        pictures=[("The model beside BM25", as_markup(_beside_bm25(result)))],
+        pictures=[("The model beside BM25", as_markup(_draw_beside_bm25(result)))],
         source=BM25_SOURCE,
         command=command,
         facts=raw_facts({"model": result.model}),
@@ -293,16 +310,16 @@ def write_retrieval_report(out: Path, result: RetrievalResult, command: str) -> 
     return path
 
 
-def _beside_bm25(result: RetrievalResult) -> str:
-    """A dot a data set: above the line the model's vectors find more than words do."""
+def _draw_beside_bm25(result: RetrievalResult) -> str:
+    """A picture with a dot for each data set: above the line, the model's vectors rank better than BM25."""
 
     def paint(axes: "Axes") -> None:
         lexical, dense = result.systems[:2]
         axes.plot([0, 100], [0, 100], color=MUTED, linewidth=0.8)
         for dataset in result.datasets:
-            place = 100 * dataset.scores[lexical], 100 * dataset.scores[dense]
-            axes.scatter(*place, color=FIRST, s=34)
-            axes.annotate(dataset.name, place, fontsize=7, xytext=(4, 3), textcoords="offset points")
+            point = 100 * dataset.scores[lexical], 100 * dataset.scores[dense]
+            axes.scatter(*point, color=FIRST, s=34)
+            axes.annotate(dataset.name, point, fontsize=7, xytext=(4, 3), textcoords="offset points")
         axes.set_xlabel(f"nDCG@{COUNTED} of {system_title(lexical)}")
         axes.set_ylabel(f"of {system_title(dense)}")
 

@@ -1,9 +1,9 @@
-"""One task of a benchmark on a model: its settings searched on dev alone, within a budget of hours; and one
-seed, fine-tuned, predicted, judged by the official metrics.
+"""One task of a benchmark on a model: searches its settings on dev alone, within a budget of hours; and runs
+a seed: fine-tunes, predicts, and computes the official metrics.
 
-OUT/TASK/search is the folder of `bertsmith tune`, and OUT/TASK/search/chosen.json what came of it.
-OUT/TASK/seed-N is the folder of `bertsmith finetune`, and OUT/TASK/seed-N/score.json what came of it, without
-which the seed is trained on.
+OUT/TASK/search is the folder of `bertsmith tune`, with the result in OUT/TASK/search/chosen.json.
+OUT/TASK/seed-N is the folder of `bertsmith finetune`, with the result in OUT/TASK/seed-N/score.json; a seed
+without that file is trained further.
 """
 
 import shutil
@@ -29,11 +29,13 @@ from bertsmith.training.run_folder import require_same_data
 DEV = "dev"
 CHOSEN = "chosen.json"
 _SCORE_FILE = "score.json"
-_MANY = 100_000  # trials: the hours end the search, not their number
+_MOST_TRIALS = 100_000  # the hours end the search, not the number of trials
 
 
 class ChosenSettings(NamedTuple):
-    """The settings that did best on dev, after how many trials that took so many seconds together."""
+    """The settings with the best score on dev, the number of trials, and the seconds that these took
+    together.
+    """
 
     choice: Choice
     trials: int
@@ -72,14 +74,15 @@ def search_settings(
     hours: float,
     on_trial: Callable[[Trial], None],
 ) -> ChosenSettings:
-    """Trials until their seconds exceed `hours`, the last one finished; what was given is not searched.
+    """Runs trials until they have taken `hours` together, finishing the last one. Settings in `overrides` and
+    `values` aren't searched.
 
-    A search that was killed goes on, and one that ended is read. `values` are the files and the model, as
-    `tune` is told them. Raises what `tune` does.
+    A killed search goes on, and a finished one is read. `values` are the files and the model, as arguments of
+    `tune`. Raises as `tune` does.
     """
     stored = out / CHOSEN
     if not stored.exists():
-        trials = _trials_until(task, overrides, values, out, hours, on_trial)
+        trials = _run_trials(task, overrides, values, out, hours, on_trial)
         result = tune(task, *overrides, **values, out=str(out), trials=trials, resume=True)
         seconds = sum(trial.seconds for trial in result.trials)
         write_json(stored, ChosenSettings(result.best.choice, len(result.trials), seconds)._asdict())
@@ -88,7 +91,7 @@ def search_settings(
     return ChosenSettings(**read_json(stored))
 
 
-def _trials_until(
+def _run_trials(
     task: str,
     overrides: Sequence[str],
     values: dict[str, Any],
@@ -96,7 +99,7 @@ def _trials_until(
     hours: float,
     on_trial: Callable[[Trial], None],
 ) -> int:
-    """Trains trial after trial; how many there are when the budget is spent."""
+    """Runs trials until the budget is spent, and returns their number, with those of earlier calls."""
     path = out / "trials.json"
     before = [record["seconds"] for record in read_json(path)] if path.exists() else []
     spent, done = sum(before), len(before)
@@ -111,7 +114,7 @@ def _trials_until(
             raise _BudgetSpent
 
     with suppress(_BudgetSpent):
-        tune(task, *overrides, **values, out=str(out), trials=_MANY, resume=True, on_trial=count)
+        tune(task, *overrides, **values, out=str(out), trials=_MOST_TRIALS, resume=True, on_trial=count)
     return done
 
 
@@ -128,43 +131,45 @@ def run_seed(
     overrides: Sequence[str],
     console: Console | None,
 ) -> SeedScore:
-    """Trains, or goes on where a killed run was, and judges. One that has ended is read. Raises RecipeError
-    where it was trained on other rows.
+    """Trains and judges a seed. A killed run goes on, and a finished one is read. Raises RecipeError where it
+    was trained on other rows.
     """
     out = seed_folder(task_folder, seed)
-    if (known := read_seed(task_folder, seed)) is not None:
+    if (score := read_seed(task_folder, seed)) is not None:
         require_same_data(out, {"train": sha256(files.train), "dev": sha256(files.dev)})
-        return known
+        return score
     values = run_values(task, files, model) | {"seed": seed}
     result = finetune(task.head, *overrides, **values, out=str(out), resume=True, console=console)
     results = result.results
-    figures = {DEV: task.figures(files.dev, predictions_of(out, DEV))}
+    figures = {DEV: task.figures(files.dev, predictions_path(out, DEV))}
     rows = {"train": results.train_rows, DEV: results.evaluations["dev"].rows}
     predictor = Predictor.load(result.model, compute_dtype=torch.float32) if files.judged else None
     for part, path in files.judged.items():
         assert predictor is not None
         rows[part] = predict_part(predictor, path, out, part)
-        figures[part] = task.figures(path, predictions_of(out, part))
-    error = task.standard_error(files.dev, predictions_of(out, DEV), results.standard_errors["dev"])
+        figures[part] = task.figures(path, predictions_path(out, part))
+    error = task.standard_error(files.dev, predictions_path(out, DEV), results.standard_errors["dev"])
     seconds = sum(restart.seconds for restart in results.restarts)
-    found = SeedScore(seed, figures, error, rows, seconds, results.warnings)
-    write_json(out / _SCORE_FILE, as_json_value(asdict(found)))
-    return found
+    score = SeedScore(seed, figures, error, rows, seconds, results.warnings)
+    write_json(out / _SCORE_FILE, as_json_value(asdict(score)))
+    return score
 
 
 def run_values(task: BenchmarkTask, files: TaskFiles, model: str) -> dict[str, Any]:
-    """What `finetune` and `tune` are told of the model and the rows."""
+    """The arguments of `finetune` and `tune` for the model, the rows and the task's settings."""
     return {"model": model, "train": str(files.train), "dev": str(files.dev), **task.settings}
 
 
 def read_seed(task_folder: Path, seed: int) -> SeedScore | None:
-    """What came of a seed; None for one that has not ended."""
+    """The score of a seed; None for one that hasn't finished."""
     path = seed_folder(task_folder, seed) / _SCORE_FILE
     return SeedScore(**read_json(path)) if path.exists() else None
 
 
 def keep_leading_model(task_folder: Path, scores: Sequence[SeedScore]) -> SeedScore:
-    """The seed that did best on dev, of equals the first; the weights of the others are removed."""
+    """Removes the weights of all seeds but the one with the best score on dev, among equal ones the first,
+    and returns its score.
+    """
     leading = max(scores, key=lambda score: (score.score, -score.seed))
     for score in scores:
         folder = seed_folder(task_folder, score.seed)
@@ -177,29 +182,31 @@ def keep_leading_model(task_folder: Path, scores: Sequence[SeedScore]) -> SeedSc
 def hand_in(
     task: BenchmarkTask, files: TaskFiles, task_folder: Path, seed: int, out: Path, progress: Progress
 ) -> list[Path]:
-    """The files for the benchmark's server, by the model of one seed, into the folder `out`; dev's too, where
-    the benchmark has a file of it.
+    """Writes the files for the benchmark's server, predicted by the model of one seed, to the folder `out`,
+    and returns their paths; dev's too, where the benchmark has a file for it.
     """
     run = seed_folder(task_folder, seed)
     make_folder(out)
-    missing = {part: path for part, path in files.predicted.items() if not predictions_of(run, part).exists()}
+    missing = {
+        part: path for part, path in files.predicted.items() if not predictions_path(run, part).exists()
+    }
     if missing:
         predictor = Predictor.load(run / "model", compute_dtype=torch.float32)
         for part, path in missing.items():
             predict_part(predictor, path, run, part, progress)
     parts = {DEV: files.dev, **files.predicted}
-    written = (task.hand_in(part, rows, predictions_of(run, part), out) for part, rows in parts.items())
+    written = (task.hand_in(part, rows, predictions_path(run, part), out) for part, rows in parts.items())
     return [path for path in written if path is not None]
 
 
 def predict_part(
     predictor: Predictor, rows: Path, run: Path, part: str, progress: Progress | None = None
 ) -> int:
-    """Into the run's folder; returns how many."""
-    return predictor.predict_file(rows, predictions_of(run, part), progress, overwrite=True)
+    """Predicts a split into the run's folder, and returns the number of rows."""
+    return predictor.predict_file(rows, predictions_path(run, part), progress, overwrite=True)
 
 
-def predictions_of(run: Path, part: str) -> Path:
+def predictions_path(run: Path, part: str) -> Path:
     return run / "predictions" / f"{part}.jsonl"
 
 

@@ -1,12 +1,12 @@
-"""A benchmark of fine-tuned tasks run whole: each task and seed in a folder of its own, all in one table.
+"""Runs a benchmark of fine-tuned tasks: each task and seed in a folder of its own, all results in one table.
 
-OUT/benchmark.json     what was begun          OUT/TASK/data/      the official rows
-OUT/results.json       every figure            OUT/TASK/search/    settings searched on dev, with a budget
-OUT/report.html        the same to look at     OUT/TASK/seed-1 …   a fine-tuning run a seed
-OUT/submission/        files for the server   OUT/TASK/parts.json which rows were predicted
-                                              OUT/TASK/notes.json sentences on the rows
+OUT/benchmark.json     the settings           OUT/TASK/data/       the official rows
+OUT/results.json       every figure           OUT/TASK/search/     the search for settings on dev, with a
+budget OUT/report.html        the results as a page  OUT/TASK/seed-1 …    the fine-tuning run of each seed
+OUT/submission/        files for the server   OUT/TASK/parts.json  hashes of the predicted splits
+                                              OUT/TASK/notes.json  sentences on the rows
 
-Several processes of torchrun may work on one benchmark: each takes tasks of its own, on a device of its own.
+Several processes of torchrun may work on one benchmark: each has tasks and a device of its own.
 """
 
 import os
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from rich.console import Console
 
-from bertsmith.benchmarks.benchmark import BenchmarkTask, Suite, TaskFiles, begin, model_hash
+from bertsmith.benchmarks.benchmark import BenchmarkTask, Suite, TaskFiles, begin_benchmark, hash_model
 from bertsmith.benchmarks.results import BenchmarkResult, TaskResult, gather_seeds, write_benchmark_report
 from bertsmith.benchmarks.seed_run import (
     CHOSEN,
@@ -55,10 +55,11 @@ OnSeed = Callable[[str, SeedScore], None]
 
 @dataclass(frozen=True)
 class SuiteSettings:
-    """`tasks` None: all whose files are there. `hours` of search, divided evenly among the tasks that a
-    benchmark is begun with, while one that is added has as many as each of them; 0 takes the defaults. `rows`
-    of each part, for a trial; None takes all. `overrides` are settings of `finetune`, and with `hours` those
-    of the search alone, such as search.epochs=[1,3].
+    """The settings of a benchmark. `tasks` None means all whose files exist. The `hours` of search are
+    divided evenly among the first call's tasks, and one that is added later gets as many as each of these; 0
+    means no search but the default settings. `rows` is the number of rows of each split, for a trial run;
+    None means all. `overrides` are settings of `finetune` and, with `hours`, of the search alone, such as
+    search.epochs=[1,3].
     """
 
     tasks: tuple[str, ...] | None = None
@@ -82,11 +83,11 @@ class SuiteSettings:
                 raise RecipeError(f"{key} is for the search alone. Give --hours, or leave out {override}.")
 
     def begun_as(self) -> dict[str, Any]:
-        """What must be the same when a benchmark goes on; tasks and seeds may be added."""
+        """The settings that must be the same when a benchmark is resumed; tasks and seeds may be added."""
         return {"hours": self.hours, "rows": self.rows, "overrides": list(self.overrides)}
 
     def of_seeds(self) -> list[str]:
-        """The overrides that `finetune` is told."""
+        """The overrides for `finetune`, without those of the search."""
         return [override for override in self.overrides if not _is_of_search(override)]
 
 
@@ -110,7 +111,7 @@ _ALONE = Share()
 
 @dataclass
 class _SuiteRun:
-    """What all tasks of one call share."""
+    """The arguments of one call that all its tasks share."""
 
     suite: Suite
     folder: Path
@@ -138,25 +139,32 @@ def run_suite(
     progress: Progress = lambda done, total, unit: None,
     on_seed: OnSeed | None = None,
 ) -> BenchmarkResult:
-    """Trains, judges and gathers. With `resume` a run that was killed goes on, and what has ended is not done
-    again; more `tasks` and `seeds` may be asked for. `share`: of several processes, which of the tasks are
-    this one's. `on_seed` hears of each seed that has ended. Raises InputError, RecipeError and what
-    `finetune` raises; a task that can't be read, and settings that it doesn't have, are refused before
-    anything is trained. The result has the tasks of earlier calls too.
+    """Runs the tasks of a benchmark: trains, judges and collects their seeds. The result has the tasks of
+    earlier calls too.
+
+    With `resume` a killed run goes on, and finished seeds aren't run again; `tasks` and `seeds` may be added.
+    `share` tells which tasks are this process's, among several. `on_seed` is called with the score of each
+    finished seed. Raises InputError and RecipeError, and as `finetune` does; unreadable tasks and unknown
+    settings are refused before anything is trained.
     """
     chosen, absent = _choose(suite, folder, settings.tasks)
-    for task in chosen:  # raises what the search and `finetune` would raise in the middle of a benchmark
-        told = run_values(task, TaskFiles(Path("train"), Path("dev")), model)
-        told |= {"task": task.head, "out": str(out)}
-        make_finetune_recipe(told | {"seed": 1}, settings.of_seeds())
+    for task in chosen:  # raises now what the search and `finetune` would raise in the middle of a benchmark
+        values = run_values(task, TaskFiles(Path("train"), Path("dev")), model)
+        values |= {"task": task.head, "out": str(out)}
+        make_finetune_recipe(values | {"seed": 1}, settings.of_seeds())
         if settings.hours:
             require("optuna", "tune", "A search with --hours")
-            make_search(told, list(settings.overrides))
-    asked = {"benchmark": suite.name, "model": model, "model_files": model_hash(model), **settings.begun_as()}
+            make_search(values, list(settings.overrides))
+    recorded = {
+        "benchmark": suite.name,
+        "model": model,
+        "model_files": hash_model(model),
+        **settings.begun_as(),
+    }
     if share.rank == 0:
-        begin(out, asked, resume, {_HOURS_A_TASK: settings.hours / len(chosen)})
-    part_after(share)
-    hours = begin(out, asked, resume=True)[_HOURS_A_TASK]
+        begin_benchmark(out, recorded, resume, {_HOURS_A_TASK: settings.hours / len(chosen)})
+    wait_for_all(share)
+    hours = begin_benchmark(out, recorded, resume=True)[_HOURS_A_TASK]
     run = _SuiteRun(suite, folder, model, out, settings, command, console, progress, hours)
     _require_no_more_seeds(out, chosen, settings.seeds)
     try:
@@ -168,18 +176,18 @@ def run_suite(
             _require_same_parts(_task_folder(out, task), files[task.name])
         run.notes[""] = absent
         for task in suite.tasks:
-            noted = _task_folder(out, task) / _NOTES
+            notes_file = _task_folder(out, task) / _NOTES
             if task in chosen:
                 run.notes[task.name] = list(files[task.name].notes)
-            elif noted.exists():  # by an earlier call
-                run.notes[task.name] = list(read_json(noted))
+            elif notes_file.exists():  # of an earlier call
+                run.notes[task.name] = list(read_json(notes_file))
         for task in share.of(chosen):
             write_json(_task_folder(out, task) / _NOTES, run.notes[task.name])
             _run_task(run, chosen, task, files[task.name], on_seed)
     except BertsmithError:
         was_trained = any(out.glob("*/seed-*")) or any(out.glob("*/search"))
         if share.rank == 0 and not resume and not was_trained:
-            shutil.rmtree(out)  # or the command, corrected, would find other settings there
+            shutil.rmtree(out)  # otherwise the corrected command would find other settings there
         raise
     return _gather(run, chosen)
 
@@ -187,33 +195,37 @@ def run_suite(
 def _choose(
     suite: Suite, folder: Path, names: tuple[str, ...] | None
 ) -> tuple[list[BenchmarkTask], list[str]]:
-    """The tasks to run, and a sentence on each that isn't there."""
+    """The tasks to run, and a sentence on each task whose files are missing. Raises InputError for unknown
+    names, and for named tasks whose files are missing.
+    """
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder. {suite.tasks[0].source()}")
     known = {task.name.lower(): task for task in suite.tasks}
     if names is None:
-        there = [task for task in suite.tasks if task.is_in(folder)]
+        present = [task for task in suite.tasks if task.is_in(folder)]
         absent = [
             f"{task.name} is not in {folder.name}. {task.source()}"
             for task in suite.tasks
-            if task not in there
+            if task not in present
         ]
-        if not there:
+        if not present:
             raise InputError(f"{folder} has no task of {suite.name}. {suite.tasks[0].source()}")
-        return there, absent
+        return present, absent
     for name in names:
         if name.lower() not in known:
             meant = did_you_mean(name, [task.name for task in suite.tasks])
-            there_are = ", ".join(task.name for task in suite.tasks)
-            raise InputError(f"{suite.name} has no task {name!r}.{meant} There are: {there_are}.")
+            known_names = ", ".join(task.name for task in suite.tasks)
+            raise InputError(f"{suite.name} has no task {name!r}.{meant} There are: {known_names}.")
         if not known[name.lower()].is_in(folder):
             raise InputError(f"{folder} has no {known[name.lower()].name}. {known[name.lower()].source()}")
-    wanted = {name.lower() for name in names}
-    return [task for task in suite.tasks if task.name.lower() in wanted], []
+    chosen_names = {name.lower() for name in names}
+    return [task for task in suite.tasks if task.name.lower() in chosen_names], []
 
 
 def _require_no_more_seeds(out: Path, chosen: Sequence[BenchmarkTask], seeds: int) -> None:
-    """Of more, the leading one's model alone is kept: fewer seeds might lack theirs."""
+    """Raises RecipeError where there are more seeds than `seeds`: only the best seed's model was kept, and
+    the best of fewer seeds may be another one.
+    """
     for task in chosen:
         if read_seed(_task_folder(out, task), seeds + 1) is not None:
             raise RecipeError(
@@ -222,8 +234,8 @@ def _require_no_more_seeds(out: Path, chosen: Sequence[BenchmarkTask], seeds: in
 
 
 def _require_same_parts(folder: Path, files: TaskFiles) -> None:
-    """Raises RecipeError where a part that is predicted has other rows than before: its predictions stand.
-    Parts may come along, but not such with labels, for the models of the seeds that have ended are gone.
+    """Raises RecipeError where a predicted split has other rows than before, since its predictions are kept.
+    Splits may be added, but not with labels, since the models of finished seeds are gone.
     """
     for seed in gather_seeds(folder):
         if seed.figures.keys() != {DEV, *files.judged}:
@@ -249,16 +261,16 @@ def _run_task(
     folder = _task_folder(run.out, task)
     overrides = run.settings.of_seeds()
     if run.settings.hours:
-        shown = run.console or Console(quiet=True)
+        console = run.console or Console(quiet=True)
 
         def tell(trial: Any) -> None:
-            shown.print(f"{task.name}: trial {trial.number} of the search, dev {trial.score}", markup=False)
+            console.print(f"{task.name}: trial {trial.number} of the search, dev {trial.score}", markup=False)
 
         values = run_values(task, files, run.model)
-        found = search_settings(
+        chosen_settings = search_settings(
             task.head, run.settings.overrides, values, folder / "search", run.hours_a_task, tell
         )
-        overrides += found.overrides()
+        overrides += chosen_settings.overrides()
     scores = []
     for seed in range(1, run.settings.seeds + 1):
         scores.append(run_seed(task, files, run.model, folder, seed, overrides, run.console))
@@ -271,24 +283,26 @@ def _run_task(
 
 
 def _gather(run: _SuiteRun, chosen: Sequence[BenchmarkTask]) -> BenchmarkResult:
-    """All that has ended, in earlier calls too, written anew."""
+    """Collects the results of all finished seeds, those of earlier calls too, and writes results.json and the
+    report.
+    """
     tasks = []
     for task in run.suite.tasks:
         folder = _task_folder(run.out, task)
         searched = folder / "search" / CHOSEN
         if seeds := gather_seeds(folder):
-            found = read_json(searched) if searched.exists() else None
-            tasks.append(TaskResult(task.name, task.judged_by, seeds, found))
+            search = read_json(searched) if searched.exists() else None
+            tasks.append(TaskResult(task.name, task.judged_by, seeds, search))
     notes = [sentence for sentences in run.notes.values() for sentence in sentences]
-    wanted, names = run.settings.seeds, [task.name for task in chosen]
-    differing = {task.name: len(task.seeds) for task in tasks if len(task.seeds) != wanted}
+    seed_count, names = run.settings.seeds, [task.name for task in chosen]
+    differing = {task.name: len(task.seeds) for task in tasks if len(task.seeds) != seed_count}
     for name, count in differing.items():
         if name not in names:
-            notes.insert(0, f"{name}, of an earlier call, has {counted(count, 'seed')}, not {wanted}")
+            notes.insert(0, f"{name}, of an earlier call, has {counted(count, 'seed')}, not {seed_count}")
     ended = {task.name for task in tasks} - differing.keys()
-    if still := [name for name in names if name not in ended]:
+    if unfinished := [name for name in names if name not in ended]:
         notes.insert(
-            0, f"still to come: {', '.join(still)}; {REPORT_FILE} will have them when they have ended"
+            0, f"still to come: {', '.join(unfinished)}; {REPORT_FILE} will have them when they have ended"
         )
     if run.settings.rows is not None:
         notes.insert(
@@ -308,41 +322,43 @@ def _task_folder(out: Path, task: BenchmarkTask) -> Path:
     return out / task.name.replace(" ", "-")
 
 
-def own_share() -> Share:
-    """This process's share, on a device of its own: a benchmark's trainings are small, and one a device is
-    faster than all devices on one. To be called before CUDA is asked for anything. Raises RecipeError where
-    this machine has fewer GPUs than processes.
+def find_own_share() -> Share:
+    """This process's share of the tasks, with a GPU of its own: a benchmark's trainings are small, and one on
+    each GPU is faster than all GPUs on one. To be called before CUDA is used. Raises RecipeError where this
+    machine has fewer GPUs than processes.
     """
     ranks = int(os.environ.get("WORLD_SIZE", "1"))
     if "RANK" not in os.environ or ranks == 1:
         return Share()
     rank, local = int(os.environ["RANK"]), int(os.environ.get("LOCAL_RANK", "0"))
-    gpus, visible = _gpus(), os.environ.get(_VISIBLE)
+    gpus, visible = _count_gpus(), os.environ.get(_VISIBLE)
     if gpus == 0 or visible == "":  # empty hides them all
         return Share(rank, ranks)
     processes = int(os.environ.get("LOCAL_WORLD_SIZE", local + 1))
     devices = visible.split(",") if visible else [str(number) for number in range(processes)]
-    there = len(devices) if gpus is None else min(gpus, len(devices))
-    if processes > there:
+    gpu_count = len(devices) if gpus is None else min(gpus, len(devices))
+    if processes > gpu_count:
         raise RecipeError(
-            f"{processes} processes were started on this machine, which has {counted(there, 'GPU')} for "
-            f"them. Start as many: torchrun --nproc-per-node {there}. To train on the processor alone, hide "
-            f"the GPUs by {_VISIBLE}= before the command."
+            f"{processes} processes were started on this machine, which has {counted(gpu_count, 'GPU')} for "
+            f"them. Start as many: torchrun --nproc-per-node {gpu_count}. To train on the processor alone, "
+            f"hide the GPUs by {_VISIBLE}= before the command."
         )
     os.environ[_VISIBLE] = devices[local]
     return Share(rank, ranks)
 
 
-def _gpus() -> int | None:
-    """How many CUDA will see, as NVML says without beginning CUDA; None where it doesn't say."""
+def _count_gpus() -> int | None:
+    """The number of GPUs that CUDA will see, from NVML, without initialising CUDA; None where it isn't
+    known.
+    """
     if not torch.backends.cuda.is_built():
         return 0
     count: int = getattr(torch.cuda, "_device_count_nvml", lambda: -1)()
     return None if count < 0 else count
 
 
-def part_after(share: Share) -> None:
-    """Waits until every process is here; from then on each trains as if it were alone."""
+def wait_for_all(share: Share) -> None:
+    """Waits for all processes, then leaves their group: each one trains alone from now on."""
     if share.ranks > 1 and "RANK" in os.environ:
         join_ranks("cpu")
         wait_for_ranks()

@@ -285,10 +285,10 @@ def _run(
     tasks: tuple[str, ...] | None,
     resume: bool,
 ) -> None:
-    from bertsmith.benchmarks.results import beside_published, task_table
-    from bertsmith.benchmarks.suite import SuiteSettings, own_share, run_suite
+    from bertsmith.benchmarks.results import published_table, task_table
+    from bertsmith.benchmarks.suite import SuiteSettings, find_own_share, run_suite
 
-    share = own_share()
+    share = find_own_share()
     settings = SuiteSettings(tasks, run.seeds, run.hours, run.rows, overrides)
     with progress_bar("Predicting") as progress:
         result = run_suite(
@@ -309,7 +309,7 @@ def _run(
     if share.rank > 0:
         return
     print_table(*task_table(result), title=f"{result.name}, {result.model}: task by task, in points")
-    print_table(*beside_published(result), title="Beside the published")
+    print_table(*published_table(result), title="Beside the published")
     for note in result.notes:
         print_note(note)
     for warning in result.warnings():

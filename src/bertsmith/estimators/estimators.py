@@ -1,5 +1,5 @@
-"""Fine-tuning, and the vectors of a frozen BERT, as estimators of scikit-learn: for its pipelines, searches
-and cross-validation.
+"""Estimators of scikit-learn that fine-tune a BERT or return its vectors, for pipelines, searches and
+cross-validation.
 
 E texts, C classes, D width of a vector. X is a list of texts or of pairs of texts, or one or two columns of
 them.
@@ -44,15 +44,15 @@ from bertsmith.training.finetuning.in_memory import finetune_examples
 TextOrPair = str | tuple[str, str]
 Row = TextOrPair | Mapping[str, Any]
 _OF_FILES = ("train", "dev", "test", "dev_share", "unlabelled", "group", "out")
-_FILES = "model_files"  # what a pickle has in place of the model
+_FILES = "model_files"  # a pickle's key for the files of the model
 
 
 class RefusedInput(InputError, ValueError):
-    """An InputError that is also the ValueError which scikit-learn's rules ask for."""
+    """An InputError that is also a ValueError, as scikit-learn's rules require."""
 
 
 class TextEstimator(BaseEstimator):  # type: ignore[misc]
-    """X is text: the checks that scikit-learn makes of tables of numbers don't apply."""
+    """The base of estimators of texts, to which scikit-learn's checks of tables of numbers don't apply."""
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -63,7 +63,9 @@ class TextEstimator(BaseEstimator):  # type: ignore[misc]
 
 
 class _FinetunedEstimator(TextEstimator):
-    """What classifier and regressor share: training in memory, and saving. Nothing happens before `fit`."""
+    """The common part of classifier and regressor: training in memory, and saving. The model is loaded by
+    `fit`.
+    """
 
     _task: ClassVar[str]
     _stratified: ClassVar[bool] = False
@@ -96,27 +98,30 @@ class _FinetunedEstimator(TextEstimator):
         self.random_state = random_state
 
     def save(self, folder: str | Path) -> Path:
-        """Writes the trained model as `finetune` does, for `predict`, Predictor and transformers.
+        """Writes the trained model to a folder, as `finetune` does, for `predict`, Predictor and
+        transformers.
 
-        Raises InputError when the folder is there already.
+        Returns the folder. Raises InputError when it exists.
         """
         check_is_fitted(self, "predictor_")
-        found = self.predictor_
+        predictor = self.predictor_
         provenance = {"estimator": type(self).__name__, "recipe": self.recipe_}
-        save_task_model(folder, found.model, found.task, found.tokenizer, provenance)
-        write_golden(folder, type(found.task))
+        save_task_model(folder, predictor.model, predictor.task, predictor.tokenizer, provenance)
+        write_golden(folder, type(predictor.task))
         return Path(folder)
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "predictor_")
 
     def __getstate__(self) -> dict[str, Any]:
-        """The model travels as the bytes of its folder: safetensors and JSON inside whatever pickles it."""
+        """The attributes, with the files of the model's folder, safetensors and JSON, in place of the
+        model.
+        """
         state = dict(super().__getstate__())
         if "predictor_" in state:
             del state["predictor_"]
-            with TemporaryDirectory() as place:
-                folder = self.save(Path(place) / "model")
+            with TemporaryDirectory() as temporary:
+                folder = self.save(Path(temporary) / "model")
                 files = (path for path in folder.rglob("*") if path.is_file())
                 state[_FILES] = {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
         return state
@@ -131,29 +136,33 @@ class _FinetunedEstimator(TextEstimator):
                     path = Path(folder) / name
                     path.parent.mkdir(parents=True, exist_ok=True)
                     path.write_bytes(content)
-                model, task = load_task_model(folder)  # not packed, for it may be saved again
+                # not prepared for inference, since it may be saved again
+                model, task = load_task_model(folder)
                 self.predictor_ = Predictor(
                     model.to(device_of("auto")), task, read_own_tokenizer(Path(folder))
                 )
 
-    def _rows(self, X: Any) -> list[Row]:
-        """Texts, or mappings where `settings` name features."""
+    def _read_rows(self, X: Any) -> list[Row]:
+        """The rows of X: texts, or mappings where `settings` name features."""
         return [*(as_mixed_rows(X) if (self.settings or {}).get("features") else as_texts(X))]
 
     def _train(self, texts: list[Row], labels: list[Any]) -> None:
         recipe = self._recipe()
         task = cast(TextTask, make_task(recipe))
         task.pairs = None if isinstance(texts[0], Mapping) else isinstance(texts[0], tuple)
-        examples = [_example(task, *each) for each in zip(range(len(texts)), texts, labels, strict=True)]
-        train, dev = self._held_out(examples, recipe.seed)
+        examples = [
+            _make_example(task, number, text, label)
+            for number, (text, label) in enumerate(zip(texts, labels, strict=True))
+        ]
+        train, dev = self._hold_out(examples, recipe.seed)
         trained = finetune_examples(task, recipe, train, dev)
         self.recipe_ = json.loads(trained.recipe.model_dump_json())
-        self.tried_ = [asdict(each) for each in trained.choice.tried] if trained.choice else []
-        model = trained.model.to(device_of("auto"))  # as a pickled copy will be
+        self.tried_ = [asdict(method) for method in trained.choice.tried] if trained.choice else []
+        model = trained.model.to(device_of("auto"))  # as in a pickled copy
         self.predictor_ = Predictor(model, task, trained.tokenizer)
 
     def _recipe(self) -> FinetuneRecipe:
-        """Raises RecipeError naming the parameter that is wrong."""
+        """The recipe of the estimator's parameters. Raises RecipeError that names a wrong one."""
         seed = self.random_state
         if not isinstance(seed, int | np.integer):
             seed = check_random_state(seed).randint(2**31 - 1)
@@ -176,23 +185,25 @@ class _FinetunedEstimator(TextEstimator):
                 f"settings: {of_files} is for runs with files. Here X has all rows, and validation_fraction "
                 "with patience says how many of them are held out."
             )
-        given = [f"{key}={json.dumps(_plain(value))}" for key, value in settings.items()]
-        return make_finetune_recipe({k: _plain(v) for k, v in values.items() if v is not None}, given)
+        overrides = [f"{key}={json.dumps(_as_plain(value))}" for key, value in settings.items()]
+        return make_finetune_recipe({k: _as_plain(v) for k, v in values.items() if v is not None}, overrides)
 
     def _task_settings(self) -> dict[str, Any]:
         return {}
 
-    def _held_out(self, examples: list[TextExample], seed: int) -> tuple[list[Any], list[Any]]:
-        """Some are held out only where something is to be chosen by them: when to stop."""
+    def _hold_out(self, examples: list[TextExample], seed: int) -> tuple[list[Any], list[Any]]:
+        """Splits the examples to train and dev. Dev is empty without `patience`, since then nothing is chosen
+        by it. Copies of training texts stay in train.
+        """
         if self.patience is None:
             return examples, []
         classes = [example.label for example in examples] if self._stratified else None
         train, dev = train_test_split(
             examples, test_size=self.validation_fraction, random_state=seed, stratify=classes
         )
-        known = {_what_is_read(each) for each in train}  # copies would choose what they taught
-        copies = [each for each in dev if _what_is_read(each) in known]
-        dev = [each for each in dev if _what_is_read(each) not in known]
+        known = {_model_input(example) for example in train}  # copies would favour what was trained on them
+        copies = [example for example in dev if _model_input(example) in known]
+        dev = [example for example in dev if _model_input(example) not in known]
         if not dev:
             raise RefusedInput("X has too few different texts to hold some out: leave patience out.")
         return [*train, *copies], dev
@@ -202,7 +213,7 @@ class _FinetunedEstimator(TextEstimator):
         check_is_fitted(self, "predictor_")
         task = cast(TextTask, self.predictor_.task)
         rows: list[Row] = [*(as_mixed_rows(X) if task.features else as_texts(X))]
-        examples = [_example(task, number, row, None) for number, row in enumerate(rows)]
+        examples = [_make_example(task, number, row, None) for number, row in enumerate(rows)]
         encoded = encode_examples(task, examples, self.predictor_.tokenizer).encoded
         return np.stack(outputs_of(self.predictor_.model, encoded)).astype(np.float64)
 
@@ -265,33 +276,33 @@ class BertClassifier(ClassifierMixin, _FinetunedEstimator):  # type: ignore[misc
         Raises RefusedInput (a ValueError) for what is no text or has one class only, RecipeError for a wrong
         parameter, ModelError when there is no such model.
         """
-        texts, gold = self._rows(X), targets_of(y)
+        texts, gold = self._read_rows(X), as_targets(y)
         check_consistent_length(texts, gold)
         refuse_missing(gold)
         check_classification_targets(gold)
         classes = np.unique(gold)
         if len(classes) < 2:
             raise RefusedInput(f"y has one class only, {classes[0]!r}: there is nothing to tell apart.")
-        self._spelled = {each: str(each) for each in classes.tolist()}
-        self._train(texts, [str(each) for each in gold])
-        self.classes_ = classes  # of this model: a training that fails leaves the last one whole
+        self._label_names = {label: str(label) for label in classes.tolist()}
+        self._train(texts, [str(label) for label in gold])
+        self.classes_ = classes  # set after training, so that a failed one leaves the last model as it was
         self._columns = [self.predictor_.task.label_ids[str(label)] for label in self.classes_]
         return self
 
     def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
-        """(E, C), a column a class in the order of `classes_`."""
+        """The probabilities (E, C) of the classes, in the order of `classes_`."""
         return probabilities_of(self._logits(X))
 
     def decision_function(self, X: Any) -> npt.NDArray[np.float64]:
-        """(E, C) logits; of two classes (E,), the second's before the first."""
+        """The logits (E, C); for two classes the second's minus the first's, (E,)."""
         logits = self._logits(X)
         return logits[:, 1] - logits[:, 0] if logits.shape[1] == 2 else logits
 
     def predict(self, X: Any) -> npt.NDArray[Any]:
-        """(E,) the most probable class of each text."""
-        best = self._logits(X).argmax(axis=1)  # before classes_ is read: refuses what isn't fitted
-        chosen: npt.NDArray[Any] = self.classes_[best]
-        return chosen
+        """The most probable class (E,) of each text."""
+        best = self._logits(X).argmax(axis=1)  # first, since it refuses an estimator that isn't fitted
+        predicted: npt.NDArray[Any] = self.classes_[best]
+        return predicted
 
     def _logits(self, X: Any) -> npt.NDArray[np.float64]:
         outputs = self._outputs(X)[:, self._columns]
@@ -300,8 +311,8 @@ class BertClassifier(ClassifierMixin, _FinetunedEstimator):  # type: ignore[misc
     def _task_settings(self) -> dict[str, Any]:
         weights = self.class_weights
         if isinstance(weights, Mapping):
-            spelled = {label: self._spelled.get(label, str(label)) for label in weights}  # 1 is 1.0
-            return {"class_weights": {spelled[label]: weight for label, weight in weights.items()}}
+            names = {label: self._label_names.get(label, str(label)) for label in weights}  # 1 finds 1.0
+            return {"class_weights": {names[label]: weight for label, weight in weights.items()}}
         return {"class_weights": weights}
 
 
@@ -315,8 +326,8 @@ class BertRegressor(RegressorMixin, _FinetunedEstimator):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any) -> Self:
         """X: E texts or pairs; y: (E,) finite numbers, not all equal. Raises as BertClassifier's does."""
-        texts = self._rows(X)
-        gold = check_array(targets_of(y), ensure_2d=False, dtype=np.float64, input_name="y")
+        texts = self._read_rows(X)
+        gold = check_array(as_targets(y), ensure_2d=False, dtype=np.float64, input_name="y")
         check_consistent_length(texts, gold)
         if (gold == gold[0]).all():
             raise RefusedInput(f"y is {gold[0]:g} in each of {len(gold)} samples: there is nothing to learn.")
@@ -324,7 +335,7 @@ class BertRegressor(RegressorMixin, _FinetunedEstimator):  # type: ignore[misc]
         return self
 
     def predict(self, X: Any) -> npt.NDArray[np.float64]:
-        """(E,) in the unit of y."""
+        """The predicted numbers (E,), in the unit of y."""
         return self._outputs(X)[:, 0]
 
 
@@ -352,7 +363,9 @@ class BertFeatures(TransformerMixin, TextEstimator):  # type: ignore[misc]
         self.stride = stride
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Reads the model. Raises ModelError when there is none, InputError for a choice it doesn't have."""
+        """Loads the model. Raises ModelError when there is none, InputError for a choice that it doesn't
+        have.
+        """
         as_texts(X)
         if self.pooling in ("tokens", "words"):
             raise RefusedInput(
@@ -382,20 +395,22 @@ class BertFeatures(TransformerMixin, TextEstimator):  # type: ignore[misc]
 
 
 def as_texts(X: Any) -> list[TextOrPair]:
-    """One text a row, or two: a list of texts or of pairs, a column or two of an array or a table.
+    """The texts or pairs of X: a list of texts or of pairs, or one or two columns of an array or a table.
 
-    Raises RefusedInput naming the row: for what is no text, for rows of more than two, for singles among
-    pairs, and for no rows at all.
+    Raises RefusedInput that names the row for values that are no texts, for rows of more than two, for single
+    texts among pairs, and where there are no rows.
     """
     if isinstance(X, str | Mapping) or not isinstance(X, Iterable):
-        raise RefusedInput(f"X must be a list of texts or of pairs of texts, found {_shown(X)}.")
+        raise RefusedInput(f"X must be a list of texts or of pairs of texts, found {_describe(X)}.")
     rows = X.to_numpy() if hasattr(X, "to_numpy") else X
     texts = [_as_text(row, number) for number, row in enumerate(rows)]
     if not texts:
         raise RefusedInput("X has 0 texts. Expected at least one.")
     for number, text in enumerate(texts):
         if isinstance(text, str) != isinstance(texts[0], str):
-            raise RefusedInput(f"X[{number}]: X[0] is a {_kind(texts[0])}, but this is a {_kind(text)}.")
+            raise RefusedInput(
+                f"X[{number}]: X[0] is a {_describe_kind(texts[0])}, but this is a {_describe_kind(text)}."
+            )
     return texts
 
 
@@ -404,13 +419,13 @@ def _as_text(row: Any, number: int) -> TextOrPair:
         return str(row)
     if isinstance(row, Mapping):
         raise RefusedInput(
-            f"X[{number}]: expected a text or a pair of texts, found {_shown(row)}. Pass the texts alone, or "
-            "name the columns beside them in settings={'features': […]}."
+            f"X[{number}]: expected a text or a pair of texts, found {_describe(row)}. Pass the texts alone, "
+            "or name the columns beside them in settings={'features': […]}."
         )
     parts = tuple(row) if isinstance(row, Iterable) and not isinstance(row, bytes) else (row,)
     for part in parts:
         if not isinstance(part, str):
-            raise RefusedInput(f"X[{number}]: expected a text, found {_shown(part)}.")
+            raise RefusedInput(f"X[{number}]: expected a text, found {_describe(part)}.")
     if len(parts) == 1:
         return str(parts[0])
     if len(parts) != 2:
@@ -418,29 +433,29 @@ def _as_text(row: Any, number: int) -> TextOrPair:
     return str(parts[0]), str(parts[1])
 
 
-def _kind(text: TextOrPair) -> str:
+def _describe_kind(text: TextOrPair) -> str:
     return "text" if isinstance(text, str) else "pair of texts"
 
 
 def as_mixed_rows(X: Any) -> list[Mapping[str, Any]]:
-    """One mapping a row, {"text": …, "age": …}, for a model that reads columns beside the text. Raises
-    RefusedInput naming the row.
+    """The rows of X as mappings, {"text": …, "age": …}, for a model that reads columns beside the text.
+    Raises RefusedInput that names the row.
     """
     if isinstance(X, str | Mapping) or not isinstance(X, Iterable):
-        raise RefusedInput(f'X must be a list of rows such as {{"text": …, "age": …}}, found {_shown(X)}.')
+        raise RefusedInput(f'X must be a list of rows such as {{"text": …, "age": …}}, found {_describe(X)}.')
     rows = list(X)
     if not rows:
         raise RefusedInput("X has 0 rows. Expected at least one.")
     for number, row in enumerate(rows):
         if not isinstance(row, Mapping):
             raise RefusedInput(
-                f'X[{number}]: with features expected {{"text": …, "age": …}}, found {_shown(row)}. '
+                f'X[{number}]: with features expected {{"text": …, "age": …}}, found {_describe(row)}. '
                 'From a table, pass X.to_dict("records").'
             )
     return rows
 
 
-def targets_of(y: Any) -> npt.NDArray[Any]:
+def as_targets(y: Any) -> npt.NDArray[Any]:
     """y as an array (E,). Raises RefusedInput where there is none, ValueError for another shape."""
     if y is None:
         raise RefusedInput("fit requires y to be passed, but the target y is None.")
@@ -448,31 +463,34 @@ def targets_of(y: Any) -> npt.NDArray[Any]:
 
 
 def refuse_missing(gold: npt.NDArray[Any]) -> None:
-    """Raises RefusedInput for None and NaN among strings, which can't be sorted, and for blanks, which no
-    model's folder may have.
+    """Raises RefusedInput for None and NaN among strings, which can't be sorted, and for blank labels, which
+    a model folder can't have.
     """
-    for number, each in enumerate(gold.tolist() if gold.dtype.kind in "OU" else ()):
-        missing = each is None or type(each).__name__ == "NAType" or each != each  # pandas' NA equals nothing
-        if missing or (isinstance(each, str) and not each.strip()):
-            found = each if missing else "blank"
+    for number, label in enumerate(gold.tolist() if gold.dtype.kind in "OU" else ()):
+        # pandas' NA equals nothing, and has no truth value
+        is_missing = label is None or type(label).__name__ == "NAType" or label != label
+        if is_missing or (isinstance(label, str) and not label.strip()):
+            value = label if is_missing else "blank"
             raise RefusedInput(
-                f"y[{number}] is {found}: expected a class. Give it one, or leave out the row."
+                f"y[{number}] is {value}: expected a class. Give it one, or leave out the row."
             )
 
 
-def _shown(value: Any) -> str:
+def _describe(value: Any) -> str:
     return f"{str(value)[:60]!r} ({type(value).__name__})"
 
 
-def _plain(value: Any) -> Any:
-    """Searches draw parameters as NumPy's numbers, which settings and JSON don't know."""
+def _as_plain(value: Any) -> Any:
+    """The value with NumPy's numbers, in which searches draw parameters, as Python's."""
     if isinstance(value, Mapping):
-        return {key: _plain(each) for key, each in value.items()}
+        return {key: _as_plain(item) for key, item in value.items()}
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _example(task: TextTask, number: int, text: Row, label: Any) -> TextExample:
-    """Raises RefusedInput for a pair where training had single texts, and the other way round."""
+def _make_example(task: TextTask, number: int, text: Row, label: Any) -> TextExample:
+    """The example of a row. Raises RefusedInput for a pair where the model was trained on single texts, and
+    the other way round.
+    """
     try:
         example: TextExample = replace(task.example(text, f"X[{number}]"), label=label)
     except InputError as error:
@@ -480,5 +498,5 @@ def _example(task: TextTask, number: int, text: Row, label: Any) -> TextExample:
     return example
 
 
-def _what_is_read(example: TextExample) -> tuple[Any, ...]:
+def _model_input(example: TextExample) -> tuple[Any, ...]:
     return example.text, example.text_pair, example.columns

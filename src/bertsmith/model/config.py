@@ -201,7 +201,9 @@ def preset(name: str, **changes: Any) -> BertConfig:
 
 
 def make_config(values: dict[str, Any], where: str) -> BertConfig:
-    """The config with these values. Raises ModelError that begins with `where` and names the first wrong one."""
+    """The config with these values. Raises ModelError that begins with `where` and names the first wrong
+    one.
+    """
     try:
         return BertConfig.model_validate(values)
     except ValidationError as error:

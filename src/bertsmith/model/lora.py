@@ -306,7 +306,9 @@ def save_adapter(
 
 
 def pooler_tensors(model: Bert) -> dict[str, Tensor]:
-    """The pooler's tensors under Hugging Face's names, for `heads` of `save_adapter` where the pooler is new."""
+    """The pooler's tensors under Hugging Face's names, for `heads` of `save_adapter` where the pooler is
+    new.
+    """
     assert model.pooler is not None
     (name,) = adapter_names("encoder.pooler", model.config)
     return {f"{name}.{leaf}": tensor for leaf, tensor in model.pooler.state_dict().items()}

@@ -1,7 +1,7 @@
-"""The curves of a run, of any length in bounded memory, and as SVG for a page.
+"""The curves of a run of any length in bounded memory, and pictures as SVG for a page.
 
-Pictures take the page's colours, so that dark and print work.
-Drawn with matplotlib's Figure, never pyplot, whose global state would leak into the user's own pictures.
+Pictures use the page's colours, so that they fit its dark mode and print. They are drawn with matplotlib's
+Figure, never with pyplot, whose global state would leak into the user's own pictures.
 """
 
 import io
@@ -21,7 +21,7 @@ Record = dict[str, Any]
 MOST_POINTS = 1000
 WIDTH, HEIGHT = 5.6, 2.9  # inches
 
-# Colours matplotlib writes down and the page's style sheet gives their meaning.
+# Placeholder colours for matplotlib, which are replaced by the colours of the page's style sheet.
 INK, MUTED, GRID, FIRST, SECOND = "#10a001", "#10a002", "#10a003", "#10a004", "#10a005"
 PAGE_COLOURS = {
     INK: "var(--ink)",
@@ -31,8 +31,8 @@ PAGE_COLOURS = {
     SECOND: "var(--second)",
 }
 STYLE = {
-    "svg.hashsalt": "bertsmith",  # else ids are random and two reports of one run differ
-    "svg.fonttype": "none",  # text stays text: it can be searched, and takes the page's font
+    "svg.hashsalt": "bertsmith",  # otherwise ids are random, and two reports of one run differ
+    "svg.fonttype": "none",  # text stays text: it can be searched, and has the page's font
     "font.size": 9.5,
     "text.color": INK,
     "axes.labelcolor": MUTED,
@@ -56,21 +56,22 @@ STYLE = {
 
 
 class Curve:
-    """Keeps at most `capacity` points of a curve: when full, each two neighbours become their mean.
+    """A curve that keeps at most `capacity` points: when it is full, each two neighbours are replaced by
+    their mean.
 
-    A run may have a million steps, a screen has two hundred columns. Adding costs O(1), and the mean of
-    all points is kept, so that nothing is drawn that was not there.
+    A run may have a million steps, while a screen has two hundred columns. Adding a point takes O(1), and
+    each kept point is the mean of the points that it stands for.
     """
 
     def __init__(self, capacity: int = 1000) -> None:
         self.capacity = max(2, capacity)
         self._points: list[Point] = []
-        self._bucket = 1  # how many values each point stands for
+        self._bucket = 1  # the number of values that each point stands for
         self._sum_x = self._sum_y = 0.0
         self._waiting = 0
 
     def add(self, x: float | None, y: float | None) -> None:
-        """Adds a point; a value that is missing or not finite is passed over, as nobody can draw it."""
+        """Adds a point. Missing and non-finite values are ignored, since they can't be drawn."""
         if x is None or y is None or not math.isfinite(x) or not math.isfinite(y):
             return
         self._sum_x += x
@@ -83,7 +84,7 @@ class Curve:
                 self._halve()
 
     def cut_after(self, x: float) -> None:
-        """Drops the points beyond `x`, as when a run goes back to a checkpoint."""
+        """Drops the points after `x`, as when a run goes back to a checkpoint."""
         self._sum_x, self._sum_y, self._waiting = 0.0, 0.0, 0
         self._points = [point for point in self._points if point[0] <= x]
 
@@ -94,7 +95,7 @@ class Curve:
         return [*self._points, (self._sum_x / self._waiting, self._sum_y / self._waiting)]
 
     def _halve(self) -> None:
-        if len(self._points) % 2:  # an odd one out waits for its neighbour
+        if len(self._points) % 2:  # an odd last point waits for its neighbour
             x, y = self._points.pop()
             self._sum_x, self._sum_y, self._waiting = x * self._bucket, y * self._bucket, self._bucket
         pairs = zip(self._points[::2], self._points[1::2], strict=True)
@@ -103,9 +104,8 @@ class Curve:
 
 
 def smooth(points: Sequence[Point], weight: float = 0.9) -> list[Point]:
-    """The mean of each point's neighbourhood, a neighbour counting `weight` times the one before it.
-
-    It looks both ways, so that it doesn't lag behind the curve as a running mean does.
+    """Smooths a curve: each point becomes the mean of its neighbours on both sides, whose weights fall by the
+    factor `weight` with each step away. Unlike a running mean it doesn't lag behind the curve.
     """
     values = [y for _, y in points]
     past, future = _discounted_sums(values, weight), _discounted_sums(values[::-1], weight)[::-1]
@@ -129,7 +129,7 @@ def _discounted_sums(values: Sequence[float], weight: float) -> list[tuple[float
 
 @dataclass(frozen=True)
 class Line:
-    """One curve of a chart. `noisy` ones are drawn faintly, with their smoothed course over them."""
+    """One curve of a chart. A `noisy` one is drawn faintly, with the smoothed curve over it."""
 
     label: str
     points: list[Point]
@@ -140,10 +140,8 @@ class Line:
 
 @dataclass(frozen=True)
 class Chart:
-    """What one picture shows.
-
-    percent: y is a share of one. clip_start: the steep fall of the first steps may be cut off.
-    marks: (x, text) of vertical lines.
+    """The content of a picture. With `percent`, y is a share of 1. With `clip_start`, the steep fall of the
+    first steps may be cut off. `marks` are vertical lines, as (x, text).
     """
 
     title: str
@@ -155,7 +153,7 @@ class Chart:
 
 
 def charts(records: Sequence[Record]) -> list[Chart]:
-    """The pictures this log has numbers for."""
+    """The charts of a run's log, those without any numbers left out."""
     steps = [record for record in records if record["kind"] == "step"]
     evaluations = [record for record in records if record["kind"] == "evaluation"]
     longest = max((record.get("elapsed") or 0.0 for record in steps + evaluations), default=0.0)
@@ -177,7 +175,7 @@ def charts(records: Sequence[Record]) -> list[Chart]:
 
     loss, loss_name = ("mlm_loss", "MLM loss") if has_mlm else ("loss", "Loss")
     schedule = Line("learning rate", _points(steps, "step", "learning_rate"))
-    wanted = [
+    candidates = [
         Chart(f"{loss_name} by step", "step", losses("step"), clip_start=True, marks=marks),
         Chart(f"{loss_name} by time", f"{unit} of training", losses("elapsed", 1 / seconds), clip_start=True),
         Chart("MLM accuracy", "step", [heldout("mlm_accuracy", "held out")], percent=True),
@@ -190,11 +188,13 @@ def charts(records: Sequence[Record]) -> list[Chart]:
         Chart("Tokens per second", "step", [training("tokens_per_second", "real tokens")], marks=marks),
         Chart("Share of the matrix-product speed", "step", [training("mfu", "measured")], percent=True),
     ]
-    return [chart for chart in wanted if any(line.points for line in chart.lines)]
+    return [chart for chart in candidates if any(line.points for line in chart.lines)]
 
 
 def _both_texts(evaluations: Sequence[Record]) -> list[Line]:
-    """The corpus's own held-out text and general text; nothing where only one was measured."""
+    """The loss on the corpus's held-out text and on general text; empty where general text wasn't
+    measured.
+    """
     general = _points(evaluations, "step", "general_mlm_loss")
     if not general:
         return []
@@ -214,7 +214,7 @@ def draw(chart: Chart) -> str:
 
 
 def picture(title: str, paint: Callable[["Axes"], None], height: float = HEIGHT) -> str:
-    """Whatever `paint` draws as an <svg> element; the same strokes give the same bytes."""
+    """An <svg> element of what `paint` draws; the same drawing gives the same bytes."""
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
@@ -260,7 +260,7 @@ def _set_axes(axes: "Axes", chart: Chart) -> None:
         axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals, symbol=" %"))
     elif max(values) >= 1000:
         axes.yaxis.set_major_formatter(EngFormatter(sep=" "))
-    if chart.clip_start:  # at what 3 % exceed: the steep fall of the first steps would flatten all the rest
+    if chart.clip_start:  # to 97 % of the values: the steep fall of the first steps would flatten the rest
         ordered = sorted(values)
         low, top = ordered[0], ordered[int(0.97 * (len(ordered) - 1))]
         axes.set_ylim(top=top + 0.08 * (top - low) if len(ordered) > 50 and top > low else None)
@@ -282,13 +282,13 @@ def _set_axes(axes: "Axes", chart: Chart) -> None:
 
 
 def _for_page(svg: str, title: str) -> str:
-    """Leaves out what a file needs and a page does not, and gives the colours to the style sheet."""
+    """The SVG without the parts that only a file needs, with the colours of the page's style sheet."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = re.sub(r'<g id="[^"]+"', "<g", svg)  # never referred to, and not unique among several pictures
     svg = re.sub(r'(<svg[^>]*?) width="[^"]+"', r"\1", svg, count=1)
     svg = re.sub(r'(<svg[^>]*?) height="[^"]+"', r"\1", svg, count=1)
     svg = re.sub(r"font: ([\d.]+)px [^;\"]+", r"font-size: \1px", svg)
-    for written, meant in PAGE_COLOURS.items():
-        svg = svg.replace(written, meant)
+    for placeholder, colour in PAGE_COLOURS.items():
+        svg = svg.replace(placeholder, colour)
     return svg.replace("<svg ", f'<svg role="img" aria-label="{title}" ', 1)

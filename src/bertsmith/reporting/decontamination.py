@@ -1,4 +1,4 @@
-"""What a corpus and test files have in common, as a page and as rows for the terminal."""
+"""The texts that a corpus and test files share, as a page and as rows for the terminal."""
 
 from dataclasses import replace
 
@@ -29,14 +29,16 @@ def file_rows(found: Contamination) -> list[tuple[str | int, ...]]:
 
 
 def example_row(example: Example, longest: int) -> list[str]:
-    """One example under EXAMPLE_COLUMNS, its texts cut to so many characters."""
+    """The row of an example under EXAMPLE_COLUMNS, with texts cut to `longest` characters."""
     texts = (" ".join(text.split()) for text in (example.text, example.in_corpus))
     texts = (text if len(text) <= longest else text[: longest - 1] + "…" for text in texts)
     return [example.where, *texts, example.document, example.kind, f"{example.share:.0%}"]
 
 
 def render_contamination(found: Contamination, removed: Counts | None, command: str) -> str:
-    """The page as text; what files hold is escaped. `removed` None: nothing was written."""
+    """The page as text, with the content of files escaped. `removed` has the counts of removed text; None if
+    no corpus was written.
+    """
     headline = [
         ("test rows found", f"{sum(file.found for file in found.files):,}"),
         ("documents that hold them", f"{found.documents:,} of {found.corpus.manifest.kept.documents:,}"),

@@ -1,4 +1,4 @@
-"""Numbers as people read them, for the screen and the report. Unknown (None or not finite) is a dash."""
+"""Formats numbers for the screen and for reports. An unknown number (None or not finite) is a dash."""
 
 import math
 from collections.abc import Callable
@@ -21,7 +21,7 @@ def _dash_when_unknown(
 
 @_dash_when_unknown
 def score(value: float) -> str:
-    """0.9187: a metric of a run, of which each has four digits."""
+    """Formats a metric of a run with four decimals: 0.9187."""
     return f"{value:.4f}"
 
 
@@ -32,13 +32,13 @@ def count(value: float) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """A number of things: 1 core, 17,512 documents. `noun` takes an s for more than one."""
+    """Formats a number of things: 1 core, 17,512 documents. `noun` gets an s unless the number is 1."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 @_dash_when_unknown
 def large(value: float) -> str:
-    """A number of which three digits matter: 512, 17.5 k, 4.20 M, 3.30 G, 2.10 T."""
+    """Formats a number with three digits and a unit: 512, 17.5 k, 4.2 M, 3.3 G, 2.1 T."""
     for unit in ("", " k", " M", " G"):
         if abs(value) < 999.5:
             return f"{value:.0f}" if not unit else f"{value:.3g}{unit}"
@@ -48,7 +48,7 @@ def large(value: float) -> str:
 
 @_dash_when_unknown
 def percent(value: float) -> str:
-    """A share of one: 21.6 %."""
+    """Formats a share of 1 as a percentage: 21.6 %."""
     return f"{100 * value:.1f} %"
 
 
@@ -60,7 +60,7 @@ def loss(value: float) -> str:
 
 @_dash_when_unknown
 def perplexity(value: float) -> str:
-    """66.4, or 22,026 early in a run."""
+    """Formats a perplexity with one decimal, from 1,000 on without: 66.4, 22,026."""
     return f"{value:,.1f}" if value < 1000 else f"{value:,.0f}"
 
 
@@ -72,7 +72,9 @@ def small(value: float) -> str:
 
 @_dash_when_unknown
 def bytes(value: float) -> str:
-    """999 bytes, 1.2 MB, 3.4 PB: decimal units, as disks and networks are sold."""
+    """Formats a number of bytes in decimal units, as disks and networks are sold: 999 bytes, 1.2 MB, 3.4
+    PB.
+    """
     for unit in ("bytes", "kB", "MB", "GB", "TB"):
         if value < 1000:
             return f"{value:.0f} {unit}" if unit == "bytes" else f"{value:.1f} {unit}"
@@ -82,13 +84,13 @@ def bytes(value: float) -> str:
 
 @_dash_when_unknown
 def flops(value: float) -> str:
-    """Operations a second: 105 GFLOP/s, 1,979.0 TFLOP/s."""
+    """Formats a number of operations a second: 105 GFLOP/s, 1,979.0 TFLOP/s."""
     return f"{value / 1e12:,.1f} TFLOP/s" if value >= 1e12 else f"{value / 1e9:,.0f} GFLOP/s"
 
 
 @_dash_when_unknown
 def hours(value: float) -> str:
-    """How long a run takes, to plan by: 12.5 minutes, 3.4 hours, 120 hours."""
+    """Formats the planned duration of a run, in hours: 12.5 minutes, 3.4 hours, 120 hours."""
     if value < 1:
         return f"{60 * value:.1f} minutes"
     return f"{value:,.1f} hours" if value < 72 else f"{value:,.0f} hours"
@@ -96,7 +98,7 @@ def hours(value: float) -> str:
 
 @_dash_when_unknown
 def duration(seconds: float) -> str:
-    """0:07, 12:30, 3:05:09, 2 d 03:15."""
+    """Formats a duration: 0:07, 12:30, 3:05:09, 2 d 03:15."""
     minutes, second = divmod(round(seconds), 60)
     hours, minute = divmod(minutes, 60)
     days, hour = divmod(hours, 24)

@@ -1,4 +1,4 @@
-"""Pages that need nothing else, from the templates beside this file (*.html.jinja)."""
+"""Renders self-contained HTML pages from the templates beside this file (*.html.jinja)."""
 
 import re
 from pathlib import Path
@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 
 def render_page(template: str, **values: Any) -> str:
-    """The page as text. Everything but markup of our own is escaped: texts and tokens may hold anything."""
+    """The page as text. All values but our own markup are escaped, since texts and tokens may contain
+    anything.
+    """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -31,8 +33,8 @@ def render_page(template: str, **values: Any) -> str:
 
 
 def write_page(folder: Path, template: str, **values: Any) -> Path:
-    """The same as the folder's report; the same values give the same bytes. Raises ResourceError when the
-    disk is full or the folder can't be written.
+    """Renders a page, writes it as the folder's report.html, and returns its path. The same values give the
+    same bytes. Raises ResourceError when the disk is full or the folder can't be written.
     """
     path = folder / REPORT_FILE
     atomic_write(path, render_page(template, **values))
@@ -40,8 +42,8 @@ def write_page(folder: Path, template: str, **values: Any) -> Path:
 
 
 def breakable(text: object) -> "Markup":
-    """Escaped, with places to break a line behind underscores: else a label of many words, written as one, is
-    broken inside a word, or not at all.
+    """The text escaped, with a possible line break after each underscore: otherwise a label of many words
+    would be broken inside a word, or not at all.
     """
     from markupsafe import Markup, escape
 
@@ -49,19 +51,19 @@ def breakable(text: object) -> "Markup":
 
 
 def as_markup(picture: str) -> "Markup":
-    """A picture that we drew ourselves, to stand in a page as it is."""
+    """One of our own SVG pictures as markup, which isn't escaped."""
     from markupsafe import Markup
 
     return Markup(picture)
 
 
 def inline_scripts(*names: str) -> "Markup":
-    """Files of `WEB` as one script, in order, for a page that needs no other file: what they import of each
-    other stands before it already.
+    """Files of the folder `WEB` as one script, without imports and exports, for a self-contained page. A file
+    must come after those that it imports.
     """
     parts = ((WEB / name).read_text(encoding="utf-8") for name in names)
-    together = "\n".join(_EXPORT.sub("", _IMPORT.sub("", part)) for part in parts)
-    return as_markup(together)
+    script = "\n".join(_EXPORT.sub("", _IMPORT.sub("", part)) for part in parts)
+    return as_markup(script)
 
 
 def inline_style(name: str) -> "Markup":

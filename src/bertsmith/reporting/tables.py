@@ -1,4 +1,4 @@
-"""The plain dictionaries of a run as rows of text, for the report's tables."""
+"""Formats the plain dictionaries of a run as rows of text, for the report's tables."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,13 +28,13 @@ SHARES = re.compile(
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of text under their columns; `more` tells how many rows are not shown."""
+    """A table of texts; `more` is the number of rows that are left out."""
 
     title: str
     columns: list[str]
     rows: list[list[str]]
     more: int = 0
-    text_columns: frozenset[int] = frozenset({0})  # the others are numbers and set to the right
+    text_columns: frozenset[int] = frozenset({0})  # the others have numbers, aligned to the right
 
 
 @dataclass(frozen=True)
@@ -47,27 +47,29 @@ class Setting:
 
 
 def settings(recipe: Mapping[str, Any], defaults: Mapping[str, Any] | None) -> list[Setting]:
-    """The recipe in dotted names; those that differ from their default say what that is."""
+    """The recipe's settings in dotted names, with the default of those that differ from it."""
     usual = dict(flatten(defaults or {}))
-    found = []
+    rows = []
     for name, value in flatten(recipe):
         differs = defaults is not None and usual.get(name) != value
-        found.append(Setting(name, plain(value), plain(usual.get(name)) if differs else None))
-    return found
+        rows.append(Setting(name, plain(value), plain(usual.get(name)) if differs else None))
+    return rows
 
 
 def facts(mapping: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Names and readable values of whatever is a single value, however deep."""
+    """The readable names and values of all single values, at any depth."""
     return [(label(name), readable(name, value)) for name, value in flatten(mapping) if not _is_table(value)]
 
 
 def raw_facts(mapping: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The same with names and values as they are: a seed or a version is not to be rounded."""
+    """All names and values as they are, since a seed or a version must not be rounded."""
     return [(name, plain(value)) for name, value in flatten(mapping)]
 
 
 def table(title: str, rows: Sequence[Any], most: int = MOST_ROWS) -> Table:
-    """Rows of dictionaries (their keys become columns), of plain sequences, or of single values."""
+    """A table of at most `most` rows: dictionaries, whose keys become columns, sequences, or single
+    values.
+    """
     shown, names = rows[:most], []
     if isinstance(rows[0], Mapping):
         names = list(dict.fromkeys(name for row in shown for name in row))
@@ -84,14 +86,14 @@ def table(title: str, rows: Sequence[Any], most: int = MOST_ROWS) -> Table:
 
 def corpus_tables(corpus: Mapping[str, Any]) -> list[Table]:
     """The splits and the biggest sources of a corpus manifest."""
-    found = []
+    tables = []
     counts = ("documents", "sentences", "words", "bytes")
     splits = {name: split.get("counts", split) for name, split in (corpus.get("splits") or {}).items()}
     if splits:
         rows = [
             [name, *(formatting.count(split.get(key)) for key in counts)] for name, split in splits.items()
         ]
-        found.append(Table("Splits", ["Split", *(label(key) for key in counts)], rows))
+        tables.append(Table("Splits", ["Split", *(label(key) for key in counts)], rows))
     sources = sorted(corpus.get("sources") or [], key=_words, reverse=True)
     if sources:
         rows = []
@@ -100,15 +102,15 @@ def corpus_tables(corpus: Mapping[str, Any]) -> list[Table]:
             duplicates = [source.get("exact_duplicates"), source.get("near_duplicates")]
             known = [number for number in duplicates if number is not None]
             values = [kept.get("documents"), kept.get("words"), sum(known) if known else None]
-            counts_of_it = map(formatting.count, [*values, source.get("empty")])
-            rows.append([plain(source.get("name")), *counts_of_it])
+            formatted = map(formatting.count, [*values, source.get("empty")])
+            rows.append([plain(source.get("name")), *formatted])
         columns = ["Source", "Documents", "Words", "Duplicates dropped", "Empty dropped"]
-        found.append(Table("Biggest sources", columns, rows, max(0, len(sources) - BIGGEST_SOURCES)))
-    return found
+        tables.append(Table("Biggest sources", columns, rows, max(0, len(sources) - BIGGEST_SOURCES)))
+    return tables
 
 
 def corpus_facts(corpus: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Totals over all sources and what else the manifest says in single values."""
+    """The totals over all sources, and the other single values of a corpus manifest."""
     sources = corpus.get("sources") or []
     totals = {
         name: sum(source.get(name) or 0 for source in sources)
@@ -127,27 +129,27 @@ def corpus_facts(corpus: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def vocabulary_facts(vocabulary: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The single values of a vocabulary report."""
-    return facts(_with_pieces_joined(vocabulary))
+    return facts(_join_pieces(vocabulary))
 
 
 def vocabulary_tables(vocabulary: Mapping[str, Any]) -> list[Table]:
-    """Its words that break into many pieces, and its examples."""
-    joined = _with_pieces_joined(vocabulary)
-    return [table(label(name), value, most=10) for name, value in joined.items() if _is_table(value)]
+    """The tables of a vocabulary report: words of many pieces, and examples."""
+    join = _join_pieces(vocabulary)
+    return [table(label(name), value, most=10) for name, value in join.items() if _is_table(value)]
 
 
-def _with_pieces_joined(vocabulary: Mapping[str, Any]) -> dict[str, Any]:
-    """Pieces of a word, or of an example, are read as one text."""
+def _join_pieces(vocabulary: Mapping[str, Any]) -> dict[str, Any]:
+    """The report with the pieces of each word or example joined to one text."""
 
-    def joined(value: Any) -> Any:
+    def join(value: Any) -> Any:
         if isinstance(value, Mapping):
-            return {name: joined(item) for name, item in value.items()}
+            return {name: join(item) for name, item in value.items()}
         if not isinstance(value, list | tuple):
             return value
         only_text = bool(value) and all(isinstance(item, str) for item in value)
-        return " ".join(value) if only_text else [joined(item) for item in value]
+        return " ".join(value) if only_text else [join(item) for item in value]
 
-    return {name: joined(value) for name, value in vocabulary.items()}
+    return {name: join(value) for name, value in vocabulary.items()}
 
 
 def flatten(mapping: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
@@ -160,14 +162,14 @@ def flatten(mapping: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str,
 
 
 def label(name: str) -> str:
-    """`near_duplicates.share` as people write it: Near duplicates share."""
+    """A dotted name as a heading: `near_duplicates.share` becomes Near duplicates · share."""
     words = [WORDS.get(word, word) for word in name.replace("_", " ").replace(".", " · ").split()]
     text = " ".join(words)
     return text[:1].upper() + text[1:]
 
 
 def readable(name: str, value: Any) -> str:
-    """A value for people: thousands set apart, shares as percentages."""
+    """Formats a value for readers, with thousands separators, and shares as percentages."""
     if isinstance(value, bool) or value is None or isinstance(value, str):
         return plain(value)
     if isinstance(value, int):
@@ -182,7 +184,7 @@ def readable(name: str, value: Any) -> str:
 
 
 def plain(value: Any) -> str:
-    """A value as a recipe would have it."""
+    """Formats a value as in a recipe, without rounding; a dash for None and an empty text."""
     if value is None or value == "":
         return formatting.UNKNOWN
     if isinstance(value, bool):
@@ -194,7 +196,7 @@ def plain(value: Any) -> str:
 
 
 def _is_table(value: Any) -> bool:
-    """Rows, or sentences: these need a line each."""
+    """Whether a value is a list of rows or of sentences, which need a line each."""
     if not isinstance(value, list | tuple) or not value:
         return False
     is_sentences = isinstance(value[0], str) and any(" " in item for item in value)

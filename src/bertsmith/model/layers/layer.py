@@ -82,7 +82,9 @@ class Layer(nn.Module):
                 product.weight.mul_(1 / math.sqrt(2 * config.num_hidden_layers))
 
     def forward(self, hidden_states: Tensor, batch: PackedBatch, rows: Tensor | None = None) -> Tensor:
-        """The outputs (N, H) of hidden states (N, H), or (R, H) of the given rows alone, which attend to all."""
+        """The outputs (N, H) of hidden states (N, H), or (R, H) of the given rows alone, which attend to
+        all.
+        """
         if self.pre_norm:
             attended = self.attention(self.attention_norm(hidden_states), batch, rows)
             hidden_states = select_rows(hidden_states, rows) + self.attention_dropout(attended)

@@ -102,7 +102,9 @@ class MaskedTask(ABC, Generic[ModelT]):
 
     @abstractmethod
     def flops(self, sequences: Sequences) -> float:
-        """The FLOPs of matrix products alone, backward counted as twice forward (see bertsmith.model.flops)."""
+        """The FLOPs of matrix products alone, backward counted as twice forward (see
+        bertsmith.model.flops).
+        """
 
     def evaluate(self, rank: int, ranks: int, add: Add) -> dict[str, float]:
         """The metrics on held-out text, of which each rank measures its share; see `metrics`. With general

@@ -70,7 +70,9 @@ class PretrainingObjective(ABC, Generic[ModelT]):
 
     @abstractmethod
     def load(self, folder: Path, choices: ObjectiveChoices) -> tuple[ModelT, tuple[str, ...]]:
-        """The model of a folder, to be trained further, and sentences on parts that were added or left out."""
+        """The model of a folder, to be trained further, and sentences on parts that were added or left
+        out.
+        """
 
     @abstractmethod
     def task(self, model: ModelT, inputs: TaskInputs, choices: ObjectiveChoices) -> MaskedTask[ModelT]:

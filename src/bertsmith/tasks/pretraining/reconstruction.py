@@ -116,7 +116,9 @@ class PatchReconstruction(MaskedTask[PretrainingModel]):
 
 
 def add_decoder(model: PretrainingModel, layers: int) -> None:
-    """Gives the model a decoder of `layers` layers like its own, drawn from torch's generator; 0 adds none."""
+    """Gives the model a decoder of `layers` layers like its own, drawn from torch's generator; 0 adds
+    none.
+    """
     if layers:
         last = model.config.num_hidden_layers - 1
         model.decoder = nn.ModuleList(Layer(model.config, last) for _ in range(layers))
@@ -218,7 +220,9 @@ class TableReconstruction(PatchReconstruction):
         return (*MASKED_SUMS, *super().summed)
 
     def metrics(self, sums: dict[str, float]) -> dict[str, float]:
-        """The metrics of masked language modelling on cells without numbers, and those of patches on numbers."""
+        """The metrics of masked language modelling on cells without numbers, and those of patches on
+        numbers.
+        """
         return masked_metrics(sums) | super().metrics(sums)
 
     def sums_of(self, sequences: Sequences, masker: Masker) -> dict[str, float]:

@@ -255,7 +255,9 @@ class ReplacedTokenTask(MaskedTask[ReplacedTokenModel]):
         }
 
     def corrupt(self, sequences: Sequences, masker: Masker) -> CorruptedBatch:
-        """Masks tokens by `masker`, and fills each position with a token drawn from the generator's guesses."""
+        """Masks tokens by `masker`, and fills each position with a token drawn from the generator's
+        guesses.
+        """
         model, batch = self.model, PackedBatch.of(sequences, self.device)
         masked = masker.draw(sequences, batch)
         to_fill = replace(batch, token_ids=masked.token_ids)
