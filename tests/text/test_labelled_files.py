@@ -25,6 +25,15 @@ def test_a_folder_is_the_files_below_it_that_tell_a_format_by_name(tmp_path: Pat
     assert [Path(file).name for file in with_format][-2:] == ["d.conll", "notes.txt"] or len(with_format) == 6
 
 
+def test_packed_columns_are_among_a_folders_files(tmp_path: Path) -> None:
+    put(tmp_path, "a.conll", "b.conll.gz", "c.BIO.zst")
+    assert [Path(file).name for file in list_labelled_files([tmp_path])] == [
+        "a.conll",
+        "b.conll.gz",
+        "c.BIO.zst",
+    ]
+
+
 def test_files_are_as_they_are_named_in_their_order(tmp_path: Path) -> None:
     put(tmp_path, "b.csv", "test.csv")
     given = [tmp_path / "test.csv", str(tmp_path / "b.csv"), "not-there.xyz"]

@@ -8,7 +8,7 @@ from bertsmith.errors import InputError
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.files.rows import tells_format
 from bertsmith.text.files.sources import find_sources
-from bertsmith.text.files.streams import SourceFile
+from bertsmith.text.files.streams import SourceFile, file_ending
 from bertsmith.text.labelled import conll
 
 # Names of files that aren't for training, such as SuperGLUE's val.jsonl and CoNLL-2003's eng.testa.
@@ -54,7 +54,7 @@ def _list_folder(folder: str, other_files: set[Path], format: str | None) -> lis
         files = [
             file
             for file in files
-            if Path(file).suffix.lower() in conll.FORMATS
+            if file_ending(file) in conll.FORMATS
             or (tells_format(file) and not re.search(r"\.txt(\.\w+)?$", file, re.IGNORECASE))
         ]
     for file in files:
