@@ -391,6 +391,17 @@ def test_columns_that_a_table_may_lack_are_none(tmp_path: Path, format: str) -> 
     assert [row.values for row in rows] == [(*row.values, None) for row in plain]
 
 
+@pytest.mark.parametrize("format", ["csv", "tsv", "parquet"])
+def test_an_optional_column_that_a_table_has_twice_is_refused(tmp_path: Path, format: str) -> None:
+    path = tmp_path / f"a.{format}"
+    if format == "parquet":
+        pq.write_table(pa.table([["1"], ["hi"], ["2"]], names=["id", "text", "id"]), path)
+    else:
+        path.write_text("id,text,id\n1,hi,2\n".replace(",", "," if format == "csv" else "\t"))
+    with pytest.raises(InputError, match="several columns are called 'id'"):
+        read_rows(path, ["text"], optional=["id"])
+
+
 def test_plain_lines_may_be_counted_with_those_that_are_blank(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("one\n\n two\n")
     options = {"optional": ["id"], "blank_lines": True}

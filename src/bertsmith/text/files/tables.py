@@ -186,6 +186,8 @@ class SeparatedFormat(TableFormat):
         data_rows = numbered_rows if selection.header else chain(leading_rows, numbered_rows)
         names = _strip_names(first_row) if selection.header else None
         indices = [_find_column_index(column, names, stream.name) for column in selection.columns]
+        if names is not None:
+            require_different(names, [name for name in selection.optional if name in names], stream.name)
         optional_indices = [
             names.index(name) if names and name in names else None for name in selection.optional
         ]
