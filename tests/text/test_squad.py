@@ -220,6 +220,17 @@ def test_json_lines_of_pandas_have_fractions_beside_a_question_without_an_answer
     assert [(each.answers, each.impossible) for each in found] == [((("Brno", 3),), False), ((), True)]
 
 
+def test_two_passages_of_one_question_are_refused(tmp_path: Path) -> None:
+    row = {"question": "who?", "passage": "Anna sleeps.", "context": "a chat", "answer": "Anna"}
+    (tmp_path / "a.jsonl").write_text(json.dumps(row))
+    with pytest.raises(InputError, match="line 1: 'context' and 'passage' could both be the passage"):
+        read_squad(tmp_path / "a.jsonl")
+    (question,) = read_squad(tmp_path / "a.jsonl", keys=QuestionKeys(passage="passage"))
+    assert question.passage == "Anna sleeps."
+    (tmp_path / "a.jsonl").write_text(json.dumps(row | {"context": row["passage"]}))
+    assert read_squad(tmp_path / "a.jsonl")[0].passage == "Anna sleeps."
+
+
 def test_other_keys_of_json_lines_are_named(tmp_path: Path) -> None:
     path = lines(tmp_path, {"q": "When?", "body": PASSAGE, "a": "1943", "answers": ["not these"]})
     (found,) = read_squad(path, keys=QuestionKeys("q", "body", "a"))

@@ -152,6 +152,11 @@ def _read_json_lines(
         id = _question_id(row, where) if "id" in row else line
         if id != line:
             where += f", question {id}"
+        has_both = {"context", "passage"} <= row.keys()
+        if keys.passage is None and has_both and row["context"] != row["passage"]:
+            raise InputError(
+                f"{where}: 'context' and 'passage' could both be the passage. Name one with --text-pair."
+            )
         passage = _require_field(row, "context" if "context" in row else "passage", str, where)
         title = row["title"] if isinstance(row.get("title"), str) else ""
         question = _make_question(_add_answers(row, passage, where), id, passage, title, where, labelled)
