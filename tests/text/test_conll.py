@@ -108,6 +108,11 @@ def test_a_broken_line_is_named(
         ({"words": "a", "tags": "O"}, "line 2: expected a list of strings under 'words', found str"),
         ({"sentence": "a"}, "line 2: no column 'words'. There are: sentence"),
         ({"text": "a"}, "line 2: no column 'spans'. There are: text"),
+        ({"words": [], "tags": ["O"]}, "line 2: found 'tags', but no text under 'words'"),
+        (
+            {"text": " ", "spans": [{"start": 0, "end": 1, "label": "X"}]},
+            "line 2: found 'spans', but no text under 'text'",
+        ),
         (
             {"text": "a", "spans": [[0, 1]]},
             r"line 2: expected 'spans', a list of objects .* found \[\[0, 1\]\]",

@@ -260,6 +260,12 @@ def _read_json_sentences(
         key = _find_key(fields, WORD_KEYS if word_key is None else (str(word_key),), where)
         text = fields[key]
         if text in (None, []) or (tagged and is_blank(text)):
+            mark_keys = (*TAG_KEYS, *SPAN_KEYS) if tag_key is None else (str(tag_key),)
+            mark_key = next((mark_key for mark_key in mark_keys if fields.get(mark_key)), None)
+            if tagged and mark_key is not None:
+                raise InputError(
+                    f"{where}: found {mark_key!r}, but no text under {key!r}. Mend or remove the row."
+                )
             yield TaggedSentence((), (), document, where, id)
             continue
         if isinstance(text, str) and (key == "text" or word_key is not None):
