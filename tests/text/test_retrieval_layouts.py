@@ -130,6 +130,30 @@ def test_grades_may_be_whole_numbers_in_a_column_of_fractions(tmp_path: Path) ->
             read_retrieval_data(nanobeir(tmp_path / "z", test=judged(1.0, wrong)))
 
 
+def test_nanobeirs_ids_are_in_every_row(tmp_path: Path) -> None:
+    folder = nanobeir(tmp_path / "x", test={"query-id": ["q", "q"], "corpus-id": ["a", None]})
+    with pytest.raises(InputError, match=r"test.parquet, row 2: expected an id, found nothing"):
+        read_retrieval_data(folder)
+    pq.write_table(pa.table({"_id": ["a", None], "text": ["x", "y"]}), folder / "corpus/test.parquet")
+    with pytest.raises(InputError, match=r"row 2: expected an id, found nothing"):
+        read_retrieval_data(folder)
+
+
+def test_a_part_of_beirs_corpus_is_not_the_corpus(tmp_path: Path) -> None:
+    folder = beir(tmp_path / "cats")
+    (folder / "corpus.jsonl").rename(folder / "corpus.jsonl.part1")
+    with pytest.raises(
+        InputError, match=r"expected corpus.jsonl, as BEIR's layout has it, found no such file"
+    ):
+        read_retrieval_data(folder)
+
+
+def test_a_grade_has_no_underscore(tmp_path: Path) -> None:
+    folder = beir(tmp_path / "cats", qrels="query-id\tcorpus-id\tscore\nq\ta\t1_0\n")
+    with pytest.raises(InputError, match=r"line 2: expected a grade, a whole number .* found '1_0'"):
+        read_retrieval_data(folder)
+
+
 def test_trec(tmp_path: Path) -> None:
     data = read_retrieval_data(trec(tmp_path / "cats"))
     assert data == RetrievalData(

@@ -31,6 +31,7 @@ def test_a_line_has_trecs_six_columns(tmp_path: Path) -> None:
         ("7 Q0 d1 1 0.5 x\n\n7 Q0 d1 2 0.4 x\n", "run, line 3: document 'd1' a second time"),
         ("7 Q0 d1 1 nan x\n", "run, line 1: expected a finite score, found 'nan'"),
         ("7 Q0 d1 1 high x\n", "run, line 1: expected a finite score, found 'high'"),
+        ("7 Q0 d1 1 1_0 x\n", "run, line 1: expected a finite score, found '1_0'"),
         ("\n", "found none"),
     ],
 )

@@ -19,7 +19,7 @@ from bertsmith.text.files.rows import read_rows, stream_rows
 from bertsmith.text.files.streams import COMPRESSIONS
 from bertsmith.text.files.table_file import open_table
 from bertsmith.text.files.tables import JsonLinesFormat, Record, Row
-from bertsmith.text.files.values import as_text
+from bertsmith.text.files.values import as_text, is_blank, shown
 from bertsmith.text.retrieval.retrieval_data import RetrievalData, RetrievalDataBuilder, join_title
 
 _COLUMNS = ("query-id", "corpus-id", "score")
@@ -75,7 +75,7 @@ def read_beir_texts(folder: Path, encoding: str) -> RetrievalDataBuilder:
 def parse_grade(value: str, where: str) -> int:
     """The grade of a judgement. Raises InputError unless `value` spells an integer."""
     try:
-        return int(value)
+        return int(value.replace("_", " "))  # int() reads 1_0 as 10
     except ValueError as error:
         raise InputError(
             f"{where}: expected a grade, a whole number such as 0 or 1, found {value!r}."
@@ -89,7 +89,8 @@ def _read_records(path: Path, encoding: str) -> Iterator[Record]:
 
 
 def _find_file(folder: Path, name: str) -> Path:
-    files = sorted(folder.glob(f"{name}*"))
+    files = [folder / f"{name}{ending}" for ending in ("", *COMPRESSIONS)]
+    files = [file for file in files if file.is_file()]
     if not files:
         raise InputError(f"{folder}: expected {name}, as BEIR's layout has it, found no such file.")
     return files[0]
@@ -126,9 +127,11 @@ def read_nanobeir(folder: Path, split: str) -> RetrievalData:
     for (id, text, title), where in _read_parquet_rows(
         _find_parquet_files(folder, "corpus"), ["_id", "text"], ["title"]
     ):
-        builder.add_document(str(id), join_title(as_text(title, where), as_text(text, where)), where)
+        builder.add_document(
+            _parquet_id(id, where), join_title(as_text(title, where), as_text(text, where)), where
+        )
     for (id, text), where in _read_parquet_rows(_find_parquet_files(folder, "queries"), ["_id", "text"]):
-        builder.add_query(str(id), as_text(text, where), where)
+        builder.add_query(_parquet_id(id, where), as_text(text, where), where)
     splits: dict[str, list[Path]] = {}
     for file in _find_parquet_files(folder, "qrels"):
         splits.setdefault(_SHARD_SUFFIX.sub("", file.stem), []).append(file)
@@ -144,8 +147,14 @@ def read_nanobeir(folder: Path, split: str) -> RetrievalData:
         if isinstance(score, float) and score.is_integer():  # pandas makes 1.0 of 1 beside a null
             score = int(score)
         grade = 1 if score is None else parse_grade(str(score), where)
-        builder.judge(str(query), str(document), grade, where)
+        builder.judge(_parquet_id(query, where), _parquet_id(document, where), grade, where)
     return builder.finish(folder.name, "qrels")
+
+
+def _parquet_id(value: Any, where: str) -> str:
+    if is_blank(value):
+        raise InputError(f"{where}: expected an id, found {shown(value)}. Mend or remove the row.")
+    return str(value)
 
 
 def _find_parquet_files(folder: Path, part: str) -> list[Path]:

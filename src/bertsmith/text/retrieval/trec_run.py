@@ -50,7 +50,7 @@ def read_run(path: Path | str, encoding: str = "utf-8") -> dict[str, dict[str, f
                     f"{where}: document {document!r} a second time for query {query!r}. Remove one."
                 )
             try:
-                query_scores[document] = float(score)
+                query_scores[document] = float(score.replace("_", "?"))  # float() reads 1_0 as 10
             except ValueError:
                 query_scores[document] = math.nan
             if not math.isfinite(query_scores[document]):
