@@ -386,6 +386,14 @@ def test_html_is_what_a_browser_shows() -> None:
     assert parser.title == "A page"
 
 
+def test_a_title_across_chunks_is_one_title() -> None:
+    parser = HtmlText()
+    for chunk in ("<title>Annual re", "port\n", " 2026</title><p>Text"):
+        parser.feed(chunk)
+    parser.close()
+    assert (parser.title, parser.take().strip()) == ("Annual report 2026", "Text")
+
+
 def test_the_title_of_a_picture_is_not_the_pages() -> None:
     """SVG has an element `title` too; of two, HTML's is the page's."""
     for page, title in (

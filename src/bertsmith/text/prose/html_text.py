@@ -37,6 +37,7 @@ class HtmlText(HTMLParser):
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
         self.title = ""
+        self._title_text = ""  # as it is on the page; it may come in several chunks
         self._text: list[str] = []
         self._hidden_depth = 0
         self._pre_depth = 0
@@ -70,7 +71,8 @@ class HtmlText(HTMLParser):
     def handle_data(self, data: str) -> None:
         """Adds text to the title or to the page's text; called by the parser."""
         if self._in_title:
-            self.title = " ".join(f"{self.title} {data}".split())
+            self._title_text += data
+            self.title = " ".join(self._title_text.split())
         elif not self._hidden_depth:
             self._text.append(data if self._pre_depth else re.sub(r"\s+", " ", data))
 
