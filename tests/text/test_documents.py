@@ -232,6 +232,14 @@ def test_a_json_file_in_a_folder_is_no_table(tmp_path: Path) -> None:
     assert [each.text for each in read(tmp_path / "docs")] == ['{"indent": 2}\n']
 
 
+@pytest.mark.parametrize("format", ["csv", "nonsense"])
+def test_a_table_format_is_for_files_that_are_named_themselves(tmp_path: Path, format: str) -> None:
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes/a.md").write_text("Cats sleep.")
+    with pytest.raises(InputError, match=f"format {format!r} is for files that are named themselves"):
+        read(tmp_path / "notes", format=format)
+
+
 def test_a_long_text_comes_in_parts_that_know_their_place(tmp_path: Path) -> None:
     lines = [f"line {number} of the book\n" for number in range(120_000)]
     whole = "".join(lines)

@@ -146,8 +146,9 @@ class Documents:
     out.
 
     Rows and files without text are skipped and counted. Files of the folder `leave_out` are never documents:
-    an index may be in the folder that it searches. Raises InputError for a SOURCE that doesn't exist, and,
-    naming byte or line, for a file in another encoding and for a broken table.
+    an index may be in the folder that it searches. Raises InputError for a SOURCE that doesn't exist, for a
+    table format if no file was named itself, and, naming byte or line, for a file in another encoding and for
+    a broken table.
     """
 
     def __init__(
@@ -171,6 +172,12 @@ class Documents:
                 "pydocs: is a source of corpora only. Name files, folders or addresses to search."
             )
         self._files_named = {_name_by_path(file).name for file in files if "/" not in file.name}
+        format = self.settings.format
+        if format is not None and format not in CONVENTIONS and not self._files_named:
+            raise InputError(
+                f"The format {format!r} is for files that are named themselves, and the sources are folders. "
+                f"Name the files, or choose one of {', '.join(map(str, CONVENTIONS))}."
+            )
         self.files = [_name_by_path(file) if "/" not in file.name else file for file in files]
         self.skipped = SkippedDocuments()
 
