@@ -49,7 +49,7 @@ ANTHROPIC = {
 
 def version(form: Any, body: dict[str, Any], path: str = "") -> str:
     """As of a call that is recorded."""
-    asked = Redactor((), {}).begin().redact_request(read_request(form, body, path))
+    asked = Redactor((), {}).begin_call().redact_request(read_request(form, body, path))
     return version_id(asked, site_id(asked, "named"))
 
 
@@ -89,7 +89,7 @@ def test_a_clock_an_id_a_counter_or_a_name_opens_no_version(some: str, others: l
     def body(said: str) -> dict[str, Any]:
         return BY_SCHEMA | {"messages": [{"role": "system", "content": said}, SAID[1]]}
 
-    asked = Redactor((), {}).begin().redact_request(read_request(CHAT_FORMAT, body(some)))
+    asked = Redactor((), {}).begin_call().redact_request(read_request(CHAT_FORMAT, body(some)))
     assert asked.system[0].parts == (shown,)
     assert asked.inputs[0].parts == ("my card",)
     assert {version(CHAT_FORMAT, body(each)) for each in [some, *others]} == {

@@ -49,7 +49,7 @@ HARMLESS = [
 
 
 def redacted(text: str, *names: str) -> str:
-    return Redactor(names or tuple(BUILT_IN), {}).begin().text(text)
+    return Redactor(names or tuple(BUILT_IN), {}).begin_call().redact_text(text)
 
 
 @pytest.mark.parametrize(("name", "text"), [(name, text) for name in PRIVATE for text in PRIVATE[name]])
@@ -163,7 +163,7 @@ def test_labels_are_never_redacted_and_what_stands_beside_them_is(schema: Any) -
     )  # fmt: skip
     redactor = Redactor(tuple(BUILT_IN), {})
     for _ in range(2):  # the second time it is known to be clean
-        redaction = redactor.begin()
+        redaction = redactor.begin_call()
         after = redaction.redact_request(asked)
         assert after.schema == asked.schema and after.system == asked.system
         assert after.inputs[0].parts == (f"Call {LABELS[0]} or me at [PHONE_1], {LABELS[3]} or [EMAIL_1]",)
@@ -172,7 +172,7 @@ def test_labels_are_never_redacted_and_what_stands_beside_them_is(schema: Any) -
                 Completion({"x": label}, probabilities={"$.x": [(label, 1.0)]})
             )
             assert (answered.value, answered.probabilities) == ({"x": label}, {"$.x": [(label, 1.0)]})
-    assert redactor.begin().text(LABELS[0]) == "[PHONE_1]"
+    assert redactor.begin_call().redact_text(LABELS[0]) == "[PHONE_1]"
 
 
 def test_rows_of_small_numbers_are_no_cards() -> None:
@@ -193,9 +193,9 @@ def test_any_text_is_redacted_once_and_for_all(text: str) -> None:
 
 
 def test_placeholders_are_the_same_within_a_call() -> None:
-    redaction = Redactor(tuple(BUILT_IN), {}).begin()
-    assert redaction.text("a@b.example, c@d.example, A@B.example") == "[EMAIL_1], [EMAIL_2], [EMAIL_1]"
-    assert redaction.json({"from": "c@d.example", "card": 4111111111111111, "ok": True, "n": 3}) == {
+    redaction = Redactor(tuple(BUILT_IN), {}).begin_call()
+    assert redaction.redact_text("a@b.example, c@d.example, A@B.example") == "[EMAIL_1], [EMAIL_2], [EMAIL_1]"
+    assert redaction.redact_json({"from": "c@d.example", "card": 4111111111111111, "ok": True, "n": 3}) == {
         "from": "[EMAIL_2]",
         "card": "[CREDIT-CARD_1]",
         "ok": True,
@@ -204,17 +204,18 @@ def test_placeholders_are_the_same_within_a_call() -> None:
 
 
 def test_numbers_with_decimals_are_no_telephones() -> None:
-    redaction = Redactor(tuple(BUILT_IN), {}).begin()
+    redaction = Redactor(tuple(BUILT_IN), {}).begin_call()
     value = {"logprob": -0.0123456, "share": 0.0123456789, "n": 3.0, "tiny": 1.5e-7}
-    assert redaction.json(value) == value
+    assert redaction.redact_json(value) == value
     assert redaction.count == 0
-    assert redaction.json(4111111111111111.0) == "[CREDIT-CARD_1]"
-    assert redaction.text("Tel.030 901820") == "Tel.[PHONE_1]"
+    assert redaction.redact_json(4111111111111111.0) == "[CREDIT-CARD_1]"
+    assert redaction.redact_text("Tel.030 901820") == "Tel.[PHONE_1]"
 
 
 def test_own_patterns_go_first_and_wrong_ones_are_refused() -> None:
     assert (
-        Redactor((), {"customer": r"C-\d+"}).begin().text("C-17 and C-4") == "[CUSTOMER_1] and [CUSTOMER_2]"
+        Redactor((), {"customer": r"C-\d+"}).begin_call().redact_text("C-17 and C-4")
+        == "[CUSTOMER_1] and [CUSTOMER_2]"
     )
     for pattern in ("(", "x*"):
         with pytest.raises(RecipeError, match=r"patterns\.own"):
@@ -366,13 +367,15 @@ def test_what_is_private_is_found_in_json_within_a_text(name: str, text: str) ->
 
 
 def test_what_is_escaped_is_the_same_as_what_is_not() -> None:
-    redaction = Redactor(tuple(BUILT_IN), {}).begin()
-    assert redaction.text(r"\u003cj\u00fcrgen@b\u00fccher.example\u003e") == r"\u003c[EMAIL_1]\u003e"  # as Go
-    assert redaction.text("jürgen@bücher.example") == "[EMAIL_1]"
+    redaction = Redactor(tuple(BUILT_IN), {}).begin_call()
+    assert (
+        redaction.redact_text(r"\u003cj\u00fcrgen@b\u00fccher.example\u003e") == r"\u003c[EMAIL_1]\u003e"
+    )  # as Go
+    assert redaction.redact_text("jürgen@bücher.example") == "[EMAIL_1]"
 
 
 def test_labels_and_own_patterns_are_found_in_json_within_a_text() -> None:
-    redaction = Redactor(tuple(BUILT_IN), {"path": r"\\temp\\\w+", "customer": r"\bC-\d{4}"}).begin()
+    redaction = Redactor(tuple(BUILT_IN), {"path": r"\\temp\\\w+", "customer": r"\bC-\d{4}"}).begin_call()
     schema = {"type": "object", "properties": {"line": {"enum": ["0800 123 4567"]}}}
     said = json.dumps({"text": "one\n0800 123 4567\nC-1234"})
     asked = redaction.redact_request(

@@ -189,7 +189,7 @@ def test_an_address_that_is_told_may_be_connected_to(tmp_path: Path, monkeypatch
     settings = read_settings(None, {"upstream": "http://localhost", "port": 0}, {})
     app: Any = None
     with bind_socket(settings.host, settings.port) as listener, pytest.raises(Told):
-        run(settings, app, listener, doing="mirroring", into="", told={})
+        run(settings, app, listener, activity="mirroring", destination="", logged_settings={})
 
 
 def test_sigterm_stores_what_was_answered_and_ends_with_0(upstream: Upstream, tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
-"""The mirror as an ASGI application, and `bertsmith mirror serve`: paths of its own, all others relayed.
+"""The mirror as an ASGI application, and `bertsmith mirror serve`. It answers the paths below and relays all
+others. Read `MirrorApp` first.
 
-GET /bertsmith/health   200 while it relays; 503 on its way out
-GET /bertsmith/status   how many calls are stored, wait, and were lost
+GET /bertsmith/health   200 while it relays; 503 while it stops
+GET /bertsmith/status   how many calls were stored, wait to be stored, and were lost
 /bertsmith/…            the page
 """
 
@@ -26,12 +27,14 @@ from bertsmith.mirror.store import Store
 from bertsmith.serving import LOG
 from bertsmith.serving.http_server import bind_socket
 
-_AT_LEAST = 1.0  # seconds for the store when the mirror stops
+_MIN_STORE_SECONDS = 1.0  # for the store when the mirror stops, however late it is
 
 
 class MirrorApp(RelayApp):
-    """`opening` opens a student's folder, `train` says what trains one, `pace` how often the evidence is
-    looked at.
+    """The mirror: relay, recorder, reconciler and page over one store.
+
+    `opening` opens a student's folder; `train` returns the command that trains a student; `pace` says how
+    often the reconciler looks at the evidence.
     """
 
     def __init__(
@@ -58,35 +61,36 @@ class MirrorApp(RelayApp):
         self.page = MirrorPage(settings, StateReader(store, settings), self.facts)
 
     async def relay_call(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Or one of the page."""
+        """Answers a request for the page, and relays all others."""
         if is_of_page(scope["path"]):
             await self.page(scope, receive, send)
         else:
             await self.relay(scope, receive, send)
 
     async def start(self) -> None:
-        """The recorder, and what follows the evidence."""
+        """Starts the recorder and the reconciler."""
         self.recorder.start()
         await asyncio.to_thread(self.reconciler.start)
 
     async def stop(self) -> None:
-        """Audits, the recorder and the reconciler share the time that is left."""
-        await self.relay.close(self._left())
-        # However late it is, a store that works is given what waits.
-        lost = await asyncio.to_thread(self.recorder.close, max(self._left(), _AT_LEAST))
-        await asyncio.to_thread(self.reconciler.close, max(self._left(), _AT_LEAST))
+        """Stops the audits, the recorder and the reconciler, which share the time that is left."""
+        await self.relay.close(self._seconds_left())
+        lost = await asyncio.to_thread(self.recorder.close, max(self._seconds_left(), _MIN_STORE_SECONDS))
+        await asyncio.to_thread(self.reconciler.close, max(self._seconds_left(), _MIN_STORE_SECONDS))
         self.store.close()
         facts = {"message": "stopped", "stored": self.recorder.stored, "lost": lost + self.recorder.dropped}
         LOG.log(40 if facts["lost"] else 20, "stopped", extra={"facts": facts})
 
-    def _left(self) -> float:
-        """Seconds of those for all that was begun."""
+    def _seconds_left(self) -> float:
+        """How much of the time to stop is left."""
         return min(max(self.ends_at - time.monotonic(), 0.0), self.settings.drain_seconds)
 
     def facts(self) -> dict[str, object]:
-        """What this process has to say, beside the store."""
+        """The state of this process as JSON: its recorder, its students and its audits."""
         recorder, students = self.recorder, self.reconciler.open_students.by_version
-        answering = {version: each.is_answering for version, each in students.items() if each.stage.answers}
+        answering = {
+            version: student.is_answering for version, student in students.items() if student.stage.answers
+        }
         return {
             "under_way": self.relay.under_way,
             "stored": recorder.stored,
@@ -95,24 +99,31 @@ class MirrorApp(RelayApp):
             "dropped": recorder.dropped,
             "failed": recorder.failed,
             "store_problem": recorder.problem or self.store.problem or None,
-            "answering": sorted(version for version, answers in answering.items() if answers),
-            "failing": sorted(version for version, answers in answering.items() if not answers),
+            "answering": sorted(version for version, is_answering in answering.items() if is_answering),
+            "failing": sorted(version for version, is_answering in answering.items() if not is_answering),
             "merged": {
-                version: each.stage.version
-                for version, each in sorted(students.items())
-                if each.stage.version != version
+                version: student.stage.version
+                for version, student in sorted(students.items())
+                if student.stage.version != version
             },
             "audits_waiting": self.relay.audits.waiting,
         }
 
 
 def serve(settings: MirrorSettings) -> None:
-    """Serves until a signal comes. Raises RecipeError without an upstream, InputError for an address that
-    can't be used and as `Store`.
+    """Runs the mirror until a signal comes. Raises RecipeError without an upstream, and InputError if the
+    address can't be listened on or the store can't be opened.
     """
     require_upstream(settings, "bertsmith mirror serve")
-    find_formats(settings.format)  # refuses one that isn't there before a store is made
+    find_formats(settings.format)  # raises for one that can't be imported, before a store is created
     with bind_socket(settings.host, settings.port) as listener:
         app, store = MirrorApp(settings, Store(settings.store)), mask_password(settings.store)
-        told = settings.model_dump(mode="json") | {"store": store}
-        run(settings, app, listener, doing="mirroring", into=f"recording into {store}", told=told, page=ROOT)
+        run(
+            settings,
+            app,
+            listener,
+            activity="mirroring",
+            destination=f"recording into {store}",
+            logged_settings=settings.model_dump(mode="json") | {"store": store},
+            page=ROOT,
+        )

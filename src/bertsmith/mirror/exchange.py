@@ -114,7 +114,7 @@ def make_call(
     call is a hash of its content, and of its time if the provider gave the answer no id, so that importing it
     again finds it in the store.
     """
-    site, redaction = site_id(request, named), redactor.begin()
+    site, redaction = site_id(request, named), redactor.begin_call()
     all_subjects = tuple(dict.fromkeys((*subjects, *request.subjects)))
     request = replace(redaction.redact_request(request), subjects=all_subjects)
     completion = redaction.redact_completion(completion)

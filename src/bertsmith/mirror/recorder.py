@@ -215,7 +215,7 @@ class Recorder:
         if not is_refusal(reason):
             return [] if routing is None else [CallOutcome(routing.version, None, routing, reason=reason)]
         try:
-            request = self.redactor.begin().redact_request(exchange.request)
+            request = self.redactor.begin_call().redact_request(exchange.request)
             version = version_id(request, site_id(exchange.request, exchange.named))
         except Exception as error:
             LOG.error("a call could not be looked at: %s", type(error).__name__)

@@ -1,7 +1,8 @@
-"""What must not reach the disk, replaced by a placeholder: [EMAIL_1].
+"""Replaces private data, which must not reach the disk, by placeholders such as [EMAIL_1]. Read `Redactor`
+and `Redaction` first.
 
-Within a call the same address has the same number, in the request and in the answer, so that a quoted answer
-is still found in its text. Between calls numbers say nothing.
+Within one call the same address gets the same number, in the request and in the answer, so that an answer's
+quotes still occur in its text. Numbers of different calls have nothing to do with each other.
 """
 
 import hashlib
@@ -18,7 +19,7 @@ from bertsmith.errors import RecipeError
 from bertsmith.mirror.call import SYSTEM_ROLES, ChatMessage, Completion, CompletionRequest, Json
 from bertsmith.mirror.identity import mask_variables
 
-# How long each country's IBAN is: SWIFT's registry, release 99.
+# The length of each country's IBANs: SWIFT's registry, release 99.
 _IBAN_COUNTRIES = {
     15: "NO", 16: "BE", 18: "DK FI FO GL NL SD FK", 19: "MK SI", 20: "AT BA EE KZ LT LU XK MN",
     21: "CH HR LI LV", 22: "BG BH CR DE GB GE IE ME RS VA", 23: "AE GI IL IQ OM SO TL",
@@ -31,11 +32,11 @@ _IBAN_LENGTHS = {
 }
 
 
-# As JSON within a text has it: the n of a line's end doesn't begin a word.
+# Escapes of JSON within a text: the n of an escaped line break is not the beginning of a word.
 _ESCAPED = re.compile(r"\\(?:[nrt]|u(?P<code>[0-9a-fA-F]{4}))")
-_REMEMBERED = 1000  # prompts and schemas that are known to be clean
-# Which numbers issuers give, by their first digits, and how long they are: ISO/IEC 7812 and the schemes' own
-# lists, of which the widest ranges are taken.
+_MAX_REMEMBERED = 1000  # prompts and schemas in which no rule finds anything
+# Card numbers by their first digits and their length: ISO/IEC 7812 and the schemes' own lists. Where these
+# disagree, the widest range counts.
 _ISSUERS = re.compile(
     r"4(?:\d{12}|\d{15}|\d{18})"  # Visa
     r"|(?:5[1-5]\d\d|222[1-9]|22[3-9]\d|2[3-6]\d\d|27[01]\d|2720)\d{12}"  # Mastercard
@@ -47,7 +48,7 @@ _ISSUERS = re.compile(
     r"|5[0678]\d{11,17}"  # Maestro
     r"|9\d{15}"  # Troy, national schemes
 )
-_ROW = re.compile(r"\d{4}(?:[ -]\d{4}){6,}")  # too many groups of four for a card with its date and code
+_ROW = re.compile(r"\d{4}(?:[ -]\d{4}){6,}")  # too many groups of four for one card with date and code
 _PLACEHOLDER = re.compile(r"\[[^\[\]]+_\d+\]")
 _LIST_KEYS = (
     "enum",
@@ -55,8 +56,8 @@ _LIST_KEYS = (
     "criteria",
     "choices",
     "levels",
-)  # of a schema, and of System One and decisions
-_NAMING_KEYS = ("value", "label", "description")  # of what is listed by objects
+)  # of schemas, System One and decisions
+_NAMING_KEYS = ("value", "label", "description")  # of listed objects
 _BULLET = re.compile(r"^\s*(?:[-*•]|\d{1,2}[.)])\s+")
 _OPTIONS = re.compile(
     r"(?i)\b(?:one of|options?|labels?|classes|categories|choose (?:from|between)|values)\b[^:\n]{0,40}:"
@@ -66,21 +67,21 @@ _DATE = r"(?!\d{1,2}[./-]\d{1,2}[./-]\d{2,4}(?!\d))"
 
 
 class _PlainCharacters(dict[int, str]):
-    """Digits of any script, blanks and hyphens of any width as ASCII has them, one for one. A longer dash
-    stays: it divides, as in a@b.org–c@d.org.
+    """A translation table to ASCII, one character for one: digits of any script, blanks and hyphens of any
+    width. Longer dashes stay: they separate, as in a@b.org–c@d.org.
     """
 
     def __missing__(self, code: int) -> str:
-        mark = chr(code)
-        kind, folded = unicodedata.category(mark), unicodedata.normalize("NFKC", mark)
-        if kind == "Nd":
-            plain = str(unicodedata.digit(mark))
-        elif kind == "Zs":
+        character = chr(code)
+        category, folded = unicodedata.category(character), unicodedata.normalize("NFKC", character)
+        if category == "Nd":
+            plain = str(unicodedata.digit(character))
+        elif category == "Zs":
             plain = " "
-        elif mark in "\u2010\u2011\u2012":
+        elif character in "\u2010\u2011\u2012":
             plain = "-"
         else:
-            plain = folded if len(folded) == 1 and folded.isascii() and kind != "No" else mark
+            plain = folded if len(folded) == 1 and folded.isascii() and category != "No" else character
         return self.setdefault(code, plain)
 
 
@@ -89,8 +90,10 @@ _PLAIN = _PlainCharacters()
 
 @dataclass(frozen=True)
 class Rule:
-    """`length` says how much of what the pattern found is meant, from its beginning: 0 for nothing, less for
-    nothing that is meant so far.
+    """A kind of private data and the pattern that finds candidates of it.
+
+    `length` takes a match and returns how many of its characters, from the beginning, are private. 0 means
+    none: the search goes on at the next character. -n means none of the first n: it goes on behind them.
     """
 
     name: str
@@ -98,19 +101,21 @@ class Rule:
     length: Callable[[str], int] = len
 
 
-def _card_length(found: str) -> int:
-    """Of a number that an issuer may have given, all of it by Luhn's sum; or its beginning, where an expiry
-    date or a code stands behind the card, in groups of four or more digits as on a card: else rows of small
-    numbers would be full of cards. A row of numbers is cards only if all of it is.
+def _card_length(match: str) -> int:
+    """The length of a card number: one that an issuer could give and whose checksum (Luhn) is right.
+
+    It is the whole match, or its beginning if an expiry date or a code follows. In the second case all groups
+    have at least four digits, as on a card; otherwise rows of small numbers would be full of cards. A long
+    row of groups contains cards only if it consists of cards.
     """
-    if _ROW.fullmatch(found):
-        groups = re.split("[ -]", found)
-        cards = ["".join(groups[place : place + 4]) for place in range(0, len(groups), 4)]
-        return 19 if all(_ISSUERS.fullmatch(card) and _is_luhn(card) for card in cards) else -len(found)
-    end = len(found)
+    if _ROW.fullmatch(match):
+        groups = re.split("[ -]", match)
+        cards = ["".join(groups[begin : begin + 4]) for begin in range(0, len(groups), 4)]
+        return 19 if all(_ISSUERS.fullmatch(card) and _is_luhn(card) for card in cards) else -len(match)
+    end = len(match)
     while end > 0:
-        groups = re.split("[ -]", found[:end])
-        is_whole, digits = end == len(found), "".join(groups)
+        groups = re.split("[ -]", match[:end])
+        is_whole, digits = end == len(match), "".join(groups)
         if (is_whole or min(map(len, groups)) >= 4) and _ISSUERS.fullmatch(digits) and _is_luhn(digits):
             return end
         end -= len(groups[-1]) + 1
@@ -118,34 +123,36 @@ def _card_length(found: str) -> int:
 
 
 def _is_luhn(digits: str) -> bool:
-    """ISO/IEC 7812-1, annex B."""
+    """Whether the last digit is the right check digit (Luhn's formula: ISO/IEC 7812-1, annex B)."""
     doubled = [2 * int(digit) - 9 * (int(digit) > 4) for digit in digits[-2::-2]]
     return (sum(map(int, digits[-1::-2])) + sum(doubled)) % 10 == 0
 
 
-def _iban_length(found: str) -> int:
-    """As long as the country has it, and 1 modulo 97 (ISO 13616)."""
-    wanted, place, taken = _IBAN_LENGTHS.get(found[:2].upper(), 0), 0, ""
-    while place < len(found) and len(taken) < wanted:
-        taken += found[place].strip(" -")
-        place += 1
-    if not wanted or len(taken) < wanted or found[place : place + 1].isalnum():
+def _iban_length(match: str) -> int:
+    """The length of an IBAN with the country's number of characters and the remainder 1 modulo 97 (ISO
+    13616).
+    """
+    expected, end, characters = _IBAN_LENGTHS.get(match[:2].upper(), 0), 0, ""
+    while end < len(match) and len(characters) < expected:
+        characters += match[end].strip(" -")
+        end += 1
+    if not expected or len(characters) < expected or match[end : end + 1].isalnum():
         return 0
-    moved = (taken[4:] + taken[:4]).upper()
-    return place if int("".join(str(int(each, 36)) for each in moved)) % 97 == 1 else 0
+    rotated = (characters[4:] + characters[:4]).upper()
+    return end if int("".join(str(int(character, 36)) for character in rotated)) % 97 == 1 else 0
 
 
-def _ip_length(found: str) -> int:
-    meant = found.rstrip(".:") if not found.endswith("::") else found
+def _ip_length(match: str) -> int:
+    address = match.rstrip(".:") if not match.endswith("::") else match
     try:
-        ipaddress.ip_address(meant)
+        ipaddress.ip_address(address)
     except ValueError:
         return 0
-    return len(meant) if any(each.isalnum() for each in meant) else 0
+    return len(address) if any(character.isalnum() for character in address) else 0
 
 
-def _phone_length(found: str) -> int:
-    return len(found) if 7 <= sum(each.isdigit() for each in found) <= 15 else 0
+def _phone_length(match: str) -> int:
+    return len(match) if 7 <= sum(character.isdigit() for character in match) <= 15 else 0
 
 
 BUILT_IN = {
@@ -185,10 +192,14 @@ BUILT_IN = {
 
 
 class Redactor:
-    """Rules in their order: ours, then the user's own."""
+    """The rules of a mirror: first the user's own, then the built-in ones. `begin_call` starts a
+    redaction.
+    """
 
     def __init__(self, names: Iterable[str], patterns: Mapping[str, str]) -> None:
-        """`patterns` are regular expressions by name. Raises RecipeError."""
+        """`names` choose built-in rules; `patterns` are the user's regular expressions by name. Raises
+        RecipeError for an expression that is invalid or matches an empty text.
+        """
         own = list[Rule]()
         for name, pattern in patterns.items():
             try:
@@ -205,29 +216,29 @@ class Redactor:
         self.rules = (*own, *(rule for rule in BUILT_IN.values() if rule.name in set(names)))
         self._clean: dict[bytes, re.Pattern[str] | None] = {}
 
-    def begin(self) -> "Redaction":
-        """Of one call."""
+    def begin_call(self) -> "Redaction":
+        """A redaction for one call, whose placeholders are numbered from 1."""
         return Redaction(self.rules, self._clean)
 
 
 def find_labels(schema: Json) -> Iterator[str]:
-    """What a schema, or a question, lists as values, as texts."""
+    """The values that a schema or a question lists, such as those of its enums, as texts."""
     if isinstance(schema, list):
-        for each in schema:
-            yield from find_labels(each)
+        for part in schema:
+            yield from find_labels(part)
     elif isinstance(schema, dict):
-        for key, each in schema.items():
+        for key, part in schema.items():
             if key in _LIST_KEYS:
-                yield from _listed_values(each)
-            if isinstance(each, dict | list):
-                yield from find_labels(each)
+                yield from _listed_values(part)
+            if isinstance(part, dict | list):
+                yield from find_labels(part)
 
 
 def _listed_values(value: Json) -> Iterator[str]:
-    """Texts and numbers; names of an object that lists by them, and the values in it that do."""
+    """The texts and numbers of a list; the keys of an object of labels, and the naming keys' values in it."""
     if isinstance(value, list):
-        for each in value:
-            yield from _listed_values(each)
+        for item in value:
+            yield from _listed_values(item)
     elif isinstance(value, dict):
         yield from (str(name) for name in value if name not in _NAMING_KEYS)
         yield from (str(value[name]) for name in _NAMING_KEYS if name in value)
@@ -236,48 +247,54 @@ def _listed_values(value: Json) -> Iterator[str]:
 
 
 def _find_options(prompt: str) -> Iterator[str]:
-    """What a prompt lists as answers: behind "one of:" or "labels:", in its line or in a list below it."""
-    for found in _OPTIONS.finditer(prompt):
-        for line in found["list"].splitlines():
+    """The answers that a prompt lists after "one of:" or "labels:", in the same line or in a list below."""
+    for match in _OPTIONS.finditer(prompt):
+        for line in match["list"].splitlines():
             for item in re.split(r"[,;|]| or ", _BULLET.sub("", line)):
                 if item := item.strip(" .\t\"'`“”[]{}"):
                     yield item
 
 
 def holds_placeholder(answer: Json) -> bool:
-    """Whether something in it reads as one: whoever gets such an answer would not know what stood there."""
+    """Whether an answer contains a placeholder. Such an answer is of no use to a client, who can't know what
+    the placeholder stands for.
+    """
     return _PLACEHOLDER.search(orjson.dumps(answer).decode()) is not None
 
 
 def _unescape(text: str) -> str:
-    """As long as the text: what JSON's escapes stand for, as often as they have characters."""
-    return _ESCAPED.sub(lambda found: _unescape_match(found) * len(found[0]), text) if "\\" in text else text
+    """Replaces JSON's escapes by their characters, each repeated so that the text keeps its length."""
+    if "\\" not in text:
+        return text
+    return _ESCAPED.sub(lambda match: _unescape_match(match) * len(match[0]), text)
 
 
 def _unescape_match(escape: re.Match[str]) -> str:
-    """A line's end for any white space."""
-    meant = chr(int(escape["code"], 16)) if escape["code"] else "\n"
-    return "\n" if meant.isspace() else meant
+    """The character of an escape; a line break for all white space."""
+    character = chr(int(escape["code"], 16)) if escape["code"] else "\n"
+    return "\n" if character.isspace() else character
 
 
 class Redaction:
-    """One call's placeholders. `count` is how many were set."""
+    """The redaction of one call. `count` is the number of placeholders set so far."""
 
     def __init__(self, rules: Iterable[Rule], clean: dict[bytes, re.Pattern[str] | None]) -> None:
-        """`clean` has digests of what calls share and no rule finds anything in, looked through once, with
-        the labels in it that a rule would find something in.
+        """`clean` remembers prompts with schemas, by digest, in which no rule finds anything outside the
+        labels. Its values match those labels that a rule would change.
         """
         self.rules, self._clean = rules, clean
         self._labels: re.Pattern[str] | None = None
         self.count = 0
         self._numbers: dict[tuple[str, str], int] = {}
-        self._last: dict[str, int] = {}
+        self._last: dict[str, int] = {}  # the last number by rule
 
-    def text(self, text: str) -> str:
-        """With placeholders. Labels stay: the application lists them in each of its calls."""
-        return self._beside_labels(text, self._redacted)
+    def redact_text(self, text: str) -> str:
+        """Puts placeholders for private data into a text. Labels stay: the application lists them in every
+        call, and an answer has to name them.
+        """
+        return self._change_outside_labels(text, self._apply_rules)
 
-    def _beside_labels(self, text: str, change: Callable[[str], str]) -> str:
+    def _change_outside_labels(self, text: str, change: Callable[[str], str]) -> str:
         if self._labels is None:
             return change(text)
         pieces, done = list[str](), 0
@@ -286,80 +303,86 @@ class Redaction:
             done = label.end()
         return "".join((*pieces, change(text[done:])))
 
-    def _redacted(self, text: str) -> str:
+    def _apply_rules(self, text: str) -> str:
         for rule in self.rules:
-            text = self._by(rule, text, _unescape(text))
-            if "\\" in text:  # a rule may mean the backslash
-                text = self._by(rule, text, text)
-            if not text.isascii():  # last, for an odd blank may as well stand between two numbers
-                text = self._by(rule, text, _unescape(text).translate(_PLAIN))
+            text = self._apply_rule(rule, text, _unescape(text))
+            if "\\" in text:  # the rule may be about the backslash itself
+                text = self._apply_rule(rule, text, text)
+            if not text.isascii():  # last, since an unusual blank may also separate two numbers
+                text = self._apply_rule(rule, text, _unescape(text).translate(_PLAIN))
         return text
 
-    def _by(self, rule: Rule, text: str, seen: str) -> str:
-        """Looked for in `seen`, which is as long. It looks again behind what was meant, not behind all that
-        was found: there may be another.
+    def _apply_rule(self, rule: Rule, text: str, readable: str) -> str:
+        """Replaces in `text` what the rule finds in `readable`, which has the same length. After each match
+        the search goes on behind its private part, since the rest may begin another match.
         """
-        pieces, done, place = list[str](), 0, 0
-        while found := rule.pattern.search(seen, place):
-            start, length = found.start(), rule.length(found[0])
-            place = start + (abs(length) or 1)
+        pieces, done, begin = list[str](), 0, 0
+        while match := rule.pattern.search(readable, begin):
+            start, length = match.start(), rule.length(match[0])
+            begin = start + (abs(length) or 1)
             if length > 0:
-                pieces += [text[done:start], self._placeholder(rule, text[start:place])]
-                done = place
+                pieces += [text[done:start], self._placeholder(rule, text[start:begin])]
+                done = begin
         return "".join((*pieces, text[done:]))
 
     def _placeholder(self, rule: Rule, private: str) -> str:
-        meant = (
+        """The placeholder of a private text: the same for all spellings of a number or an address."""
+        key = (
             rule.name,
             re.sub(r"[\s./()-]", "", _ESCAPED.sub(_unescape_match, private).translate(_PLAIN)).casefold(),
         )
-        if meant not in self._numbers:
+        if key not in self._numbers:
             self._last[rule.name] = self._last.get(rule.name, 0) + 1
-            self._numbers[meant] = self._last[rule.name]
+            self._numbers[key] = self._last[rule.name]
         self.count += 1
-        return f"[{rule.name.upper()}_{self._numbers[meant]}]"
+        return f"[{rule.name.upper()}_{self._numbers[key]}]"
 
-    def json(self, value: Json) -> Json:
-        """Its texts, and whole numbers that read as something private: a card without its blanks."""
+    def redact_json(self, value: Json) -> Json:
+        """Redacts all texts and keys of a JSON value, and whole numbers that read as private data, such as a
+        card number without blanks.
+        """
         if isinstance(value, str):
-            return self.text(value)
+            return self.redact_text(value)
         if isinstance(value, dict):
-            return {self.text(str(name)): self.json(each) for name, each in value.items()}
+            return {self.redact_text(str(name)): self.redact_json(part) for name, part in value.items()}
         if isinstance(value, list | tuple):
-            return [self.json(each) for each in value]
+            return [self.redact_json(item) for item in value]
         is_whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
         if is_whole and not isinstance(value, bool):
-            written = str(int(value))
-            redacted = self.text(written)
-            return value if redacted == written else redacted
+            digits = str(int(value))
+            redacted = self.redact_text(digits)
+            return value if redacted == digits else redacted
         return value
 
     def redact_request(self, request: CompletionRequest) -> CompletionRequest:
-        """The subjects stay: the store keeps no more than their fingerprints."""
+        """Redacts a request, and replaces the parts of its system prompt that vary from call to call. The
+        subjects stay: the store keeps only their fingerprints.
+        """
         shared: list[Any] = [request.model, request.schema_name, request.schema, request.parameters]
         system = request.system
-        if any(mask_variables(part) != part for each in system for part in each.parts):
-            self._labels = self._labels_of([request.schema, request.parameters], system)
-            settling = tuple(
-                tuple(self._beside_labels(part, mask_variables) for part in each.parts) for each in system
-            )
+        if any(mask_variables(part) != part for message in system for part in message.parts):
+            self._labels = self._match_labels([request.schema, request.parameters], system)
             system = tuple(
-                ChatMessage(each.role, parts) for each, parts in zip(system, settling, strict=True)
+                ChatMessage(
+                    message.role,
+                    tuple(self._change_outside_labels(part, mask_variables) for part in message.parts),
+                )
+                for message in system
             )
-        digest = hashlib.sha256(orjson.dumps([shared, [each.parts for each in system]])).digest()
+        digest = hashlib.sha256(orjson.dumps([shared, [message.parts for message in system]])).digest()
         before = self.count
         try:
-            self._labels = self._clean[digest]  # looked up once: another thread may clear it
+            self._labels = self._clean[digest]  # looked up only once: another thread may clear the memory
         except KeyError:
-            self._labels = self._labels_of([request.schema, request.parameters], system)
-            shared, system = self.json(shared), tuple(map(self._message, system))
+            self._labels = self._match_labels([request.schema, request.parameters], system)
+            shared, system = self.redact_json(shared), tuple(map(self._redact_message, system))
         if self.count == before:
-            if len(self._clean) >= _REMEMBERED:
+            if len(self._clean) >= _MAX_REMEMBERED:
                 self._clean.clear()
             self._clean[digest] = self._labels
         rest = iter(system)
         messages = tuple(
-            next(rest) if message.role in SYSTEM_ROLES else self._message(message)
+            next(rest) if message.role in SYSTEM_ROLES else self._redact_message(message)
             for message in request.messages
         )
         model, name, schema, parameters = shared
@@ -367,10 +390,10 @@ class Redaction:
             request, model=model, messages=messages, schema_name=name, schema=schema, parameters=parameters
         )
 
-    def _labels_of(self, schemas: Json, system: Iterable[ChatMessage]) -> re.Pattern[str] | None:
-        """Those of which something would be replaced."""
-        listed = [part for each in system for part in each.parts]
-        labels = {*find_labels(schemas), *(label for part in listed for label in _find_options(part))}
+    def _match_labels(self, schemas: Json, system: Iterable[ChatMessage]) -> re.Pattern[str] | None:
+        """A pattern of the labels in which something would be replaced; None if there are no such labels."""
+        prompts = [part for message in system for part in message.parts]
+        labels = {*find_labels(schemas), *(label for prompt in prompts for label in _find_options(prompt))}
         private = [
             label
             for label in labels
@@ -381,18 +404,20 @@ class Redaction:
         longest_first = sorted(private, key=len, reverse=True)
         return re.compile(rf"(?<!\w)({'|'.join(map(re.escape, longest_first))})(?!\w)")
 
-    def _message(self, message: ChatMessage) -> ChatMessage:
-        return ChatMessage(message.role, tuple(map(self.text, message.parts)))
+    def _redact_message(self, message: ChatMessage) -> ChatMessage:
+        return ChatMessage(message.role, tuple(map(self.redact_text, message.parts)))
 
     def redact_completion(self, completion: Completion) -> Completion:
-        """An answer's tokens are its text in pieces, which no rule would know: they go if anything goes."""
+        """Redacts an answer. If anything is replaced, the log probabilities are left out: their tokens are
+        pieces of the same text, in which no rule would recognise it.
+        """
         before = self.count
-        value = self.json(completion.value)
+        value = self.redact_json(completion.value)
         probabilities: dict[str, list[tuple[Any, float]]] = {
-            self.text(path): [(self.json(each), share) for each, share in spread]
-            for path, spread in completion.probabilities.items()
+            self.redact_text(path): [(self.redact_json(option), share) for option, share in pairs]
+            for path, pairs in completion.probabilities.items()
         }
-        logprobs = self.json(completion.logprobs) if self.count == before else None
+        logprobs = self.redact_json(completion.logprobs) if self.count == before else None
         if self.count > before:
             logprobs = None
         return replace(completion, value=value, probabilities=probabilities, logprobs=logprobs)

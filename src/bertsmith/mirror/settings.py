@@ -1,4 +1,4 @@
-"""Every choice of a mirror: from the command line, from BERTSMITH_MIRROR_… in the environment, from TOML; and
+"""The settings of a mirror, from the command line, the environment (BERTSMITH_MIRROR_…) or a TOML file, and
 those that every relay has: where calls go, and where it listens.
 """
 
@@ -23,9 +23,12 @@ STORE = "mirror.sqlite"
 
 
 class RelaySettings(Strict):
-    """`upstream` takes what no other address is for; each is what the application's client had as its base
-    URL. An upstream that sends nothing for `upstream_timeout_seconds` is given up. A relay that stops has
-    `drain_seconds` for all that was begun. `format` names wire formats of the user's own.
+    """The settings of any relay: a mirror or a guard.
+
+    The four addresses are what the application's client had as its base URL; `upstream` gets all calls that
+    none of the others is for. An upstream that sends nothing for `upstream_timeout_seconds` is given up. A
+    relay that stops has `drain_seconds` to finish the calls under way. `format` names the user's own wire
+    formats as module:Class.
     """
 
     upstream: str | None = None
@@ -41,25 +44,27 @@ class RelaySettings(Strict):
 
     @field_validator("format", mode="before")
     @classmethod
-    def _names(cls, given: object) -> object:
-        return given.replace(",", " ").split() if isinstance(given, str) else given
+    def _split_names(cls, value: object) -> object:
+        return value.replace(",", " ").split() if isinstance(value, str) else value
 
     @property
     def formats(self) -> tuple[WireFormat, ...]:
-        """Those, and ours. Raises InputError for one that isn't there."""
+        """The user's own wire formats, then the built-in ones. Raises InputError for one that can't be
+        imported.
+        """
         return find_formats(self.format)
 
     @field_validator(*_UPSTREAMS)
     @classmethod
-    def _address(cls, url: str | None) -> str | None:
+    def _check_address(cls, url: str | None) -> str | None:
         if url is None:
             return None
         try:
             parts = urlsplit(url)
-            is_right = parts.scheme in ("http", "https") and parts.hostname and (parts.port or 1)
+            is_valid = parts.scheme in ("http", "https") and parts.hostname and (parts.port or 1)
         except ValueError:
-            is_right = False
-        if not is_right or parts.username is not None or parts.query or parts.fragment:
+            is_valid = False
+        if not is_valid or parts.username is not None or parts.query or parts.fragment:
             raise ValueError(
                 "expected an address such as https://api.openai.com/v1, without a name, a password or a query"
             )
@@ -67,7 +72,9 @@ class RelaySettings(Strict):
 
 
 def require_upstream(settings: RelaySettings, command: str) -> None:
-    """Raises RecipeError where there is nothing to relay to."""
+    """Raises RecipeError if the settings name no upstream; its message shows how to start `command`
+    with one.
+    """
     if all(getattr(settings, name) is None for name in _UPSTREAMS):
         raise RecipeError(
             "There is nothing to relay to. Say what the application's base URL was: "
@@ -76,7 +83,9 @@ def require_upstream(settings: RelaySettings, command: str) -> None:
 
 
 class PriceSettings(Strict):
-    """In one currency: of a `call`, or of a million tokens in and out, and of an answer that differs."""
+    """Prices in one currency: of a `call`, or of a million input and output tokens, and the cost of an
+    `error`: an answer that differs from the LLM's.
+    """
 
     model_config = ConfigDict(allow_inf_nan=False)
 
@@ -87,19 +96,21 @@ class PriceSettings(Strict):
 
 
 class MirrorSettings(RelaySettings):
-    """`store` is a file, or postgresql://…. `redact` names rules of ours, `patterns` has the user's own as
-    regular expressions by name. Calls older than `retention_days` are deleted. A body of more than
-    `max_recorded_bytes` is relayed and not recorded; `queue_bytes` of calls may wait to be stored.
+    """The settings of a mirror.
 
-    With `auto` modes rise by themselves and students are trained by themselves, from `train_after` calls on,
-    into the folder `students`, by `bertsmith mirror train` with `train_options`: a student has to differ in
-    at most `epsilon` of what it answers, with probability 1 - `delta`. Shadow takes at least `shadow_calls`
-    comparisons, canary `canary_calls` with `canary_share` of the sure calls answered. `audit_share` of what
-    is answered is put to the LLM too. A student that takes more than `answer_seconds` leaves the call to the
-    LLM. `seed` makes draws repeatable.
+    `store` is a file or postgresql://…. `redact` names built-in rules of redaction, `patterns` has the user's
+    own regular expressions by name. Calls older than `retention_days` are deleted. A body of more than
+    `max_recorded_bytes` is relayed but not recorded; up to `queue_bytes` of calls may wait to be stored.
 
-    The page at /bertsmith/ shows itself to this machine alone; with `page_keys_file` to whoever has a key,
-    and who is an admin there may change modes. Texts of calls stand on it with `page_texts`.
+    With `auto` the mirror trains students and promotes them by itself. It trains from `train_after` calls on,
+    into the folder `students`, with `bertsmith mirror train` and `train_options`. A student may differ from
+    the LLM in at most `epsilon` of its answers, with probability 1 - `delta`. Shadow lasts for at least
+    `shadow_calls` comparisons; canary for at least `canary_calls`, while the student answers `canary_share`
+    of the calls it is sure of. `audit_share` of the student's answers are compared with the LLM's. A student
+    that takes longer than `answer_seconds` leaves the call to the LLM. `seed` makes random draws repeatable.
+
+    The page at /bertsmith/ is shown on this machine only, or with `page_keys_file` to everyone who has a key;
+    keys of admins may change modes. `page_texts` shows texts of calls on it.
     """
 
     store: str = Field(STORE, min_length=1)
@@ -126,7 +137,7 @@ class MirrorSettings(RelaySettings):
 
     @field_validator("redact")
     @classmethod
-    def _known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+    def _check_rules(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         for name in names:
             if name not in BUILT_IN:
                 raise ValueError(f"there is no rule {name!r}; there are {', '.join(BUILT_IN)}, and patterns")
@@ -134,20 +145,21 @@ class MirrorSettings(RelaySettings):
 
     @property
     def redactor(self) -> Redactor:
-        """By these rules. Raises RecipeError."""
+        """A redactor with these rules and patterns. Raises RecipeError for an invalid pattern."""
         return Redactor(self.redact, self.patterns)
 
 
 def read_settings(
-    config: Path | None, given: Mapping[str, Any], environment: Mapping[str, str] = os.environ
+    config: Path | None, options: Mapping[str, Any], environment: Mapping[str, str] = os.environ
 ) -> MirrorSettings:
-    """What the command line gives goes before the environment, and that before the file.
+    """Reads a mirror's settings. The command line's `options` override the environment, and the environment
+    overrides the `config` file.
 
-    Raises RecipeError naming the key, InputError for a file that can't be read.
+    Raises RecipeError that names the key of an invalid value, and InputError if the file can't be read.
     """
-    found = gather(MirrorSettings, ENVIRONMENT, config, given, environment)
-    if isinstance(found.get("redact"), str):
-        found["redact"] = found["redact"].replace(",", " ").split()
-    settings = check(MirrorSettings, found, str(config) if config else "the settings of the mirror")
-    settings.redactor.begin()  # whatever is wrong with a pattern is said before anything is begun
+    values = gather(MirrorSettings, ENVIRONMENT, config, options, environment)
+    if isinstance(values.get("redact"), str):
+        values["redact"] = values["redact"].replace(",", " ").split()
+    settings = check(MirrorSettings, values, str(config) if config else "the settings of the mirror")
+    settings.redactor.begin_call()  # reports an invalid pattern before anything is started
     return settings

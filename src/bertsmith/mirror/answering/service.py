@@ -87,7 +87,7 @@ class MirrorService:
         open_students = self.reconciler.open_students
         if site not in open_students.answering:
             return None
-        request = self.redactor.begin().redact_request(request)
+        request = self.redactor.begin_call().redact_request(request)
         version = version_id(request, site)
         students = open_students.by_version.get(version)
         share = self.settings.audit_share

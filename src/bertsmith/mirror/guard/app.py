@@ -265,12 +265,11 @@ def serve_guard(settings: GuardServerSettings) -> None:
     require_upstream(settings, "bertsmith mirror guard --policy policy.toml")
     with bind_socket(settings.host, settings.port) as listener:
         app = GuardApp(settings, GuardJudge(settings.model, settings.judge_seconds))
-        shown_settings = settings.model_dump(mode="json")
         run(
             settings,
             app,
             listener,
-            doing="guarding",
-            into=f"deciding into {settings.log}",
-            told=shown_settings,
+            activity="guarding",
+            destination=f"deciding into {settings.log}",
+            logged_settings=settings.model_dump(mode="json"),
         )

@@ -371,7 +371,7 @@ def label_texts(
     `ask_all`.
     """
     redacted = (
-        redactor.begin().redact_request(upstream.parse_request(question.body(text))) for text in texts
+        redactor.begin_call().redact_request(upstream.parse_request(question.body(text))) for text in texts
     )
     requests = list({_input_parts(request): request for request in redacted}.values())
     versions = {version_id(request, site_id(request, site)) for request in requests[:1]}  # all have the same
@@ -393,7 +393,7 @@ def find_other_version(
     """The latest other version of the site and the version of these calls, which a student would learn from
     separately. None where they were merged or there is no other.
     """
-    own = version_id(redactor.begin().redact_request(upstream.parse_request(question.body(GAP))), site)
+    own = version_id(redactor.begin_call().redact_request(upstream.parse_request(question.body(GAP))), site)
     groups = [group for group in LearningRecords(store).groups() if group[0].site == site]
     others = [group for group in groups if own not in {version.version for version in group}]
     if not others or len(others) == len(groups):  # none of them was answered
