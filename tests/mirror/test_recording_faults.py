@@ -368,7 +368,7 @@ def test_a_fault_of_ours_is_never_the_clients(mirror: RunningMirror, monkeypatch
     def broken(*_: Any) -> Any:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr("bertsmith.mirror.relay.site_of", broken)
+    monkeypatch.setattr("bertsmith.mirror.relay.site_id", broken)
     answer = mirror.ask(CHAT, body_of("card"))
     assert answer.status == 200
     assert answer.headers["x-bertsmith"] == "passthrough; reason=mirror-error"

@@ -1,6 +1,6 @@
-"""One file a provider's wire format, each a class that fulfils wire_format.py; registry.py lists them.
+"""The wire formats of providers: one file and one class for each, as wire_format.py demands. registry.py
+lists them.
 
-In: a request's body, an answer's body or the events of a stream. Out: what was asked and answered
-(../call.py), and the bytes of a student's answer. Read wire_format.py first, then openai_chat.py; reading.py
-has the parts that several look for.
+A format reads requests, answers and streams into the records of ../call.py, and writes a student's answer as
+the provider would. Read wire_format.py first, then openai_chat.py; reading.py has what several formats share.
 """

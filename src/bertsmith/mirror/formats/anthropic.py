@@ -46,7 +46,8 @@ _STOPPED_EARLY = {
     "refusal": "refusal",
     "pause_turn": "unfinished",
 }
-_CHOICES = {"any": "required", "tool": "tool"}
+# Types of tool_choice with which the model has to call a tool.
+_REQUIRING_CHOICES = frozenset(("any", "tool"))
 _USAGE = {
     "input_tokens": 0,
     "cache_creation_input_tokens": 0,
@@ -54,11 +55,11 @@ _USAGE = {
     "output_tokens": 0,
     "service_tier": "standard",
 }
-_DEFAULT_MAX_TOKENS = 1024  # of a request of ours, which has to say it
+_DEFAULT_MAX_TOKENS = 1024  # for the mirror's own requests: the API requires a limit
 
 
 class Anthropic(WireFormat):
-    """Messages. OpenAI has paths of its own that end in /messages."""
+    """The Messages API. The path /messages counts only as a whole: OpenAI has other paths that end in it."""
 
     NAME = "anthropic"
     PATH = "/v1/messages"
@@ -68,11 +69,9 @@ class Anthropic(WireFormat):
     KEY = "ANTHROPIC_API_KEY"
 
     def read_request(self, body: Mapping[str, Json]) -> CompletionRequest:
-        """Raises NotMirrored saying why."""
         way, name, schema = _read_schema(body)
         messages = [ChatMessage("system", texts_of(body["system"]))] if body.get("system") else []
-        for given in list_of(body.get("messages"), "malformed-request"):
-            messages.append(read_message(given))
+        messages += map(read_message, list_of(body.get("messages"), "malformed-request"))
         return CompletionRequest(
             self.NAME,
             model_of(body),
@@ -85,50 +84,48 @@ class Anthropic(WireFormat):
         )
 
     def read_answer(self, request: CompletionRequest, body: Mapping[str, Json]) -> Completion:
-        """Raises NotMirrored saying why."""
-        stopped = word(body.get("stop_reason"))
-        if stopped in _STOPPED_EARLY:
-            raise NotMirrored(_STOPPED_EARLY[stopped])
-        blocks = [
-            object_of(each, "malformed-answer") for each in list_of(body.get("content"), "malformed-answer")
-        ]
+        stop_reason = word(body.get("stop_reason"))
+        if stop_reason in _STOPPED_EARLY:
+            raise NotMirrored(_STOPPED_EARLY[stop_reason])
+        content = list_of(body.get("content"), "malformed-answer")
+        blocks = [object_of(block, "malformed-answer") for block in content]
         return Completion(
             _read_value(request, blocks),
             word(body.get("model")),
-            stopped,
+            stop_reason,
             word(body.get("id")),
             *self.tokens_of(body),
         )
 
     def join(self, events: Iterable[Event]) -> Mapping[str, Json]:
-        """Events of Anthropic's messages → the message."""
+        """Joins the events of a streamed message."""
         joined: dict[str, Any] = {}
         blocks: dict[int, dict[str, Any]] = {}
         for event in objects_of(events):
-            kind = event.get("type")
-            if kind == "error":
+            event_type = event.get("type")
+            if event_type == "error":
                 raise NotMirrored("upstream-error")
-            if kind == "message_start":
+            if event_type == "message_start":
                 joined = dict(event.get("message") or {})
-            elif kind == "content_block_start":
+            elif event_type == "content_block_start":
                 blocks[event["index"]] = {**event["content_block"], "pieces": ""}
-            elif kind == "content_block_delta":
+            elif event_type == "content_block_delta":
                 delta = event.get("delta") or {}
                 block = blocks[event["index"]]
                 if delta.get("type") == "text_delta":
                     block["text"] = (block.get("text") or "") + delta["text"]
                 elif delta.get("type") == "input_json_delta":
                     block["pieces"] += delta["partial_json"]
-            elif kind == "message_delta":
+            elif event_type == "message_delta":
                 joined |= event.get("delta") or {}
                 joined["usage"] = {**(joined.get("usage") or {}), **(event.get("usage") or {})}
-            elif kind == "message_stop":
+            elif event_type == "message_stop":
                 joined["content"] = [_finish_block(blocks[index]) for index in sorted(blocks)]
                 return joined
         raise NotMirrored("cut")
 
     def write(self, answer: StudentCompletion) -> ResponseBody:
-        """Raises NotMirrored where the client wants what only an LLM has."""
+        """Writes a message. Raises NotMirrored if the client asks for thinking."""
         thinking = answer.body.get("thinking")
         if isinstance(thinking, dict) and thinking.get("type") != "disabled":
             raise NotMirrored("thinking-wanted")
@@ -151,28 +148,26 @@ class Anthropic(WireFormat):
             "stop_sequence": None,
             "usage": _USAGE,
         }
-        return (
-            ResponseBody(EVENTS, list(_write_events(answer, message, block)))
-            if answer.is_streamed
-            else whole(message)
-        )
+        if answer.is_streamed:
+            return ResponseBody(EVENTS, list(_write_events(answer, message, block)))
+        return whole(message)
 
     def error_body(self, message: str, code: str) -> Json:
-        """Anthropic's envelope."""
+        """The error in Anthropic's form."""
         return {"type": "error", "error": {"type": "api_error", "message": f"{message} ({code})"}}
 
     def tokens_of(self, body: Mapping[str, Json]) -> Tokens:
-        """Read, from the cache too, and written."""
+        """The input's tokens, including those written to and read from the cache, and the output's."""
         usage = body.get("usage")
-        read = count(usage, "input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
-        return read, count(usage, "output_tokens")
+        input_tokens = count(usage, "input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
+        return input_tokens, count(usage, "output_tokens")
 
     def fits(self, request: Mapping[str, Json], answer: Mapping[str, Json]) -> bool:
         return "messages" in request and "questions" not in request and answer.get("type") == "message"
 
     def write_request(self, request: CompletionRequest) -> dict[str, Json]:
-        messages = [{"role": each.role, "content": write_content(each)} for each in request.inputs]
-        system = [{"type": "text", "text": part} for each in request.system for part in each.parts]
+        messages = [{"role": message.role, "content": write_content(message)} for message in request.inputs]
+        system = [{"type": "text", "text": part} for message in request.system for part in message.parts]
         body = {
             "max_tokens": _DEFAULT_MAX_TOKENS,
             **request.parameters,
@@ -186,38 +181,41 @@ class Anthropic(WireFormat):
 
 
 def _read_schema(body: Mapping[str, Json]) -> tuple[str, str, Mapping[str, Json]]:
+    """How the request asks for JSON (CompletionRequest.way), the schema's name, and the schema."""
     config = body.get("output_config")
-    described = config.get("format") if isinstance(config, dict) else None
-    described = described or body.get("output_format")
-    if isinstance(described, dict) and described.get("type") == "json_schema":
-        return "json-schema", "", object_of(described.get("schema"), "no-schema")
+    output_format = config.get("format") if isinstance(config, dict) else None
+    output_format = output_format or body.get("output_format")
+    if isinstance(output_format, dict) and output_format.get("type") == "json_schema":
+        return "json-schema", "", object_of(output_format.get("schema"), "no-schema")
     tools, choice = body.get("tools"), body.get("tool_choice")
     if not tools:
         raise NotMirrored("no-schema")
-    kind = choice.get("type") if isinstance(choice, dict) else None
-    if kind not in _CHOICES:
+    choice_type = choice.get("type") if isinstance(choice, dict) else None
+    if choice_type not in _REQUIRING_CHOICES:
         raise NotMirrored("tool-not-required")
     return find_required_tool(
-        list_of(tools, "malformed-request"), choice if kind == "tool" else "required", "input_schema"
+        list_of(tools, "malformed-request"), choice if choice_type == "tool" else "required", "input_schema"
     )
 
 
-def read_message(given: Json) -> ChatMessage:
-    """One of a request; what a tool was called with, and what it answered, are parts. Raises NotMirrored."""
-    message = object_of(given, "malformed-request")
+def read_message(item: Json) -> ChatMessage:
+    """Reads a message of a request; calls of tools and their results become parts. Raises NotMirrored if it
+    is malformed or contains something else than text.
+    """
+    message = object_of(item, "malformed-request")
     role, content = text_of(message.get("role")), message.get("content")
     if not isinstance(content, list):
         return ChatMessage(role, texts_of(content))
-    found: list[str] = []
-    for given in content:
-        block = object_of(given, "malformed-request")
+    parts: list[str] = []
+    for content_block in content:
+        block = object_of(content_block, "malformed-request")
         if block.get("type") == "tool_use":
-            found.append(as_json({"name": block.get("name"), "input": block.get("input")}))
+            parts.append(as_json({"name": block.get("name"), "input": block.get("input")}))
         elif block.get("type") == "tool_result":
-            found += texts_of(block.get("content"))
+            parts += texts_of(block.get("content"))
         else:
-            found += texts_of([block])
-    return ChatMessage(role, tuple(found))
+            parts += texts_of([block])
+    return ChatMessage(role, tuple(parts))
 
 
 def _read_value(request: CompletionRequest, blocks: list[Mapping[str, Json]]) -> Json:
@@ -241,6 +239,7 @@ def _read_value(request: CompletionRequest, blocks: list[Mapping[str, Json]]) ->
 
 
 def _finish_block(block: dict[str, Any]) -> dict[str, Any]:
+    """Parses the input of a joined block for a tool's call."""
     pieces = block.pop("pieces")
     if pieces:
         try:
@@ -255,8 +254,8 @@ def _write_events(
 ) -> Iterator[bytes]:
     yield named_event("message_start", message={**message, "content": [], "stop_reason": None})
     is_call = block["type"] == "tool_use"
-    begun = {**block, "input": {}} if is_call else {**block, "text": ""}
-    yield named_event("content_block_start", index=0, content_block=begun)
+    first_block = {**block, "input": {}} if is_call else {**block, "text": ""}
+    yield named_event("content_block_start", index=0, content_block=first_block)
     yield named_event("ping")
     for piece in answer.text_pieces():
         delta = (
@@ -266,6 +265,6 @@ def _write_events(
         )
         yield named_event("content_block_delta", index=0, delta=delta)
     yield named_event("content_block_stop", index=0)
-    ended = {"stop_reason": message["stop_reason"], "stop_sequence": None}
-    yield named_event("message_delta", delta=ended, usage={"output_tokens": 0})
+    last_delta = {"stop_reason": message["stop_reason"], "stop_sequence": None}
+    yield named_event("message_delta", delta=last_delta, usage={"output_tokens": 0})
     yield named_event("message_stop")

@@ -1,8 +1,9 @@
-"""OpenAI's decisions: questions in a list, answered in its order.
+"""OpenAI's decisions: a list of questions, answered in the same order.
 
-A predicate becomes a boolean field, a choice one of its values, a score the number of its level; a question
-without a name is called by its place. Confidences are System One's: OpenAI's reference gives no formula.
-Source: openai-python's types/decision.py (beta of 2026-10).
+The questions become a schema with a field for each: a predicate is a boolean, a choice one of its values, a
+score the index of its level. A question without a name is called question_1, question_2 and so on by its
+position. Confidences are computed as System One does, since OpenAI's reference gives no formula. Source:
+openai-python's types/decision.py (beta of 2026-10).
 """
 
 from collections.abc import Mapping
@@ -36,7 +37,7 @@ _OUTPUTS = ("function_call_output", "custom_tool_call_output")
 
 
 class Decisions(OpenAIFormat):
-    """It has no streams."""
+    """The decisions API, which has no streams."""
 
     NAME = "openai-decisions"
     PATH = "/decisions"
@@ -44,20 +45,16 @@ class Decisions(OpenAIFormat):
     NO_INPUT = "server-state"
 
     def read_request(self, body: Mapping[str, Json]) -> CompletionRequest:
-        """Raises NotMirrored saying why."""
         questions = list_of(body.get("questions"), "no-schema")
-        given = body.get("input")
-        messages = (
-            [ChatMessage("user", (given,))]
-            if isinstance(given, str)
-            else [
-                _read_message(object_of(each, "malformed-request"))
-                for each in list_of(given, "malformed-request")
-            ]
-        )
+        content = body.get("input")
+        if isinstance(content, str):
+            messages = [ChatMessage("user", (content,))]
+        else:
+            items = list_of(content, "malformed-request")
+            messages = [_read_message(object_of(item, "malformed-request")) for item in items]
         fields = {
-            _question_name(each, place): _question_schema(object_of(each, "malformed-request"))
-            for place, each in enumerate(questions)
+            _question_name(question, index): _question_schema(object_of(question, "malformed-request"))
+            for index, question in enumerate(questions)
         }
         if len(fields) != len(questions) or not fields:
             raise NotMirrored("malformed-request")
@@ -67,14 +64,16 @@ class Decisions(OpenAIFormat):
         )
 
     def read_answer(self, request: CompletionRequest, body: Mapping[str, Json]) -> Completion:
-        """A question that was refused has no field in the value. Raises NotMirrored saying why."""
+        """Reads the answers; a question that the model refused has no field in the value. Raises NotMirrored
+        if all were refused.
+        """
         answers = list_of(body.get("answers"), "malformed-answer")
         fields = request.schema["properties"]
         if len(answers) != len(fields):
             raise NotMirrored("malformed-answer")
         value, probabilities = dict[str, Json](), dict[str, list[tuple[Json, float]]]()
-        for (name, field), given in zip(fields.items(), answers, strict=True):
-            answer = object_of(given, "malformed-answer")
+        for (name, field), item in zip(fields.items(), answers, strict=True):
+            answer = object_of(item, "malformed-answer")
             if answer.get("type") == "refusal":
                 continue
             try:
@@ -95,10 +94,10 @@ class Decisions(OpenAIFormat):
         )
 
     def write(self, answer: StudentCompletion) -> ResponseBody:
-        """Raises NotMirrored without probabilities."""
+        """Writes the answers. Raises NotMirrored if the student gives no probabilities."""
         answers = [
-            _write_answer(question, answer, _question_name(question, place))
-            for place, question in enumerate(answer.body["questions"])
+            _write_answer(question, answer, _question_name(question, index))
+            for index, question in enumerate(answer.body["questions"])
         ]
         usage = {
             "input_tokens": 0,
@@ -113,19 +112,21 @@ class Decisions(OpenAIFormat):
         return "questions" in request and "state" not in request
 
 
-def _question_name(question: Json, place: int) -> str:
-    """`place` from 0."""
-    return word(object_of(question, "malformed-request").get("name")) or f"question_{place + 1}"
+def _question_name(question: Json, index: int) -> str:
+    """The name of a question's field; `index` counts the questions from 0."""
+    return word(object_of(question, "malformed-request").get("name")) or f"question_{index + 1}"
 
 
 def _read_message(item: Mapping[str, Json]) -> ChatMessage:
-    """Of an item of the input. Raises NotMirrored."""
-    kind = item.get("type") or "message"
-    if kind in _CALLS:
+    """Reads an item of the input: a message, a call of a tool or its output. Raises NotMirrored if it is no
+    text.
+    """
+    item_type = item.get("type") or "message"
+    if item_type in _CALLS:
         return ChatMessage(
             "assistant", (as_json({key: item[key] for key in item if key in ("name", "arguments", "input")}),)
         )
-    if kind in _OUTPUTS:
+    if item_type in _OUTPUTS:
         return ChatMessage("tool", texts_of(item.get("output")))
     content = item.get("content")
     if isinstance(content, list):
@@ -140,53 +141,57 @@ def _json_as_text(part: Json) -> Json:
 
 
 def _question_schema(question: Mapping[str, Json]) -> dict[str, Json]:
-    kind, said = question.get("type"), {"description": question.get("instructions")}
-    if kind == "predicate":
-        return {"type": "boolean", **said}
-    if kind == "choice":
+    """The schema of a question's field. Raises NotMirrored for an unknown type of question."""
+    question_type, described = question.get("type"), {"description": question.get("instructions")}
+    if question_type == "predicate":
+        return {"type": "boolean", **described}
+    if question_type == "choice":
         choices = list_of(question.get("choices"), "malformed-request")
         values = [object_of(choice, "malformed-request").get("value") for choice in choices]
-        return {"enum": values, **said, "criteria": choices}
-    if kind == "score":
+        return {"enum": values, **described, "criteria": choices}
+    if question_type == "score":
         levels = list_of(question.get("levels"), "malformed-request")
-        return {"type": "integer", "enum": list(range(len(levels))), **said, "criteria": levels}
+        return {"type": "integer", "enum": list(range(len(levels))), **described, "criteria": levels}
     raise NotMirrored("unknown-question")
 
 
 def _read_decision(
     answer: Mapping[str, Json], field: Mapping[str, Json]
 ) -> tuple[Json, list[tuple[Json, float]]]:
+    """The value of an answered question, and the probability of each of its values."""
     if answer["type"] == "predicate":
         yes = float(answer["probability"])
         return yes >= 0.5, [(True, yes), (False, 1 - yes)]
-    spread = [(each["value"], float(each["probability"])) for each in answer["probabilities"]]
+    probabilities = [(item["value"], float(item["probability"])) for item in answer["probabilities"]]
     if answer["type"] == "choice":
-        return answer["choice"], spread
-    levels = {each["label"]: number for number, each in enumerate(field["criteria"])}
-    # By label: whether the first level is 0 or 1 is the server's choice.
-    numbered = [(levels[each["label"]], float(each["probability"])) for each in answer["probabilities"]]
-    return max(numbered, key=lambda each: each[1])[0], numbered
+        return answer["choice"], probabilities
+    # By label, since servers differ in whether they number levels from 0 or from 1.
+    levels = {level["label"]: index for index, level in enumerate(field["criteria"])}
+    by_level = [(levels[item["label"]], float(item["probability"])) for item in answer["probabilities"]]
+    return max(by_level, key=lambda pair: pair[1])[0], by_level
 
 
 def _write_answer(question: Mapping[str, Json], answer: StudentCompletion, name: str) -> dict[str, Any]:
-    spread, kind = answer.spread(name), question["type"]
-    head = {"type": kind, "name": question.get("name")}
-    if kind == "predicate":
-        return {**head, "probability": probability_of_true(spread)}
-    if kind == "choice":
-        spread = complete_probabilities(spread, [each["value"] for each in question["choices"]])
-        values = [{"value": value, "probability": round_probability(share)} for value, share in spread]
+    """Writes the answer to a question; `name` is that of its field."""
+    probabilities, question_type = answer.spread(name), question["type"]
+    head = {"type": question_type, "name": question.get("name")}
+    if question_type == "predicate":
+        return {**head, "probability": probability_of_true(probabilities)}
+    if question_type == "choice":
+        options = [choice["value"] for choice in question["choices"]]
+        probabilities = complete_probabilities(probabilities, options)
+        values = [{"value": value, "probability": round_probability(share)} for value, share in probabilities]
         return {
             **head,
             "choice": answer.value[name],
-            "confidence": confidence_of_choice(spread),
+            "confidence": confidence_of_choice(probabilities),
             "probabilities": values,
         }
-    shares = dict(spread)
-    levels = [shares.get(number, 0.0) for number in range(len(question["levels"]))]
+    by_level = dict(probabilities)
+    levels = [by_level.get(index, 0.0) for index in range(len(question["levels"]))]
     named = [
-        {"value": number, "label": each["label"], "probability": round_probability(levels[number])}
-        for number, each in enumerate(question["levels"])
+        {"value": index, "label": level["label"], "probability": round_probability(levels[index])}
+        for index, level in enumerate(question["levels"])
     ]
     return {
         **head,

@@ -62,29 +62,28 @@ _USAGE = {
 
 
 class OpenAIFormat(WireFormat):
-    """What OpenAI's formats share."""
+    """What all of OpenAI's wire formats have in common."""
 
     PROVIDER = "openai"
     BASE_HAS_VERSION = True
 
     def error_body(self, message: str, code: str) -> Json:
-        """OpenAI's envelope."""
+        """The error in OpenAI's form."""
         return {"error": {"message": message, "type": "upstream_error", "param": None, "code": code}}
 
 
 class OpenAIChat(OpenAIFormat):
-    """Chat completions."""
+    """The chat completions API."""
 
     NAME = "openai-chat"
     PATH = "/chat/completions"
     KEY = "OPENAI_API_KEY"
 
     def read_request(self, body: Mapping[str, Json]) -> CompletionRequest:
-        """Raises NotMirrored saying why."""
         if (body.get("n") or 1) != 1:
             raise NotMirrored("several-choices")
         way, name, schema = _read_schema(body)
-        messages = tuple(read_message(each) for each in list_of(body.get("messages"), "malformed-request"))
+        messages = tuple(map(read_message, list_of(body.get("messages"), "malformed-request")))
         return CompletionRequest(
             self.NAME,
             model_of(body),
@@ -97,32 +96,31 @@ class OpenAIChat(OpenAIFormat):
         )
 
     def read_answer(self, request: CompletionRequest, body: Mapping[str, Json]) -> Completion:
-        """Raises NotMirrored saying why."""
-        # A student's, of 0.3.0 too, whatever a gateway before it has made of the answer's id and its headers.
+        # A student's answer, even if a gateway has changed its id and headers; also one of version 0.3.0.
         if word(body.get("system_fingerprint")).startswith(OWN_ID_PREFIX):
             raise NotMirrored(STUDENT_ANSWER)
         choices = list_of(body.get("choices"), "malformed-answer")
         if len(choices) != 1:
             raise NotMirrored("several-choices" if choices else "no-answer")
         choice = object_of(choices[0], "malformed-answer")
-        finished = word(choice.get("finish_reason"))
+        finish_reason = word(choice.get("finish_reason"))
         message = object_of(choice.get("message"), "malformed-answer")
         if message.get("refusal"):
             raise NotMirrored("refusal")
-        if finished in _FINISHED_EARLY:
-            raise NotMirrored(_FINISHED_EARLY[finished])
+        if finish_reason in _FINISHED_EARLY:
+            raise NotMirrored(_FINISHED_EARLY[finish_reason])
         logprobs = choice.get("logprobs")
         return Completion(
             _read_value(request, message),
             word(body.get("model")),
-            finished,
+            finish_reason,
             word(body.get("id")),
             *self.tokens_of(body),
             logprobs=logprobs_of(logprobs.get("content")) if isinstance(logprobs, dict) else None,
         )
 
     def join(self, events: Iterable[Event]) -> Mapping[str, Json]:
-        """Chunks of chat completions → the completion."""
+        """Joins the chunks of a streamed chat completion."""
         joined: dict[str, Json] = {}
         choices: dict[int, dict[str, Any]] = {}
         for chunk in objects_of(events):
@@ -137,13 +135,15 @@ class OpenAIChat(OpenAIFormat):
                     {"message": {"content": None, "refusal": None, "tool_calls": {}}, "logprobs": []},
                 )
                 _add_piece(choice, piece)
-        if not choices or any(not each.get("finish_reason") for each in choices.values()):
+        if not choices or any(not choice.get("finish_reason") for choice in choices.values()):
             raise NotMirrored("cut")
         joined["choices"] = [_finish_choice(index, choices[index]) for index in sorted(choices)]
         return joined
 
     def write(self, answer: StudentCompletion) -> ResponseBody:
-        """Raises NotMirrored where the client wants what only an LLM has."""
+        """Writes a chat completion. Raises NotMirrored if the client asks for log probabilities or wants the
+        completion to be stored.
+        """
         if answer.body.get("logprobs"):
             raise NotMirrored("logprobs-wanted")
         if answer.body.get("store"):
@@ -161,10 +161,10 @@ class OpenAIChat(OpenAIFormat):
             message = {"role": "assistant", "content": None, "refusal": None, "tool_calls": [call]}
         message["annotations"] = []
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _finish_reason(answer)}
-        return whole(_chunk_head(answer, "chat.completion") | {"choices": [choice], "usage": _USAGE})
+        return whole(_completion_head(answer, "chat.completion") | {"choices": [choice], "usage": _USAGE})
 
     def tokens_of(self, body: Mapping[str, Json]) -> Tokens:
-        """Read and written."""
+        """The prompt's and the completion's tokens."""
         usage = body.get("usage")
         return count(usage, "prompt_tokens"), count(usage, "completion_tokens")
 
@@ -178,13 +178,14 @@ class OpenAIChat(OpenAIFormat):
 
 
 def _read_schema(body: Mapping[str, Json]) -> tuple[str, str, Mapping[str, Json]]:
-    wanted = body.get("response_format")
-    wanted = wanted if isinstance(wanted, dict) else {}
-    kind = wanted.get("type")
-    if kind == "json_schema":
-        described = object_of(wanted.get("json_schema"), "malformed-request")
-        return "json-schema", word(described.get("name")), object_of(described.get("schema"), "no-schema")
-    if kind == "json_object":
+    """How the request asks for JSON (CompletionRequest.way), the schema's name, and the schema."""
+    response_format = body.get("response_format")
+    response_format = response_format if isinstance(response_format, dict) else {}
+    format_type = response_format.get("type")
+    if format_type == "json_schema":
+        json_schema = object_of(response_format.get("json_schema"), "malformed-request")
+        return "json-schema", word(json_schema.get("name")), object_of(json_schema.get("schema"), "no-schema")
+    if format_type == "json_object":
         return "json-object", "", {"type": "object"}
     tools, choice = body.get("tools"), body.get("tool_choice")
     if not tools:
@@ -193,15 +194,15 @@ def _read_schema(body: Mapping[str, Json]) -> tuple[str, str, Mapping[str, Json]
         allowed = object_of(choice.get("allowed_tools"), "malformed-request")
         tools, choice = select_allowed_tools(tools, allowed.get("tools")), allowed.get("mode")
     functions = [
-        object_of(each, "malformed-request").get("function") for each in list_of(tools, "malformed-request")
+        object_of(tool, "malformed-request").get("function") for tool in list_of(tools, "malformed-request")
     ]
     return find_required_tool(functions, choice, "parameters")
 
 
 def select_allowed_tools(tools: Json, allowed: Json) -> list[Json]:
-    """Those tools that a request's tool_choice leaves."""
-    names = [_tool_name(each) for each in list_of(allowed, "malformed-request")]
-    return [each for each in list_of(tools, "malformed-request") if _tool_name(each) in names]
+    """The tools of a request to which its tool_choice restricts the model."""
+    names = [_tool_name(tool) for tool in list_of(allowed, "malformed-request")]
+    return [tool for tool in list_of(tools, "malformed-request") if _tool_name(tool) in names]
 
 
 def _tool_name(tool: Json) -> Json:
@@ -212,14 +213,18 @@ def _tool_name(tool: Json) -> Json:
 def find_required_tool(
     functions: list[Json], choice: Json, schema_key: str
 ) -> tuple[str, str, Mapping[str, Json]]:
-    """The one that `choice` names, or the only one where one is required."""
+    """The tool that the model has to call: the one named by `choice`, or the only one if a call is required.
+
+    Returns ("tool", its name, the schema of its arguments, which is under `schema_key`). Raises NotMirrored
+    if the model may choose between tools, or not to call any.
+    """
     if isinstance(choice, dict):
         named = choice.get("function", choice)
         name = named.get("name") if isinstance(named, dict) else None
         functions = [
             function for function in functions if isinstance(function, dict) and function.get("name") == name
         ]
-    elif choice not in ("required", "any"):  # as Mistral's clients call it
+    elif choice not in ("required", "any"):  # "any" is Mistral's word
         raise NotMirrored("tool-not-required")
     if len(functions) != 1 or not isinstance(functions[0], dict):
         raise NotMirrored("several-tools")
@@ -227,9 +232,9 @@ def find_required_tool(
     return "tool", text_of(functions[0].get("name")), object_of(schema, "malformed-request")
 
 
-def read_message(given: Json) -> ChatMessage:
-    """One of a request. Raises NotMirrored."""
-    message = object_of(given, "malformed-request")
+def read_message(item: Json) -> ChatMessage:
+    """Reads a message of a request; its tool calls become parts. Raises NotMirrored if it is malformed."""
+    message = object_of(item, "malformed-request")
     parts = texts_of(message.get("content"))
     calls = message.get("tool_calls") or ()
     return ChatMessage(
@@ -238,7 +243,7 @@ def read_message(given: Json) -> ChatMessage:
 
 
 def _read_value(request: CompletionRequest, message: Mapping[str, Json]) -> Json:
-    """What the message says, as JSON: its content, or the arguments of the tool that was asked for."""
+    """The JSON of an answer: the message's content, or the arguments of the requested tool."""
     calls = message.get("tool_calls") or []
     if request.way != "tool":
         if calls:
@@ -253,27 +258,28 @@ def _read_value(request: CompletionRequest, message: Mapping[str, Json]) -> Json
 
 
 def _add_piece(choice: dict[str, Any], piece: Mapping[str, Json]) -> None:
+    """Adds a chunk's choice to the choice that is being joined."""
     message, delta = choice["message"], piece.get("delta") or {}
     for key in ("content", "refusal"):
         if delta.get(key) is not None:
             message[key] = (message[key] or "") + delta[key]
-    for place, call in enumerate(delta.get("tool_calls") or ()):
+    for position, call in enumerate(delta.get("tool_calls") or ()):
         # Some servers send whole calls without an index.
-        known = message["tool_calls"].setdefault(
-            call.get("index", place),
+        joined_call = message["tool_calls"].setdefault(
+            call.get("index", position),
             {"id": "", "type": "function", "function": {"name": "", "arguments": ""}},
         )
-        known["id"] = call.get("id") or known["id"]
+        joined_call["id"] = call.get("id") or joined_call["id"]
         function = call.get("function") or {}
-        known["function"]["name"] += function.get("name") or ""
-        known["function"]["arguments"] += function.get("arguments") or ""
+        joined_call["function"]["name"] += function.get("name") or ""
+        joined_call["function"]["arguments"] += function.get("arguments") or ""
     choice["logprobs"] += (piece.get("logprobs") or {}).get("content") or []
     choice["finish_reason"] = piece.get("finish_reason") or choice.get("finish_reason")
 
 
 def _finish_choice(index: int, choice: dict[str, Any]) -> dict[str, Any]:
     calls = choice["message"]["tool_calls"]
-    tool_calls = [calls[place] for place in sorted(calls)] or None
+    tool_calls = [calls[position] for position in sorted(calls)] or None
     return {
         "index": index,
         "finish_reason": choice["finish_reason"],
@@ -283,23 +289,23 @@ def _finish_choice(index: int, choice: dict[str, Any]) -> dict[str, Any]:
 
 
 def _write_chunks(answer: StudentCompletion) -> Iterator[bytes]:
-    head = _chunk_head(answer, "chat.completion.chunk")
-    counts = bool((answer.body.get("stream_options") or {}).get("include_usage"))
-    if counts:
+    head = _completion_head(answer, "chat.completion.chunk")
+    includes_usage = bool((answer.body.get("stream_options") or {}).get("include_usage"))
+    if includes_usage:
         head["usage"] = None
 
-    def chunk(delta: dict[str, Json], finished: str | None = None) -> bytes:
-        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finished}
+    def chunk(delta: dict[str, Json], finish_reason: str | None = None) -> bytes:
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
         return data(head | {"choices": [choice]})
 
     if answer.request.way == "tool":
-        begun = {
+        call = {
             "index": 0,
             "id": _call_id(answer),
             "type": "function",
             "function": _function_call(answer, ""),
         }
-        yield chunk({"role": "assistant", "content": None, "tool_calls": [begun], "refusal": None})
+        yield chunk({"role": "assistant", "content": None, "tool_calls": [call], "refusal": None})
         for piece in answer.text_pieces():
             yield chunk({"tool_calls": [{"index": 0, "function": {"arguments": piece}}]})
     else:
@@ -307,12 +313,12 @@ def _write_chunks(answer: StudentCompletion) -> Iterator[bytes]:
         for piece in answer.text_pieces():
             yield chunk({"content": piece})
     yield chunk({}, _finish_reason(answer))
-    if counts:
+    if includes_usage:
         yield data(head | {"choices": [], "usage": _USAGE})
     yield b"data: [DONE]\n\n"
 
 
-def _chunk_head(answer: StudentCompletion, kind: str) -> dict[str, Json]:
+def _completion_head(answer: StudentCompletion, kind: str) -> dict[str, Json]:
     return {
         "id": f"chatcmpl-{answer.number}",
         "object": kind,
@@ -324,7 +330,7 @@ def _chunk_head(answer: StudentCompletion, kind: str) -> dict[str, Json]:
 
 
 def _finish_reason(answer: StudentCompletion) -> str:
-    """A tool that the request names is answered with stop, one that it requires with tool_calls."""
+    """OpenAI's finish reason: stop, also for a tool that the request names; tool_calls for a required one."""
     if answer.request.way != "tool":
         return "stop"
     return "stop" if isinstance(answer.body.get("tool_choice"), dict) else "tool_calls"
@@ -339,7 +345,7 @@ def _call_id(answer: StudentCompletion) -> str:
 
 
 def write_content(message: ChatMessage) -> Json:
-    """As a request of ours has it."""
+    """A message's content for a request: its text, or a list of its texts."""
     if len(message.parts) == 1:
         return message.parts[0]
     return [{"type": "text", "text": part} for part in message.parts]

@@ -31,7 +31,7 @@ _PARAMETERS = (
     "temperature", "top_p", "top_logprobs", "max_output_tokens", "reasoning", "text", "tools", "tool_choice",
     "parallel_tool_calls", "truncation", "include",
 )  # fmt: skip
-# With these a part of what is asked lies on the provider's machines.
+# Keys of a request whose input is partly on the provider's machines.
 _SERVER_STATE_KEYS = ("previous_response_id", "conversation", "prompt")
 _INCOMPLETE = {"max_output_tokens": "truncated", "content_filter": "content-filter"}
 _USAGE = {
@@ -41,7 +41,7 @@ _USAGE = {
     "output_tokens_details": {"reasoning_tokens": 0},
     "total_tokens": 0,
 }
-# What a response says again of its request, with the value of a request that doesn't say.
+# Keys of a request that its response repeats, with their default values.
 _ECHOED: dict[str, Json] = {
     "instructions": None, "max_output_tokens": None, "metadata": {}, "parallel_tool_calls": True,
     "previous_response_id": None, "reasoning": {"effort": None, "summary": None}, "store": False,
@@ -52,7 +52,7 @@ _LOGPROBS = "message.output_text.logprobs"
 
 
 class OpenAIResponses(OpenAIFormat):
-    """Responses, whose input may lie on the provider's machines."""
+    """The Responses API. A part of the input may be on the provider's machines: then nothing is mirrored."""
 
     NAME = "openai-responses"
     PATH = "/responses"
@@ -60,7 +60,6 @@ class OpenAIResponses(OpenAIFormat):
     NO_INPUT = "server-state"
 
     def read_request(self, body: Mapping[str, Json]) -> CompletionRequest:
-        """Raises NotMirrored saying why."""
         if any(body.get(name) for name in _SERVER_STATE_KEYS):
             raise NotMirrored("server-state")
         if body.get("background"):
@@ -69,12 +68,12 @@ class OpenAIResponses(OpenAIFormat):
         messages = []
         if body.get("instructions"):
             messages.append(ChatMessage("system", texts_of(body["instructions"])))
-        given = body.get("input")
-        if isinstance(given, str):
-            messages.append(ChatMessage("user", (given,)))
+        content = body.get("input")
+        if isinstance(content, str):
+            messages.append(ChatMessage("user", (content,)))
         else:
             messages += [
-                message for each in list_of(given, "malformed-request") for message in read_messages(each)
+                message for item in list_of(content, "malformed-request") for message in read_messages(item)
             ]
         return CompletionRequest(
             self.NAME,
@@ -88,7 +87,6 @@ class OpenAIResponses(OpenAIFormat):
         )
 
     def read_answer(self, request: CompletionRequest, body: Mapping[str, Json]) -> Completion:
-        """Raises NotMirrored saying why."""
         status = body.get("status")
         if status == "incomplete":
             details = body.get("incomplete_details")
@@ -97,8 +95,8 @@ class OpenAIResponses(OpenAIFormat):
         if status not in (None, "completed"):
             raise NotMirrored("upstream-error" if status == "failed" else "unfinished")
         texts, calls, logprobs = list[str](), list[Mapping[str, Json]](), list[Json]()
-        for given in list_of(body.get("output"), "malformed-answer"):
-            item = object_of(given, "malformed-answer")
+        for output in list_of(body.get("output"), "malformed-answer"):
+            item = object_of(output, "malformed-answer")
             if item.get("type") == "function_call":
                 calls.append(item)
             elif item.get("type") == "message":
@@ -119,31 +117,33 @@ class OpenAIResponses(OpenAIFormat):
         )
 
     def join(self, events: Iterable[Event]) -> Mapping[str, Json]:
-        """Events of the Responses API → the response, which the last one holds."""
+        """Returns the response that the last event contains."""
         items: dict[int, Json] = {}
         for event in objects_of(events):
-            kind = event.get("type")
-            if kind == "error":
+            event_type = event.get("type")
+            if event_type == "error":
                 raise NotMirrored("upstream-error")
-            if kind == "response.output_item.done":
+            if event_type == "response.output_item.done":
                 items[event.get("output_index") or 0] = event.get("item")
-            if kind in ("response.completed", "response.incomplete", "response.failed"):
+            if event_type in ("response.completed", "response.incomplete", "response.failed"):
                 response = event.get("response")
                 if not isinstance(response, dict):
                     raise NotMirrored("malformed-answer")
                 # Some servers leave the output out of their last event.
-                output = response.get("output") or [items[place] for place in sorted(items)]
+                output = response.get("output") or [items[index] for index in sorted(items)]
                 return {**response, "output": output}
         raise NotMirrored("cut")
 
     def write(self, answer: StudentCompletion) -> ResponseBody:
-        """Raises NotMirrored where the client wants what only an LLM has."""
+        """Writes a response. Raises NotMirrored if the client asks for log probabilities or wants the
+        response to be stored.
+        """
         if answer.body.get("top_logprobs") or _LOGPROBS in (answer.body.get("include") or ()):
             raise NotMirrored("logprobs-wanted")
         if answer.body.get("store"):
             raise NotMirrored("store-wanted")
         item = _write_item(answer)
-        said = {name: answer.body.get(name, usual) for name, usual in _ECHOED.items()}
+        echoed = {name: answer.body.get(name, default) for name, default in _ECHOED.items()}
         response = {
             "id": f"resp_{answer.number}",
             "object": "response",
@@ -155,7 +155,7 @@ class OpenAIResponses(OpenAIFormat):
             "model": answer.request.model,
             "output": [item],
             "usage": _USAGE,
-            **said,
+            **echoed,
         }
         return (
             ResponseBody(EVENTS, list(_write_events(answer, response, item)))
@@ -169,13 +169,15 @@ class OpenAIResponses(OpenAIFormat):
 
 
 def _read_schema(body: Mapping[str, Json]) -> tuple[str, str, Mapping[str, Json]]:
-    wanted = body.get("text")
-    described = wanted.get("format") if isinstance(wanted, dict) else None
-    described = described if isinstance(described, dict) else {}
-    kind = described.get("type")
-    if kind == "json_schema":
-        return "json-schema", word(described.get("name")), object_of(described.get("schema"), "no-schema")
-    if kind == "json_object":
+    """How the request asks for JSON (CompletionRequest.way), the schema's name, and the schema."""
+    text = body.get("text")
+    text_format = text.get("format") if isinstance(text, dict) else None
+    text_format = text_format if isinstance(text_format, dict) else {}
+    format_type = text_format.get("type")
+    if format_type == "json_schema":
+        schema = object_of(text_format.get("schema"), "no-schema")
+        return "json-schema", word(text_format.get("name")), schema
+    if format_type == "json_object":
         return "json-object", "", {"type": "object"}
     tools, choice = body.get("tools"), body.get("tool_choice")
     if not tools:
@@ -185,23 +187,25 @@ def _read_schema(body: Mapping[str, Json]) -> tuple[str, str, Mapping[str, Json]
     return find_required_tool(list_of(tools, "malformed-request"), choice, "parameters")
 
 
-def read_messages(given: Json) -> list[ChatMessage]:
-    """Of an item of the input: none for thoughts. Raises NotMirrored."""
-    item = object_of(given, "malformed-request")
-    kind = item.get("type") or "message"
-    if kind == "message":
+def read_messages(input_item: Json) -> list[ChatMessage]:
+    """Reads an item of the input as a message; thoughts give none. Raises NotMirrored for an item that is on
+    the provider's machines, or that is no text.
+    """
+    item = object_of(input_item, "malformed-request")
+    item_type = item.get("type") or "message"
+    if item_type == "message":
         return [ChatMessage(text_of(item.get("role")), texts_of(item.get("content")))]
-    if kind == "function_call":
+    if item_type == "function_call":
         return [
             ChatMessage(
                 "assistant", (as_json({"name": item.get("name"), "arguments": item.get("arguments")}),)
             )
         ]
-    if kind == "function_call_output":
+    if item_type == "function_call_output":
         return [ChatMessage("tool", texts_of(item.get("output")))]
-    if kind == "reasoning":
+    if item_type == "reasoning":
         return []
-    raise NotMirrored("server-state" if kind == "item_reference" else "input-not-text")
+    raise NotMirrored("server-state" if item_type == "item_reference" else "input-not-text")
 
 
 def _read_value(request: CompletionRequest, texts: list[str], calls: list[Mapping[str, Json]]) -> Json:
@@ -219,6 +223,7 @@ def _read_value(request: CompletionRequest, texts: list[str], calls: list[Mappin
 
 
 def _write_item(answer: StudentCompletion) -> dict[str, Any]:
+    """The only item of the response's output: a function call or a message."""
     number = answer.number[:24]
     if answer.request.way == "tool":
         return {
@@ -242,15 +247,15 @@ def _write_item(answer: StudentCompletion) -> dict[str, Any]:
 def _write_events(
     answer: StudentCompletion, response: dict[str, Any], item: dict[str, Any]
 ) -> Iterator[bytes]:
-    numbers = itertools.count()
+    sequence_numbers = itertools.count()
 
     def event(kind: str, **more: Any) -> bytes:
-        return named_event(kind, sequence_number=next(numbers), **more)
+        return named_event(kind, sequence_number=next(sequence_numbers), **more)
 
-    begun = {**response, "status": "in_progress", "output": [], "usage": None, "completed_at": None}
-    yield event("response.created", response=begun)
-    yield event("response.in_progress", response=begun)
-    place = {"item_id": item["id"], "output_index": 0}
+    started = {**response, "status": "in_progress", "output": [], "usage": None, "completed_at": None}
+    yield event("response.created", response=started)
+    yield event("response.in_progress", response=started)
+    address = {"item_id": item["id"], "output_index": 0}
     if answer.request.way == "tool":
         yield event(
             "response.output_item.added",
@@ -258,9 +263,9 @@ def _write_events(
             item={**item, "arguments": "", "status": "in_progress"},
         )
         for piece in answer.text_pieces():
-            yield event("response.function_call_arguments.delta", **place, delta=piece)
+            yield event("response.function_call_arguments.delta", **address, delta=piece)
         yield event(
-            "response.function_call_arguments.done", **place, name=item["name"], arguments=answer.text
+            "response.function_call_arguments.done", **address, name=item["name"], arguments=answer.text
         )
     else:
         yield event(
@@ -269,11 +274,11 @@ def _write_events(
             item={**item, "content": [], "status": "in_progress"},
         )
         part = item["content"][0]
-        place["content_index"] = 0
-        yield event("response.content_part.added", **place, part={**part, "text": ""})
+        address["content_index"] = 0
+        yield event("response.content_part.added", **address, part={**part, "text": ""})
         for piece in answer.text_pieces():
-            yield event("response.output_text.delta", **place, delta=piece, logprobs=[])
-        yield event("response.output_text.done", **place, text=answer.text, logprobs=[])
-        yield event("response.content_part.done", **place, part=part)
+            yield event("response.output_text.delta", **address, delta=piece, logprobs=[])
+        yield event("response.output_text.done", **address, text=answer.text, logprobs=[])
+        yield event("response.content_part.done", **address, part=part)
     yield event("response.output_item.done", output_index=0, item=item)
     yield event("response.completed", response=response)

@@ -1,4 +1,6 @@
-"""Parts of a body that a format looks for, and events of a stream; other kinds of them are not mirrored."""
+"""What several wire formats share: reading parts of a JSON body, with a reason not to mirror the call if a
+part has another type, and splitting a stream into events.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -11,65 +13,67 @@ from bertsmith.mirror.call import Json, NotMirrored
 DONE = "[DONE]"
 TEXT_TYPES = ("text", "input_text", "output_text")
 _REFUSED_TYPES = ("refusal",)
-# Thoughts aren't what was asked, and come back only for the provider's own use.
+# Thoughts are no part of the conversation: clients send them back for the provider's own use.
 _THOUGHT_TYPES = ("thinking", "redacted_thinking", "reasoning")
 
 
 def object_of(value: Json, reason: str) -> Mapping[str, Json]:
-    """Raises NotMirrored(reason) for anything but an object."""
+    """Returns `value` if it is a JSON object, and raises NotMirrored(reason) otherwise."""
     if not isinstance(value, dict):
         raise NotMirrored(reason)
     return value
 
 
 def list_of(value: Json, reason: str) -> list[Any]:
-    """Raises NotMirrored(reason) for anything but a list."""
+    """Returns `value` if it is a list, and raises NotMirrored(reason) otherwise."""
     if not isinstance(value, list):
         raise NotMirrored(reason)
     return value
 
 
 def text_of(value: Json, reason: str = "malformed-request") -> str:
-    """Raises NotMirrored(reason) for anything but a text."""
+    """Returns `value` if it is a text, and raises NotMirrored(reason) otherwise."""
     if not isinstance(value, str):
         raise NotMirrored(reason)
     return value
 
 
 def model_of(body: Mapping[str, Json]) -> str:
-    """Raises NotMirrored where the body names none, and no path did."""
+    """The model that a request's body names, or its path did. Raises NotMirrored if there is none."""
     return text_of(body.get("model") or None, "no-model" if not body.get("model") else "malformed-request")
 
 
 def texts_of(content: Json) -> tuple[str, ...]:
-    """A message's content: a text, or parts of text. Raises NotMirrored for images, sound and files."""
+    """The texts of a message's content, which is a text or a list of parts. Thoughts are left out. Raises
+    NotMirrored("input-not-text") for images, sound and files.
+    """
     if content is None:
         return ()
     if isinstance(content, str):
         return (content,)
-    found = []
+    texts = []
     for part in list_of(content, "malformed-request"):
         if isinstance(part, str):
-            found.append(part)
+            texts.append(part)
             continue
         part = object_of(part, "malformed-request")
-        kind = part.get("type")
-        if kind in TEXT_TYPES:
-            found.append(text_of(part.get("text")))
-        elif kind in _REFUSED_TYPES:
-            found.append(text_of(part.get("refusal")))
-        elif kind not in _THOUGHT_TYPES:
+        part_type = part.get("type")
+        if part_type in TEXT_TYPES:
+            texts.append(text_of(part.get("text")))
+        elif part_type in _REFUSED_TYPES:
+            texts.append(text_of(part.get("refusal")))
+        elif part_type not in _THOUGHT_TYPES:
             raise NotMirrored("input-not-text")
-    return tuple(found)
+    return tuple(texts)
 
 
 def as_json(value: Json) -> str:
-    """Anything as a part of a message."""
+    """A JSON value as text, to become a part of a message."""
     return orjson.dumps(value).decode()
 
 
 def parsed(text: str) -> Json:
-    """An answer's JSON. Raises NotMirrored."""
+    """Parses the text of an answer as JSON. Raises NotMirrored("answer-not-json")."""
     try:
         return orjson.loads(text)
     except ValueError:
@@ -77,41 +81,44 @@ def parsed(text: str) -> Json:
 
 
 def chosen(body: Mapping[str, Json], names: Iterable[str]) -> dict[str, Json]:
-    """Those keys of the body that it has. What is kept is named, so that nothing else is kept by mistake."""
+    """The entries of the body under `names`, without those that are missing or null. All parameters to store
+    are named, so that no other is stored by mistake.
+    """
     return {name: body[name] for name in names if body.get(name) is not None}
 
 
 def count(usage: Json, *names: str) -> int | None:
-    """Tokens: the sum of what is there under these names."""
+    """The sum of the token counts under `names`; None if `usage` has none of them."""
     if not isinstance(usage, dict):
         return None
-    found = [usage[name] for name in names if type(usage.get(name)) is int]
-    return sum(found) if found else None
+    counts = [usage[name] for name in names if type(usage.get(name)) is int]
+    return sum(counts) if counts else None
 
 
 def word(value: Json) -> str:
-    """A text, or nothing."""
+    """Returns `value` if it is a text, and an empty text otherwise."""
     return value if isinstance(value, str) else ""
 
 
 def subjects_of(body: Mapping[str, Json]) -> tuple[str, ...]:
-    """All whom the request says it is about."""
+    """The people whom a request is about, as far as it names them: its user, by any of the usual keys."""
     metadata = body.get("metadata")
-    of_metadata = metadata if isinstance(metadata, dict) else {}
-    given = (
+    if not isinstance(metadata, dict):
+        metadata = {}
+    users = (
         body.get("user"),
-        of_metadata.get("user"),
-        of_metadata.get("user_id"),
+        metadata.get("user"),
+        metadata.get("user_id"),
         body.get("safety_identifier"),
     )
-    return tuple(dict.fromkeys(name for value in given for name in names_in(value)))
+    return tuple(dict.fromkeys(name for user in users for name in names_in(user)))
 
 
 def names_in(value: Json) -> Iterator[str]:
-    """Each text and number as a text: 7 and 7.0 are who "7" is. Of objects and lists, what they hold."""
+    """Yields all texts and numbers in a JSON value as texts; 7, 7.0 and "7" are the same name."""
     if isinstance(value, dict | list):
-        for each in value.values() if isinstance(value, dict) else value:
-            yield from names_in(each)
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from names_in(part)
     elif isinstance(value, float) and value.is_integer():
         yield str(int(value))
     elif isinstance(value, str | int | float) and not isinstance(value, bool) and str(value).strip():
@@ -119,7 +126,9 @@ def names_in(value: Json) -> Iterator[str]:
 
 
 def logprobs_of(tokens: Json) -> list[Json] | None:
-    """Tokens with their log probabilities, and those of the others that might have come."""
+    """Converts OpenAI's log probabilities to [token, log probability, [[alternative token, log probability],
+    …]] for each token. None if there are none, or if they have another form.
+    """
     if not isinstance(tokens, list) or not tokens:
         return None
     try:
@@ -132,19 +141,21 @@ def logprobs_of(tokens: Json) -> list[Json] | None:
             for token in tokens
         ]
     except (KeyError, TypeError, AttributeError):
-        return None  # a server's own way of writing them
+        return None  # the server writes them in a form of its own
 
 
 @dataclass(frozen=True)
 class Event:
-    """`name` is empty where the stream doesn't say one."""
+    """A server-sent event. `name` is empty if the stream gives none."""
 
     name: str
     data: str
 
 
 def events_of(content: bytes) -> Iterator[Event]:
-    """By the HTML standard, section 9.2.6: an event that isn't ended by an empty line is none."""
+    """Splits a stream into server-sent events (HTML standard, section 9.2.6). An event at the end that is not
+    followed by an empty line is dropped.
+    """
     text = content.decode("utf-8", "replace").removeprefix("\ufeff")
     name, data = "", list[str]()
     for line in text.replace("\r\n", "\n").replace("\r", "\n").split("\n")[:-1]:
@@ -162,14 +173,14 @@ def events_of(content: bytes) -> Iterator[Event]:
 
 
 def objects_of(events: Iterable[Event]) -> Iterator[dict[str, Any]]:
-    """The data of each event up to [DONE]. Raises NotMirrored for what isn't an object."""
+    """Parses the data of each event up to [DONE]. Raises NotMirrored for data that is no JSON object."""
     for event in events:
         if event.data == DONE:
             return
         try:
-            found = orjson.loads(event.data)
+            value = orjson.loads(event.data)
         except ValueError:
             raise NotMirrored("malformed-answer") from None
-        if not isinstance(found, dict):
+        if not isinstance(value, dict):
             raise NotMirrored("malformed-answer")
-        yield found
+        yield value

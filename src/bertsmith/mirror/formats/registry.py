@@ -1,4 +1,4 @@
-"""Which formats there are: ours, and those of others as `package.module:Class`."""
+"""The list of wire formats: the built-in ones, and the user's own, named as `package.module:Class`."""
 
 from collections.abc import Iterable, Mapping
 
@@ -22,37 +22,40 @@ FORMATS: tuple[WireFormat, ...] = (
 DEFAULT_FORMAT = FORMATS[
     0
 ]  # most servers of LLMs speak it, so on an unknown path its clients are the likeliest
-FORMATS_BY_NAME = {each.NAME: each for each in FORMATS}
+FORMATS_BY_NAME = {form.NAME: form for form in FORMATS}
 
 
 def find_formats(own: Iterable[str]) -> tuple[WireFormat, ...]:
-    """A user's own, and then ours. Raises InputError for one that can't be imported or has a name of ours.
+    """The user's `own` formats, given as `module:Class`, followed by the built-in ones. Raises InputError for
+    a class that can't be imported, is abstract, or has the name of a built-in format.
 
-    It imports code, also from the current folder: a name may come from the user, never from a call.
+    This imports code, also from the current folder: names may come from the user, but never from a call.
     """
     formats = list[WireFormat]()
     for name in own:
-        found: type[WireFormat] = own_class(name, WireFormat, "wire format")
-        if found.__abstractmethods__:
+        format_class: type[WireFormat] = own_class(name, WireFormat, "wire format")
+        if format_class.__abstractmethods__:
             raise InputError(
-                f"The wire format {name!r} lacks {', '.join(sorted(found.__abstractmethods__))}."
+                f"The wire format {name!r} lacks {', '.join(sorted(format_class.__abstractmethods__))}."
             )
-        if found.NAME in FORMATS_BY_NAME:
-            raise InputError(f"The wire format {name!r} is called {found.NAME!r}, as one of ours is.")
-        formats.append(found())
+        if format_class.NAME in FORMATS_BY_NAME:
+            raise InputError(f"The wire format {name!r} is called {format_class.NAME!r}, as one of ours is.")
+        formats.append(format_class())
     return (*formats, *FORMATS)
 
 
 def find_format(method: str, path: str, formats: Iterable[WireFormat] = FORMATS) -> WireFormat | None:
-    """None for what can't be mirrored, as lists of models or files."""
+    """The wire format of a request by its method and path; None for requests that no format reads, such as
+    lists of models.
+    """
     if method != "POST":
         return None
-    path = path.partition("?")[0]  # of an address in a log
-    return next((each for each in formats if each.is_at(path)), None)
+    path = path.partition("?")[0]  # a logged address may have a query
+    return next((form for form in formats if form.is_at(path)), None)
 
 
 def guess_format(
     request: Mapping[str, Json], answer: Mapping[str, Json], formats: Iterable[WireFormat] = FORMATS
 ) -> WireFormat | None:
-    """The format of a logged call whose path nobody knows."""
-    return next((each for each in formats if each.fits(request, answer)), None)
+    """The wire format of a logged call without a path, by the keys of its bodies; None if none fits."""
+    return next((form for form in formats if form.fits(request, answer)), None)

@@ -1,7 +1,8 @@
 """System One: typed questions about a state, each answered with probabilities.
 
-The questions become a schema with a field each: a noul is a boolean, a choice one of its options, a score the
-number of its level. Source: the specification of TypeSafe Jev (2026-09), as LitServe and the client have it.
+The questions become a schema with a field for each: a noul is a boolean, a choice one of its options, a score
+the index of its level. Source: the specification of TypeSafe Jev (2026-09), as implemented by LitServe and
+the client.
 """
 
 import json
@@ -15,11 +16,11 @@ from bertsmith.mirror.call import ChatMessage, Completion, CompletionRequest, Js
 from bertsmith.mirror.formats.reading import as_json, count, object_of, subjects_of, text_of, word
 from bertsmith.mirror.formats.wire_format import ResponseBody, StudentCompletion, WireFormat, whole
 
-_DIGITS = 4  # of a probability
+_DIGITS = 4  # decimal places of a probability
 
 
 class SystemOne(WireFormat):
-    """It has no streams, and no roles: the whole state is the input."""
+    """The System One API. It has neither streams nor roles: the whole state is the input."""
 
     NAME = "systemone"
     PATH = "/systemone"
@@ -27,7 +28,6 @@ class SystemOne(WireFormat):
     INPUT = "state"
 
     def read_request(self, body: Mapping[str, Json]) -> CompletionRequest:
-        """Raises NotMirrored saying why."""
         questions = object_of(body.get("questions"), "no-schema")
         if not questions or "state" not in body:
             raise NotMirrored("malformed-request")
@@ -40,8 +40,8 @@ class SystemOne(WireFormat):
             {
                 "type": "object",
                 "properties": {
-                    name: _question_schema(object_of(each, "malformed-request"))
-                    for name, each in questions.items()
+                    name: _question_schema(object_of(question, "malformed-request"))
+                    for name, question in questions.items()
                 },
             },
             "questions",
@@ -50,19 +50,18 @@ class SystemOne(WireFormat):
         )
 
     def read_answer(self, request: CompletionRequest, body: Mapping[str, Json]) -> Completion:
-        """Raises NotMirrored saying why."""
         answers = object_of(body.get("answers"), "malformed-answer")
         value, probabilities = dict[str, Json](), dict[str, list[tuple[Json, float]]]()
         for name, field in request.schema["properties"].items():
             answer = object_of(answers.get(name), "no-answer")
             try:
-                spread = _read_probabilities(answer, field)
+                pairs = _read_probabilities(answer, field)
             except (KeyError, TypeError, ValueError):
                 raise NotMirrored("malformed-answer") from None
-            probabilities[f"$.{name}"] = spread
-            value[name] = max(spread, key=lambda each: each[1])[0]
+            probabilities[f"$.{name}"] = pairs
+            value[name] = max(pairs, key=lambda pair: pair[1])[0]
             if answer.get("type") == "choice":
-                value[name] = text_of(answer.get("choice"), "malformed-answer")  # of equals, the one it says
+                value[name] = text_of(answer.get("choice"), "malformed-answer")  # it decides ties
         usage = body.get("usage")
         return Completion(
             value,
@@ -75,7 +74,7 @@ class SystemOne(WireFormat):
         )
 
     def write(self, answer: StudentCompletion) -> ResponseBody:
-        """Raises NotMirrored without probabilities."""
+        """Writes the answers. Raises NotMirrored if the student gives no probabilities."""
         answers = {
             name: _write_answer(question, answer, name) for name, question in answer.body["questions"].items()
         }
@@ -83,86 +82,97 @@ class SystemOne(WireFormat):
         return whole({"model": answer.request.model, "answers": answers, "usage": usage})
 
     def error_body(self, message: str, code: str) -> Json:
-        """FastAPI's envelope, which its clients read."""
+        """The error in FastAPI's form, which the format's clients read."""
         return {"detail": f"{message} ({code})"}
 
     def fits(self, request: Mapping[str, Json], answer: Mapping[str, Json]) -> bool:
         return "questions" in request and "state" in request
 
     def new_items(self, body: Mapping[str, Json]) -> list[Json]:
-        """One of objects and lists as its JSON, in which keys are the application's own."""
+        """The whole state as one item. A state that is an object or a list is given as JSON text, so that its
+        keys count as the application's own.
+        """
         state = body["state"]
         return [json.dumps(state, ensure_ascii=False) if isinstance(state, dict | list) else state]
 
 
 def _question_schema(question: Mapping[str, Json]) -> dict[str, Json]:
-    kind, criteria = question.get("type"), question.get("criteria")
-    said = {"description": question.get("instructions"), "criteria": criteria}
-    if kind == "noul":
-        return {"type": "boolean", **said}
-    if kind == "choice":
-        return {"enum": list(object_of(criteria, "malformed-request")), **said}
-    if kind == "score" and isinstance(criteria, list):
-        return {"type": "integer", "enum": list(range(len(criteria))), **said}
+    """The schema of a question's field. Raises NotMirrored for an unknown type of question."""
+    question_type, criteria = question.get("type"), question.get("criteria")
+    described = {"description": question.get("instructions"), "criteria": criteria}
+    if question_type == "noul":
+        return {"type": "boolean", **described}
+    if question_type == "choice":
+        return {"enum": list(object_of(criteria, "malformed-request")), **described}
+    if question_type == "score" and isinstance(criteria, list):
+        return {"type": "integer", "enum": list(range(len(criteria))), **described}
     raise NotMirrored("unknown-question")
 
 
 def _read_probabilities(answer: Mapping[str, Json], field: Mapping[str, Json]) -> list[tuple[Json, float]]:
+    """The probability of each value of an answered question."""
     if answer["type"] == "noul":
         yes = float(answer["noul"])
         return [(True, yes), (False, 1 - yes)]
-    given = answer["probabilities"]
+    probabilities = answer["probabilities"]
     options = field["enum"]
     if answer["type"] == "score":
-        return [(level, float(given[str(level)])) for level in options]
-    return [(option, float(given[option])) for option in options]
+        return [(level, float(probabilities[str(level)])) for level in options]
+    return [(option, float(probabilities[option])) for option in options]
 
 
 def _write_answer(question: Mapping[str, Json], answer: StudentCompletion, name: str) -> dict[str, Any]:
-    spread, kind = answer.spread(name), question["type"]
-    if kind == "noul":
-        return {"type": kind, "noul": probability_of_true(spread)}
-    if kind == "choice":
-        spread = complete_probabilities(spread, list(question["criteria"]))
-        shares = {str(value): round_probability(share) for value, share in spread}
+    """Writes the answer to the question `name`."""
+    probabilities, question_type = answer.spread(name), question["type"]
+    if question_type == "noul":
+        return {"type": question_type, "noul": probability_of_true(probabilities)}
+    if question_type == "choice":
+        probabilities = complete_probabilities(probabilities, list(question["criteria"]))
         return {
-            "type": kind,
+            "type": question_type,
             "choice": answer.value[name],
-            "probabilities": shares,
-            "confidence": confidence_of_choice(spread),
+            "probabilities": {str(value): round_probability(share) for value, share in probabilities},
+            "confidence": confidence_of_choice(probabilities),
         }
-    of_level = dict(spread)
-    levels = [of_level.get(number, 0.0) for number in range(len(question["criteria"]))]
+    by_level = dict(probabilities)
+    levels = [by_level.get(index, 0.0) for index in range(len(question["criteria"]))]
     return {
-        "type": kind,
+        "type": question_type,
         "score": round_probability(expected_level(levels)),
-        "legend": {str(number): each for number, each in enumerate(question["criteria"])},
-        "probabilities": {str(number): round_probability(share) for number, share in enumerate(levels)},
+        "legend": {str(index): level for index, level in enumerate(question["criteria"])},
+        "probabilities": {str(index): round_probability(share) for index, share in enumerate(levels)},
         "confidence": confidence_of_score(levels),
     }
 
 
-def complete_probabilities(spread: list[tuple[Json, float]], options: list[Json]) -> list[tuple[Json, float]]:
-    """In the question's order; an option that the student never saw has nothing."""
-    shares = dict(spread)
-    return [(option, shares.get(option, 0.0)) for option in options]
+def complete_probabilities(
+    probabilities: list[tuple[Json, float]], options: list[Json]
+) -> list[tuple[Json, float]]:
+    """The probabilities of all `options`, in their order; 0 for one that the student has never seen."""
+    by_option = dict(probabilities)
+    return [(option, by_option.get(option, 0.0)) for option in options]
 
 
-def probability_of_true(spread: list[tuple[Json, float]]) -> float:
-    return round_probability(sum(share for value, share in spread if value is True))
+def probability_of_true(probabilities: list[tuple[Json, float]]) -> float:
+    """The probability of True, rounded for an answer."""
+    return round_probability(sum(share for value, share in probabilities if value is True))
 
 
-def confidence_of_choice(spread: list[tuple[Json, float]]) -> float:
-    return round_probability(choice_confidence(np.array([share for _, share in spread])))
+def confidence_of_choice(probabilities: list[tuple[Json, float]]) -> float:
+    """System One's confidence of a choice, rounded for an answer."""
+    return round_probability(choice_confidence(np.array([share for _, share in probabilities])))
 
 
 def expected_level(levels: list[float]) -> float:
-    return sum(number * share for number, share in enumerate(levels))
+    """The mean of a score's levels, weighted by their probabilities."""
+    return sum(index * share for index, share in enumerate(levels))
 
 
 def confidence_of_score(levels: list[float]) -> float:
+    """System One's confidence of a score by its levels' probabilities, rounded for an answer."""
     return round_probability(score_confidence(np.array(levels)))
 
 
 def round_probability(share: float) -> float:
+    """Rounds a probability, a score or a confidence as System One's answers do."""
     return round(float(share), _DIGITS)
