@@ -990,7 +990,7 @@ def test_an_interrupted_run_comes_to_the_same_model(
     whole = few_rows(encoder, tmp_path / "whole", "minutes=1", "epochs=3", "method=contrastive")
     functions = {
         "while choosing": (finetune, "write_choice"),
-        "after the choice": (finetune, "train_once"),
+        "after the choice": (finetune, "train_restart"),
         "in training": (finetune, "keep_best_only"),
     }
     module, name = functions[place]
@@ -1045,7 +1045,7 @@ def test_a_method_goes_on_by_its_own_epochs_and_rates(
 
 
 @pytest.mark.parametrize(
-    ("given", "killed_in"), [pytest.param((), "train_once", marks=slow), (("method=upper",), "write_choice")]
+    ("given", "killed_in"), [pytest.param((), "train_restart", marks=slow), (("method=upper",), "write_choice")]
 )
 def test_a_run_goes_on_by_the_method_that_it_has_settled_on(
     encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: tuple[str, ...], killed_in: str

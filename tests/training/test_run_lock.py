@@ -80,7 +80,7 @@ def test_a_run_is_not_resumed_while_it_is_at_work(
         with pytest.raises(RecipeError, match=IN_USE):
             run("classification", encoder, tmp_path, "epochs=1", resume=True)
 
-    monkeypatch.setattr(finetune, "train_restart", once(again, finetune.train_once))
+    monkeypatch.setattr(finetune, "train_restart", once(again, finetune.train_restart))
     run("classification", encoder, tmp_path, "epochs=1")
     run("classification", encoder, tmp_path, "epochs=1", resume=True)
 
