@@ -14,7 +14,13 @@ from bertsmith.training import pretrain, run
 from bertsmith.training.finetune_recipe import FinetuneRecipe, make_finetune_recipe
 from bertsmith.training.machine import Machine, Ranks
 from bertsmith.training.recipe import check_recipe
-from bertsmith.training.run_folder import open_finetuning, open_run, require_unused, write_recipe
+from bertsmith.training.run_folder import (
+    find_run_folder,
+    open_finetuning,
+    open_run,
+    require_unused,
+    write_recipe,
+)
 
 
 class Stopped(Exception):
@@ -136,3 +142,10 @@ def test_a_run_neither_begins_among_other_files_nor_replaces_any(
     (tmp_path / name).write_text("{}")
     with pytest.raises(RecipeError, match=reason):
         require_unused(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["long", "step-lr"])
+def test_the_run_of_a_checkpoint_may_have_any_name(name: str) -> None:
+    folder = Path("runs") / name
+    assert find_run_folder(folder) == folder
+    assert find_run_folder(folder / "checkpoints" / "step-00001000") == folder

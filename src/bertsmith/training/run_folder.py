@@ -193,7 +193,7 @@ def begin_folder(
 
 
 def write_data_hashes(out: Path, hashes: dict[str, str]) -> None:
-    """Writes data.json, which `require_same_data` reads."""
+    """Writes the SHA-256 of the data files, which `require_same_data` checks when the run is resumed."""
     make_folder(out)
     write_json(out / _DATA, hashes)
 
@@ -313,7 +313,8 @@ def require_same_text(recipe: Recipe, tokenizer: Tokenizer, train: TokenStore) -
 
 def find_run_folder(path: Path) -> Path:
     """The folder of the run that `path` is a checkpoint of; `path` itself when it is no checkpoint."""
-    return path.parent.parent if path.name.startswith("step-") else path
+    is_checkpoint = path.name.startswith("step-") and path.parent.name == "checkpoints"
+    return path.parent.parent if is_checkpoint else path
 
 
 def _require_same_settings(stable_recipe: Recipe, recipe: Recipe, run: Path) -> None:
