@@ -11,7 +11,7 @@ import torch
 from distil_rows import save_teacher, write_rows
 
 from bertsmith.compression.distilling.tasks import teacher as answer_cache
-from bertsmith.compression.distilling.tasks.teacher import TaskTeacher, cached_outputs, key_of
+from bertsmith.compression.distilling.tasks.teacher import TaskTeacher, compute_cached_outputs, make_cache_key
 from bertsmith.inference.predictor import Predictor
 from bertsmith.tasks.examples.encoding import EncodedExample
 from bertsmith.tasks.finetuning import encode_examples
@@ -49,8 +49,8 @@ def test_outputs_come_back_as_they_were(
     monkeypatch.setattr(answer_cache, "_SHARD_TOKENS", 64)
     teacher = open_teacher(make_teacher(task))
     encoded = encoded_by(teacher, tmp_path, task)
-    first = cached_outputs(teacher, encoded, tmp_path / "cache")
-    again = cached_outputs(Counted(teacher, 0), encoded, tmp_path / "cache")  # type: ignore[arg-type]
+    first = compute_cached_outputs(teacher, encoded, tmp_path / "cache")
+    again = compute_cached_outputs(Counted(teacher, 0), encoded, tmp_path / "cache")  # type: ignore[arg-type]
     assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
     assert [each.shape for each in first] == [each.shape for each in teacher.outputs(encoded)]
 
@@ -63,9 +63,9 @@ def test_a_killed_pass_goes_on_behind_what_is_kept(
     encoded = encoded_by(teacher, tmp_path, "classification")
     dying = Counted(teacher, dies_after=25)
     with pytest.raises(KeyboardInterrupt):
-        cached_outputs(dying, encoded, tmp_path / "cache")  # type: ignore[arg-type]
+        compute_cached_outputs(dying, encoded, tmp_path / "cache")  # type: ignore[arg-type]
     following = Counted(teacher)
-    found = cached_outputs(following, encoded, tmp_path / "cache")  # type: ignore[arg-type]
+    found = compute_cached_outputs(following, encoded, tmp_path / "cache")  # type: ignore[arg-type]
     assert dying.asked > 0 and following.asked == len(encoded) - dying.asked
     assert np.allclose(np.stack(found), np.stack(teacher.outputs(encoded)), atol=1e-4)
 
@@ -73,10 +73,10 @@ def test_a_killed_pass_goes_on_behind_what_is_kept(
 def test_a_damaged_shard_is_computed_again(make_teacher: Callable[..., Path], tmp_path: Path) -> None:
     teacher = open_teacher(make_teacher("classification"))
     encoded = encoded_by(teacher, tmp_path, "classification")
-    first = cached_outputs(teacher, encoded, tmp_path / "cache")
+    first = compute_cached_outputs(teacher, encoded, tmp_path / "cache")
     (shard,) = (tmp_path / "cache").rglob("*.safetensors")
     shard.write_bytes(shard.read_bytes()[:-9])
-    again = cached_outputs(teacher, encoded, tmp_path / "cache")
+    again = compute_cached_outputs(teacher, encoded, tmp_path / "cache")
     assert np.allclose(np.stack(again), np.stack(first), atol=1e-5)
 
 
@@ -85,8 +85,12 @@ def test_another_teacher_other_texts_and_another_order_have_another_key(
 ) -> None:
     teacher, other = (open_teacher(make_teacher("classification", seed)) for seed in (5, 6))
     encoded = encoded_by(teacher, tmp_path, "classification")
-    keys = [key_of(teacher, encoded), key_of(other, encoded), key_of(teacher, encoded[:-1])]
-    assert len({*keys, key_of(teacher, encoded[::-1])}) == 4
+    keys = [
+        make_cache_key(teacher, encoded),
+        make_cache_key(other, encoded),
+        make_cache_key(teacher, encoded[:-1]),
+    ]
+    assert len({*keys, make_cache_key(teacher, encoded[::-1])}) == 4
 
 
 def test_columns_and_patches_are_part_of_what_was_read(
@@ -100,7 +104,7 @@ def test_columns_and_patches_are_part_of_what_was_read(
         for number in (0.0, 1.0)
         for windows in (one.windows, *(_with_values(one, value) for value in (0.0, 1.0)))
     ]
-    assert len({key_of(teacher, [each]) for each in (one, *found)}) == 7
+    assert len({make_cache_key(teacher, [each]) for each in (one, *found)}) == 7
 
 
 def _with_values(one: EncodedExample, value: float) -> Any:

@@ -14,7 +14,7 @@ from distil_rows import write_rows
 from bertsmith.compression.distilling.recipes import make_distil_recipe
 from bertsmith.compression.distilling.tasks.data import (
     DistilData,
-    data_hashes,
+    hash_data_files,
     read_answer_file,
     read_distil_data,
 )
@@ -144,7 +144,7 @@ def test_labelled_rows_of_several_files_and_folders(task: Task[Any], tmp_path: P
     wanted = ["one", *(f"a {n}" for n in range(20)), *(f"b {n}" for n in range(20))]
     assert [example.text for example in data.labelled] == wanted
     recipe = make_distil_recipe({"teacher": ["teacher"], "out": "out", **given}, [])
-    assert [*data_hashes(recipe)] == ["train 1", "train 2", "train 3", "dev", "texts 1"]
+    assert [*hash_data_files(recipe)] == ["train 1", "train 2", "train 3", "dev", "texts 1"]
 
 
 def test_lines_and_several_files_of_texts(task: Task[Any], tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from distil_rows import write_rows
 
 from bertsmith.compression.distilling.distil import distil_task
 from bertsmith.compression.distilling.recipes import make_distil_recipe
-from bertsmith.compression.distilling.tasks.report import command
+from bertsmith.compression.distilling.tasks.report import format_command
 from bertsmith.training import machine
 
 
@@ -43,7 +43,7 @@ def test_the_command_makes_the_same_recipe_again() -> None:
     words = ["temperature=4.0", "width=192", "epochs=2", "optimizer.learning_rate=0.001", "text=body"]
     values = {"teacher": ["a", "b"], "texts": ["t"], "train": ["x", "y"], "layers": [1, 3], "out": "o"}
     recipe = make_distil_recipe(values, words)
-    found = command(recipe)
+    found = format_command(recipe)
     assert found.startswith(
         "bertsmith distil a b --texts t --train x --train y --layers 1,3 --out runs/again "
     )

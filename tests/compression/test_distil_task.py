@@ -16,7 +16,7 @@ from bertsmith.compression.distilling.distil import DistilResult, distil_task
 from bertsmith.compression.distilling.recipes import make_distil_recipe
 from bertsmith.compression.distilling.tasks import lesson
 from bertsmith.compression.distilling.tasks.session import DistilSession
-from bertsmith.compression.distilling.tasks.teacher import TaskTeacher, hash_of, open_teachers
+from bertsmith.compression.distilling.tasks.teacher import TaskTeacher, hash_model_folder, open_teachers
 from bertsmith.compression.shrinking.shrink import shrink
 from bertsmith.compression.vocabulary_pruning import prune_vocabulary
 from bertsmith.errors import BertsmithError, InputError, ModelError, RecipeError
@@ -99,7 +99,7 @@ def test_the_provenance_names_teacher_layers_and_data(
     result = distil(teacher, tmp_path, "classification", layers=[2])
     manifest = read_manifest(result.model)
     assert manifest is not None
-    assert manifest.provenance["teachers"] == [{"model": str(teacher), "sha256": hash_of(teacher)}]
+    assert manifest.provenance["teachers"] == [{"model": str(teacher), "sha256": hash_model_folder(teacher)}]
     assert manifest.provenance["layers"] == [2]
     assert {"train", "dev", "texts 1", "teacher 1"} == manifest.provenance["sha256"].keys()
 

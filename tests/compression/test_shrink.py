@@ -27,8 +27,8 @@ from bertsmith.compression.shrinking.candidates import (
     ShrinkResults,
     SkippedCandidate,
     choose,
-    doubts,
-    ladder,
+    find_doubts,
+    list_candidates,
 )
 from bertsmith.compression.shrinking.judging import CandidateJudge
 from bertsmith.compression.shrinking.shrink import shrink
@@ -91,7 +91,7 @@ def search(parts: dict[str, str], out: Path, *overrides: str, **more: object) ->
 
 def test_the_ladder_goes_down_to_one_layer_and_half_the_width() -> None:
     shape = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
-    found = ladder(make_config(shape, "test"))
+    found = list_candidates(make_config(shape, "test"))
     assert [each.slug for each in found] == [
         *("layers-3-width-192", "layers-1", "layers-2-feed-forward-512", "layers-2", "layers-3", "layers-4")
     ]
@@ -101,10 +101,10 @@ def test_the_ladder_goes_down_to_one_layer_and_half_the_width() -> None:
         2,
         512,
     )
-    deep = ladder(make_config(shape | {"num_hidden_layers": 12}, "test"))
+    deep = list_candidates(make_config(shape | {"num_hidden_layers": 12}, "test"))
     assert [each.layers for each in deep if each.width is each.feed_forward is None] == [1, 2, 3, 4, 6, 8]
     odd = {"hidden_size": 96, "num_attention_heads": 3, "num_hidden_layers": 1, "intermediate_size": 100}
-    assert ladder(make_config(odd, "test")) == []
+    assert list_candidates(make_config(odd, "test")) == []
 
 
 def test_the_least_work_that_keeps_enough_is_chosen() -> None:
@@ -122,12 +122,12 @@ def test_the_least_work_that_keeps_enough_is_chosen() -> None:
 
 def test_what_to_mistrust_in_a_choice_is_said() -> None:
     tried = [SMALL, MIDDLE, PRUNED]
-    assert "more dev rows would tell" in doubts(WHOLE, tried, MIDDLE, 0.98, "accuracy")[0]
-    assert doubts(WHOLE, tried, replace(MIDDLE, error=0.001), 0.98, "accuracy") == []
-    assert "no smaller model keeps 100%" in doubts(WHOLE, tried, WHOLE, 1.0, "accuracy")[0]
+    assert "more dev rows would tell" in find_doubts(WHOLE, tried, MIDDLE, 0.98, "accuracy")[0]
+    assert find_doubts(WHOLE, tried, replace(MIDDLE, error=0.001), 0.98, "accuracy") == []
+    assert "no smaller model keeps 100%" in find_doubts(WHOLE, tried, WHOLE, 1.0, "accuracy")[0]
     slower = replace(PRUNED, parameters=2_500_000, work=108.0)
     assert choose(WHOLE, [SMALL, slower], 0.98) == WHOLE
-    assert doubts(WHOLE, [SMALL, slower], WHOLE, 0.98, "accuracy") == [
+    assert find_doubts(WHOLE, [SMALL, slower], WHOLE, 0.98, "accuracy") == [
         "no faster model keeps 98% of the accuracy. Smaller ones do: 90 pieces, 2.5 M parameters, lies in "
         "candidates/pruned/model"
     ]
@@ -295,7 +295,7 @@ def test_seconds_are_those_of_all_parts_and_asking_is_not_counted_twice(
     monkeypatch.setattr(trying, "time", clock)
     monkeypatch.setattr(trying.DistilSession, "ask", asking)
     monkeypatch.setattr(trying, "distil_task", training)
-    monkeypatch.setattr(module, "table_source", lambda whole: None)
+    monkeypatch.setattr(module, "find_table_source", lambda whole: None)
     first, second = search(parts, tmp_path / "out", prune=False).shrunk.tried
     assert (first.seconds, second.seconds) == (110.0, 500.0)
     assert first.predicted is not None and first.predicted > 100.0

@@ -6,11 +6,11 @@ from scipy import sparse
 from static_samples import PIECES
 
 from bertsmith.compression.static_learning import (
+    count_tokens,
     learn_table,
     mean_cosine,
     principal_directions,
     sif_weights,
-    token_counts,
 )
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
@@ -59,7 +59,7 @@ def test_a_table_that_learning_makes_worse_is_kept_as_it_was() -> None:
 
 def test_counts_are_of_the_texts_pieces_without_special_ones() -> None:
     tokenizer = Tokenizer.from_pieces(PIECES, lowercase=True)
-    counts = token_counts(["cats cat ☃", "", "[CLS] dog"], tokenizer).toarray()
+    counts = count_tokens(["cats cat ☃", "", "[CLS] dog"], tokenizer).toarray()
     cat, s, dog = (tokenizer.token_to_id(piece) for piece in ("cat", "##s", "dog"))
     assert counts[0, cat] == 2 and counts[0, s] == 1 and counts[0].sum() == 3
     assert counts[1].sum() == 0

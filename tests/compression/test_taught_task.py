@@ -8,7 +8,7 @@ import pytest
 import torch
 from distil_rows import tokenizer_of_words
 
-from bertsmith.compression.distilling.tasks.taught_task import TaughtTask, taught_examples
+from bertsmith.compression.distilling.tasks.taught_task import TaughtTask, add_teacher_answers
 from bertsmith.tasks.finetuning import EncodedExamples, encode_examples
 from bertsmith.tasks.losses.distillation import DistillationLoss, DistillationTarget
 from bertsmith.tasks.registry import find_task
@@ -100,7 +100,7 @@ def test_examples_keep_their_label_beside_the_answer() -> None:
     task = classes()
     examples = [task.example("bano delo"), task.example("firu")]
     split = encode_examples(task, examples, tokenizer_of_words())
-    found = taught_examples(split, [np.zeros(3, np.float32), None])
+    found = add_teacher_answers(split, [np.zeros(3, np.float32), None])
     assert [each.target.rows for each in found.encoded] == [(1,), (1,)]
     assert [each.target.answer is None for each in found.encoded] == [False, True]
     assert [each.target.gold for each in found.encoded] == [None, None]
@@ -118,7 +118,7 @@ def test_a_pair_that_nobody_labelled_is_taught_by_the_teacher_alone() -> None:
     taught = TaughtTask(task, task.distillation_loss(1.0, Head()), 0.2)
 
     def loss(examples: list[Any]) -> float:
-        found = taught_examples(EncodedExamples(examples, split.encoded), list(vectors.numpy()))
+        found = add_teacher_answers(EncodedExamples(examples, split.encoded), list(vectors.numpy()))
         return float(taught.loss(vectors, [each.target for each in found.encoded]))
 
     assert loss(pairs) == pytest.approx(0.0, abs=1e-5)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from bertsmith.compression.static_learning import token_vectors
+from bertsmith.compression.static_learning import compute_token_vectors
 from bertsmith.errors import ModelError
 from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.inference.explaining.attribution import Explainer
@@ -103,6 +103,8 @@ def test_a_service_a_graph_an_index_and_an_explanation_keep_them(tmp_path: Path)
 
 def test_a_table_is_made_of_the_dimensions_that_the_teacher_keeps(tmp_path: Path) -> None:
     folder = save_sentence_folder(tmp_path / "model", said={"truncate_dim": 5})
-    pieces = token_vectors(Embedder(folder, compute_dtype=torch.float32))
-    whole = token_vectors(Embedder(save_sentence_folder(tmp_path / "whole"), compute_dtype=torch.float32))
+    pieces = compute_token_vectors(Embedder(folder, compute_dtype=torch.float32))
+    whole = compute_token_vectors(
+        Embedder(save_sentence_folder(tmp_path / "whole"), compute_dtype=torch.float32)
+    )
     np.testing.assert_allclose(pieces, whole[:, :5], atol=1e-6)

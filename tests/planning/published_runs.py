@@ -10,7 +10,7 @@ from typing import Any
 from bertsmith.model.config import preset
 from bertsmith.model.meta_init import meta_init
 from bertsmith.planning.accelerators import Accelerator
-from bertsmith.planning.cost import Implementation, step_parts
+from bertsmith.planning.cost import Implementation, compute_step_parts
 from bertsmith.planning.workload import StepAmounts
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 
@@ -61,7 +61,9 @@ class Published:
             # of 512 tokens a fourth as many sequences fit into a micro-batch as of 128
             together = max(1, run.micro_batch * run.phases[0][0] // length)
             micro_batches = max(1, sequences // run.gpus // together)
-            parts = step_parts(config, weights, step, True, hardware, run.gpus, micro_batches, self.how)
+            parts = compute_step_parts(
+                config, weights, step, True, hardware, run.gpus, micro_batches, self.how
+            )
             seconds += steps * sum(part.seconds for part in parts)
         return seconds / 3600
 

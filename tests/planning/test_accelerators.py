@@ -16,9 +16,9 @@ from bertsmith.errors import InputError
 from bertsmith.machine import Hardware
 from bertsmith.model.config import make_config
 from bertsmith.planning import plan as this_accelerator
-from bertsmith.planning.accelerators import Accelerator, accelerators, find_accelerator
+from bertsmith.planning.accelerators import Accelerator, find_accelerator, list_accelerators
 from bertsmith.planning.cost import flops_by_part
-from bertsmith.planning.plan import measure_here, memory_bandwidth, share_of_peak
+from bertsmith.planning.plan import measure_here, measure_share_of_peak, memory_bandwidth
 from bertsmith.planning.workload import StepAmounts
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.training.settings import HardwareSettings
@@ -27,7 +27,7 @@ TWO = Accelerator("two", "two", "", "", {256: 0.4, 768: 0.6})
 
 
 def test_every_entry_has_plausible_figures_and_says_where_they_are_from() -> None:
-    for entry in accelerators().values():
+    for entry in list_accelerators().values():
         assert entry.source and entry.share_source, entry.name
         assert entry.precision in ("bfloat16", "float32")
         assert 1e13 < entry.peak < 1e16
@@ -92,7 +92,7 @@ def test_the_share_is_the_products_of_a_step_over_its_time_and_the_peak(
 
     monkeypatch.setattr(this_accelerator, "_time_step", step)
     torch.manual_seed(1)
-    found = share_of_peak(config, SimpleNamespace(peak=1e9), 1.0)  # type: ignore[arg-type]
+    found = measure_share_of_peak(config, SimpleNamespace(peak=1e9), 1.0)  # type: ignore[arg-type]
     after = torch.rand(1)
     torch.manual_seed(1)
     assert torch.equal(after, torch.rand(1))

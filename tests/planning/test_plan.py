@@ -21,9 +21,9 @@ from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import save_checkpoint
 from bertsmith.model.config import make_config
 from bertsmith.planning.accelerators import Accelerator, find_accelerator
-from bertsmith.planning.cost import times_due
+from bertsmith.planning.cost import count_times_due
 from bertsmith.planning.plan import plan
-from bertsmith.planning.workload import steps_of_phases
+from bertsmith.planning.workload import divide_steps
 from bertsmith.text.corpus.building import build_corpus
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.tokens.tokenizer import Tokenizer
@@ -323,7 +323,7 @@ def test_steps_of_phases_are_where_the_loop_changes_over(steps: int, weights: li
     shares = [weight / sum(weights) for weight in weights]
     recipe = recipe_of(data={"sequence_lengths": [16] * len(shares), "sequence_shares": shares}, steps=steps)
     visited = [recipe.phase(step / steps) for step in range(steps)]
-    assert steps_of_phases(recipe, steps) == [visited.count(phase) for phase in range(len(shares))]
+    assert divide_steps(recipe, steps) == [visited.count(phase) for phase in range(len(shares))]
 
 
 @pytest.mark.parametrize(
@@ -332,7 +332,7 @@ def test_steps_of_phases_are_where_the_loop_changes_over(steps: int, weights: li
 )
 def test_how_often_a_pause_is_due(every: float, steps: int, times: int) -> None:
     """The last evaluation and the last checkpoint come at the end, due or not."""
-    assert times_due(every, steps) == times
+    assert count_times_due(every, steps) == times
 
 
 def test_several_gpus_have_their_shares_of_the_batch_in_memory() -> None:

@@ -16,9 +16,9 @@ from bertsmith.planning.accelerators import Accelerator
 from bertsmith.planning.cost import (
     Implementation,
     StepPart,
-    exchange_seconds,
+    compute_exchange_seconds,
+    compute_step_parts,
     flops_by_part,
-    step_parts,
 )
 from bertsmith.planning.workload import StepAmounts
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel, PretrainingTask
@@ -100,12 +100,12 @@ def test_an_implementation_without_our_shortcuts_computes_what_they_save() -> No
 
 def test_seconds_are_products_over_the_reached_speed_and_bytes_over_the_bandwidth() -> None:
     config, step = config_with(0.1), StepAmounts(4, 512, 4 * 128**2, 76)
-    parts = {part.name: part for part in step_parts(config, 1000, step, True, GPU, gpus=1)}
+    parts = {part.name: part for part in compute_step_parts(config, 1000, step, True, GPU, gpus=1)}
     for name, flops in flops_by_part(config, step, True).items():
         assert parts[name].seconds == pytest.approx(flops / 0.5e12)
     assert parts["optimiser"].seconds == pytest.approx(40 * 1000 / 0.8e9)
     assert parts["exchange of gradients"].seconds == 0
-    written = step_parts(config, 1000, step, True, GPU, 1, how=Implementation(attention_passes=20))
+    written = compute_step_parts(config, 1000, step, True, GPU, 1, how=Implementation(attention_passes=20))
     moved = 2 * 20 * 3 * 4 * 4 * 128**2  # bytes, passes, layers, heads, squares
     (attention,) = [part for part in written if part.name == "attention"]
     assert attention.seconds - parts["attention"].seconds == pytest.approx(moved / 0.8e9)
@@ -113,27 +113,27 @@ def test_seconds_are_products_over_the_reached_speed_and_bytes_over_the_bandwidt
 
 def test_products_are_divided_over_gpus_and_the_optimiser_is_not() -> None:
     step = StepAmounts(4, 512, 4 * 128**2, 76)
-    one = {part.name: part for part in step_parts(config_with(0.1), 1000, step, True, GPU, 1)}
-    four = {part.name: part for part in step_parts(config_with(0.1), 1000, step, True, GPU, 4)}
+    one = {part.name: part for part in compute_step_parts(config_with(0.1), 1000, step, True, GPU, 1)}
+    four = {part.name: part for part in compute_step_parts(config_with(0.1), 1000, step, True, GPU, 4)}
     assert four["encoder layers"].seconds == pytest.approx(one["encoder layers"].seconds / 4)
     assert four["optimiser"].seconds == one["optimiser"].seconds
 
 
 def test_a_ring_moves_almost_twice_the_gradients_over_the_slowest_link() -> None:
-    assert exchange_seconds(1e6, GPU, 1) == 0
-    assert exchange_seconds(1e6, GPU, 4) == pytest.approx(2 * 3 / 4 * 1e6 / 0.8e8)
-    assert exchange_seconds(1e6, GPU, 8) == pytest.approx(2 * 7 / 8 * 1e6 / 0.8e7)
+    assert compute_exchange_seconds(1e6, GPU, 1) == 0
+    assert compute_exchange_seconds(1e6, GPU, 4) == pytest.approx(2 * 3 / 4 * 1e6 / 0.8e8)
+    assert compute_exchange_seconds(1e6, GPU, 8) == pytest.approx(2 * 7 / 8 * 1e6 / 0.8e7)
 
 
 def test_only_what_the_last_backward_pass_does_not_hide_is_waited_for() -> None:
     config, step = config_with(0.1), StepAmounts(4, 512, 4 * 128**2, 76)
 
     def waiting(weights: int, micro_batches: int) -> float:
-        parts = step_parts(config, weights, step, True, GPU, 4, micro_batches)
+        parts = compute_step_parts(config, weights, step, True, GPU, 4, micro_batches)
         return parts[-1].seconds
 
     products = sum(flops_by_part(config, step, True).values()) / 4 / 0.5e12
-    whole = exchange_seconds(4 * 100_000, GPU, 4)
+    whole = compute_exchange_seconds(4 * 100_000, GPU, 4)
     assert waiting(100_000, 1) == pytest.approx(whole - products * 2 / 3)
     assert waiting(100_000, 4) == pytest.approx(whole - products / 4 * 2 / 3)
     assert waiting(10, 1) == 0
@@ -144,12 +144,12 @@ def test_gpus_that_divide_the_weights_exchange_them_for_every_micro_batch() -> N
     config, step = config_with(0.1), StepAmounts(4, 512, 4 * 128**2, 76)
 
     def parts(micro_batches: int, sharded: bool) -> dict[str, StepPart]:
-        made = step_parts(config, 100_000, step, True, GPU, 4, micro_batches, sharded=sharded)
+        made = compute_step_parts(config, 100_000, step, True, GPU, 4, micro_batches, sharded=sharded)
         return {part.name: part for part in made}
 
     products = sum(flops_by_part(config, step, True).values()) / 4 / 0.5e12
     waiting = parts(2, True)["exchange of weights and gradients"].seconds
-    assert waiting == pytest.approx(2 * 1.5 * exchange_seconds(4 * 100_000, GPU, 4) - products)
+    assert waiting == pytest.approx(2 * 1.5 * compute_exchange_seconds(4 * 100_000, GPU, 4) - products)
     assert parts(1, True)["optimiser"].seconds == parts(1, False)["optimiser"].seconds / 4
 
 
@@ -157,7 +157,7 @@ def test_muon_computes_on_every_gpu_whatever_the_batch() -> None:
     config, step = config_with(0.1), StepAmounts(4, 512, 4 * 128**2, 64)
     for gpus in (1, 4):
         plain, muon = (
-            {part.name: part for part in step_parts(config, 1000, step, True, GPU, gpus, muon=muon)}[
+            {part.name: part for part in compute_step_parts(config, 1000, step, True, GPU, gpus, muon=muon)}[
                 "optimiser"
             ]
             for muon in (False, True)

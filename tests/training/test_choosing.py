@@ -1045,7 +1045,8 @@ def test_a_method_goes_on_by_its_own_epochs_and_rates(
 
 
 @pytest.mark.parametrize(
-    ("given", "killed_in"), [pytest.param((), "train_restart", marks=slow), (("method=upper",), "write_choice")]
+    ("given", "killed_in"),
+    [pytest.param((), "train_restart", marks=slow), (("method=upper",), "write_choice")],
 )
 def test_a_run_goes_on_by_the_method_that_it_has_settled_on(
     encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: tuple[str, ...], killed_in: str

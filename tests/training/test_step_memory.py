@@ -11,7 +11,7 @@ from bertsmith.data.batch import PackedBatch
 from bertsmith.model.config import make_config
 from bertsmith.model.meta_init import meta_init
 from bertsmith.planning.accelerators import Accelerator
-from bertsmith.planning.plan import largest_micro_batch, memory_warnings
+from bertsmith.planning.plan import check_memory, find_largest_micro_batch
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.training.checkpoint import RunProgress, TrainingState, save_training_state
 from bertsmith.training.machine import Machine, Ranks
@@ -133,27 +133,27 @@ def gpu_with(memory: float) -> Accelerator:
 
 def test_what_fits_gets_no_warning(model: PretrainingModel) -> None:
     needed = estimate_step_memory(model, recipe(), one(512)).total
-    assert memory_warnings(model, recipe(), one(512), gpu_with(needed)) == []
-    assert len(memory_warnings(model, recipe(), one(512), gpu_with(needed - 1))) == 1
+    assert check_memory(model, recipe(), one(512), gpu_with(needed)) == []
+    assert len(check_memory(model, recipe(), one(512), gpu_with(needed - 1))) == 1
 
 
 def test_the_micro_batch_advised_fits_and_twice_as_many_tokens_do_not(model: PretrainingModel) -> None:
     memory = estimate_step_memory(model, recipe(), one(512)).total - 1
-    advised = largest_micro_batch(model, recipe(), one(0), memory)
+    advised = find_largest_micro_batch(model, recipe(), one(0), memory)
     assert advised == 256
     assert (
         estimate_step_memory(model, recipe(), one(advised)).total
         <= memory
         < estimate_step_memory(model, recipe(), one(512)).total
     )
-    (warning,) = memory_warnings(model, recipe(), one(2048), gpu_with(memory))
+    (warning,) = check_memory(model, recipe(), one(2048), gpu_with(memory))
     assert "a small GPU has" in warning
     assert "data.micro_batch_tokens=256 would" in warning
 
 
 def test_where_no_micro_batch_fits_larger_hardware_is_named(model: PretrainingModel) -> None:
-    assert largest_micro_batch(model, recipe(), one(0), 1000) is None
-    (warning,) = memory_warnings(model, recipe(), one(512), gpu_with(1000))
+    assert find_largest_micro_batch(model, recipe(), one(0), 1000) is None
+    (warning,) = check_memory(model, recipe(), one(512), gpu_with(1000))
     assert "No micro-batch is small enough: --hardware l4 would hold it." in warning
 
 
@@ -161,12 +161,12 @@ def test_of_several_each_keeps_its_share_of_the_batch(model: PretrainingModel) -
     alone, of_eight = (estimate_step_memory(model, recipe(), one(4096, of=count)) for count in (1, 8))
     assert of_eight.activations * 8 == alone.activations
     assert of_eight.total - of_eight.activations == alone.total - alone.activations
-    assert memory_warnings(model, recipe(), one(4096, of=8), gpu_with(of_eight.total)) == []
-    assert len(memory_warnings(model, recipe(), one(4096), gpu_with(of_eight.total))) == 1
+    assert check_memory(model, recipe(), one(4096, of=8), gpu_with(of_eight.total)) == []
+    assert len(check_memory(model, recipe(), one(4096), gpu_with(of_eight.total))) == 1
 
 
 def test_weights_that_are_divided_are_the_advice_where_they_fit(model: PretrainingModel) -> None:
     memory = estimate_step_memory(model, recipe(), one(32, of=8, sharded=True)).total
     assert memory < estimate_step_memory(model, recipe(), one(32, of=8)).total
-    (warning,) = memory_warnings(model, recipe(), one(4096, of=8), gpu_with(memory))
+    (warning,) = check_memory(model, recipe(), one(4096, of=8), gpu_with(memory))
     assert "hardware.shard=full would divide weights, gradients and moments between the GPUs" in warning

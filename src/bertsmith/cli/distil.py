@@ -311,7 +311,7 @@ def shrink(
               --test last.csv --out runs/shrunk --hours 2 --keep 0.97 epochs=10
     """
     from bertsmith.compression.shrinking.shrink import shrink as search
-    from bertsmith.compression.shrinking.shrink_report import COLUMNS, rows
+    from bertsmith.compression.shrinking.shrink_report import COLUMNS, make_rows
 
     values: dict[str, Any] = given(columns, layout)
     result = search(
@@ -331,7 +331,9 @@ def shrink(
         **values | ({} if task is None else {"task": task}),
     )
     shrunk = result.shrunk
-    print_table(COLUMNS, rows(shrunk), title=f"{shrunk.metric} on dev, at least {shrunk.wanted:.4f} wanted")
+    print_table(
+        COLUMNS, make_rows(shrunk), title=f"{shrunk.metric} on dev, at least {shrunk.wanted:.4f} wanted"
+    )
     console.print(f"The least work that keeps {shrunk.keep:.0%}: {shrunk.chosen.name}.", markup=False)
     if shrunk.on_test is not None:
         console.print(shrunk.on_test.sentence(shrunk.metric), markup=False)

@@ -24,15 +24,15 @@ from bertsmith.compression.static_learning import (
     COUNTED_COEFFICIENT,
     GUESSED_COEFFICIENT,
     LearnedTable,
-    centred,
-    guessed_frequencies,
+    center,
+    compute_token_vectors,
+    count_tokens,
+    guess_frequencies,
     learn_table,
+    measure_unknown_share,
     principal_directions,
     sample_sentences,
     sif_weights,
-    token_counts,
-    token_vectors,
-    unknown_share,
 )
 from bertsmith.door import door, flag, function, optional, place, several, text, whole
 from bertsmith.errors import InputError
@@ -165,7 +165,7 @@ def distil_static(
             after=None if learned is None else learned.after,
             rounds=0 if learned is None else learned.rounds,
             seconds=time.monotonic() - started,
-            unknown=unknown_share(samples, embedder.tokenizer) if samples else None,
+            unknown=measure_unknown_share(samples, embedder.tokenizer) if samples else None,
         )
         write_json(out / "result.json", asdict(result) | {"model": "model"})
         provenance = {"made_by": "distil_static", "teacher": str(teacher), **settings}
@@ -216,7 +216,7 @@ def _sample(
     if not sources:
         return []
     samples = sample_sentences(sources, settings["sentences"], settings["seed"], corpus_settings, progress)
-    if unknown_share(samples, tokenizer) == 1:
+    if measure_unknown_share(samples, tokenizer) == 1:
         raise InputError(
             f"{', '.join(sources)}: the vocabulary of {teacher} has none of the words, which were read in "
             f"the language {settings['language']!r}. Take texts in a language that it has, or another model."
@@ -235,9 +235,9 @@ def _make_table(
     """The table (V, D), its learning's figures (None without sentences), and the number of held-out
     sentences.
     """
-    tokens = centred(token_vectors(embedder, progress))
+    tokens = center(compute_token_vectors(embedder, progress))
     if not samples:
-        weight = sif_weights(guessed_frequencies(len(tokens)), GUESSED_COEFFICIENT)
+        weight = sif_weights(guess_frequencies(len(tokens)), GUESSED_COEFFICIENT)
         tokens *= weight[:, None]
         return tokens @ principal_directions(tokens, dimensions), None, 0
 
@@ -248,7 +248,7 @@ def _make_table(
     path = out / "teacher.parquet"  # (E, H), shard by shard
     embed_file(embedder, out / "texts.jsonl", path, text="text", resume=True, watch=watch)
     vectors = read_vectors(path).vectors
-    counts = token_counts(samples, embedder.tokenizer)
+    counts = count_tokens(samples, embedder.tokenizer)
     frequencies = np.asarray(counts.sum(0), np.float64).reshape(-1)
     weight = sif_weights(frequencies / frequencies.sum(), COUNTED_COEFFICIENT)
     directions = principal_directions(vectors, dimensions)

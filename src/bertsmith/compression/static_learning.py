@@ -62,7 +62,7 @@ def sample_sentences(
     reader = SourceReader(source_files.sources, settings)
     for batch in reader:
         for document in batch.documents():
-            for paragraph in _long_enough(clean_paragraphs(document)):
+            for paragraph in _drop_short_texts(clean_paragraphs(document)):
                 index = seen if seen < count else random.randrange(seen + 1)
                 seen += 1
                 if index < count:  # only then is it split into sentences, which takes most of the time
@@ -83,15 +83,15 @@ def sample_sentences(
 def _choose_sentence(paragraph: str, document: RawDocument, language: str, random: Random) -> str:
     """A random sentence of a paragraph; empty where all are too short or too long."""
     sentences = split_paragraph(paragraph, document.layout, language)
-    good = [sentence for sentence in _long_enough(sentences) if len(sentence) <= _LONGEST]
+    good = [sentence for sentence in _drop_short_texts(sentences) if len(sentence) <= _LONGEST]
     return random.choice(good) if good else ""
 
 
-def _long_enough(texts: Iterable[str]) -> Iterator[str]:
+def _drop_short_texts(texts: Iterable[str]) -> Iterator[str]:
     return (text for text in texts if len(split_at_blanks(text)) >= _SHORTEST_WORDS)
 
 
-def token_vectors(teacher: Embedder, progress: Progress | None = None) -> Vectors:
+def compute_token_vectors(teacher: Embedder, progress: Progress | None = None) -> Vectors:
     """(V, H): the teacher's pooled vector of each token by itself, between its special tokens. The rows of
     special tokens are zeros.
     """
@@ -110,7 +110,7 @@ def token_vectors(teacher: Embedder, progress: Progress | None = None) -> Vector
     return vectors
 
 
-def guessed_frequencies(pieces: int) -> Floats:
+def guess_frequencies(pieces: int) -> Floats:
     """(V,) frequencies by Zipf's law, for vocabularies that are sorted by frequency."""
     shares: Floats = 1 / np.arange(2, pieces + 2)
     return np.asarray(shares / shares.sum())
@@ -132,7 +132,7 @@ def principal_directions(vectors: Vectors, dimensions: int) -> Vectors:
     return np.asarray(directions[:, ::-1][:, :dimensions], np.float32)
 
 
-def centred(vectors: Vectors) -> Vectors:
+def center(vectors: Vectors) -> Vectors:
     """The vectors (V, H) less the mean of the non-zero ones; zero vectors stay zeros."""
     is_filled = np.abs(vectors).sum(1) > 0
     shifted = vectors - vectors[is_filled].mean(0)
@@ -151,7 +151,7 @@ class LearnedTable(NamedTuple):
     rounds: int
 
 
-def token_counts(texts: Sequence[str], tokenizer: Tokenizer) -> sparse.csr_matrix:
+def count_tokens(texts: Sequence[str], tokenizer: Tokenizer) -> sparse.csr_matrix:
     """(E, V) float32: how often each token occurs in each text. Special tokens and [UNK] are left out."""
     token_ids, lengths = WordCache(tokenizer).encode(texts)
     rows = np.repeat(np.arange(len(texts)), lengths)
@@ -161,7 +161,7 @@ def token_counts(texts: Sequence[str], tokenizer: Tokenizer) -> sparse.csr_matri
     return sparse.coo_matrix((ones, (rows[is_usual], token_ids[is_usual])), shape).tocsr()
 
 
-def unknown_share(texts: Sequence[str], tokenizer: Tokenizer) -> float:
+def measure_unknown_share(texts: Sequence[str], tokenizer: Tokenizer) -> float:
     """The share of the texts' tokens that are [UNK], words which the vocabulary can't spell."""
     token_ids, _ = WordCache(tokenizer).encode(texts)
     return float((token_ids == tokenizer.unk_id).mean())

@@ -89,7 +89,7 @@ def prune_vocabulary(
     counts = count_pieces(tokenizer, spellings)
     if not spellings.number:
         raise InputError("There are no texts to count pieces in: every piece would go. Give texts.")
-    return prune_counted(folder, counts, Path(out), spellings.number, task)
+    return prune_by_counts(folder, counts, Path(out), spellings.number, task)
 
 
 class _TextSpellings:
@@ -127,7 +127,7 @@ def _read_prefixes(folder: Path) -> list[str]:
     return list(dict.fromkeys(prefix for prefix in values if isinstance(prefix, str) and prefix))
 
 
-def prune_counted(
+def prune_by_counts(
     folder: Path, counts: Ints, out: Path, texts: int, task: type[Task[Any]] | None = None
 ) -> PrunedModel:
     """Prunes by the `counts` (V,) of each token in `texts` texts; `task` is the class of a task of one's own.

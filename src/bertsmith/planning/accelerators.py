@@ -69,7 +69,7 @@ def find_accelerator(name: str) -> Accelerator:
     """The entry of that name in the table; `here` isn't one (see `plan.measure_here`). Raises InputError for
     an unknown name, suggesting the nearest.
     """
-    table, lowered = accelerators(), name.lower()
+    table, lowered = list_accelerators(), name.lower()
     if lowered in table:
         return table[lowered]
     # for a100, suggest one of its kinds and not the a10
@@ -80,12 +80,12 @@ def find_accelerator(name: str) -> Accelerator:
     )
 
 
-def accelerators() -> dict[str, Accelerator]:
+def list_accelerators() -> dict[str, Accelerator]:
     """All entries that can be named, in the order of the file."""
     return {name: _make_entry(name) for name in _read_table() if not name.startswith(_MEASURED)}
 
 
-def entry_for_here(device: str, **measured: Any) -> Accelerator:
+def make_entry_for_here(device: str, **measured: Any) -> Accelerator:
     """The entry for this machine's kind of device, "cpu" or "cuda", completed by what was measured."""
     return _make_entry(f"here-{device}", **measured)
 
@@ -99,5 +99,5 @@ def _make_entry(entry: str, **measured: Any) -> Accelerator:
 
 @cache
 def _read_table() -> dict[str, dict[str, Any]]:
-    path = resources.files("bertsmith.planning").joinpath("accelerators.toml")
+    path = resources.files("bertsmith.planning").joinpath("list_accelerators.toml")
     return tomllib.loads(path.read_text(encoding="utf-8"))

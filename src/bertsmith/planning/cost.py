@@ -24,7 +24,7 @@ import numpy as np
 from bertsmith.model.config import BertConfig
 from bertsmith.model.flops import attention_flops, linear_flops, muon_flops, vocabulary_flops
 from bertsmith.planning.accelerators import Accelerator
-from bertsmith.planning.workload import PhaseWork, PlanInputs, StepAmounts, steps_of_phases
+from bertsmith.planning.workload import PhaseWork, PlanInputs, StepAmounts, divide_steps
 from bertsmith.training.machine import Machine
 from bertsmith.training.recipe import Recipe
 
@@ -120,7 +120,7 @@ def _attention_flops(config: BertConfig, step: StepAmounts) -> float:
     return attention_flops(config, np.array([length])) * step.tokens / length
 
 
-def step_parts(
+def compute_step_parts(
     config: BertConfig,
     weights: int,
     step: StepAmounts,
@@ -162,13 +162,13 @@ def step_parts(
     else:
         # Two thirds of a micro-batch are its backward pass, during which gradients are sent already.
         hidden_behind = computing / micro_batches * 2 / 3
-    waiting = max(0.0, exchange_seconds(exchanged, hardware, gpus) - hidden_behind)
+    waiting = max(0.0, compute_exchange_seconds(exchanged, hardware, gpus) - hidden_behind)
     name = "exchange of weights and gradients" if sharded else "exchange of gradients"
-    parts.append(StepPart(name, 0.0, _ring_bytes(exchanged, gpus), waiting))
+    parts.append(StepPart(name, 0.0, _count_ring_bytes(exchanged, gpus), waiting))
     return parts
 
 
-def exchange_seconds(size: float, hardware: Accelerator, gpus: int) -> float:
+def compute_exchange_seconds(size: float, hardware: Accelerator, gpus: int) -> float:
     """The seconds of a ring all-reduce of `size` bytes, in which each GPU sends and receives almost twice as
     many.
 
@@ -179,10 +179,10 @@ def exchange_seconds(size: float, hardware: Accelerator, gpus: int) -> float:
         return 0.0
     inside = gpus <= hardware.gpus_per_node
     link = hardware.link_bandwidth if inside else min(hardware.link_bandwidth, hardware.network_bandwidth)
-    return _ring_bytes(size, gpus) / gpus / (_REACHED * link)
+    return _count_ring_bytes(size, gpus) / gpus / (_REACHED * link)
 
 
-def _ring_bytes(size: float, gpus: int) -> float:
+def _count_ring_bytes(size: float, gpus: int) -> float:
     """The bytes that all GPUs together send in a ring all-reduce of `size` bytes."""
     return 2 * (gpus - 1) * size
 
@@ -231,16 +231,16 @@ class RunCost:
         products = [part for part in of_step if part.flops and part.name != OPTIMIZER]
         batches = self.inputs.evaluated_tokens(self.recipe) / self.amounts[0].tokens
         # a step is a forward pass and a backward pass of twice its length
-        passes = times_due(self.recipe.evaluation.every, steps) * batches / 3
+        passes = count_times_due(self.recipe.evaluation.every, steps) * batches / 3
         flops = passes * sum(part.flops for part in products)
         evaluation = StepPart("evaluation", flops, 0.0, passes * sum(part.seconds for part in products))
         parts = self.machine.ranks.count if self.machine.sharded else 1
-        copied = self.checkpoint_bytes / parts * times_due(self.recipe.checkpoint.every, steps)
+        copied = self.checkpoint_bytes / parts * count_times_due(self.recipe.checkpoint.every, steps)
         return [evaluation, StepPart("checkpoints", 0.0, copied, copied / _COPY_BANDWIDTH)]
 
     def _step_bill(self, step: StepAmounts, sampled_pieces: int) -> list[StepPart]:
         gpus = self.machine.ranks.count
-        return step_parts(
+        return compute_step_parts(
             self.inputs.config,
             self.inputs.weights,
             step,
@@ -259,9 +259,9 @@ class RunCost:
         shares = self.recipe.data.sequence_shares
         if tokens is not None:
             mean = sum(share * step.tokens for share, step in zip(shares, self.amounts, strict=True))
-            return steps_of_phases(self.recipe, max(1, round(tokens / mean)))
+            return divide_steps(self.recipe, max(1, round(tokens / mean)))
         if self.recipe.steps is not None:
-            return steps_of_phases(self.recipe, self.recipe.steps)
+            return divide_steps(self.recipe, self.recipe.steps)
         assert self.recipe.hours is not None
         hours = 3600 * self.recipe.hours
         # pauses are estimated by the steps that there would be without pauses, which are slightly too many
@@ -278,7 +278,7 @@ class RunCost:
         ]
 
 
-def times_due(every: float, steps: int) -> int:
+def count_times_due(every: float, steps: int) -> int:
     """How often something happens in a run of so many steps, if `every` is an interval in steps, or a share
     of the run if below 1. The end of the run counts.
     """

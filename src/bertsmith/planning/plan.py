@@ -19,7 +19,13 @@ from bertsmith.errors import InputError, RecipeError
 from bertsmith.machine import Hardware
 from bertsmith.model.config import BertConfig
 from bertsmith.model.cpu.onednn_matmul import fast_products
-from bertsmith.planning.accelerators import HERE, Accelerator, accelerators, entry_for_here, find_accelerator
+from bertsmith.planning.accelerators import (
+    HERE,
+    Accelerator,
+    find_accelerator,
+    list_accelerators,
+    make_entry_for_here,
+)
 from bertsmith.planning.cost import RunCost, StepPart, flops_by_part
 from bertsmith.planning.workload import PhaseWork, StepAmounts, find_inputs
 from bertsmith.reporting.formatting import counted
@@ -154,10 +160,10 @@ def plan(
         disk_bytes=(recipe.checkpoint.keep + 1) * checkpoint + _FLOAT * inputs.weights,
         phases=phases,
         parts=parts,
-        notes=(*inputs.notes, *_notes_on_share(accelerator, inputs.config.hidden_size)),
+        notes=(*inputs.notes, *_note_unknown_share(accelerator, inputs.config.hidden_size)),
         warnings=(
             *_warn_of_few_tokens(phases, accelerator, gpus),
-            *memory_warnings(inputs.model, recipe, machine, accelerator),
+            *check_memory(inputs.model, recipe, machine, accelerator),
         ),
     )
 
@@ -212,7 +218,7 @@ def _choose_accelerator(
     return measure_here(config, recipe.hardware, detected)
 
 
-def _notes_on_share(machine: Accelerator, width: int) -> list[str]:
+def _note_unknown_share(machine: Accelerator, width: int) -> list[str]:
     """Notes on what isn't known about the share of the peak, on which the whole prediction depends."""
     notes = []
     if machine.is_assumed:
@@ -243,7 +249,7 @@ def _warn_of_few_tokens(phases: tuple[PhaseWork, ...], machine: Accelerator, gpu
 # -- does it fit? --------------------------------------------------------------------------------------
 
 
-def memory_warnings(
+def check_memory(
     model: PretrainedModel, recipe: Recipe, machine: Machine, hardware: Accelerator
 ) -> list[str]:
     """Empty if the run fits into memory; else a warning with the memory it needs and a remedy: a smaller
@@ -257,23 +263,26 @@ def memory_warnings(
         f"{count_tokens_at_once(recipe, machine):,} tokens at a time, and {hardware.title} has "
         f"{hardware.memory / _GB:.1f} GB."
     )
-    fitting = largest_micro_batch(model, recipe, machine, hardware.memory)
+    fitting = find_largest_micro_batch(model, recipe, machine, hardware.memory)
     if fitting is not None:
         return [f"{sentence} data.micro_batch_tokens={fitting} would, with the same result."]
     sentence = f"{sentence} No micro-batch is small enough:"
     has_several_gpus = machine.ranks.count > 1
     sharded_machine = replace(machine, sharded=True)
-    if has_several_gpus and largest_micro_batch(model, recipe, sharded_machine, hardware.memory) is not None:
+    if (
+        has_several_gpus
+        and find_largest_micro_batch(model, recipe, sharded_machine, hardware.memory) is not None
+    ):
         return [
             f"{sentence} hardware.shard=full would divide weights, gradients and moments between the GPUs."
         ]
-    for entry in sorted(accelerators().values(), key=lambda entry: entry.memory):
-        if largest_micro_batch(model, recipe, machine, entry.memory) is not None:
+    for entry in sorted(list_accelerators().values(), key=lambda entry: entry.memory):
+        if find_largest_micro_batch(model, recipe, machine, entry.memory) is not None:
             return [f"{sentence} --hardware {entry.name} would hold it."]
     return [f"{sentence} choose a smaller model.size."]
 
 
-def largest_micro_batch(
+def find_largest_micro_batch(
     model: PretrainedModel, recipe: Recipe, machine: Machine, memory: float
 ) -> int | None:
     """The largest micro-batch that fits, in tokens, a power of two that holds the longest sequence; None if
@@ -312,8 +321,8 @@ def measure_here(
         machine = set_up_machine(settings or HardwareSettings(), None, hardware)
         on_gpu = machine.device.type == "cuda"
         processor = f"{hardware.processor}, threads: {torch.get_num_threads()}"
-        shares = {} if on_gpu else {"shares": {config.hidden_size: share_of_peak(config, machine)}}
-        return entry_for_here(
+        shares = {} if on_gpu else {"shares": {config.hidden_size: measure_share_of_peak(config, machine)}}
+        return make_entry_for_here(
             machine.device.type,
             **shares,
             title=hardware.gpus[0].name if on_gpu else processor,
@@ -326,7 +335,7 @@ def measure_here(
         torch.set_num_threads(threads)  # as the caller had them
 
 
-def share_of_peak(config: BertConfig, machine: Machine, seconds: float = 1.0) -> float:
+def measure_share_of_peak(config: BertConfig, machine: Machine, seconds: float = 1.0) -> float:
     """Measures which share of the machine's peak forward and backward passes of a model of this shape reach,
     with up to four layers. Returns the median of several steps, each on its own random sequences, because new
     shapes cost time too.

@@ -105,8 +105,8 @@ class PlanInputs:
     def step(self, recipe: Recipe, phase: int) -> StepAmounts:
         """The content of a step of this phase: sampled from the store, or full without one."""
         if self.store is None or self.tokenizer is None:
-            return full_step(recipe, phase)
-        return sampled_step(recipe, phase, self.store, self.tokenizer, self.general)
+            return assume_full_step(recipe, phase)
+        return sample_step(recipe, phase, self.store, self.tokenizer, self.general)
 
 
 def find_inputs(recipe: Recipe) -> PlanInputs:
@@ -180,7 +180,7 @@ def _open_store(corpus: str | None, tokenizer: Tokenizer | None) -> tuple[TokenS
     return TokenStore.open(path / "train", tokenizer), []
 
 
-def steps_of_phases(recipe: Recipe, steps: int) -> list[int]:
+def divide_steps(recipe: Recipe, steps: int) -> list[int]:
     """Divides a run's `steps` into its phases of sequence length, exactly where the training loop changes."""
     phases = range(1, len(recipe.data.sequence_lengths))
     # The loop computes the phase before each step from its share of the run, so the phase never decreases.
@@ -191,7 +191,7 @@ def steps_of_phases(recipe: Recipe, steps: int) -> list[int]:
     return [end - start for start, end in pairwise(bounds)]
 
 
-def full_step(recipe: Recipe, phase: int) -> StepAmounts:
+def assume_full_step(recipe: Recipe, phase: int) -> StepAmounts:
     """A step whose sequences all have the phase's full length, as nearly with a store of long documents."""
     length, count = recipe.data.sequence_lengths[phase], recipe.data.batch_size
     special = 2 + recipe.data.next_sentence
@@ -200,7 +200,7 @@ def full_step(recipe: Recipe, phase: int) -> StepAmounts:
     return StepAmounts(count, count * length, count * length**2, count * masked, own_text)
 
 
-def sampled_step(
+def sample_step(
     recipe: Recipe, phase: int, store: TokenStore, tokenizer: Tokenizer, general: TokenStore | None = None
 ) -> StepAmounts:
     """The mean content of the first batches that the run itself will have in this phase. Without a store of
@@ -243,7 +243,7 @@ def _sample_store(
     masker = Masker(tokenizer, MaskingRates(**recipe.masking.model_dump()))
     most_batches = _SAMPLED_BATCHES
     if recipe.steps is not None:
-        most_batches = min(most_batches, max(1, steps_of_phases(recipe, recipe.steps)[phase]))
+        most_batches = min(most_batches, max(1, divide_steps(recipe, recipe.steps)[phase]))
     sums, count = np.zeros(5), 0
     for batch in islice(stream.batches(Cursor(phase)), most_batches):
         sequences = batch.sequences

@@ -8,13 +8,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bertsmith.compression.distilling.encoders.losses import (
+    collect_products,
     cosine_loss,
-    products_of,
     relation_heads,
     relation_loss,
     soft_target_loss,
 )
-from bertsmith.compression.distilling.encoders.teacher import EncoderTeacher, with_positions
+from bertsmith.compression.distilling.encoders.teacher import EncoderTeacher, rotate_products
 from bertsmith.data.batch import PackedBatch
 from bertsmith.model.bert import Bert
 from bertsmith.tasks.heads.pooling import Pooling, pool_sequences
@@ -104,9 +104,9 @@ def test_the_teacher_says_what_the_encoder_computes(model_type: str) -> None:
     encoder = drawn(Bert(config_of(model_type))).eval()
     assert isinstance(encoder, Bert)
     batch = packed()
-    with torch.no_grad(), products_of(encoder.layers[2].attention) as products:
+    with torch.no_grad(), collect_products(encoder.layers[2].attention) as products:
         states = encoder(batch)
-        wanted = with_positions(encoder.layers[2].attention, products[0], batch)
+        wanted = rotate_products(encoder.layers[2].attention, products[0], batch)
     taught = EncoderTeacher(encoder, torch.device("cpu"), layer=2)(batch)
     assert F.cosine_similarity(taught.states, states).min() > 0.9999  # in int16
     assert taught.products is not None
@@ -117,9 +117,9 @@ def test_gradients_reach_queries_and_keys_behind_rotary_positions() -> None:
     encoder = drawn(Bert(config_of("modernbert")))
     assert isinstance(encoder, Bert)
     last, batch = encoder.layers[-1].attention, packed()
-    with products_of(last) as products:
+    with collect_products(last) as products:
         encoder(batch)
-    turned = with_positions(last, products[0], batch)
+    turned = rotate_products(last, products[0], batch)
     taught = torch.randn(len(turned), 3 * 16)
     loss = relation_loss(taught, turned, LENGTHS, 2)
     loss.backward()
@@ -130,9 +130,9 @@ def test_gradients_reach_queries_and_keys_behind_rotary_positions() -> None:
     for sign in (1, -1):
         with torch.no_grad():
             weight.add_(sign * step * direction)
-            with products_of(last) as products:
+            with collect_products(last) as products:
                 encoder(batch)
-            values.append(float(relation_loss(taught, with_positions(last, products[0], batch), LENGTHS, 2)))
+            values.append(float(relation_loss(taught, rotate_products(last, products[0], batch), LENGTHS, 2)))
             weight.sub_(sign * step * direction)
     slope = (values[0] - values[1]) / (2 * step)
     assert weight.grad is not None

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.compression.distilling.recipes import DistilRecipe
-from bertsmith.compression.distilling.tasks.data import data_hashes
+from bertsmith.compression.distilling.tasks.data import hash_data_files
 from bertsmith.compression.distilling.tasks.teacher import TaskTeacher
 from bertsmith.errors import InputError
 from bertsmith.files import make_folder, read_json, write_json
@@ -37,7 +37,7 @@ class ShrinkCandidate:
     feed_forward: int | None = None
 
 
-def ladder(config: BertConfig, *, static: bool = False) -> list[ShrinkCandidate]:
+def list_candidates(config: BertConfig, *, static: bool = False) -> list[ShrinkCandidate]:
     """The candidates for a model of this shape, the quickest to train first. `static`: whether a static table
     can do the task.
     """
@@ -215,7 +215,7 @@ def choose(whole: CandidateResult, tried: Sequence[CandidateResult], keep: float
     return min(equal, key=lambda result: (result.parameters, result.work))
 
 
-def doubts(
+def find_doubts(
     whole: CandidateResult,
     tried: Sequence[CandidateResult],
     chosen: CandidateResult,
@@ -245,13 +245,13 @@ def doubts(
     return sentences
 
 
-def search_settings(
+def collect_search_settings(
     whole: TaskTeacher, recipe: DistilRecipe, overrides: Sequence[str], values: Mapping[str, Any], prune: bool
 ) -> dict[str, Any]:
     """All that decides how the candidates come out: a search is resumed only with the same."""
     return {
         "model": whole.sha256,
-        "files": data_hashes(recipe),
+        "files": hash_data_files(recipe),
         "settings": sorted(overrides),
         "values": {name: value for name, value in sorted(values.items()) if value is not None},
         "prune": prune,
@@ -279,7 +279,7 @@ def begin_search(out: Path, settings: dict[str, Any]) -> None:
     write_json(path, settings)
 
 
-def keep_decision(out: Path, prune: bool) -> bool:
+def settle_pruning(out: Path, prune: bool) -> bool:
     """Whether candidates have the pruned vocabulary. The first decision is written down and stays, even where
     a resumed search asks for another share of the score: half-trained candidates began with it.
     """

@@ -28,14 +28,14 @@ from bertsmith.compression.shrinking.candidates import (
     SkippedCandidate,
     begin_search,
     choose,
-    doubts,
-    keep_decision,
-    ladder,
-    search_settings,
+    collect_search_settings,
+    find_doubts,
+    list_candidates,
+    settle_pruning,
 )
 from bertsmith.compression.shrinking.judging import CandidateJudge
 from bertsmith.compression.shrinking.shrink_report import write_shrink_report
-from bertsmith.compression.shrinking.table import table_source
+from bertsmith.compression.shrinking.table import find_table_source
 from bertsmith.compression.shrinking.training import (
     PRUNED,
     ShrinkSearch,
@@ -124,7 +124,7 @@ def shrink(
         require_room_to_save(
             whole.model, run.out
         )  # the whole model is saved where no smaller one is good enough
-        begin_search(run.out, search_settings(whole, recipe, overrides, values, prune))
+        begin_search(run.out, collect_search_settings(whole, recipe, overrides, values, prune))
         judge = CandidateJudge(whole, data.dev, run.machine.device)
         search = ShrinkSearch(run, judge, overrides, values, show or silent)
         return _run_search(search, data, hours, keep, prune)
@@ -158,7 +158,7 @@ def _run_search(
     tried, base = list[CandidateResult](), whole_folder
     if prune and (pruned := try_pruned(search, data)) is not None:
         tried.append(pruned)
-        if keep_decision(search.run.out, pruned.score >= whole.score * (1 - (1 - keep) * _MOST_LOST)):
+        if settle_pruning(search.run.out, pruned.score >= whole.score * (1 - (1 - keep) * _MOST_LOST)):
             base = search.folder(PRUNED) / "model"
         else:
             search.say(
@@ -167,8 +167,8 @@ def _run_search(
             )
     skipped = list[SkippedCandidate]()
     seconds_left = float("inf") if hours is None else 3600 * hours
-    table_encoder = table_source(judge.whole)
-    for candidate in ladder(judge.whole.model.config, static=table_encoder is not None):
+    table_encoder = find_table_source(judge.whole)
+    for candidate in list_candidates(judge.whole.model.config, static=table_encoder is not None):
         result: CandidateResult | SkippedCandidate | None = CandidateResult.read(
             search.folder(candidate.slug)
         )
@@ -214,7 +214,7 @@ def _write_results(
         left_out=tuple(skipped),
         warnings=(
             *data.warnings,
-            *doubts(whole, tried, chosen, keep, judge.metric),
+            *find_doubts(whole, tried, chosen, keep, judge.metric),
             *(candidate.sentence() for candidate in skipped),
         ),
         on_test=on_test,

@@ -64,11 +64,11 @@ def render_shrink(shrunk: ShrinkResults, model: str) -> str:
                 ),
             ),
         ],
-        table=Table("", list(COLUMNS), rows(shrunk), 0, frozenset({0})),
+        table=Table("", list(COLUMNS), make_rows(shrunk), 0, frozenset({0})),
     )
 
 
-def rows(shrunk: ShrinkResults) -> list[list[str]]:
+def make_rows(shrunk: ShrinkResults) -> list[list[str]]:
     """The table's rows, one a candidate by its work, the whole model last; the chosen one is marked."""
     whole = shrunk.whole
     table_rows = []

@@ -11,7 +11,7 @@ from bertsmith.compression.distilling.recipes import DistilRecipe
 from bertsmith.compression.distilling.tasks.session import DistilSession
 from bertsmith.compression.distilling.tasks.student import start_head
 from bertsmith.compression.distilling.tasks.teacher import TaskTeacher
-from bertsmith.compression.vocabulary_pruning import prune_counted
+from bertsmith.compression.vocabulary_pruning import prune_by_counts
 from bertsmith.errors import InputError
 from bertsmith.inference.provenance import encoder_before
 from bertsmith.model.own_tokenizer import load_own_tokenizer, read_own_tokenizer
@@ -25,7 +25,7 @@ from bertsmith.text.files.jsonl import write_jsonl
 from bertsmith.text.tokens.value_tokenizers import ValueTokenizer
 
 
-def table_source(whole: TaskTeacher) -> Path | None:
+def find_table_source(whole: TaskTeacher) -> Path | None:
     """The folder of the encoder that a table can be made of: the one before the fine-tuning. None where it
     isn't known or isn't here, for a task that a static table can't do, and for a model of numeric patches.
     """
@@ -52,7 +52,7 @@ def teach_table(
         full_tokenizer, encoder = read_own_tokenizer(before), folder / "encoder"
         counts = encode_examples(task, examples, full_tokenizer).piece_counts(full_tokenizer.vocab_size)
         shutil.rmtree(encoder, ignore_errors=True)
-        prune_counted(before, counts, encoder, len(examples))
+        prune_by_counts(before, counts, encoder, len(examples))
     texts = [text for example in examples for text in task.texts(example)]
     path = _distil_table(folder, encoder, texts, progress)
     table = load_static(path)

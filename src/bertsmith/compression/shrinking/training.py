@@ -23,7 +23,7 @@ from bertsmith.compression.shrinking.candidates import (
 )
 from bertsmith.compression.shrinking.judging import CandidateJudge
 from bertsmith.compression.shrinking.table import teach_table
-from bertsmith.compression.vocabulary_pruning import prune_counted
+from bertsmith.compression.vocabulary_pruning import prune_by_counts
 from bertsmith.data.batch import PackedBatch
 from bertsmith.files import make_folder
 from bertsmith.progress import Show
@@ -81,7 +81,9 @@ def try_pruned(search: ShrinkSearch, data: DistilData) -> CandidateResult | None
     counts = encode_examples(whole.task, examples, whole.tokenizer).piece_counts(whole.tokenizer.vocab_size)
     make_folder(folder)
     shutil.rmtree(folder / "model", ignore_errors=True)
-    pruned = prune_counted(whole.folder, counts, folder / "model", len(examples), search.run.recipe.own_task)
+    pruned = prune_by_counts(
+        whole.folder, counts, folder / "model", len(examples), search.run.recipe.own_task
+    )
     saved = 1 - pruned.parameters / pruned.parameters_before
     search.say(
         f"Vocabulary: {pruned.pieces:,} of {pruned.pieces_before:,} pieces occur; {saved:.0%} of the "

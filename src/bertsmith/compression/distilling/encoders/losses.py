@@ -49,7 +49,7 @@ def relation_heads(teacher_width: int, student_width: int, most: int) -> int:
 
 
 @contextmanager
-def products_of(attention: SelfAttention) -> Iterator[list[Tensor]]:
+def collect_products(attention: SelfAttention) -> Iterator[list[Tensor]]:
     """Collects the queries, keys and values (N, 3 H) of a layer's forward passes in the list that it yields,
     before rotary positions are applied.
     """

@@ -17,13 +17,13 @@ from torch.nn import functional as F
 
 from bertsmith.arrays import Ints
 from bertsmith.compression.distilling.encoders.losses import (
+    collect_products,
     cosine_loss,
-    products_of,
     relation_loss,
     soft_target_loss,
 )
 from bertsmith.compression.distilling.encoders.student import StudentModel
-from bertsmith.compression.distilling.encoders.teacher import EncoderTeacher, VectorCache, with_positions
+from bertsmith.compression.distilling.encoders.teacher import EncoderTeacher, VectorCache, rotate_products
 from bertsmith.data.batch import PackedBatch, Sequences, ragged_range, split
 from bertsmith.data.masking import MaskedTokens, Masker
 from bertsmith.data.pairs import Instances
@@ -245,7 +245,9 @@ class EncoderDistillation:
             batch = replace(batch, token_ids=masked.token_ids)
         last_attention = self.model.encoder.layers[-1].attention
         assert isinstance(last_attention, SelfAttention)
-        collecting = products_of(last_attention) if "relations" in weights else nullcontext(list[Tensor]())
+        collecting = (
+            collect_products(last_attention) if "relations" in weights else nullcontext(list[Tensor]())
+        )
         with collecting as products:
             states = self.model.encoder(batch)
         if set(weights) == {"vectors"}:  # the only output of the teacher, which may be cached
@@ -256,7 +258,7 @@ class EncoderDistillation:
         if "states" in weights:
             losses["states"] = cosine_loss(taught.states[: len(states)], self.model.widen(states))
         if "relations" in weights and taught.products is not None:
-            learned = with_positions(last_attention, products[0], batch)
+            learned = rotate_products(last_attention, products[0], batch)
             losses["relations"] = relation_loss(taught.products, learned, batch.lengths, self.losses.heads)
         if "vectors" in weights:
             target = self._teacher_vectors(taught.states, batch)

@@ -56,7 +56,7 @@ class RelationProbe:
         """The queries, keys and values (N, 3 H) of the layer's input (N, H), with rotary positions
         applied.
         """
-        return with_positions(self.attention, self.attention.qkv(self.norm(states)), batch)
+        return rotate_products(self.attention, self.attention.qkv(self.norm(states)), batch)
 
 
 class EncoderTeacher:
@@ -105,7 +105,7 @@ class EncoderTeacher:
         return nn.functional.linear(self.head(states), weight, self.head.bias)
 
 
-def with_positions(attention: SelfAttention, products: Tensor, batch: PackedBatch) -> Tensor:
+def rotate_products(attention: SelfAttention, products: Tensor, batch: PackedBatch) -> Tensor:
     """Queries, keys and values (N, 3 H), the queries and keys rotated where the layer has rotary
     positions.
     """

@@ -106,7 +106,7 @@ def read_distil_data(
     for name, path, examples in (("dev", recipe.dev, dev), ("test", recipe.test, test)):
         if path is not None and recipe.train:
             warnings += shared_with_train(task, labelled, examples, name, describe_files(recipe.train))
-    warnings += _seen_by_teachers(task, training_data, {"dev": [] if unlabelled else dev, "test": test})
+    warnings += _warn_of_rows_seen(task, training_data, {"dev": [] if unlabelled else dev, "test": test})
     written = None if file is None else file.answers_to(texts)
     parts = labelled, texts, written, dev, unlabelled, test or None
     return DistilData(*parts, columns, dev_share, tuple(warnings))
@@ -129,7 +129,7 @@ def _read_texts(task: Task[Any], recipe: DistilRecipe) -> tuple[list[Any], list[
     return filled, [example for example in examples if id(example) not in filled_ids]
 
 
-def _seen_by_teachers(
+def _warn_of_rows_seen(
     task: Task[Any],
     training_data: Sequence[tuple[TaskTeacher, TrainedOn]],
     evaluated: Mapping[str, Sequence[Any]],
@@ -153,7 +153,7 @@ def _seen_by_teachers(
     return list(dict.fromkeys(warnings))  # several teachers are often trained on the same file
 
 
-def data_hashes(recipe: DistilRecipe) -> dict[str, str]:
+def hash_data_files(recipe: DistilRecipe) -> dict[str, str]:
     """The SHA-256 of each file that a distillation reads, by its role."""
     others = {"dev": recipe.dev, "test": recipe.test}
     others |= {f"texts {number}": path for number, path in enumerate(recipe.texts, 1)}
@@ -277,10 +277,10 @@ def _read_probabilities(task: Task[Any], path: Path, examples: Sequence[Any]) ->
             )
         task.labels = tuple(probabilities)  # also labels that are the likeliest of no row
     by_location = {row.where: row.values[0] for row in rows}
-    return [_output_of(task, by_location[example.where], example.where) for example in examples]
+    return [_invert_probabilities(task, by_location[example.where], example.where) for example in examples]
 
 
-def _output_of(task: Task[Any], probabilities: Any, where: str) -> Outputs | None:
+def _invert_probabilities(task: Task[Any], probabilities: Any, where: str) -> Outputs | None:
     """The output of a head that would give these probabilities; None for None. Raises InputError for a value
     that isn't a probability of each label.
     """

@@ -60,13 +60,13 @@ def render_distil(out: Path, recipe: DistilRecipe, results: DistilResults, hashe
         saving=_compare_costs(results),
         alone=bool(results.alone),
         settings=tables.settings(_as_values(recipe), _as_values(_default_recipe(recipe))),
-        command=command(recipe),
+        command=format_command(recipe),
         environment=describe_environment(recipe.seed, logs, hashes),
         **results_context(student, logs),
     )
 
 
-def command(recipe: DistilRecipe) -> str:
+def format_command(recipe: DistilRecipe) -> str:
     """The shell command that repeats this run."""
     words = ["bertsmith", "distil", *recipe.teacher]
     for name, paths in (("texts", recipe.texts), ("train", recipe.train)):

@@ -10,14 +10,19 @@ from typing import Any
 from bertsmith.compression.distilling.recipes import DistilRecipe
 from bertsmith.compression.distilling.tasks.data import (
     DistilData,
-    data_hashes,
+    hash_data_files,
     is_answer_file,
     read_answer_file,
     read_distil_data,
 )
 from bertsmith.compression.distilling.tasks.student import StudentSource, begin_student, start_head
-from bertsmith.compression.distilling.tasks.taught_task import TaughtTask, taught_examples
-from bertsmith.compression.distilling.tasks.teacher import TaskTeacher, cached_outputs, hash_of, open_teachers
+from bertsmith.compression.distilling.tasks.taught_task import TaughtTask, add_teacher_answers
+from bertsmith.compression.distilling.tasks.teacher import (
+    TaskTeacher,
+    compute_cached_outputs,
+    hash_model_folder,
+    open_teachers,
+)
 from bertsmith.errors import RecipeError
 from bertsmith.model.config import BertConfig
 from bertsmith.model.own_tokenizer import load_own_tokenizer
@@ -108,9 +113,11 @@ class DistilSession:
         """The SHA-256 of every input of the student: data files, teachers, and the model of
         `recipe.student`.
         """
-        hashes = data_hashes(recipe)
+        hashes = hash_data_files(recipe)
         hashes |= {f"teacher {number}": teacher.sha256 for number, teacher in enumerate(self.teachers, 1)}
-        return hashes if recipe.student is None else hashes | {"student": hash_of(self.source.folder)}
+        return (
+            hashes if recipe.student is None else hashes | {"student": hash_model_folder(self.source.folder)}
+        )
 
     @property
     def written(self) -> list[Outputs | None] | None:
@@ -125,7 +132,7 @@ class DistilSession:
         outputs, encoded, teachers = [], [], [teacher.task for teacher in self.teachers]
         for teacher in self.teachers:
             encoded.append(encode_examples(teacher.task, examples, teacher.tokenizer).encoded)
-            outputs.append(cached_outputs(teacher, encoded[-1], self.cache, progress))
+            outputs.append(compute_cached_outputs(teacher, encoded[-1], self.cache, progress))
         answers_by_teacher = [
             [self.soft_loss.answer(answer) for answer in task.teach(teacher_outputs)]
             for task, teacher_outputs in zip(teachers, outputs, strict=True)
@@ -142,7 +149,7 @@ class DistilSession:
 
     def steps_per_epoch(self, recipe: DistilRecipe) -> int:
         """The number of batches of the recipe's size in an epoch."""
-        unanswered = taught_examples(self.train, [None] * len(self.train))
+        unanswered = add_teacher_answers(self.train, [None] * len(self.train))
         return steps_of_epoch(TaughtTask(self.task, self.soft_loss, 1.0), unanswered, recipe.batch_size)
 
     def taught(
@@ -155,7 +162,7 @@ class DistilSession:
         if known := [answer for answer in answers if answer is not None]:
             self.soft_loss.begin(known)
             self.task.begin_student(known)
-        examples = taught_examples(self.train, answers)
+        examples = add_teacher_answers(self.train, answers)
         if self.teachers and self.teachers[0].model.head.per_row:
             targets = [example.target for example in examples.encoded]
             if any(len(target.answer) != sum(target.rows) for target in targets):

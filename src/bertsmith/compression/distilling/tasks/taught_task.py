@@ -99,7 +99,7 @@ class TaughtTask(AuxiliaryTask):
         return outputs.index_select(0, rows), [targets[number] for number in np.flatnonzero(chosen).tolist()]
 
 
-def taught_examples(split: EncodedExamples, answers: Sequence[Outputs | None]) -> EncodedExamples:
+def add_teacher_answers(split: EncodedExamples, answers: Sequence[Outputs | None]) -> EncodedExamples:
     """The examples with the teacher's answers added to their targets; None for an example without
     an answer.
     """

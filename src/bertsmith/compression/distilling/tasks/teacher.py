@@ -53,7 +53,7 @@ class TaskTeacher:
         if teacher_task is not saved_task:  # its head is another one; neither of the two has weights
             model = TaskModel(model.encoder, teacher_task.head(model.config))
         engine = start_engine(model, folder, device)
-        return cls(folder, model, teacher_task, engine.tokenizer, hash_of(folder))
+        return cls(folder, model, teacher_task, engine.tokenizer, hash_model_folder(folder))
 
     def outputs(self, encoded: Sequence[EncodedExample], progress: Progress | None = None) -> list[Outputs]:
         """The head's outputs of each example: (C,), (R, C) for a head of rows, or (T, H) for one of texts,
@@ -93,7 +93,7 @@ def open_teachers(names: Sequence[str], task: str | None, device: torch.device) 
     return teachers
 
 
-def hash_of(folder: Path) -> str:
+def hash_model_folder(folder: Path) -> str:
     """The SHA-256 of a model folder's files and their names."""
     paths = sorted({path for pattern in _FILES for path in folder.glob(pattern)})
     lines = "".join(f"{path.name} {sha256(path)}\n" for path in paths)
@@ -105,13 +105,13 @@ def _describe(task: Task[Any]) -> str:
     return f"{task.name} ({shown})" if shown else task.name
 
 
-def cached_outputs(
+def compute_cached_outputs(
     teacher: TaskTeacher, encoded: Sequence[EncodedExample], folder: Path, progress: Progress | None = None
 ) -> list[Outputs]:
     """The teacher's outputs of each example, from `folder` where it has them. A missing or damaged shard is
     computed.
     """
-    cache = folder / key_of(teacher, encoded)
+    cache = folder / make_cache_key(teacher, encoded)
     make_folder(cache)
     all_outputs: list[Outputs] = []
     tokens_before = [*accumulate((example.tokens for example in encoded), initial=0)][:-1]
@@ -129,7 +129,7 @@ def cached_outputs(
     return all_outputs
 
 
-def key_of(teacher: TaskTeacher, encoded: Sequence[EncodedExample]) -> str:
+def make_cache_key(teacher: TaskTeacher, encoded: Sequence[EncodedExample]) -> str:
     """The cache's key: a hash of the teacher and of all of the examples' inputs."""
     digest = hashlib.sha256(teacher.sha256.encode())
     for example in encoded:
