@@ -298,9 +298,9 @@ def test_other_students_find_the_answers_in_a_shared_cache(
 @pytest.mark.parametrize(("steps", "epochs"), [(19, 30), (281, 8), (700, 3), (2100, 3)])
 def test_few_steps_get_more_epochs_unless_somebody_said_how_many(steps: int, epochs: int) -> None:
     recipe = make_distil_recipe({"teacher": ["t"], "out": "o"}, [])
-    assert recipe.completed(384, 3, steps).epochs == epochs
+    assert recipe.complete(384, 3, steps).epochs == epochs
     assert (
-        make_distil_recipe({"teacher": ["t"], "out": "o", "epochs": 2}, []).completed(384, 3, 19).epochs == 2
+        make_distil_recipe({"teacher": ["t"], "out": "o", "epochs": 2}, []).complete(384, 3, 19).epochs == 2
     )
 
 

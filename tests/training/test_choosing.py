@@ -170,7 +170,7 @@ def test_the_best_on_rows_it_has_not_seen_is_chosen(monkeypatch: pytest.MonkeyPa
     assert second.gain == pytest.approx(second.score - first.score)  # type: ignore[operator]
     assert second.error is not None and second.error > 0
     assert third.rows == 40
-    assert choice.simplest() == pytest.approx(first.score)
+    assert choice.simplest_score() == pytest.approx(first.score)
 
 
 def test_the_simplest_stays_where_nothing_gains(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -365,12 +365,12 @@ def recipe_of(*overrides: str, **values: Any) -> FinetuneRecipe:
 
 
 def test_few_rows_judge_in_turn_and_many_are_held_out() -> None:
-    assert recipe_of().folds_of(100) == 5
-    assert recipe_of("folds=10").folds_of(5000) == 10
-    assert recipe_of().folds_of(2000) == 5
-    assert recipe_of().folds_of(2001) == 0
+    assert recipe_of().fold_count(100) == 5
+    assert recipe_of("folds=10").fold_count(5000) == 10
+    assert recipe_of().fold_count(2000) == 5
+    assert recipe_of().fold_count(2001) == 0
     for held_out in ("dev=d", "restarts=3", "patience=1", "dev_share=0.2"):
-        assert recipe_of(held_out).folds_of(100) == 0
+        assert recipe_of(held_out).fold_count(100) == 0
     assert recipe_of("minutes=2").minutes_to_choose(10) == 2
     assert recipe_of().minutes_to_choose(100) == pytest.approx(20 / 60)
     assert recipe_of().minutes_to_look(100) == pytest.approx(20 / 60)

@@ -165,7 +165,7 @@ def run(tmp_path: Path) -> FinetuneRecipe:
             'lora.targets=["query"]',
             "stride=16",
         ],
-    ).completed(384, 12, 100)
+    ).complete(384, 12, 100)
 
 
 def results_of(task: Task[Any], dev: Evaluation, restarts: int = 1, **evaluations: Evaluation) -> Results:
@@ -463,7 +463,7 @@ def test_the_command_gives_the_same_recipe_again(run: FinetuneRecipe) -> None:
     assert values.pop("out") == "runs/again"
     again = make_finetune_recipe(values | {"out": run.out}, words)
     assert again == run
-    assert again.completed(64, 2, 100) == run  # what would be chosen otherwise is given
+    assert again.complete(64, 2, 100) == run  # what would be chosen otherwise is given
 
 
 def test_the_command_keeps_weights_of_classes_with_dots_in_their_names(run: FinetuneRecipe) -> None:

@@ -59,7 +59,7 @@ def test_settings_of_the_task_stand_beside_those_of_the_run() -> None:
     values = {"task": "tagging", "model": "m", "train": "t", "out": "o"}
     recipe = make_finetune_recipe(values, ["crf=true", "optimizer.learning_rate=3e-5", "epochs=2"])
     assert (recipe.settings, recipe.epochs) == ({"crf": True}, 2)
-    assert recipe.resolved(10, 7).steps == 20
+    assert recipe.resolve(10, 7).steps == 20
 
 
 @pytest.mark.parametrize("given", [("decay=1000",), ("warmup=0.4", "decay=0.9")])
@@ -67,9 +67,9 @@ def test_a_decay_that_has_no_room_in_the_run_is_refused(given: tuple[str, ...]) 
     values = {"task": "classification", "model": "m", "train": "t", "out": "o"}
     settings = ["epochs=3", "optimizer.schedule=wsd", *(f"optimizer.{each}" for each in given)]
     with pytest.raises(RecipeError, match=r"together longer than the run \(150 steps: epochs=3"):
-        make_finetune_recipe(values, settings).resolved(50, 0)
+        make_finetune_recipe(values, settings).resolve(50, 0)
     shorter = make_finetune_recipe(values, [*settings, "optimizer.warmup=0.1", "optimizer.decay=15"])
-    assert shorter.resolved(50, 0).steps == 150
+    assert shorter.resolve(50, 0).steps == 150
 
 
 @pytest.mark.parametrize(
@@ -96,12 +96,12 @@ def test_what_nobody_gave_is_chosen_by_shape_and_rows(
 ) -> None:
     values = {"task": "classification", "model": "m", "train": "t", "out": "o"}
     recipe = make_finetune_recipe(values, given)
-    completed = recipe.completed(width, layers, -(-rows // recipe.batch_size))
+    completed = recipe.complete(width, layers, -(-rows // recipe.batch_size))
     assert (completed.epochs, completed.optimizer.learning_rate) == (epochs, pytest.approx(rate))
     assert completed.optimizer.layer_decay == decay
     assert completed.optimizer.weight_decay == recipe.optimizer.weight_decay
-    assert completed.completed(64, 2, 7) == completed
-    assert recipe.chosen_as(completed) == completed
+    assert completed.complete(64, 2, 7) == completed
+    assert recipe.with_choices_of(completed) == completed
 
 
 def classes(counts: dict[str, int]) -> list[TextExample]:

@@ -310,7 +310,7 @@ def test_what_is_given_in_a_table_is_not_searched() -> None:
 def of_minilm(*changes: str) -> SettingSearch:
     """On 60 rows: rates for 384 by 6 layers, and 10 epochs."""
     search = make_search(VALUES, list(changes))
-    return replace(search, recipe=search.recipe.completed(384, 6, 2))
+    return replace(search, recipe=search.recipe.complete(384, 6, 2))
 
 
 def test_bounds_that_are_given_are_kept_and_the_baseline_is_the_nearest_within() -> None:

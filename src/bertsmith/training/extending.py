@@ -1,8 +1,8 @@
-"""A model, or a tokenizer alone, gets the words of a domain as pieces, and is freed of them again.
+"""Extends the vocabulary of a model, or of a tokenizer alone, by words of a domain, and removes them again.
 
-out/extension.json   what was added, and how well the vocabulary fitted before and after
-out/report.html      the same to look at
-out/                 and whatever a model's or a tokenizer's folder holds
+out/extension.json   the added words, and how well the vocabulary fitted before and after
+out/report.html      the same as a page
+out/                 the files of a model folder, or of a tokenizer's folder
 """
 
 import shutil
@@ -39,7 +39,7 @@ from bertsmith.validation import first_problem
 
 EXTENSION = "extension.json"
 REPORT = "report.html"
-# Of a model, in files that read_checkpoint reads, or refuses with the way on.
+# Endings of weights in a model folder, which read_checkpoint reads or refuses with advice.
 _WEIGHTS = (".safetensors", ".bin", ".h5", ".msgpack")
 _HEAD = "head.safetensors"
 _WORDS_SHOWN, _BROKEN_SHOWN = 200, 20  # on the page
@@ -47,7 +47,9 @@ _WORDS_SHOWN, _BROKEN_SHOWN = 200, 20  # on the page
 
 @dataclass(frozen=True)
 class _Source:
-    """What is to be extended; `checkpoint` is None for a tokenizer alone."""
+    """The model or tokenizer to extend, with its extension if it has one. `checkpoint` is None for a
+    tokenizer alone.
+    """
 
     folder: Path
     tokenizer: Tokenizer
@@ -72,67 +74,69 @@ def extend_vocabulary(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Extension:
-    """Writes `source`, a model by folder, alias or hub name or a tokenizer's folder or file, with those words
-    of a corpus that save most pieces.
+    """Writes `source` to `out` with the words of a corpus that save most tokens added to its vocabulary.
+    `source` is a model (by folder, alias or hub name) or a tokenizer (by folder or file).
 
-    A model gets a row for each new piece, the mean of those of its old ones. transformers opens the folder.
-    Raises InputError when `out` exists, TokenizerError where no word would save anything, and as
-    `read_checkpoint` and `Corpus.open` do.
+    A model gets an embedding for each new token: the mean of the embeddings of the tokens that the word had
+    before. transformers opens the folder. Raises InputError if `out` exists, TokenizerError if no word would
+    save anything, and what `read_checkpoint` and `Corpus.open` raise.
     """
     if not overwrite:
         require_free(Path(out))
-    found = _open_source(source)
-    tokenizer, extension = extend_tokenizer(found.tokenizer, Corpus.open(corpus), settings, progress=progress)
-    extension = extension.model_copy(update={"earlier": found.extension})
-    checkpoint = found.checkpoint
+    original = _open_source(source)
+    tokenizer, extension = extend_tokenizer(
+        original.tokenizer, Corpus.open(corpus), settings, progress=progress
+    )
+    extension = extension.model_copy(update={"earlier": original.extension})
+    checkpoint = original.checkpoint
     if checkpoint is not None:
         tensors = with_rows(checkpoint.tensors, extension.base_pieces, extension.parts)
-        config = resized(checkpoint.config, len(extension.pieces), str(found.folder))
+        config = resized(checkpoint.config, len(extension.pieces), str(original.folder))
         checkpoint = replace(checkpoint, tensors=tensors, config=config)
 
-    def describe(folder: Path) -> None:
+    def write_description(folder: Path) -> None:
         write_extension(folder, extension)
         atomic_write(folder / REPORT, render_extension_page(extension, str(source), str(corpus)))
 
-    _write_folder(found, tokenizer, checkpoint, Path(out), describe, overwrite)
+    _write_folder(original, tokenizer, checkpoint, Path(out), write_description, overwrite)
     return extension
 
 
 @door(source=place, out=place, overwrite=flag)
 def undo_extension(source: Path | str, out: Path | str, *, overwrite: bool = False) -> Extension:
-    """Writes an extended model or tokenizer without the words that were added, and returns what those were.
+    """Writes an extended model or tokenizer to `out` without the added words, and returns the extension.
 
-    Of one that was only extended, every number and every id is again that of the original. One that was
-    trained since keeps what it learned elsewhere. Raises InputError when `source` has no extension.json or
-    `out` exists, TokenizerError when its pieces are others.
+    If the model was only extended, every weight and every id is that of the original again. If it was trained
+    since, the other weights keep what they learned. Raises InputError if `source` has no extension.json or
+    `out` exists, and TokenizerError if its vocabulary isn't that of its extension.json.
     """
     if not overwrite:
         require_free(Path(out))
-    found = _open_source(source)
-    extension = found.extension
+    extended = _open_source(source)
+    extension = extended.extension
     if extension is None:
         raise InputError(
             f"{source} has no {EXTENSION}: its vocabulary was not extended. Give the folder that "
             "`bertsmith tokenizer extend` wrote, or a model pre-trained from it."
         )
-    tokenizer = remove_extension(found.tokenizer, extension)
-    checkpoint, count = found.checkpoint, len(extension.pieces)
+    tokenizer = remove_extension(extended.tokenizer, extension)
+    checkpoint, count = extended.checkpoint, len(extension.pieces)
     if checkpoint is not None:
         tensors = without_rows(checkpoint.tensors, extension.base_pieces, count)
-        config = resized(checkpoint.config, -count, str(found.folder))
+        config = resized(checkpoint.config, -count, str(extended.folder))
         checkpoint = replace(checkpoint, tensors=tensors, config=config)
     earlier = extension.earlier
 
-    def describe(folder: Path) -> None:
+    def write_description(folder: Path) -> None:
         if earlier is not None:
             write_extension(folder, earlier)
 
-    _write_folder(found, tokenizer, checkpoint, Path(out), describe, overwrite)
+    _write_folder(extended, tokenizer, checkpoint, Path(out), write_description, overwrite)
     return extension
 
 
 def read_extension(folder: Path) -> Extension | None:
-    """What was added to the vocabulary of this folder; None where nothing was.
+    """Reads what was added to the vocabulary of the model or tokenizer in this folder; None if nothing was.
 
     Raises TokenizerError for an extension.json that is damaged.
     """
@@ -148,21 +152,23 @@ def read_extension(folder: Path) -> Extension | None:
 
 
 def write_extension(folder: Path, extension: Extension) -> None:
-    """What was added, where `read_extension` looks for it."""
+    """Writes extension.json to the folder, for `read_extension`."""
     write_json(folder / EXTENSION, extension.model_dump(mode="json"))
 
 
 def extension_writer(folder: Path | None) -> Callable[[Path], None] | None:
-    """What writes the words that the model of this folder was extended by beside a model that goes on from
-    it, to be taken out again by them; None where there are none. Raises as `read_extension` does.
+    """A function that copies the extension of the model in `folder` to the folder of a model that is trained
+    from it, so that it can be undone there too. None if the model has no extension. Raises as
+    `read_extension` does.
     """
     extension = None if folder is None else read_extension(folder)
     if extension is None:
         return None
-    return lambda written: write_extension(written, extension)
+    return lambda trained_folder: write_extension(trained_folder, extension)
 
 
 def _open_source(source: Path | str) -> _Source:
+    """Reads a tokenizer from a file or a folder without weights, and a model from any other source."""
     path = Path(source)
     if path.is_file() or (path.is_dir() and not any(file.suffix in _WEIGHTS for file in path.iterdir())):
         folder = path.parent if path.is_file() else path
@@ -173,26 +179,28 @@ def _open_source(source: Path | str) -> _Source:
 
 
 def _write_folder(
-    found: _Source,
+    source: _Source,
     tokenizer: Tokenizer,
     checkpoint: Checkpoint | None,
     out: Path,
-    describe: Callable[[Path], None],
+    write_description: Callable[[Path], None],
     overwrite: bool,
 ) -> None:
-    """The folder, whole or not at all."""
+    """Writes the tokenizer, and the checkpoint if there is one, to `out` atomically. What doesn't depend on
+    the vocabulary is copied from the source's folder. `write_description` adds files to the new folder.
+    """
     if checkpoint is None:
         with atomic_folder(out, overwrite=overwrite) as folder:
             tokenizer.save(folder)
-            describe(folder)
+            write_description(folder)
         return
 
-    def write_beside(folder: Path) -> None:
-        # what has nothing to do with the vocabulary: a head of ours, pooling, prompts
-        if (found.folder / _HEAD).exists():
-            shutil.copyfile(plain_file(found.folder, _HEAD), folder / _HEAD)
-        copy_sentence_files(found.folder, folder, read_legacy_tensors)
-        describe(folder)
+    def write_extra_files(folder: Path) -> None:
+        # files that don't depend on the vocabulary: a head of ours, pooling, prompts
+        if (source.folder / _HEAD).exists():
+            shutil.copyfile(plain_file(source.folder, _HEAD), folder / _HEAD)
+        copy_sentence_files(source.folder, folder, read_legacy_tensors)
+        write_description(folder)
 
     manifest = checkpoint.manifest
     save_checkpoint(
@@ -206,7 +214,7 @@ def _write_folder(
         settings={} if manifest is None else manifest.settings,
         carried=checkpoint.carried,
         labels=checkpoint.labels,
-        write_extra_files=write_beside,
+        write_extra_files=write_extra_files,
         overwrite=overwrite,
     )
     write_golden(out)
@@ -216,16 +224,16 @@ def _write_folder(
 
 
 def render_extension_page(extension: Extension, source: str, corpus: str) -> str:
-    """The page as text; `source` and `corpus` are what the command was given."""
+    """Renders the page as HTML. `source` and `corpus` are the arguments of the command."""
     before, after = extension.before, extension.after
     added = [
-        [each.word, " ".join(each.pieces), formatting.count(each.count), formatting.count(each.saved)]
-        for each in extension.words[:_WORDS_SHOWN]
+        [word.word, " ".join(word.pieces), formatting.count(word.count), formatting.count(word.saved)]
+        for word in extension.words[:_WORDS_SHOWN]
     ]
     more = len(extension.words) - len(added)
     broken = [
-        [each.word, " ".join(each.pieces), formatting.count(each.count)]
-        for each in after.costliest[:_BROKEN_SHOWN]
+        [word.word, " ".join(word.pieces), formatting.count(word.count)]
+        for word in after.costliest[:_BROKEN_SHOWN]
     ]
     return render_page(
         "extension.html.jinja",
@@ -249,7 +257,7 @@ def render_extension_page(extension: Extension, source: str, corpus: str) -> str
 
 
 def format_fit_rows(extension: Extension) -> list[list[str]]:
-    """Figure, before, after, change: what page and terminal show."""
+    """The rows of the table of how well the vocabulary fits: name, before, after, change."""
     before, after = extension.before, extension.after
     figures = [
         ("pieces", before.vocab_size, after.vocab_size, "{:,}"),
@@ -266,5 +274,5 @@ def format_fit_rows(extension: Extension) -> list[list[str]]:
 
 
 def format_change(before: float, after: float) -> str:
-    """'-7.5 %' of what was before; a dash where that was nothing."""
+    """Formats a change in percent of `before`, as '-7.5 %'; a dash if `before` is 0."""
     return f"{100 * (after / before - 1):+.1f} %" if before else formatting.UNKNOWN

@@ -25,30 +25,33 @@ from bertsmith.training.settings import (
 from bertsmith.validation import Listed, UserSettings, check, did_you_mean_setting, setting_names
 
 _BASE_WIDTH = 768  # of BERT-base, which the rates of the papers are for
-_SHALLOW = 6  # layers, below which the rate grows
+_SHALLOW = 6  # layers: the rate grows for fewer
 _FEW_STEPS, _MOST_EPOCHS, _MANY_EPOCHS = 600, 10, 3
-_FOLDS, _FEW_ROWS = 5, 2000  # cross-validated, where there is no dev
-# To choose a method in, and to train by it. Work is counted, not timed, so that the same rows, seed and
-# settings choose the same on any machine: a minute is about what one core of a server does of MiniLM.
+_FOLDS, _FEW_ROWS = 5, 2000  # the usual folds, and the rows up to which there are any without a dev
+# The work of a minute, for comparing methods and for training. Work is counted, not timed, so that the same
+# rows, seed and settings choose the same on any machine. One core of a server does about so much of MiniLM
+# in a minute.
 FLOP_A_MINUTE = 4.2e12
 _MINUTES, _MINUTES_A_ROW = 1 / 6, 1 / 600
-_MINUTES_A_SENTENCE = 1 / 60  # for a first look at each method of tagging
-_RATE, _LAYER_DECAY = 1e-4, 0.75  # of the head, and of each layer in that of the one above
-_RATE_OF_ALL, _LORA_FACTOR = 5e-5, 10  # where all layers have the same
-# By `completed`, where they aren't given.
+_MINUTES_A_SENTENCE = 1 / 60  # for the first fold of each method in tagging
+_RATE, _LAYER_DECAY = 1e-4, 0.75  # of the head; of each layer as a multiple of the one above
+_RATE_OF_ALL, _LORA_FACTOR = 5e-5, 10  # if all layers have the same rate
+# `complete` chooses these if they aren't given.
 CHOSEN = ("epochs", "optimizer.learning_rate", "optimizer.layer_decay")
-MADE_FROM_EPOCHS = ("steps", "hours", "evaluation", "checkpoint")  # and from `evaluations`, by `resolved`
+MADE_FROM_EPOCHS = ("steps", "hours", "evaluation", "checkpoint")  # `resolve` makes these
 
 
-def _as_tuple(given: object) -> object:
-    return tuple(given) if isinstance(given, list | tuple) else (given,)
+def _as_tuple(value: object) -> object:
+    return tuple(value) if isinstance(value, list | tuple) else (value,)
 
 
-TrainingFiles = Annotated[tuple[PathText, ...], BeforeValidator(_as_tuple)]  # one, or several, or folders
+TrainingFiles = Annotated[tuple[PathText, ...], BeforeValidator(_as_tuple)]  # files or folders
 
 
 class FinetuneOptimizer(OptimizerSettings):
-    """AdamW with the rates of fine-tuning. Where no rate is given, the model's width decides."""
+    """The optimizer with the defaults of fine-tuning. If no rate is given, `FinetuneRecipe.complete` chooses
+    one by the model's size.
+    """
 
     learning_rate: float = Field(5e-5, gt=0, le=1)
     warmup: float = Field(0.1, ge=0)
@@ -56,7 +59,9 @@ class FinetuneOptimizer(OptimizerSettings):
 
 
 class LoraRecipe(UserSettings):
-    """Hu et al. 2021; `rank` 0 trains all weights instead. No `targets` are the family's usual ones."""
+    """Settings of LoRA (Hu et al. 2021). With `rank` 0 all weights are trained instead. `targets` are names
+    of linear layers, by default the usual ones of the model's family.
+    """
 
     rank: int = Field(0, ge=0)
     alpha: float = Field(16, gt=0)
@@ -65,8 +70,9 @@ class LoraRecipe(UserSettings):
 
 
 class FinetuneRecipe(RunSettings):
-    """One fine-tuning run. Its length is `epochs` passes over the training examples, more on few of them.
-    `train` is one file or several, or folders of them.
+    """The recipe of a fine-tuning run. Its length is given by `epochs`, passes over the training examples; if
+    they aren't given, few examples get more. `train` is one file or several, or folders of them. `settings`
+    are those of the task.
     """
 
     task: str
@@ -94,7 +100,7 @@ class FinetuneRecipe(RunSettings):
     reinit_layers: int = Field(0, ge=0)
     lora: LoraRecipe = LoraRecipe()
     optimizer: FinetuneOptimizer = FinetuneOptimizer()
-    # a batch of a few examples that the model gets wrong is no spike
+    # the loss of a batch with a few wrong examples isn't a spike
     guard: GuardSettings = GuardSettings(spike_factor=1e6)
     settings: dict[str, Any] = Field(default_factory=dict)
 
@@ -124,85 +130,91 @@ class FinetuneRecipe(RunSettings):
 
     @property
     def train_files(self) -> list[str]:
-        """Folders by the files in them. Raises InputError for one that can't be learned from."""
-        besides = (self.dev, self.test, self.unlabelled)
-        return list_labelled_files(self.train, besides=besides, format=self.settings.get("format"))
+        """The training files, with folders replaced by the labelled files in them. Raises InputError for a
+        folder without any, for one whose file is meant for dev or test by its name, and for a file that is
+        named twice.
+        """
+        other_files = (self.dev, self.test, self.unlabelled)
+        return list_labelled_files(self.train, besides=other_files, format=self.settings.get("format"))
 
     @property
     def train_name(self) -> str:
-        """What messages call the training rows by."""
+        """The name of the training files in messages."""
         return describe_files(self.train)
 
     @property
     def given(self) -> set[str]:
-        """Dotted names of the settings that were given, of those whose default value isn't what comes of
-        leaving them out: a length and rates are chosen then, and few rows judge in turn.
+        """Dotted names of given settings whose default value isn't what leaving them out means: without them,
+        epochs and rates are chosen, and (`dev_share`) few rows are cross-validated.
         """
-        found = self.model_fields_set | {f"optimizer.{name}" for name in self.optimizer.model_fields_set}
-        return found & {*CHOSEN, "dev_share"}
+        names = self.model_fields_set | {f"optimizer.{name}" for name in self.optimizer.model_fields_set}
+        return names & {*CHOSEN, "dev_share"}
 
-    def given_as(self, other: "FinetuneRecipe", names: Collection[str]) -> "FinetuneRecipe":
-        """With these settings of another recipe given too, where they aren't given here."""
-        new = set(names) - self.given
-        rates = {name.partition(".")[2] for name in new if name.startswith("optimizer.")}
-        changes = {name: getattr(other, name) for name in new if "." not in name}
+    def with_given(self, other: "FinetuneRecipe", names: Collection[str]) -> "FinetuneRecipe":
+        """This recipe with the settings `names` of another recipe given too, unless they are given here."""
+        missing = set(names) - self.given
+        rates = {name.partition(".")[2] for name in missing if name.startswith("optimizer.")}
+        changes = {name: getattr(other, name) for name in missing if "." not in name}
         if rates:
             update = {name: getattr(other.optimizer, name) for name in rates}
             changes["optimizer"] = self.optimizer.model_copy(update=update)
         return self.model_copy(update=changes)
 
-    def folds_of(self, rows: int) -> int:
-        """Into how many folds so many labelled rows are divided; 0 where a dev judges instead: one that is
-        given, or a share of rows that are many or that several restarts compare themselves by.
+    def fold_count(self, rows: int) -> int:
+        """The number of folds for so many labelled rows. 0 if a dev set chooses the model instead: one that
+        is given, or a share that is held out, of many rows or for several restarts or patience.
         """
         if self.folds is not None:
             return min(self.folds, rows)
         return 0 if self._asks_for_dev or rows > _FEW_ROWS else min(_FOLDS, rows)
 
     def is_held_out_unasked(self, rows: int) -> bool:
-        """Whether a dev judges for no other reason than that rows are more than judge in turn."""
+        """Whether a dev set is held out only because there are too many rows for cross-validation."""
         return rows > _FEW_ROWS and self.folds is None and not self._asks_for_dev
 
     @property
     def _asks_for_dev(self) -> bool:
-        given = self.dev is not None or self.restarts > 1 or self.patience is not None
-        return given or "dev_share" in self.model_fields_set
+        needs_dev = self.restarts > 1 or self.patience is not None
+        return self.dev is not None or needs_dev or "dev_share" in self.model_fields_set
 
     def minutes_to_choose(self, rows: int) -> float:
-        """Work for comparing methods, the final training included, in minutes of `FLOP_A_MINUTE`."""
+        """The work allowed for comparing methods, the final training included, in minutes."""
         return _MINUTES + _MINUTES_A_ROW * rows if self.minutes is None else self.minutes
 
     def minutes_to_look(self, rows: int) -> float:
-        """The same, if nothing is known of a method yet: tags gain some twenty points where all weights are
-        trained, which is worth more work than another fold.
+        """The work allowed before a method's first fold, in the same units. It is more for tagging, which
+        gains some twenty points if all weights are trained; that is worth more work than another fold.
         """
-        usual = self.minutes_to_choose(rows)
+        minutes = self.minutes_to_choose(rows)
         if self.minutes is None and find_task(self.task).needs_training:
-            return max(usual, _MINUTES + _MINUTES_A_SENTENCE * rows)
-        return usual
+            return max(minutes, _MINUTES + _MINUTES_A_SENTENCE * rows)
+        return minutes
 
     def epochs_on_many(self, usual: float, rows: int, epoch_work: float) -> float:
-        """So many of the `usual` epochs of this work each as the rows get where they are no more than are
-        compared by folds, for one row more must not take ten times as long. Then more with each row: from
-        twice as many rows on, at least the three epochs that are usual for many.
+        """The epochs for rows that are too many for folds: at most `usual`, with `epoch_work` FLOP each.
+
+        They are limited to the work that slightly fewer rows would get for comparing methods, since one row
+        more shouldn't make a run ten times as long. The limit then rises with the rows: with twice as many or
+        more it is at least the three epochs that are usual for many rows.
         """
-        within = self.minutes_to_look(rows) * FLOP_A_MINUTE / epoch_work
+        limit = self.minutes_to_look(rows) * FLOP_A_MINUTE / epoch_work
         if self.minutes is None:
-            within = max(within, _MANY_EPOCHS * (rows / _FEW_ROWS - 1))
-        return min(usual, max(round(within, 2), 0.01))
+            limit = max(limit, _MANY_EPOCHS * (rows / _FEW_ROWS - 1))
+        return min(usual, max(round(limit, 2), 0.01))
 
-    def completed(self, width: int, layers: int, steps_per_epoch: int) -> "FinetuneRecipe":
-        """What nobody gave is chosen for a model of this hidden size and so many layers, and for epochs of so
-        many steps.
+    def complete(self, width: int, layers: int, steps_per_epoch: int) -> "FinetuneRecipe":
+        """The recipe with the rates and epochs that the user didn't give, chosen for a model of hidden size
+        `width` with so many layers, and for `steps_per_epoch`.
 
-        The head's rate is 1e-4 at 768 and as much more as the model is narrower (2e-4 at 384), and as its
-        layers are fewer than six: what a small model knows is soon relearned. Each layer learns at 0.75 of
-        the rate of the one above, much as Clark et al. 2020 trained ELECTRA (table 7): a rate that the head
-        needs would spoil the lowest layers. With LoRA, or where a decay of 1 is given, all have one rate,
-        5e-5 at 768; LoRA ten times that (Hu et al. 2021, appendix D). A rate that is given is that of all
-        layers unless a decay is given too.
-        Few steps get more than three epochs, so that there are some 600 steps, but no more than ten (Mosbach
-        et al. 2021: small data need more steps than three epochs).
+        The head's rate is 1e-4 at hidden size 768. It grows in proportion as the model is narrower (2e-4 at
+        384) or has fewer than six layers: a small model soon relearns what it knew. Each layer's rate is 0.75
+        of that of the layer above, much as Clark et al. 2020 trained ELECTRA (table 7), since the rate that
+        the head needs would spoil the lowest layers. With LoRA, or if a decay of 1 is given, all layers have
+        one rate, 5e-5 at 768; LoRA has ten times that (Hu et al. 2021, appendix D). A given rate is that of
+        all layers, unless a decay is given too.
+
+        If three epochs are fewer than 600 steps, there are more epochs, up to ten: small data need more steps
+        than three epochs have (Mosbach et al. 2021).
         """
         chosen: dict[str, Any] = {}
         if "learning_rate" not in self.optimizer.model_fields_set:
@@ -217,8 +229,10 @@ class FinetuneRecipe(RunSettings):
             chosen["epochs"] = max(self.epochs, min(-(-_FEW_STEPS // steps_per_epoch), _MOST_EPOCHS))
         return self.model_copy(update=chosen)
 
-    def chosen_as(self, other: "FinetuneRecipe") -> "FinetuneRecipe":
-        """What a run chooses is as in the other recipe: the method, and what nobody gave of its settings."""
+    def with_choices_of(self, other: "FinetuneRecipe") -> "FinetuneRecipe":
+        """This recipe with what a run chose as `other` has it: the method, and its settings that aren't given
+        here.
+        """
         method = other.method if self.method == "auto" else self.method
         chosen: dict[str, Any] = {"method": method}
         if method == "upper":
@@ -227,17 +241,17 @@ class FinetuneRecipe(RunSettings):
             chosen["lora"] = self.lora.model_copy(update={"rank": other.lora.rank})
         if "learning_rate" not in self.optimizer.model_fields_set:
             rates = {name: getattr(other.optimizer, name) for name in ("learning_rate", "layer_decay")}
-            given = {name: rates[name] for name in rates if name not in self.optimizer.model_fields_set}
-            chosen["optimizer"] = self.optimizer.model_copy(update=given)
+            missing = {name: rates[name] for name in rates if name not in self.optimizer.model_fields_set}
+            chosen["optimizer"] = self.optimizer.model_copy(update=missing)
         if "epochs" not in self.model_fields_set:
             chosen["epochs"] = other.epochs
         return self.model_copy(update=chosen)
 
-    def resolved(self, steps_per_epoch: int, seed: int) -> "FinetuneRun":
-        """The run of one seed as the loop takes it: in steps, with a checkpoint at each evaluation, and where
-        one takes long to come, every ten minutes.
+    def resolve(self, steps_per_epoch: int, seed: int) -> "FinetuneRun":
+        """The settings of one seed's run for the loop: its length in steps, and checkpoints at each
+        evaluation and at least every ten minutes.
 
-        Raises RecipeError when warm-up and decay have no room in it.
+        Raises RecipeError if warm-up and decay don't fit into the run.
         """
         every = max(steps_per_epoch // self.evaluations, 1)
         run = FinetuneRun(
@@ -262,7 +276,7 @@ class FinetuneRecipe(RunSettings):
 
 
 class FinetuneRun(RunSettings):
-    """A fine-tuning run of one seed."""
+    """The settings of a fine-tuning run of one seed, in steps. See `FinetuneRecipe.resolve`."""
 
     batch_size: int = 32
     patience: int | None = None
@@ -270,7 +284,7 @@ class FinetuneRun(RunSettings):
 
 
 def make_finetune_recipe(values: dict[str, Any], overrides: list[str]) -> FinetuneRecipe:
-    """A checked recipe from values and `dotted.key=value` changes.
+    """Makes a checked recipe from values and `dotted.key=value` overrides.
 
     Raises InputError for an unknown task, RecipeError naming the key that is wrong.
     """
@@ -291,7 +305,10 @@ def make_finetune_recipe(values: dict[str, Any], overrides: list[str]) -> Finetu
 
 
 def pop_settings(values: dict[str, Any], names: Iterable[str], where: str) -> dict[str, Any]:
-    """The section of this name, taken out of `values`. Raises RecipeError where it is none."""
+    """Removes the section `settings` from `values` and returns it; empty if there is none.
+
+    Raises RecipeError, with the known `names` of settings, if it is no section. `where` is the command.
+    """
     settings = values.pop("settings", {})
     if not isinstance(settings, dict):
         known = ", ".join(f"settings.{name}" for name in names)
@@ -300,7 +317,9 @@ def pop_settings(values: dict[str, Any], names: Iterable[str], where: str) -> di
 
 
 def check_task_settings(recipe: FinetuneRecipe, task: type[Task[Any]]) -> Any:
-    """The task's own settings, checked. Raises RecipeError."""
+    """Checks the recipe's settings of the task, and returns them as an instance of `task.Settings`. Raises
+    RecipeError for a setting that is unknown or wrong.
+    """
     settings = check(task.Settings, recipe.settings, task.name)
     if "stride" in recipe.settings and settings.stride_problem is not None:
         raise RecipeError(f"{task.name}: {settings.stride_problem}")
@@ -308,13 +327,15 @@ def check_task_settings(recipe: FinetuneRecipe, task: type[Task[Any]]) -> Any:
 
 
 def make_task(recipe: FinetuneRecipe) -> Task[Any]:
-    """The recipe's task with its own settings. Raises RecipeError for one that it doesn't have."""
-    kind = find_task(recipe.task)
-    return kind(check_task_settings(recipe, kind))
+    """Makes the recipe's task with its settings. Raises RecipeError for an unknown or wrong setting."""
+    task_class = find_task(recipe.task)
+    return task_class(check_task_settings(recipe, task_class))
 
 
 def list_finetune_settings(recipe: type[RunSettings], *names: str) -> list[str]:
-    """The dotted names that a user may give: those of a recipe whose length is in epochs, and `names`."""
+    """The dotted names of the settings that a user may give: those of the recipe, whose length is in epochs,
+    and `names`.
+    """
     known = [*setting_names(recipe), *names]
     return [name for name in known if name.partition(".")[0] not in MADE_FROM_EPOCHS]
 

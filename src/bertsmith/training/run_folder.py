@@ -91,7 +91,7 @@ def open_finetuning(recipe: FinetuneRecipe, resume: bool) -> FinetuneRecipe:
         raise RecipeError(_NO_FOLDER)
     path = Path(recipe.out) / "recipe.toml"
     if resume and path.exists():
-        recipe = recipe.chosen_as(_read_stored_finetuning(path))
+        recipe = recipe.with_choices_of(_read_stored_finetuning(path))
     again = "the same command with --resume"
     open_folder(Path(recipe.out), recipe, _read_stored_finetuning, resume, again)
     return recipe
@@ -110,7 +110,7 @@ def restore_given_settings(recipe: FinetuneRecipe, resume: bool) -> FinetuneReci
         raise RecipeError(
             f"{recipe.out} was begun without {', '.join(new)}. Resume without it, or choose another folder."
         )
-    return recipe.given_as(_read_stored_finetuning(out / "recipe.toml"), names)
+    return recipe.with_given(_read_stored_finetuning(out / "recipe.toml"), names)
 
 
 def _read_stored_finetuning(path: Path) -> FinetuneRecipe:

@@ -1,5 +1,5 @@
-"""What the settings of every run have in common, its learning rates among them, and how they are read,
-changed and refused.
+"""The settings that pre-training and fine-tuning runs share, the schedule of the learning rate, and how
+settings are read from TOML and changed.
 
 On the command line, settings have dotted names: `optimizer.learning_rate=3e-4`.
 """
@@ -21,10 +21,10 @@ from bertsmith.validation import UserSettings
 
 @dataclass(frozen=True)
 class Schedule:
-    """The learning rate: `peak` is reached at the share `warmup` of the run; progress is in [0, 1].
+    """The learning rate over a run. It rises linearly to `peak` in the first share `warmup` of the run.
 
-    `decay` is the share at its end in which the rate falls, by 1 - √ of how far the decay has come (Hägele et
-    al. 2024, section 4); None: all after the warm-up, linearly.
+    In the last share `decay` it falls as peak · (1 - √d), where d is the part of the decay that is over
+    (Hägele et al. 2024, section 4). With `decay` None it falls linearly from the end of the warm-up.
     """
 
     peak: float
@@ -32,7 +32,9 @@ class Schedule:
     decay: float | None = None
 
     def learning_rate(self, progress: float) -> float:
-        """Zero at both ends; where there is no decay, `peak` to the end."""
+        """The learning rate at `progress` in [0, 1]: zero at both ends, but `peak` at the end if `decay` is
+        0.
+        """
         if progress < self.warmup:
             return self.peak * progress / self.warmup
         if self.decay is None:
@@ -40,22 +42,24 @@ class Schedule:
         return self.peak * (1.0 - math.sqrt(self.decayed(progress)))
 
     def decayed(self, progress: float) -> float:
-        """How far the decay has come, in [0, 1]."""
+        """The part of the decay that is over at `progress`, in [0, 1]."""
         decay = 1.0 - self.warmup if self.decay is None else self.decay
         return min(max((progress - (1.0 - decay)) / decay, 0.0), 1.0) if decay > 0 else 0.0
 
     def is_stable(self, progress: float) -> bool:
-        """Whether the rate has reached its peak, and is to fall from here on at the earliest."""
+        """Whether the rate is at its constant peak at `progress`: after the warm-up and before the decay.
+        Never true of a linear schedule, which has no constant part.
+        """
         if self.decay is None:
             return False
         return self.warmup - 1e-9 <= progress <= 1.0 - self.decay + 1e-9
 
 
-def _path_to_text(given: object) -> object:
-    return os.fspath(given) if isinstance(given, os.PathLike) else given
+def _path_to_text(value: object) -> object:
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
-# A pathlib path is as good as a string. A shell leaves ~ as it is behind a = or within quotes.
+# A path as text, from a string or a pathlib path. A shell doesn't expand ~ behind = or within quotes.
 PathText = Annotated[str, BeforeValidator(_path_to_text), AfterValidator(os.path.expanduser)]
 
 
@@ -66,15 +70,16 @@ def _check_optimizer(kind: str) -> str:
 
 
 class OptimizerSettings(UserSettings):
-    """AdamW, or Muon for the matrices of the layers beside AdamW for all else; or a user's `module:Class`,
-    which isn't told `beta1`, `beta2`, `epsilon` and `momentum`.
+    """The optimizer and its schedule. `kind` is `adamw`, `muon` (Muon for the matrices of the layers, AdamW
+    for everything else), or a user's optimizer as `module:Class`, which doesn't get `beta1`, `beta2`,
+    `epsilon` and `momentum`.
 
-    After the warm-up the rate falls linearly (`schedule`), or stays until the `decay` (`wsd`). `warmup` and
-    `decay` are numbers of steps, or below 1 shares of the run.
+    With the schedule `linear` the rate falls linearly after the warm-up; with `wsd` it stays at its peak
+    until the `decay`. `warmup` and `decay` are numbers of steps, or shares of the run if they are below 1.
 
-    `matrix_rate_factor` and `momentum` are Muon's: its learning rate in units of AdamW's, and its memory.
-    `layer_decay` multiplies the learning rate once for each layer below the head: to go on from a trained
-    encoder with a new head, which wants a rate that would spoil the encoder.
+    `matrix_rate_factor` and `momentum` are Muon's: its learning rate as a multiple of AdamW's, and its
+    momentum. `layer_decay` multiplies the learning rate once for each layer below the head. It is for
+    training a new head on a trained encoder, since the rate that the head needs would spoil the encoder.
     """
 
     kind: Annotated[str, AfterValidator(_check_optimizer)] = "adamw"
@@ -93,15 +98,17 @@ class OptimizerSettings(UserSettings):
 
 
 class EvaluationSettings(UserSettings):
-    """`every` is a number of steps, or below 1 a share of the run; `tokens` is how much held-out text."""
+    """Evaluation on held-out text. `every` is a number of steps, or a share of the run if it is below 1;
+    `tokens` is the amount of held-out text.
+    """
 
     every: float = Field(0.05, gt=0)
     tokens: int = Field(500_000, ge=1)
 
 
 class CheckpointSettings(UserSettings):
-    """`every` is a number of steps, or below 1 a share of the run; with `minutes`, one is written no later
-    than so long after the last. The newest `keep` are kept.
+    """Checkpoints. `every` is a number of steps, or a share of the run if it is below 1. With `minutes`, the
+    next one is written at the latest so many minutes after the last. The newest `keep` are kept.
     """
 
     every: float = Field(0.02, gt=0)
@@ -110,7 +117,9 @@ class CheckpointSettings(UserSettings):
 
 
 class GuardSettings(UserSettings):
-    """A loss that is not finite or jumps: stop with the batch saved, or go back and skip the batch."""
+    """What to do (`action`) about a loss that isn't finite or rises by `spike_factor`: stop the run with the
+    batch saved, or go back and skip the batch, at most `skips` times.
+    """
 
     action: Literal["stop", "skip"] = "stop"
     spike_factor: float = Field(3.0, gt=1)
@@ -118,10 +127,11 @@ class GuardSettings(UserSettings):
 
 
 class HardwareSettings(UserSettings):
-    """`auto` takes what the machine has; `bertsmith doctor` says what that is and why.
+    """The hardware to run on. `auto` takes what the machine has; `bertsmith doctor` tells what that is and
+    why.
 
-    `shard` is what several processes divide between them: batches only (DDP), or the weights, gradients and
-    optimiser too (`full`, FSDP2).
+    `shard` is what several processes divide between them: only batches (`none`, DDP), or the weights,
+    gradients and the optimizer's state too (`full`, FSDP2).
     """
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -131,11 +141,11 @@ class HardwareSettings(UserSettings):
 
 
 class RunSettings(UserSettings):
-    """What every run of the loop has; its length is given by `steps` or by `hours`."""
+    """The settings of every run of the loop. Its length is given by `steps` or by `hours`."""
 
     steps: int | None = Field(None, ge=1)
     hours: float | None = Field(None, gt=0)
-    seed: int = Field(0, ge=0, lt=2**63)  # as torch takes it, with room to count on
+    seed: int = Field(0, ge=0, lt=2**63)  # torch takes 64 bits, and restarts count on from here
     log_every: int = Field(1, ge=1)
     optimizer: OptimizerSettings = OptimizerSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
@@ -154,15 +164,15 @@ class RunSettings(UserSettings):
 
     @property
     def schedule(self) -> Schedule:
-        """The learning rate over the run."""
+        """The schedule of the learning rate, with warm-up and decay as shares of the run."""
         decay = self.share_of("decay") if self.optimizer.schedule == "wsd" else None
         return Schedule(self.optimizer.learning_rate, self.share_of("warmup"), decay)
 
     @property
     def schedule_problem(self) -> str | None:
-        """Why warm-up and decay have no room in the run; None where they have.
+        """A sentence on why warm-up and decay don't fit into the run; None if they do.
 
-        Raises ValueError where they are given in steps, and the run in hours.
+        Raises ValueError if they are given in steps, but the run's length in hours.
         """
         schedule, optimizer = self.schedule, self.optimizer
         if schedule.warmup >= 1:
@@ -178,7 +188,7 @@ class RunSettings(UserSettings):
         return None
 
     def share_of(self, part: Literal["warmup", "decay"]) -> float:
-        """Warm-up or decay as a share of the run."""
+        """Warm-up or decay as a share of the run. Raises ValueError for steps in a run of given hours."""
         length: float = getattr(self.optimizer, part)
         if length < 1:
             return length
@@ -196,26 +206,29 @@ class RunSettings(UserSettings):
         return min(seconds / (self.hours * 3600), 1.0)
 
     def phase(self, share_done: float) -> int:
-        """Which phase a run is in at `share_done` in [0, 1]; most have one."""
+        """The index of the phase that a run is in at `share_done` in [0, 1]; most runs have only one."""
         return 0
 
     def phase_facts(self, phase: int) -> dict[str, int]:
-        """What the log says of a phase when it begins."""
+        """The figures that the log records when a phase begins."""
         return {}
 
 
 def read_toml(path: Path, name: str) -> dict[str, Any]:
+    """Reads a TOML file. Raises RecipeError, which calls the file by `name`, if it isn't one."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise RecipeError(f"{name} is not a TOML file: {error}.") from error
 
 
-def override(values: dict[str, Any], change: str, *kinds: type[BaseModel]) -> None:
-    """Applies one `dotted.key=value`; the value is TOML, or else a plain string.
+def override(values: dict[str, Any], change: str, *models: type[BaseModel]) -> None:
+    """Applies one `dotted.key=value` to `values`. The value is TOML, or a plain string if it isn't valid
+    TOML.
 
-    Where one of the `kinds` has that key for text, or for a list, another type of TOML's is the text as it
-    was typed: out=2024 is a folder.
+    If the field of that key in one of the `models` is text or a list, a TOML value of another type is taken
+    as the text that was typed: out=2024 is a folder. Raises RecipeError for a change of another form, and for
+    a key within a value that is no section.
     """
     key, equals, text = change.partition("=")
     if not equals or not key:
@@ -227,7 +240,7 @@ def override(values: dict[str, Any], change: str, *kinds: type[BaseModel]) -> No
         value = tomllib.loads(f"value = {text}")["value"]
     except ValueError:  # TOMLDecodeError, and a number of 5,000 digits
         value = text
-    if any(_is_as_typed(kind, key, value) for kind in kinds):
+    if any(_stays_text(model, key, value) for model in models):
         value = text
     *parents, last = key.split(".")
     table = values
@@ -241,32 +254,32 @@ def override(values: dict[str, Any], change: str, *kinds: type[BaseModel]) -> No
         values.pop(other, None)
 
 
-def _is_as_typed(kind: type[BaseModel], key: str, value: object) -> bool:
-    """Whether TOML's value of a setting isn't what the setting holds: text, or a list."""
+def _stays_text(model: type[BaseModel], key: str, value: object) -> bool:
+    """Whether the model's field of this dotted key holds text or a list, and the TOML `value` is neither."""
     first, _, rest = key.partition(".")
-    if first not in kind.model_fields:
+    if first not in model.model_fields:
         return False
-    types = _value_types(kind.model_fields[first].annotation)
+    types = _value_types(model.model_fields[first].annotation)
     if rest:
         return any(
-            isinstance(each, type) and issubclass(each, BaseModel) and _is_as_typed(each, rest, value)
-            for each in types
+            isinstance(section, type) and issubclass(section, BaseModel) and _stays_text(section, rest, value)
+            for section in types
         )
     if types == [str]:
         return not isinstance(value, str)
-    if not types or any(get_origin(each) is not tuple or get_args(each)[1:] != (...,) for each in types):
+    if not types or any(get_origin(type_) is not tuple or get_args(type_)[1:] != (...,) for type_ in types):
         return False
-    of_text = all(get_args(each)[0] is str for each in types)
+    holds_text = all(get_args(type_)[0] is str for type_ in types)
     entries = value if isinstance(value, list) else [value]
     return not isinstance(value, str | list) or (
-        of_text and not all(isinstance(each, str) for each in entries)
+        holds_text and not all(isinstance(entry, str) for entry in entries)
     )
 
 
 def _value_types(annotation: Any) -> list[Any]:
-    """Those that a value may have, None left out."""
+    """The types that a value of this annotation may have, without None."""
     if get_origin(annotation) is Annotated:
         return _value_types(get_args(annotation)[0])
     if get_origin(annotation) in (Union, UnionType):
-        return [kind for each in get_args(annotation) for kind in _value_types(each)]
+        return [value_type for member in get_args(annotation) for value_type in _value_types(member)]
     return [] if annotation in (None, NoneType) else [annotation]

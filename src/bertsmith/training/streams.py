@@ -1,4 +1,6 @@
-"""A run's text as the loop reads it: sequences of each phase's length, masked as the recipe says."""
+"""Builds the inputs of a pre-training loop from the run's text: a stream of sequences for each phase's
+length, and the masker.
+"""
 
 from itertools import islice
 
@@ -18,8 +20,8 @@ _TRIED_BATCHES = 8
 def build_task_inputs(
     recipe: Recipe, inputs: Inputs, sentence_order: bool, device: torch.device
 ) -> TaskInputs:
-    """What the loop computes on: a stream for each phase, and those that are measured on. Raises CorpusError
-    where nothing would be masked.
+    """Builds the streams of each phase, those of the held-out and the general text that is measured on, and
+    the masker. Raises CorpusError if nothing would be masked.
     """
     data = recipe.data
 
@@ -42,7 +44,7 @@ def build_task_inputs(
     measured, general = inputs.evaluation_text, inputs.general_evaluation_text
     heldout = None if measured is None else stream(measured, first_length, 16 * first_length, 0)
     texts = None
-    if general is not None:  # single texts: of pairs nothing is asked there
+    if general is not None:  # single texts, since general text is measured without pairs
         texts = PretrainingStream(general, inputs.tokenizer, 0, False, first_length, 16 * first_length)
     rates = MaskingRates(**recipe.masking.model_dump())
     masker = Masker(inputs.tokenizer, rates, device)
@@ -53,7 +55,7 @@ def build_task_inputs(
 
 
 def require_masks(stream: PretrainingStream | MixedStream, masker: Masker) -> None:
-    """Raises CorpusError where the first batches have no token that could be masked: such a run would show a
+    """Raises CorpusError if the first batches have no token that could be masked. Such a run would show a
     loss of 0 and learn nothing.
     """
     batches = islice(stream.batches(Cursor()), _TRIED_BATCHES)

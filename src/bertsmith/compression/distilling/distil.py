@@ -126,7 +126,7 @@ def open_distilling(recipe: DistilRecipe, resume: bool) -> DistilRecipe:
 
     path = Path(recipe.out) / "recipe.toml"
     if resume and path.exists():
-        recipe = recipe.chosen_as(stored(path))
+        recipe = recipe.with_choices_of(stored(path))
     open_folder(Path(recipe.out), recipe, stored, resume, "the same command with --resume")
     return recipe
 

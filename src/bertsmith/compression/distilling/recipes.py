@@ -118,11 +118,11 @@ class DistilRecipe(RunSettings):
         known = {name: value for name, value in shared.items() if value is not None}
         return FinetuneRecipe(task="", model="", train=("",), **known)
 
-    def completed(self, width: int, layers: int, steps_per_epoch: int) -> "DistilRecipe":
+    def complete(self, width: int, layers: int, steps_per_epoch: int) -> "DistilRecipe":
         """The recipe with a value for each setting that wasn't given, chosen as for a fine-tuning of the
         student; but a short training gets more epochs, enough for some 2,000 steps, at most 30.
         """
-        finetuning = self.as_finetuning().completed(width, layers, steps_per_epoch)
+        finetuning = self.as_finetuning().complete(width, layers, steps_per_epoch)
         epochs = self.epochs
         if "epochs" not in self.model_fields_set:
             epochs = max(epochs, min(-(-_LEAST_STEPS // steps_per_epoch), _MOST_EPOCHS))
@@ -135,9 +135,9 @@ class DistilRecipe(RunSettings):
         most = max(self.epochs, _MOST_EPOCHS_ALONE)
         return self.model_copy(update={"epochs": min(max(steps / steps_per_epoch, self.epochs), most)})
 
-    def chosen_as(self, other: "DistilRecipe") -> "DistilRecipe":
-        """The recipe with the other recipe's values for those settings that `completed` would choose."""
-        finetuning = self.as_finetuning().chosen_as(other.as_finetuning())
+    def with_choices_of(self, other: "DistilRecipe") -> "DistilRecipe":
+        """The recipe with the other recipe's values for those settings that `complete` would choose."""
+        finetuning = self.as_finetuning().with_choices_of(other.as_finetuning())
         return self.model_copy(update={"epochs": finetuning.epochs, "optimizer": finetuning.optimizer})
 
 

@@ -170,7 +170,7 @@ def predict_seconds(session: DistilSession, recipe: DistilRecipe) -> float:
     """
     config, device = session.config, session.machine.device
     steps = session.steps_per_epoch(recipe)
-    recipe = recipe.completed(config.hidden_size, config.num_hidden_layers, steps)
+    recipe = recipe.complete(config.hidden_size, config.num_hidden_layers, steps)
     model = session.empty(recipe).to(device).train()
     encoded = session.train.encoded
     first_batch = encoded[: recipe.batch_size]

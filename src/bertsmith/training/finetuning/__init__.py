@@ -1,9 +1,10 @@
-"""Fine-tuning: labelled files → a run of each seed → the best model, measured beside its baselines.
+"""Fine-tuning: trains a model on labelled files, once for each seed, and measures the best beside baselines.
 
-In: labelled files, read and checked by labelled_data.py, an encoder, and a FinetuneRecipe. Out: a folder
-with the model, results.json and report.html. Begin with finetune.py, the story of a run. What all its
-trainings share is in finetune_session.py; methods.py are the ways in which rows become a model, between
-which choosing.py decides on few rows, within the work that effort.py counts; task_run.py is one training,
-restarts.py that of each seed; measuring.py finds out the results.py, figures.py and report.py show them.
-tune.py searches for settings by many such trainings, adaptation.py first teaches the encoder the domain.
+In: labelled files (read and checked by labelled_data.py), an encoder, and a FinetuneRecipe. Out: a folder
+with the model, results.json and report.html. Read finetune.py first: it tells a run from start to end.
+finetune_session.py holds what all trainings of a run share. methods.py has the ways to train on labelled
+rows, choosing.py compares them by cross-validation on few rows, and effort.py counts the work they take.
+task_run.py is one training, restarts.py runs one for each seed. measuring.py measures the model; results.py,
+figures.py and report.py record and show what it measured. tune.py searches for settings by many trainings,
+and adaptation.py pre-trains the encoder further on unlabelled texts first.
 """

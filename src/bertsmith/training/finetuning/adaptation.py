@@ -1,9 +1,9 @@
-"""An encoder that knows the domain: masked language modelling goes on over the unlabelled texts before the
-task is learned, by the recipe `adapt`, where cross-validation says that it helps (continued pre-training:
-Gururangan et al. 2020).
+"""Adapts the encoder to the domain before it is fine-tuned: masked language modelling goes on over the
+unlabelled texts, with the recipe `adapt` (continued pre-training: Gururangan et al. 2020). The adapted
+encoder is used only if cross-validation shows that it helps.
 
-out/adapted/         the texts as a corpus, and the run of pre-training
-out/adapted.json     what it brought, and whether it is begun from
+out/adapted/         the texts as a corpus, and the pre-training run
+out/adapted.json     the measured gain, and whether the adapted encoder is used
 """
 
 from collections.abc import Sequence
@@ -32,13 +32,16 @@ from bertsmith.training.recipe import read_recipe
 from bertsmith.training.run import Run
 from bertsmith.training.run_folder import write_recipe
 
-_LENGTH = 128  # tokens of a sequence
-_TEXTS_A_MINUTE, _LONG = 120_000, 60  # of the work there is: the model would not see more
+_LENGTH = 128  # tokens in a sequence
+# How many texts a minute of work reads at most, and how many minutes count: the model wouldn't see more.
+_TEXTS_A_MINUTE, _MOST_MINUTES = 120_000, 60
 
 
 @dataclass(frozen=True)
 class AdaptationGain:
-    """What the linear model gains by the adapted encoder, with the standard error of that."""
+    """By how much a linear model of the adapted encoder's features beats one of the original's, in the main
+    metric; the standard error of this gain; and whether the adapted encoder is kept.
+    """
 
     gain: float
     error: float
@@ -52,62 +55,66 @@ class AdaptationGain:
         )
 
 
-def adapt(run: Run[FinetuneRecipe], recipe: FinetuneRecipe, bench: FinetuneSession) -> FinetuneSession:
-    """The session whose encoder was pre-trained further, where that is possible and a linear model of its
-    features is expected to be better; else the one given. It is as much work as comparing methods may be.
+def adapt(run: Run[FinetuneRecipe], recipe: FinetuneRecipe, session: FinetuneSession) -> FinetuneSession:
+    """Pre-trains the session's encoder further on the unlabelled and the training texts. Returns a session
+    with the adapted encoder if a linear model of its features is expected to be better, else the given one.
+
+    The given session also comes back, without any training, if the comparison isn't possible: without a
+    masked-language head, folds, a linear model of all rows, or work to compare with, or for rows of values
+    instead of text. The pre-training takes as much work as comparing methods may take. Writes to
+    `run.out`/adapted and adapted.json; a run that is resumed doesn't repeat what is finished.
     """
     try:
-        longest = load_pretraining_model(bench.source)[0].config.max_length
-    except ModelError:  # there is no masked-language head
-        return bench
-    if bench.linear is None or bench.folds is None:
-        return bench
-    if not recipe.minutes_to_choose(len(bench.train)):  # no work was given to compare anything
-        return bench
-    if isinstance(bench.tokenizer, ValueTokenizer):  # whose rows are no corpus of text
-        return bench
-    if bench.probe is None or len(bench.probe) < len(bench.train):  # not every row could judge
-        return bench
-    most = round(_TEXTS_A_MINUTE * min(recipe.minutes_to_choose(len(bench.train)), _LONG))
-    examples = [*sample_texts(bench.data.unlabelled, most), *bench.data.train]
-    texts = [text for example in examples for text in bench.task.texts(example)]
-    length = _sequence_length(bench.source, longest)
+        max_length = load_pretraining_model(session.source)[0].config.max_length
+    except ModelError:  # it has no masked-language head
+        return session
+    if session.linear is None or session.folds is None:
+        return session
+    if not recipe.minutes_to_choose(len(session.train)):  # no work was given to compare anything
+        return session
+    if isinstance(session.tokenizer, ValueTokenizer):  # its rows are no corpus of text
+        return session
+    if session.probe is None or len(session.probe) < len(session.train):  # some rows have no features
+        return session
+    most_texts = round(_TEXTS_A_MINUTE * min(recipe.minutes_to_choose(len(session.train)), _MOST_MINUTES))
+    examples = [*sample_texts(session.data.unlabelled, most_texts), *session.data.train]
+    texts = [text for example in examples for text in session.task.texts(example)]
+    # a row of a table isn't divided between sequences
+    length = min(max_length, max(_LENGTH, learned_row_length(session.source) or 0))
     folder, path = run.out / "adapted", run.out / "adapted.json"
-    other = bench.begun_from(recipe, _pretrain_encoder(recipe, bench, texts, length, folder, run.console))
+    encoder = _pretrain_encoder(recipe, session, texts, length, folder, run.console)
+    adapted_session = session.with_encoder(recipe, encoder)
     if run.resume and path.exists():
-        found = AdaptationGain(**read_json(path))
+        result = AdaptationGain(**read_json(path))
     else:
-        ours, theirs = (_predict_by_folds(each) for each in (other, bench))
-        score, gain, error = measure_gain(bench.task, ours, theirs, bench.train.examples)
-        found = AdaptationGain(gain, error, estimate_gain(MethodScore(LINEAR, score, gain, error)) > 0)
-        write_json(path, asdict(found))
+        adapted, original = _predict_by_folds(adapted_session), _predict_by_folds(session)
+        score, gain, error = measure_gain(session.task, adapted, original, session.train.examples)
+        result = AdaptationGain(gain, error, estimate_gain(MethodScore(LINEAR, score, gain, error)) > 0)
+        write_json(path, asdict(result))
     if run.console is not None:
-        said = found.as_sentence(bench.task.main_metric, len(texts))
-        run.console.print(said, markup=False, highlight=False)
-    return other if found.kept else bench
+        sentence = result.as_sentence(session.task.main_metric, len(texts))
+        run.console.print(sentence, markup=False, highlight=False)
+    return adapted_session if result.kept else session
 
 
-def _predict_by_folds(bench: FinetuneSession) -> list[Prediction]:
-    """What linear models of the features say of the rows that each hasn't learned from."""
-    assert bench.folds is not None and bench.probe is not None and bench.linear is not None
-    outputs = bench.probe.judge(bench.folds, bench.linear.strength)
-    return bench.task.decode_by_folds(outputs, bench.train.examples, bench.train.encoded, bench.folds)
-
-
-def _sequence_length(source: Path, longest: int) -> int:
-    """Of what is pre-trained on: a table's row is not divided."""
-    return min(longest, max(_LENGTH, learned_row_length(source) or 0))
+def _predict_by_folds(session: FinetuneSession) -> list[Prediction]:
+    """Predictions for all training rows by linear models of the features, each trained on the other folds."""
+    assert session.folds is not None and session.probe is not None and session.linear is not None
+    outputs = session.probe.judge(session.folds, session.linear.strength)
+    return session.task.decode_by_folds(outputs, session.train.examples, session.train.encoded, session.folds)
 
 
 def _pretrain_encoder(
     recipe: FinetuneRecipe,
-    bench: FinetuneSession,
+    session: FinetuneSession,
     texts: Sequence[str],
     length: int,
     folder: Path,
     console: Console | None,
 ) -> Path:
-    """The model, made once."""
+    """Pre-trains the session's encoder on the texts and returns the folder of the model. A model that is
+    there already is returned as it is, and a run that was interrupted goes on.
+    """
     model = folder / "run" / "model"
     if model.exists():
         return model
@@ -115,22 +122,23 @@ def _pretrain_encoder(
         folder.mkdir(parents=True, exist_ok=True)
         write_jsonl(({"text": text} for text in texts), folder / "texts.jsonl")
         build_corpus([str(folder / "texts.jsonl")], folder / "corpus", settings=CorpusSettings(heldout=0.02))
-    work = FLOP_A_MINUTE * recipe.minutes_to_choose(len(bench.train))
-    usual = read_recipe("adapt", [])
-    lengths = np.full(usual.data.batch_size, length)
-    guessed = usual.masking.mask_rate * lengths.sum()  # pieces
-    guesses = vocabulary_flops(bench.config, guessed, usual.loss.sampled_pieces)
-    # of a step, forward and backward
-    step_work = 3 * (encoder_flops(bench.config, lengths, guessed) + guesses)
+    work = FLOP_A_MINUTE * recipe.minutes_to_choose(len(session.train))
+    defaults = read_recipe("adapt", [])
+    lengths = np.full(defaults.data.batch_size, length)
+    masked_tokens = defaults.masking.mask_rate * lengths.sum()
+    head_flops = vocabulary_flops(session.config, masked_tokens, defaults.loss.sampled_pieces)
+    # a backward pass costs twice a forward pass
+    step_work = 3 * (encoder_flops(session.config, lengths, masked_tokens) + head_flops)
     steps = max(round(work / step_work), 1)
-    given = {"init": bench.source, "corpus": folder / "corpus", "out": folder / "run", "steps": steps}
-    given |= {"data.sequence_lengths": f"[{length}]"}
-    given |= {"seed": recipe.seed, "hardware.device": recipe.hardware.device}
-    given |= {"hardware.threads": recipe.hardware.threads, "hardware.precision": recipe.hardware.precision}
-    settings = [f"{name}={value}" for name, value in given.items() if value is not None]
-    begun = folder / "run" / "recipe.toml"
-    if begun.exists():  # a run that was moved goes on with the corpus that was moved with it
-        moved = read_recipe(str(begun), []).model_copy(update={"corpus": str(folder / "corpus")})
+    settings = {"init": session.source, "corpus": folder / "corpus", "out": folder / "run", "steps": steps}
+    settings |= {"data.sequence_lengths": f"[{length}]"}
+    settings |= {"seed": recipe.seed, "hardware.device": recipe.hardware.device}
+    settings |= {"hardware.threads": recipe.hardware.threads}
+    settings |= {"hardware.precision": recipe.hardware.precision}
+    overrides = [f"{name}={value}" for name, value in settings.items() if value is not None]
+    stored_recipe = folder / "run" / "recipe.toml"
+    if stored_recipe.exists():  # a run that was moved goes on with the corpus that was moved with it
+        moved = read_recipe(str(stored_recipe), []).model_copy(update={"corpus": str(folder / "corpus")})
         write_recipe(moved, folder / "run")
-    pretrain("adapt", *settings, resume=True, console=console)
+    pretrain("adapt", *overrides, resume=True, console=console)
     return model

@@ -1,9 +1,9 @@
-"""What does the text add to the columns beside it, and what do they add to the text?
+"""Measures what the text adds to the columns beside it, and what the columns add to the text.
 
-Three linear models learn from the same rows and are judged by the same others: of the frozen encoder's
-vectors, of the columns, and of both; a small gradient boosting of the columns besides. Then each column is
-shuffled among the rows judged (permutation importance: Breiman 2001, section 10): what the score loses is
-what that column was worth to the model.
+Three linear models are trained on the same rows and scored on the same others: of the frozen encoder's
+vectors, of the columns, and of both. A small gradient boosting of the columns is a fourth. Then each column
+is shuffled among the scored rows (permutation importance: Breiman 2001, section 10). The column is worth
+to the model what the score loses.
 
 E examples, H features of a text, F features of its columns, C outputs.
 """
@@ -33,13 +33,13 @@ from bertsmith.training.finetuning.choosing import main_score, measure_gain
 TEXT, COLUMNS, BOOSTED, BOTH = "text alone", "columns alone", "columns alone, gradient boosting", "both"
 THE_TEXT = "the text"  # beside the columns' names
 _SHUFFLES = 5
-_MOST_ROWS = 2000  # judged: more move the figures less than their errors
-_SURE = 1.96  # of a normal distribution, 95 %
+_MOST_ROWS = 2000  # scored: more would change the figures less than their errors
+_SURE = 1.96  # standard deviations: 95 % of a normal distribution
 
 
 @dataclass(frozen=True)
 class ColumnScore:
-    """The main metric of what learned from `name`, and its standard error, None where all rows agree."""
+    """The main metric of the model of `name`, and its standard error; None if all rows agree."""
 
     name: str
     score: float
@@ -47,7 +47,7 @@ class ColumnScore:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Of 95 %."""
+        """The ends of the 95 % interval of the score; None without a standard error."""
         if self.error is None:
             return None
         return self.score - _SURE * self.error, min(self.score + _SURE * self.error, 1.0)
@@ -55,7 +55,7 @@ class ColumnScore:
 
 @dataclass(frozen=True)
 class Gain:
-    """By how much the main metric is higher, and the standard error of this difference."""
+    """By how much one model's main metric is higher than another's, and this difference's standard error."""
 
     gain: float
     error: float
@@ -63,8 +63,9 @@ class Gain:
 
 @dataclass(frozen=True)
 class Worth:
-    """What the main metric loses when a column, or the text, is shuffled among the rows. `kind` and `showed`
-    say what the training rows showed of a column.
+    """What the main metric loses if a column, or the text, is shuffled among the rows, and the standard error
+    of this loss. `kind` is the kind of column that the training rows showed, `showed` what they showed in
+    words.
     """
 
     name: str
@@ -76,8 +77,9 @@ class Worth:
 
 @dataclass(frozen=True)
 class ColumnStudy:
-    """On `rows` rows of `judge`. `text_adds` to the better of the models of columns alone, `columns_add` to
-    the text; `worths` are those of `model`, the text first.
+    """The results on `rows` rows of `judge` (dev or cross-validation). `reached` has the score of each model,
+    `text_adds` the text's gain over the better model of columns alone, and `columns_add` the columns' gain
+    over the text. `worths` are those for `model`, the text first, then the columns by falling loss.
     """
 
     judge: str
@@ -89,7 +91,7 @@ class ColumnStudy:
     worths: tuple[Worth, ...]
 
     def as_sentence(self, metric: str) -> str:
-        """'The text adds +0.45 ± 0.02 accuracy to the columns, the columns +0.47 ± 0.02 to the text.'"""
+        """Formats as 'The text adds +0.45 ± 0.02 accuracy to the columns, the columns +0.47 ± 0.02 to …'."""
         text, columns = self.text_adds, self.columns_add
         return (
             f"The text adds {text.gain:+.4f} ± {text.error:.4f} {metric} to the columns, the columns "
@@ -100,35 +102,40 @@ class ColumnStudy:
 def study_by_folds(
     task: TextTask, probe: LinearProbe, strength: float, train: EncodedExamples, folds: Ints, judge: str
 ) -> ColumnStudy:
-    """Where the rows judge in turn, each by models of the other folds."""
+    """Studies the columns by cross-validation: each row of `train` is scored by models of the other folds.
+    `folds` (E,) has the fold of each row, `strength` is the regularisation of the model of both.
+    """
     rows = _sample_rows(len(train))
     alone = {TEXT: probe.without(columns=True), COLUMNS: probe.without(text=True)}
-    outputs = {name: each.judge(folds, each.best().strength) for name, each in alone.items()}
+    outputs = {name: part.judge(folds, part.best().strength) for name, part in alone.items()}
     boosted = _boost_by_folds(task, train, folds)
     if boosted is not None:
         outputs[BOOSTED] = boosted
-    learned, draw = list(probe.learned(folds, strength)), np.random.default_rng(0)
+    fold_weights, generator = list(probe.learned(folds, strength)), np.random.default_rng(0)
 
-    def shuffled(place: slice | None) -> list[Outputs]:
-        found: list[Outputs] = [np.empty(0, np.float32)] * len(train)
-        for held, weights in learned:
-            features = probe.features(held)
-            if place is not None:
-                features = _shuffle(features, place, draw)
-            for row, each in zip(held.tolist(), probe.answers(weights, features).numpy(), strict=True):
-                found[row] = each
-        return found
+    def predict(shuffled_features: slice | None) -> list[Outputs]:
+        by_row: list[Outputs] = [np.empty(0, np.float32)] * len(train)
+        for held_out, weights in fold_weights:
+            features = probe.features(held_out)
+            if shuffled_features is not None:
+                features = _shuffle(features, shuffled_features, generator)
+            answers = probe.answers(weights, features).numpy()
+            for row, answer in zip(held_out.tolist(), answers, strict=True):
+                by_row[row] = answer
+        return by_row
 
-    def repeated(place: slice) -> Iterator[list[Outputs]]:
+    def predict_shuffled(features: slice) -> Iterator[list[Outputs]]:
         for _ in range(_SHUFFLES):
-            found = shuffled(place)
-            yield [found[row] for row in rows.tolist()]
+            by_row = predict(features)
+            yield [by_row[row] for row in rows.tolist()]
 
-    outputs[BOTH] = shuffled(None)
-    some = {name: [each[row] for row in rows.tolist()] for name, each in outputs.items()}
-    places = _feature_slices(task, int(probe.features(rows[:1]).shape[1]))
-    worths = {name: repeated(place) for name, place in places.items()}
-    return _build_study(task, train.some(rows), some, some[BOTH], worths, judge, "linear models of both")
+    outputs[BOTH] = predict(None)
+    sampled = {name: [by_row[row] for row in rows.tolist()] for name, by_row in outputs.items()}
+    slices = _feature_slices(task, int(probe.features(rows[:1]).shape[1]))
+    shuffled = {name: predict_shuffled(features) for name, features in slices.items()}
+    return _build_study(
+        task, train.some(rows), sampled, sampled[BOTH], shuffled, judge, "linear models of both"
+    )
 
 
 def study_on_dev(
@@ -141,7 +148,10 @@ def study_on_dev(
     dev: EncodedExamples,
     judge: str,
 ) -> ColumnStudy:
-    """Where other rows judge: `start` has the features that the probe has, `model` is the trained one."""
+    """Studies the columns on rows of `dev`. `start` is the model whose features the probe has, `strength` the
+    regularisation of the linear model of both, and `model` the trained one, for which the columns are worth
+    what their shuffling costs.
+    """
     dev = dev.some(_sample_rows(len(dev)))
     features = torch.stack(features_of(start, dev.encoded))
     width = features.shape[1] - task.column_width
@@ -149,123 +159,131 @@ def study_on_dev(
     text[:, width:], columns[:, :width] = 0, 0
     alone = {TEXT: (probe.without(columns=True), text), COLUMNS: (probe.without(text=True), columns)}
     outputs = {
-        name: _fit_and_predict(each, each.best().strength, its_features)
-        for name, (each, its_features) in alone.items()
+        name: _fit_and_predict(part, part.best().strength, part_features)
+        for name, (part, part_features) in alone.items()
     }
     rounds = boosted_rounds(max(len(task.labels), 1), 1)
     if rounds:
         outputs[BOOSTED] = list(_boost_columns(task, train, dev, rounds))
     outputs[BOTH] = _fit_and_predict(probe, strength, features)
-    final, draw = torch.stack(features_of(model, dev.encoded)), np.random.default_rng(0)
+    trained_features, generator = torch.stack(features_of(model, dev.encoded)), np.random.default_rng(0)
 
-    def repeated(place: slice) -> Iterator[list[Outputs]]:
+    def predict_shuffled(columns: slice) -> Iterator[list[Outputs]]:
         for _ in range(_SHUFFLES):
-            yield _predict_from_features(model, _shuffle(final, place, draw))
+            yield _predict_from_features(model, _shuffle(trained_features, columns, generator))
 
-    worths = {name: repeated(place) for name, place in _feature_slices(task, features.shape[1]).items()}
-    return _build_study(task, dev, outputs, _predict_from_features(model, final), worths, judge, "the model")
+    slices = _feature_slices(task, features.shape[1])
+    shuffled = {name: predict_shuffled(columns) for name, columns in slices.items()}
+    unshuffled = _predict_from_features(model, trained_features)
+    return _build_study(task, dev, outputs, unshuffled, shuffled, judge, "the model")
 
 
 def _build_study(
     task: TextTask,
-    judged: EncodedExamples,
+    split: EncodedExamples,
     outputs: Mapping[str, Sequence[Outputs]],
-    whole: Sequence[Outputs],
+    unshuffled: Sequence[Outputs],
     shuffled: Mapping[str, Iterator[list[Outputs]]],
     judge: str,
     model: str,
 ) -> ColumnStudy:
-    """From what each model says of the rows judged, and what one says of them unshuffled and shuffled."""
+    """Scores each model's outputs for `split`, and one model's `unshuffled` outputs beside its `shuffled`
+    ones: for each column (and the text) the outputs of every shuffle.
+    """
     task = copy(task)
     task.uncalibrate()
 
-    def predictions(of: Sequence[Outputs]) -> list[Prediction]:
-        return task.decode(of, judged.examples, judged.encoded)
+    def decode(split_outputs: Sequence[Outputs]) -> list[Prediction]:
+        return task.decode(split_outputs, split.examples, split.encoded)
 
-    said = {name: predictions(each) for name, each in outputs.items()}
-    reached = []
-    for name, each in said.items():
-        evaluation = Evaluation(task.metrics(each, judged.examples), {}, each, judged)
-        answers = task.error_analysis(each, judged.examples).answers
+    predictions = {name: decode(of_model) for name, of_model in outputs.items()}
+    scores = []
+    for name, of_model in predictions.items():
+        evaluation = Evaluation(task.metrics(of_model, split.examples), {}, of_model, split)
+        answers = task.error_analysis(of_model, split.examples).answers
         error = standard_error(task, evaluation, answers)
-        reached.append(ColumnScore(name, main_score(task, each, judged.examples), error))
-    columns = max((each for each in reached if each.name in (COLUMNS, BOOSTED)), key=lambda each: each.score)
-    usual = predictions(whole)
+        scores.append(ColumnScore(name, main_score(task, of_model, split.examples), error))
+    best_columns = max(
+        (score for score in scores if score.name in (COLUMNS, BOOSTED)), key=lambda score: score.score
+    )
+    reference = decode(unshuffled)
     assert task.columns is not None
-    showed = {each.name: (each.kind, each.in_words()) for each in task.columns.columns}
+    showed = {column.name: (column.kind, column.in_words()) for column in task.columns.columns}
     worths = [
         Worth(
             name,
             *showed.get(name, ("", "")),
-            *_measure_loss(task, usual, map(predictions, each), judged.examples),
+            *_measure_loss(task, reference, map(decode, of_shuffles), split.examples),
         )
-        for name, each in shuffled.items()
+        for name, of_shuffles in shuffled.items()
     ]
     return ColumnStudy(
         judge,
-        len(judged),
-        tuple(reached),
-        _compare(task, said[BOTH], said[columns.name], judged.examples),
-        _compare(task, said[BOTH], said[TEXT], judged.examples),
+        len(split),
+        tuple(scores),
+        _compare(task, predictions[BOTH], predictions[best_columns.name], split.examples),
+        _compare(task, predictions[BOTH], predictions[TEXT], split.examples),
         model,
-        (worths[0], *sorted(worths[1:], key=lambda each: -each.loss)),
+        (worths[0], *sorted(worths[1:], key=lambda worth: -worth.loss)),
     )
 
 
 def _compare(
     task: TextTask, ours: list[Prediction], theirs: list[Prediction], examples: Sequence[Any]
 ) -> Gain:
-    """Where the metric is the mean of the scores of rows that stand alone, the error is that of the mean;
-    else by bootstrap.
+    """The gain of `ours` over `theirs`. If the metric is the mean of independent rows' scores, the error is
+    that of the mean of their differences; else it comes from a bootstrap.
     """
-    each = [_row_scores(task, said, examples) for said in (ours, theirs)]
-    if each[0] is None or each[1] is None or len(examples) < 2 or names_groups(task):
+    our_scores, their_scores = (_row_scores(task, predictions, examples) for predictions in (ours, theirs))
+    if our_scores is None or their_scores is None or len(examples) < 2 or names_groups(task):
         _, gain, error = measure_gain(task, ours, theirs, examples)
         return Gain(gain, error)
-    differences = each[0] - each[1]
+    differences = our_scores - their_scores
     return Gain(float(differences.mean()), float(differences.std(ddof=1) / np.sqrt(len(differences))))
 
 
-def _row_scores(task: TextTask, said: list[Prediction], examples: Sequence[Any]) -> Floats | None:
-    """(E,) of which the metric is the mean; None where it isn't."""
-    scores = np.array([answer.score for answer in task.error_analysis(said, examples).answers])
-    is_mean = len(scores) == len(examples) and np.isclose(scores.mean(), main_score(task, said, examples))
+def _row_scores(task: TextTask, predictions: list[Prediction], examples: Sequence[Any]) -> Floats | None:
+    """The rows' scores (E,) if the main metric is their mean, else None."""
+    scores = np.array([answer.score for answer in task.error_analysis(predictions, examples).answers])
+    metric = main_score(task, predictions, examples)
+    is_mean = len(scores) == len(examples) and np.isclose(scores.mean(), metric)
     return scores if is_mean else None
 
 
 def _measure_loss(
     task: TextTask,
-    usual: list[Prediction],
+    reference: list[Prediction],
     shuffled: Iterator[list[Prediction]],
     examples: Sequence[Any],
 ) -> tuple[float, float]:
-    """The mean over shuffles, and its standard error: that of the rows, and what is left of the shuffles'."""
+    """The mean loss over the shuffles, and its standard error, from the rows and from the few shuffles."""
     first, *others = shuffled
-    found, reached = _compare(task, usual, first, examples), main_score(task, usual, examples)
-    losses = [found.gain, *(reached - main_score(task, said, examples) for said in others)]
-    error = np.hypot(found.error, np.std(losses, ddof=1) / np.sqrt(len(losses)))
+    loss, score = _compare(task, reference, first, examples), main_score(task, reference, examples)
+    losses = [loss.gain, *(score - main_score(task, predictions, examples) for predictions in others)]
+    error = np.hypot(loss.error, np.std(losses, ddof=1) / np.sqrt(len(losses)))
     return float(np.mean(losses)), float(error)
 
 
 def _feature_slices(task: TextTask, width: int) -> dict[str, slice]:
-    """Where in all features the text is, and each column."""
+    """The slices of `width` features that are the text's and each column's. The text comes first."""
     columns = task.columns
     assert isinstance(columns, FittedColumns)
-    begin = width - columns.width
-    found = {THE_TEXT: slice(0, begin)}
-    for name, place in zip(columns.names, columns.slices, strict=True):
-        found[name] = slice(begin + place.start, begin + place.stop)
-    return found
+    first_column = width - columns.width
+    slices = {THE_TEXT: slice(0, first_column)}
+    for name, column in zip(columns.names, columns.slices, strict=True):
+        slices[name] = slice(first_column + column.start, first_column + column.stop)
+    return slices
 
 
-def _shuffle(features: Tensor, place: slice, draw: np.random.Generator) -> Tensor:
-    found = features.clone()
-    found[:, place] = features[torch.from_numpy(draw.permutation(len(features))), place]
-    return found
+def _shuffle(features: Tensor, columns: slice, generator: np.random.Generator) -> Tensor:
+    """A copy of features (E, H + F) whose `columns` are permuted together among the rows."""
+    shuffled = features.clone()
+    shuffled[:, columns] = features[torch.from_numpy(generator.permutation(len(features))), columns]
+    return shuffled
 
 
 def _fit_and_predict(probe: LinearProbe, strength: float, features: Tensor) -> list[Outputs]:
-    """What is learned from all of the probe's rows says of other rows' features."""
+    """Outputs for the features (E, H + F) of other rows by a linear model of all of the probe's rows."""
     weights = probe.begin()
     probe.solve(weights, np.arange(len(probe)), strength)
     return list(probe.answers(weights, features).numpy())
@@ -273,6 +291,7 @@ def _fit_and_predict(probe: LinearProbe, strength: float, features: Tensor) -> l
 
 @torch.no_grad()
 def _predict_from_features(model: TaskModel, features: Tensor) -> list[Outputs]:
+    """Outputs of the model's head for features (E, H + F)."""
     head = model.head
     assert isinstance(head, ClassifierHead)
     weight, bias = head.out.weight.float().cpu(), head.out.bias.float().cpu()
@@ -280,38 +299,39 @@ def _predict_from_features(model: TaskModel, features: Tensor) -> list[Outputs]:
 
 
 def _boost_by_folds(task: TextTask, train: EncodedExamples, folds: Ints) -> list[Outputs] | None:
-    numbers = sorted(set(folds.tolist()))
-    rounds = boosted_rounds(max(len(task.labels), 1), len(numbers))
+    """Outputs by row of gradient boosting on the columns of the other folds; None if too slow."""
+    fold_ids = sorted(set(folds.tolist()))
+    rounds = boosted_rounds(max(len(task.labels), 1), len(fold_ids))
     if not rounds:
         return None
-    found: list[Outputs] = [np.empty(0, np.float32)] * len(train)
-    for fold in numbers:
-        held = np.flatnonzero(folds == fold)
+    by_row: list[Outputs] = [np.empty(0, np.float32)] * len(train)
+    for fold in fold_ids:
+        held_out = np.flatnonzero(folds == fold)
         others = train.some(np.flatnonzero(folds != fold))
-        for row, each in zip(
-            held.tolist(), _boost_columns(task, others, train.some(held), rounds), strict=True
-        ):
-            found[row] = each
-    return found
+        outputs = _boost_columns(task, others, train.some(held_out), rounds)
+        for row, output in zip(held_out.tolist(), outputs, strict=True):
+            by_row[row] = output
+    return by_row
 
 
 def _boost_columns(task: TextTask, train: EncodedExamples, dev: EncodedExamples, rounds: int) -> Float32s:
-    """(E, C) of dev, in the shape and the unit of a head's outputs."""
-    learned, asked = _column_features(train), _column_features(dev)
-    gold = [each.target for each in train.encoded]
+    """Outputs (E, C) for dev of gradient boosting on train's columns, in the unit of a head's outputs."""
+    train_features, dev_features = _column_features(train), _column_features(dev)
+    gold = [example.target for example in train.encoded]
     if not task.labels:
-        return boosted_numbers(learned, gold, asked, rounds)
-    if np.ndim(gold[0]):  # which of several labels
-        return boosted_labels(learned, np.stack(gold), asked, rounds)
-    return boosted_classes(learned, gold, asked, len(task.labels), rounds)
+        return boosted_numbers(train_features, gold, dev_features, rounds)
+    if np.ndim(gold[0]):  # a vector that says which of several labels
+        return boosted_labels(train_features, np.stack(gold), dev_features, rounds)
+    return boosted_classes(train_features, gold, dev_features, len(task.labels), rounds)
 
 
 def _column_features(examples: EncodedExamples) -> Float32s:
-    """(E, F)."""
-    return np.stack([each.columns for each in examples.encoded if each.columns is not None])
+    """The features (E, F) of the examples' columns."""
+    return np.stack([example.columns for example in examples.encoded if example.columns is not None])
 
 
 def _sample_rows(count: int) -> Ints:
+    """All of `count` rows, or at most `_MOST_ROWS` of them, drawn at random, always the same, in order."""
     if count <= _MOST_ROWS:
         return np.arange(count)
     return np.sort(np.random.default_rng(0).choice(count, _MOST_ROWS, replace=False))

@@ -1,8 +1,7 @@
-"""How long a method trains on the rows of a session, and what work that is.
+"""How many epochs a method trains for on the rows of a session, and how much work that is.
 
-What a method computes is counted, in FLOP of the encoder's matrix products, so that the same is chosen on
-any machine, whatever else it has to do; how fast this one computes it is only for what people are told of
-the time.
+Work is counted in FLOP of the encoder's matrix products, so that any machine chooses the same, however busy
+it is. The speed of this machine is measured only to tell people how long something will take.
 """
 
 import time
@@ -34,11 +33,14 @@ from bertsmith.training.finetuning.methods import (
 )
 from bertsmith.training.machine import Machine
 
-_MOST_TOKENS, _TRIALS, _LONG = 512, 2, 1.0  # of a step that is tried, steps, seconds of one
+# The step that is timed: its tokens at most, how often it is repeated, and from how many seconds it isn't.
+_MOST_TOKENS, _TRIALS, _SLOW = 512, 2, 1.0
 
 
 def default_method(session: FinetuneSession, recipe: FinetuneRecipe) -> str:
-    """The one that is named; else `full`, unless rows that aren't few are to get no work at all."""
+    """The method to train by if none are compared: the one that the recipe names, else `full`. It is `linear`
+    if the recipe allows no work (minutes=0) for rows that are too many to compare methods on.
+    """
     named = named_method(recipe)
     if named != AUTO:
         return named
@@ -46,27 +48,31 @@ def default_method(session: FinetuneSession, recipe: FinetuneRecipe) -> str:
 
 
 def complete_recipe(session: FinetuneSession, method: str, recipe: FinetuneRecipe) -> FinetuneRecipe:
-    """What the method trains by on all rows."""
-    usual = unlimited_recipe(session, method, recipe)
+    """The recipe by which the method trains on all rows, with epochs and rates chosen if the user gave none.
+    Fewer epochs than usual are chosen if they would take more work than comparing methods may.
+    """
+    unlimited = unlimited_recipe(session, method, recipe)
     if method != FULL or "epochs" in recipe.model_fields_set or not _is_limited(session, recipe):
-        return usual
+        return unlimited
     rows = len(session.train) + len(session.dev)
-    work = count_epoch_work(session.config, session.train.encoded, usual)
-    return usual.model_copy(update={"epochs": recipe.epochs_on_many(usual.epochs, rows, work)})
+    work = count_epoch_work(session.config, session.train.encoded, unlimited)
+    return unlimited.model_copy(update={"epochs": recipe.epochs_on_many(unlimited.epochs, rows, work)})
 
 
 def unlimited_recipe(session: FinetuneSession, method: str, recipe: FinetuneRecipe) -> FinetuneRecipe:
-    """The same, whatever work its epochs are."""
+    """The same as `complete_recipe`, with the usual number of epochs, whatever work they take."""
     return _apply_method(session.config, method, recipe, session.steps_per_epoch(recipe))
 
 
 def _apply_method(config: BertConfig, method: str, recipe: FinetuneRecipe, steps: int) -> FinetuneRecipe:
     layers = config.num_hidden_layers
-    return apply_method(method, recipe, layers).completed(config.hidden_size, layers, steps)
+    return apply_method(method, recipe, layers).complete(config.hidden_size, layers, steps)
 
 
 def _is_limited(session: FinetuneSession, recipe: FinetuneRecipe) -> bool:
-    """Whether methods would have been compared, within their work, if only the rows were fewer."""
+    """Whether full training is limited to the work of comparing methods: if they would have been compared,
+    had the rows been fewer.
+    """
     rows = len(session.train) + len(session.dev)
     compares = session.folds is None and named_method(recipe) == AUTO and LINEAR in session.methods
     return compares and suits_folds(session.task, recipe) and recipe.is_held_out_unasked(rows)
@@ -76,13 +82,13 @@ def _is_limited(session: FinetuneSession, recipe: FinetuneRecipe) -> bool:
 
 
 def plan_comparison(session: FinetuneSession, recipe: FinetuneRecipe) -> MethodWork:
-    """Of the methods that are compared, and how much there may be."""
+    """Counts the work of comparing the methods by the session's folds, and how much of it is allowed."""
     assert session.folds is not None
-    numbers, rows = sorted(set(session.folds.tolist())), len(session.train)
-    parts = [session.train.some(np.flatnonzero(session.folds != number)) for number in numbers]
+    fold_ids, rows = sorted(set(session.folds.tolist())), len(session.train)
+    parts = [session.train.some(np.flatnonzero(session.folds != fold)) for fold in fold_ids]
     folds, final = dict[str, list[float]](), dict[str, float]()
     for method in list_compared_methods(recipe, session.methods):
-        known = method in UNTRAINED and session.knows_features
+        known = method in UNTRAINED and session.knows_all_features
         folds[method] = [
             0.0 if known else count_training_work(session, method, recipe, part) for part in parts
         ]
@@ -96,28 +102,28 @@ def plan_comparison(session: FinetuneSession, recipe: FinetuneRecipe) -> MethodW
 def count_training_work(
     session: FinetuneSession, method: str, recipe: FinetuneRecipe, rows: EncodedExamples | None = None
 ) -> float:
-    """FLOP of what the method learns by from these rows, all by default."""
+    """The FLOP of training by the method on these rows, by default on all training rows."""
     rows = rows or session.train
-    once = count_pass_work(session.config, rows.encoded)  # for what the head begins or ends with
+    feature_work = count_pass_work(session.config, rows.encoded)  # for the head's linear start or end
     if method in UNTRAINED:
-        return once
-    teaching = session.teaching(method)
-    task, taught = (session.task, rows) if teaching is None else (teaching, teaching.examples(rows))
-    steps = steps_of_epoch(task, taught, recipe.batch_size)
-    trained = _apply_method(session.config, method, recipe, steps)
-    return once + trained.epochs * count_epoch_work(session.config, taught.encoded, trained)
+        return feature_work
+    auxiliary = session.auxiliary_task(method)
+    task, examples = (session.task, rows) if auxiliary is None else (auxiliary, auxiliary.examples(rows))
+    steps = steps_of_epoch(task, examples, recipe.batch_size)
+    completed = _apply_method(session.config, method, recipe, steps)
+    return feature_work + completed.epochs * count_epoch_work(session.config, examples.encoded, completed)
 
 
 def count_pass_work(config: BertConfig, encoded: Sequence[EncodedExample]) -> float:
-    """Of one forward pass over the examples."""
-    windows = [window for each in encoded for window in each.windows]
+    """The FLOP of one forward pass of the encoder over the examples."""
+    windows = [window for example in encoded for window in example.windows]
     lengths = np.array([len(window.token_ids) for window in windows], np.int64)
     return encoder_flops(config, lengths, sum(len(window.rows) for window in windows))
 
 
 def count_epoch_work(config: BertConfig, encoded: Sequence[EncodedExample], recipe: FinetuneRecipe) -> float:
-    """Of one forward and backward pass over the examples, which costs twice the forward pass where all is
-    trained: half of that for gradients of weights, none of which are frozen layers' or those beside LoRA.
+    """The FLOP of one epoch, forward and backward. A backward pass costs twice the forward pass: half is for
+    the gradients of weights, which LoRA doesn't need, and frozen layers need neither half.
     """
     layers = config.num_hidden_layers
     backward = 1.0 if recipe.lora.rank else 2 * (1 - min(recipe.freeze_layers / layers, 1))
@@ -125,31 +131,32 @@ def count_epoch_work(config: BertConfig, encoded: Sequence[EncodedExample], reci
 
 
 def measure_training_speed(session: FinetuneSession, recipe: FinetuneRecipe) -> float:
-    """FLOP that this machine trains by in a second, as busy as it is now, from some steps of a few examples:
-    to tell people of the time, and for nothing else. torch's random state stays as it is.
+    """Measures how many FLOP a second this machine trains at, as busy as it is now, by some steps on a few
+    examples. This is only for telling people about the time. torch's random state stays as it is.
     """
     machine, examples = session.machine, session.train.encoded
     model = start_model(recipe, session.task, session.source).model.to(machine.device)
-    sizes = np.cumsum([each.tokens for each in examples[: recipe.batch_size]])
-    some = examples[: max(int(np.searchsorted(sizes, _MOST_TOKENS, side="right")), 1)]
+    sizes = np.cumsum([example.tokens for example in examples[: recipe.batch_size]])
+    batch = examples[: max(int(np.searchsorted(sizes, _MOST_TOKENS, side="right")), 1)]
     model.train()
     devices = [machine.device] if machine.device.type == "cuda" else []
     with torch.random.fork_rng(devices):
-        seconds = _time_step(model, some, machine)  # which warms up
-        if seconds < _LONG:
-            seconds = min(_time_step(model, some, machine) for _ in range(_TRIALS))
-    return count_epoch_work(model.config, some, recipe) / seconds
+        seconds = _time_step(model, batch, machine)  # warms up
+        if seconds < _SLOW:
+            seconds = min(_time_step(model, batch, machine) for _ in range(_TRIALS))
+    return count_epoch_work(model.config, batch, recipe) / seconds
 
 
 @fast_products()
-def _time_step(model: TaskModel, some: Sequence[EncodedExample], machine: Machine) -> float:
-    begun = time.perf_counter()
-    batch = PackedBatch.of(pack_examples(some, range(len(some))), machine.device)
+def _time_step(model: TaskModel, examples: Sequence[EncodedExample], machine: Machine) -> float:
+    """The seconds of one step, forward and backward, with a loss that needs no labels."""
+    start = time.perf_counter()
+    batch = PackedBatch.of(pack_examples(examples, range(len(examples))), machine.device)
     with machine.autocast():
-        loss = model(batch, Layout(some, machine.device)).float().square().sum()
+        loss = model(batch, Layout(examples, machine.device)).float().square().sum()
     if loss.requires_grad:
         loss.backward()
     model.zero_grad()
-    if machine.device.type == "cuda":  # which works on its own time
+    if machine.device.type == "cuda":  # kernels run asynchronously
         torch.cuda.synchronize(machine.device)
-    return time.perf_counter() - begun
+    return time.perf_counter() - start

@@ -1,4 +1,5 @@
-"""What a fine-tuning run found out as rows of text: figures with their standard errors, classes, errors.
+"""Formats the results of a fine-tuning run for its page and the terminal: figures with their standard errors,
+and tables of methods, restarts, classes and errors.
 
 E examples, C classes.
 """
@@ -26,7 +27,7 @@ from bertsmith.training.finetuning.results import Results
 
 MOST_CLASSES = 20
 NO_BREAK = "\N{NO-BREAK SPACE}"
-LONGEST_TEXT = 240  # characters of a text that are shown
+LONGEST_TEXT = 240  # characters shown of a text
 _SHARES = re.compile("accuracy|f1|precision|recall|exact_match")
 _WORDS = {
     "f1": "F1",
@@ -39,7 +40,9 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class Cell:
-    """A count in a confusion matrix; `tint` in 0 … 1 is the root of its share of the row."""
+    """A count in a confusion matrix. `tint` in [0, 1] is the square root of the count's share of its row,
+    `right` whether the prediction is the right class.
+    """
 
     count: int
     tint: float
@@ -48,7 +51,9 @@ class Cell:
 
 @dataclass(frozen=True)
 class ConfusionTable:
-    """The classes that are confused most, and how many others are not shown."""
+    """The confusion matrix of the classes that are confused most: their labels (columns), a row for each
+    right class, and how many classes aren't shown (`more`).
+    """
 
     labels: list[str]
     rows: list[tuple[str, list[Cell]]]
@@ -57,7 +62,7 @@ class ConfusionTable:
 
 @dataclass(frozen=True)
 class Error:
-    """A wrong answer, its text cut to what can be read."""
+    """A wrong answer: the example's shortened text, where the example comes from, and the prediction."""
 
     text: str
     where: str
@@ -65,12 +70,14 @@ class Error:
 
 
 def metric_name(name: str) -> str:
-    """macro_f1 as people write it: macro F1."""
+    """A metric's name as people write it: macro_f1 as macro F1."""
     return " ".join(_WORDS.get(word, word) for word in name.split("_"))
 
 
 def format_figure(name: str, value: float, error: float | None = None) -> str:
-    """A metric for people: shares as percentages, correlations as they are, each with its standard error."""
+    """Formats a metric with its standard error, if there is one: shares as percentages ('84.1 ± 1.2 %'),
+    other metrics such as correlations as they are. A value that isn't finite becomes a dash.
+    """
     share = bool(_SHARES.search(name))
     factor, decimals, unit = (100, 1, " %") if share else (1, 3, "")
     if not math.isfinite(value):
@@ -80,7 +87,9 @@ def format_figure(name: str, value: float, error: float | None = None) -> str:
 
 
 def headline(results: Results) -> list[tuple[str, str]]:
-    """The figures to remember, the most telling first."""
+    """The most important figures as (title, figure), the most telling first: the main metric on each split,
+    baselines, the spread over restarts, calibration, training rows and time.
+    """
     metric = results.task.main_metric
     tiles = [
         (
@@ -107,23 +116,27 @@ def headline(results: Results) -> list[tuple[str, str]]:
 
 
 def baselines_to_beat(results: Results) -> dict[str, float]:
-    """The most frequent answer and the best of the others, by the main metric on what chose the model."""
+    """The main metric of the most frequent answer and of the best other baseline, by the split that the model
+    was chosen by.
+    """
     metric = results.task.main_metric
-    found = results.evaluations[results.judge].baselines
-    scores = {name: figures[metric] for name, figures in found.items()}
+    baselines = results.evaluations[results.judge].baselines
+    scores = {name: figures[metric] for name, figures in baselines.items()}
     names = list(scores)
     best = max(names[1:], key=lambda name: scores[name], default=None)
     return {name: scores[name] for name in (*names[:1], best) if name is not None}
 
 
 def evaluation_table(name: str, evaluation: Evaluation, metric: str, error: float | None) -> Table:
-    """A file's figures: a row for the model, one for each baseline."""
+    """The table of a split's metrics: a row for the model and one for each baseline. `error` is the standard
+    error of the main metric `metric` of the model.
+    """
     names = list(evaluation.model)
 
     def row(title: str, figures: Metrics, error: float | None) -> list[str]:
         spread = "" if error is None else f" ± {error:.4f}"
-        values = [formatting.score(figures.get(n)) for n in names]
-        return [title, *(value + (spread if n == metric else "") for n, value in zip(names, values))]
+        values = {column: formatting.score(figures.get(column)) for column in names}
+        return [title, *(value + (spread if column == metric else "") for column, value in values.items())]
 
     best = evaluation.best(metric)
     rows = [
@@ -134,13 +147,13 @@ def evaluation_table(name: str, evaluation: Evaluation, metric: str, error: floa
 
 
 def mark_best(name: str, best: str) -> str:
-    """A row's title in a comparison; the best one is marked in words, for there may be no colour."""
+    """A row's title in a comparison. The best one is marked in words, for where there is no colour."""
     title = baseline_title(name)
     return f"{title} (best)" if name == best else title
 
 
 def restart_table(results: Results) -> Table:
-    """A row for each restart."""
+    """The table of restarts: seed, best score on dev, its step, and the time."""
     metric = metric_name(results.task.main_metric)
     rows = [
         [
@@ -156,39 +169,39 @@ def restart_table(results: Results) -> Table:
 
 
 def method_table(results: Results) -> Table:
-    """A row for each method that cross-validation compared."""
+    """The table of the methods that cross-validation compared: score, gain, scored rows, and the time."""
     metric = results.task.main_metric
     rows = [
         [
-            f"{each.method} (chosen)" if each.method == results.method else each.method,
-            formatting.UNKNOWN if each.score is None else format_figure(metric, each.score),
-            formatting.UNKNOWN if each.gain is None else format_figure(metric, each.gain, each.error),
-            _format_rows_judged(each),
-            formatting.UNKNOWN if each.minutes else formatting.duration(each.seconds),
+            f"{score.method} (chosen)" if score.method == results.method else score.method,
+            formatting.UNKNOWN if score.score is None else format_figure(metric, score.score),
+            formatting.UNKNOWN if score.gain is None else format_figure(metric, score.gain, score.error),
+            _format_rows_judged(score),
+            formatting.UNKNOWN if score.minutes else formatting.duration(score.seconds),
         ]
-        for each in results.tried
+        for score in results.tried
     ]
     return Table("", ["Method", metric_name(metric), "Better than the first by", "Rows judged", "Time"], rows)
 
 
-def _format_rows_judged(tried: MethodScore) -> str:
-    if tried.diverged is not None:
-        return f"diverged in fold {tried.diverged}: left out"
-    return f"{tried.rows:,}" if tried.score is not None else describe_untried(tried)
+def _format_rows_judged(score: MethodScore) -> str:
+    if score.diverged is not None:
+        return f"diverged in fold {score.diverged}: left out"
+    return f"{score.rows:,}" if score.score is not None else describe_untried(score)
 
 
 def column_tables(study: ColumnStudy, metric: str) -> list[Table]:
-    """What text and columns reach, and what each column is worth."""
+    """Two tables: the score of the models of text and columns, and what each column is worth."""
     name, reached = metric_name(metric), []
-    for each in study.reached:
-        ends = each.interval
+    for score in study.reached:
+        ends = score.interval
         interval = (
             formatting.UNKNOWN if ends is None else " to ".join(format_figure(metric, end) for end in ends)
         )
-        reached.append([each.name, format_figure(metric, each.score), interval])
+        reached.append([score.name, format_figure(metric, score.score), interval])
     worths = [
-        [each.name, each.kind, each.showed, format_figure(metric, each.loss, each.error)]
-        for each in study.worths
+        [worth.name, worth.kind, worth.showed, format_figure(metric, worth.loss, worth.error)]
+        for worth in study.worths
     ]
     return [
         Table(f"{study.judge}: {study.rows:,} rows", ["Linear model of", name, "95 % interval"], reached),
@@ -196,91 +209,102 @@ def column_tables(study: ColumnStudy, metric: str) -> list[Table]:
     ]
 
 
-def class_table(found: Sequence[ClassScore]) -> Table:
-    """Precision, recall and F1 by class, the worst first; a class without a row has none to show."""
-    occurring = [each for each in found if each.support]
-    ordered = sorted(occurring, key=lambda each: each.f1)
+def class_table(scores: Sequence[ClassScore]) -> Table:
+    """The table of precision, recall and F1 by class, the worst F1 first. Classes without a row are left out,
+    and so are all but the `MOST_CLASSES` worst.
+    """
+    occurring = [score for score in scores if score.support]
+    by_f1 = sorted(occurring, key=lambda score: score.f1)
     rows = [
-        [each.label, f"{each.precision:.3f}", f"{each.recall:.3f}", f"{each.f1:.3f}", f"{each.support:,}"]
-        for each in ordered[:MOST_CLASSES]
+        [
+            score.label,
+            f"{score.precision:.3f}",
+            f"{score.recall:.3f}",
+            f"{score.f1:.3f}",
+            f"{score.support:,}",
+        ]
+        for score in by_f1[:MOST_CLASSES]
     ]
     columns = ["Class, the worst first", "Precision", "Recall", "F1", "Support"]
-    absent = len(found) - len(occurring)
+    absent = len(scores) - len(occurring)
     title = f"{absent:,} classes without a row are left out" if absent else ""
-    return Table(title, columns, rows, max(0, len(ordered) - MOST_CLASSES))
+    return Table(title, columns, rows, max(0, len(by_f1) - MOST_CLASSES))
 
 
-def confusion_table(found: ConfusionMatrix) -> ConfusionTable:
-    """Counts by right class (rows) and predicted class; of very many classes those confused most."""
-    wrong = found.counts - np.diag(np.diag(found.counts))
-    most = np.argsort(-(wrong.sum(axis=0) + wrong.sum(axis=1)), kind="stable")[:MOST_CLASSES]
-    shown = sorted(most.tolist())
-    labels = [found.labels[number] for number in shown]
-    totals = np.maximum(found.counts.sum(axis=1), 1)
+def confusion_table(matrix: ConfusionMatrix) -> ConfusionTable:
+    """Counts by right class (rows) and predicted class (columns), for the classes that are confused most."""
+    wrong = matrix.counts - np.diag(np.diag(matrix.counts))
+    most_confused = np.argsort(-(wrong.sum(axis=0) + wrong.sum(axis=1)), kind="stable")[:MOST_CLASSES]
+    shown = sorted(most_confused.tolist())
+    labels = [matrix.labels[index] for index in shown]
+    totals = np.maximum(matrix.counts.sum(axis=1), 1)
     rows = []
-    for number in shown:
-        counts = found.counts[number, shown].tolist()
+    for index in shown:
+        counts = matrix.counts[index, shown].tolist()
         cells = [
-            Cell(count, math.sqrt(count / totals[number]), other == number)
+            Cell(count, math.sqrt(count / totals[index]), other == index)
             for count, other in zip(counts, shown, strict=True)
         ]
-        rows.append((found.labels[number], cells))
-    return ConfusionTable(labels, rows, len(found.labels) - len(shown))
+        rows.append((matrix.labels[index], cells))
+    return ConfusionTable(labels, rows, len(matrix.labels) - len(shown))
 
 
-def confusions_table(found: ConfusionMatrix) -> Table:
-    """Which class is taken for which, the most frequent first."""
-    totals = dict(zip(found.labels, found.counts.sum(axis=1).tolist(), strict=True))
-    every = found.most_frequent()
+def confusions_table(matrix: ConfusionMatrix) -> Table:
+    """The table of pairs of right and predicted class that differ, the most frequent first."""
+    totals = dict(zip(matrix.labels, matrix.counts.sum(axis=1).tolist(), strict=True))
+    confusions = matrix.most_frequent()
     rows = [
-        [right, given, f"{times:,}", formatting.percent(times / totals[right])]
-        for right, given, times in every[:MOST_CLASSES]
+        [right, predicted, f"{count:,}", formatting.percent(count / totals[right])]
+        for right, predicted, count in confusions[:MOST_CLASSES]
     ]
     columns = ["Right", "Taken for", "Times", "Of the right ones"]
-    return Table("", columns, rows, len(every) - len(rows), frozenset({0, 1}))
+    return Table("", columns, rows, len(confusions) - len(rows), frozenset({0, 1}))
 
 
 def coverage_table(confidence: Floats, error: Floats) -> Table:
-    """What answering only the surest texts gains."""
-    found = risk_coverage(confidence, 1 - error)
+    """The table of error by coverage, if only the texts with the highest confidence are answered.
+    `confidence` and `error` are (A,) of the answers with a confidence.
+    """
+    points = risk_coverage(confidence, 1 - error)
     rows = [
-        [formatting.percent(each.coverage), formatting.percent(each.risk), f"{each.threshold:.3f}"]
-        for each in found
+        [formatting.percent(point.coverage), formatting.percent(point.risk), f"{point.threshold:.3f}"]
+        for point in points
     ]
     columns = ["Texts answered", "Error among them", "Confidence from"]
     return Table("", columns, rows, text_columns=frozenset())
 
 
 def score_by_length(task: Task[Any], evaluation: Evaluation) -> list[LengthScore]:
-    """The main metric of each quarter of the examples, by their number of words; rows that belong together
-    are never divided, and count by their mean.
+    """The main metric of each quarter of the examples by their number of words. Rows of one group stay
+    together, with their mean number of words. Quarters whose metric is NaN are left out.
     """
     words = [sum(len(text.split()) for text in task.texts(example)) for example in evaluation.split.examples]
     groups = groups_of(task, evaluation.split.examples)
     lengths = [round(sum(words[row] for row in rows.tolist()) / len(rows)) for rows in groups]
-    found = by_length(
-        lengths, lambda some: score_of(task, evaluation, np.concatenate([groups[n] for n in some]))
+    scores = by_length(
+        lengths,
+        lambda indices: score_of(task, evaluation, np.concatenate([groups[index] for index in indices])),
     )
-    return [each for each in found if not math.isnan(each.score)]
+    return [score for score in scores if not math.isnan(score.score)]
 
 
 def worst_errors(task: Task[Any], evaluation: Evaluation, details: ErrorAnalysis) -> list[Error]:
-    """The answers that are furthest from right, of equally wrong ones the surest first."""
-    wrong = [number for number, answer in enumerate(details.answers) if answer.score < 1]
+    """The wrong answers by rising score, of equal ones those with the highest confidence first."""
+    wrong = [index for index, answer in enumerate(details.answers) if answer.score < 1]
 
-    def badness(number: int) -> tuple[float, float]:
-        answer = details.answers[number]
+    def sort_key(index: int) -> tuple[float, float]:
+        answer = details.answers[index]
         return answer.score, -(answer.confidence or 0.0)
 
-    found = []
-    for number in sorted(wrong, key=badness)[:MOST_ROWS]:
-        example = evaluation.split.examples[number]
+    errors = []
+    for index in sorted(wrong, key=sort_key)[:MOST_ROWS]:
+        example = evaluation.split.examples[index]
         texts = task.texts(example)
-        shown = cut(" ".join(texts)) if task.is_pretokenized else " ▸ ".join(map(cut, texts))
-        found.append(Error(shown, example.where, details.answers[number]))
-    return found
+        shown = shorten(" ".join(texts)) if task.is_pretokenized else " ▸ ".join(map(shorten, texts))
+        errors.append(Error(shown, example.where, details.answers[index]))
+    return errors
 
 
-def cut(text: str, longest: int = LONGEST_TEXT) -> str:
-    """At most so many characters, with a sign that there were more."""
+def shorten(text: str, longest: int = LONGEST_TEXT) -> str:
+    """Shortens the text to at most `longest` characters, with an ellipsis if there were more."""
     return text if len(text) <= longest else text[: longest - 1].rstrip() + "…"

@@ -1,9 +1,9 @@
-"""Labelled files become a trained, evaluated model: the run of each seed, the best of them, and its results.
+"""Fine-tunes a model on labelled files: trains it once for each seed, keeps the best, and evaluates it.
 
 out/recipe.toml    the resolved recipe      out/restarts/1 …   the run of each seed: log, checkpoints, best
-out/results.json   every figure             out/model/         the best, which transformers opens too
-out/report.html    the same to look at      out/adapter/       with LoRA, the added weights alone
-out/choice.json    on few rows: the methods tried by cross-validation
+out/results.json   every figure             out/model/         the best model, for transformers too
+out/report.html    the figures as a page    out/adapter/       with LoRA: the added weights alone
+out/choice.json    on few rows: the methods compared by cross-validation
 """
 
 import math
@@ -72,7 +72,7 @@ _SECONDS_BETWEEN_LINES = 10.0
 
 @dataclass(frozen=True)
 class FinetuneResult:
-    """Where the trained model is, and every figure about it."""
+    """The folder of the trained model, the path of its report, and every figure about it."""
 
     model: Path
     report: Path
@@ -120,132 +120,135 @@ def finetune(
 
 
 def _run(run: Run[FinetuneRecipe], given: FinetuneRecipe) -> FinetuneResult:
-    """`given` says what the user chose, for a method has its own epochs and rates where nobody did; of a run
-    that goes on, its own recipe has what was chosen when it began.
+    """Runs fine-tuning in a run folder that is open. `given` is the recipe with the user's settings only,
+    since a method chooses epochs and rates that the user didn't give. `run.recipe` of a run that goes on has
+    what was chosen when it began.
     """
     keep_memory()
     recipe, out, machine, first = run.recipe, run.out, run.machine, run.is_first
-    given = given.model_copy(update={"method": recipe.method})  # the one that the run has settled on
+    given = given.model_copy(update={"method": recipe.method})  # a resumed run has chosen one
     with _show_progress(run.console, "Encoding the rows for the start of the training") as progress:
-        bench = FinetuneSession.open(given, machine, folds=machine.ranks.count == 1, progress=progress)
-    steps = bench.steps_per_epoch(recipe)
-    method = default_method(bench, recipe)
-    trained = complete_recipe(bench, method, recipe)
-    trained.resolved(steps, recipe.seed)  # refuses, before anything is written
+        session = FinetuneSession.open(given, machine, folds=machine.ranks.count == 1, progress=progress)
+    steps = session.steps_per_epoch(recipe)
+    method = default_method(session, recipe)
+    trained = complete_recipe(session, method, recipe)
+    trained.resolve(steps, recipe.seed)  # raises before anything is written
     hashes = hash_data(recipe)
     require_same_data(out, hashes)
     run.begin(trained, hashes, given.given)
     if recipe.unlabelled is not None:
-        bench = adapt(run, given, bench)
-    choice = None if bench.folds is None else _choose(run, given, bench)
+        session = adapt(run, given, session)
+    choice = None if session.folds is None else _choose(run, given, session)
     if choice is not None:
         method = choice.method
-        if recipe.method == AUTO:  # until now the folder had what full training would have
-            trained = complete_recipe(bench, method, given).model_copy(update={"method": method})
+        if recipe.method == AUTO:  # recipe.toml has the settings of full training so far
+            trained = complete_recipe(session, method, given).model_copy(update={"method": method})
             write_recipe(trained, out)
     elif method not in UNTRAINED and not run.resume and run.console is not None:
-        _announce_duration(run.console, trained, unlimited_recipe(bench, method, given), bench, method)
+        _announce_duration(run.console, trained, unlimited_recipe(session, method, given), session, method)
     restarts: list[Restart] = []
     for number in range(trained.restarts if method not in UNTRAINED else 1):
-        settings = trained.resolved(steps, trained.seed + number)
-        restarts.append(train_restart(run, trained, settings, bench, method, choice))
-        # Until here a rank may still read the checkpoint that is now removed; after it all read the best
-        # weights, which the first one alone wrote, maybe a moment ago.
+        settings = trained.resolve(steps, trained.seed + number)
+        restarts.append(train_restart(run, trained, settings, session, method, choice))
+        # Before this barrier a rank may still read the checkpoint that is removed below. After it all ranks
+        # read the best weights, which the first rank alone may have written only just now.
         wait_for_ranks()
         if first:
             keep_best_only(out, restarts)
     adapter = out / "adapter" if trained.lora.rank and first and method not in UNTRAINED else None
-    model = bench.finish(trained, restart_folder(out, best_restart_index(restarts) + 1), adapter, method)
+    model = session.finish(trained, restart_folder(out, best_restart_index(restarts) + 1), adapter, method)
     with _show_progress(run.console, "Evaluating") as progress:
-        results = measure(bench, given, model, restarts, choice, method, progress)
+        results = measure(session, given, model, restarts, choice, method, progress)
     if first:
-        save_model(bench, out / "model", model, trained, results, method=method, judged_by=results.judge)
+        save_model(session, out / "model", model, trained, results, method=method, judged_by=results.judge)
         write_results(out, results)
-        # What brings the same run about again: a method brings its own settings, beside which it isn't to be
-        # given them; and where rows judge in turn, each fold has epochs of its own unless they are given.
-        chosen: dict[str, Any] = {"epochs": trained.epochs, "optimizer": trained.optimizer}
+        # The settings of the command that repeats this run. A chosen method is enough where there are folds:
+        # it brings its own settings, and each fold has epochs of its own unless they are given.
+        repeated: dict[str, Any] = {"epochs": trained.epochs, "optimizer": trained.optimizer}
         if choice is not None:
-            chosen = {"method": choice.method}
-        write_finetune_report(out, trained, results, given.model_copy(update=chosen))
+            repeated = {"method": choice.method}
+        write_finetune_report(out, trained, results, given.model_copy(update=repeated))
     wait_for_ranks()
     return FinetuneResult(out / "model", out / "report.html", results)
 
 
 @contextmanager
 def _show_progress(console: Console | None, what: str) -> Iterator[Progress]:
-    """How far a pass over the rows is: minutes, where there are many. A line every ten seconds, or one that
-    changes in a terminal.
+    """Yields a function that shows how far a pass over the rows is, which takes minutes if there are many: in
+    a line that changes in a terminal, else in a new line every ten seconds.
     """
-    shown, last = console or Console(quiet=True), time.monotonic()
-    with shown.status("") as status:
+    output, last = console or Console(quiet=True), time.monotonic()
+    with output.status("") as status:
 
-        def tell(done: int, total: int | None, unit: str) -> None:
+        def show(done: int, total: int | None, unit: str) -> None:
             nonlocal last
-            said = f"{what}: {done:,} / {total or done:,} {unit}"
-            if shown.is_terminal:
-                status.update(said)
+            line = f"{what}: {done:,} / {total or done:,} {unit}"
+            if output.is_terminal:
+                status.update(line)
             elif time.monotonic() - last >= _SECONDS_BETWEEN_LINES:
                 last = time.monotonic()
-                shown.print(said, markup=False, highlight=False)
+                output.print(line, markup=False, highlight=False)
 
-        yield tell
+        yield show
 
 
-def _choose(run: Run[FinetuneRecipe], recipe: FinetuneRecipe, bench: FinetuneSession) -> MethodChoice:
-    """By cross-validation, once."""
-    folds = bench.folds
+def _choose(run: Run[FinetuneRecipe], recipe: FinetuneRecipe, session: FinetuneSession) -> MethodChoice:
+    """Chooses a method by cross-validation and writes the choice; a resumed run reads it instead."""
+    folds = session.folds
     assert folds is not None
-    if run.resume and (made := read_choice(run.out)) is not None:
-        return made
-    shown, work, speed = (
-        run.console or Console(quiet=True),
-        plan_comparison(bench, recipe),
-        measure_training_speed(bench, recipe),
-    )
-    untried, minutes = work.out_of_reach(), math.ceil(work.of_all() / FLOP_A_MINUTE)
-    seconds = {method: work.whole(method) / speed for method in work.methods if work.whole(method)}
-    counted = len(set(folds.tolist()))
+    if run.resume and (stored := read_choice(run.out)) is not None:
+        return stored
+    console = run.console or Console(quiet=True)
+    work, speed = plan_comparison(session, recipe), measure_training_speed(session, recipe)
+    untried, minutes = work.out_of_reach(), math.ceil(work.total() / FLOP_A_MINUTE)
+    seconds = {method: work.total_of(method) / speed for method in work.methods if work.total_of(method)}
+    fold_count = len(set(folds.tolist()))
     if len(work.methods) > 1:
-        _print_line(shown, f"Methods to compare: {describe_methods(work.methods, bench.task)}.")
+        _print_line(console, f"Methods to compare: {describe_methods(work.methods, session.task)}.")
     if seconds:
-        lengths = (
-            f"{name} {formatting.duration(of)}{' (not tried)' if name in untried else ''}"
-            for name, of in seconds.items()
+        durations = (
+            f"{name} {formatting.duration(estimate)}{' (not tried)' if name in untried else ''}"
+            for name, estimate in seconds.items()
         )
-        _print_line(shown, f"About the time, by {counted} folds and then on all rows: {', '.join(lengths)}.")
-    with shown.status("") as status:
+        listed = ", ".join(durations)
+        _print_line(console, f"About the time, by {fold_count} folds and then on all rows: {listed}.")
+    with console.status("") as status:
 
-        def tell(method: str, number: int) -> None:
-            status.update(f"Choosing a method: {method}, fold {number} of {counted}")
+        def show_fold(method: str, number: int) -> None:
+            status.update(f"Choosing a method: {method}, fold {number} of {fold_count}")
 
-        choice = choose_method(bench, recipe, work, tell)
-    tried = (
-        replace(each, seconds=seconds[each.method], minutes=minutes) if each.method in untried else each
-        for each in choice.tried
+        choice = choose_method(session, recipe, work, show_fold)
+    scores = (
+        replace(score, seconds=seconds[score.method], minutes=minutes) if score.method in untried else score
+        for score in choice.tried
     )
-    choice = replace(choice, tried=tuple(tried))
-    for each in choice.tried:
-        _print_line(shown, describe_score(each, bench.task.main_metric))
+    choice = replace(choice, tried=tuple(scores))
+    for score in choice.tried:
+        _print_line(console, describe_score(score, session.task.main_metric))
     write_choice(run.out, choice)
     return choice
 
 
 def _announce_duration(
-    console: Console, trained: FinetuneRecipe, usual: FinetuneRecipe, bench: FinetuneSession, method: str
+    console: Console, trained: FinetuneRecipe, usual: FinetuneRecipe, session: FinetuneSession, method: str
 ) -> None:
-    """How long the training takes about, before it begins; and what was cut short, if it was."""
-    speed = measure_training_speed(bench, trained)
+    """Prints about how long the training will take, and that of the `usual` recipe if `trained` has fewer
+    epochs.
+    """
+    speed = measure_training_speed(session, trained)
 
-    def about(recipe: FinetuneRecipe) -> str:
-        evaluations = count_pass_work(bench.config, bench.dev.encoded) * recipe.epochs * recipe.evaluations
-        work = recipe.restarts * (count_training_work(bench, method, recipe) + evaluations)
-        rows = f"{recipe.epochs:g} epochs of {len(bench.train):,} rows"
+    def estimate(recipe: FinetuneRecipe) -> str:
+        evaluations = (
+            count_pass_work(session.config, session.dev.encoded) * recipe.epochs * recipe.evaluations
+        )
+        work = recipe.restarts * (count_training_work(session, method, recipe) + evaluations)
+        rows = f"{recipe.epochs:g} epochs of {len(session.train):,} rows"
         return f"{rows} take about {formatting.duration(work / speed)}"
 
-    _print_line(console, f"{about(trained)}.")
+    _print_line(console, f"{estimate(trained)}.")
     if trained.epochs < usual.epochs:
-        minutes = math.ceil(count_training_work(bench, method, usual) / FLOP_A_MINUTE)
-        _print_line(console, f"The usual {about(usual)}: minutes={minutes} allows them.")
+        minutes = math.ceil(count_training_work(session, method, usual) / FLOP_A_MINUTE)
+        _print_line(console, f"The usual {estimate(usual)}: minutes={minutes} allows them.")
 
 
 def _print_line(console: Console, sentence: str) -> None:

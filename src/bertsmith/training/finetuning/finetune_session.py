@@ -1,5 +1,5 @@
-"""What every training by one recipe's files shares: examples read and encoded once, and how a method makes a
-model of them.
+"""The session that all trainings of a run share: examples are read and encoded once, and any method can train
+a model on them.
 """
 
 from dataclasses import dataclass, replace
@@ -68,11 +68,13 @@ _TOO_MANY = (
 
 @dataclass(frozen=True)
 class FinetuneSession:
-    """`data`, whose task knows its labels, and where to compute. `source` is the model's folder, `config` its
-    encoder's; `linear` is what the head begins with, `methods` are the possible ones. `folds`
-    (E,) are those of `train`, where its rows judge in turn and `dev` is empty; `probe` has their features
-    then, and where columns stand beside the texts, and `self_training` those of texts without labels.
-    `encoder_sha256` is of the weights of the encoder that the recipe names.
+    """The encoded examples of `data`, the model to begin with, and the machine to train on.
+
+    `source` is the model's folder, `config` its encoder's config, and `encoder_sha256` the hash of the
+    weights that the recipe names. `linear` is the linear model that the head begins with, and `methods` are
+    the possible methods. With cross-validation `dev` is empty, and `folds` (E,) has the fold of each training
+    example. `probe` has the features of the training examples, with folds or with columns beside the texts,
+    and `self_training` those of texts without labels, if that method may be used.
     """
 
     source: Path
@@ -99,13 +101,15 @@ class FinetuneSession:
         folds: bool = False,
         progress: Progress | None = None,
     ) -> "FinetuneSession":
-        """Reads, checks and encodes: refuses what can't be trained before anything is written. `folds`: few
-        rows may judge in turn. `progress` hears of the pass over the rows that the head begins with.
+        """Reads, checks and encodes the recipe's files. With `folds`, few rows without a dev file are divided
+        into folds. `progress` is called during the pass over the rows for the head's linear model.
+
+        Raises what `LabelledData.read` and `prepare` raise, before anything is written.
         """
         task = make_task(recipe)
         require_folds_suit(recipe, task, machine.ranks.count)
         data = LabelledData.read(task, recipe, folds=folds and suits_folds(task, recipe))
-        source = locate_model(recipe.model).folder  # which may have to be fetched
+        source = locate_model(recipe.model).folder  # may fetch it
         return cls.prepare(recipe, source, data, machine, progress)
 
     @classmethod
@@ -117,7 +121,10 @@ class FinetuneSession:
         machine: Machine,
         progress: Progress | None = None,
     ) -> "FinetuneSession":
-        """The same for data in memory. Where dev is empty, and they are few, the rows judge in turn."""
+        """Encodes data in memory. A few rows without a dev set are divided into folds. Raises RecipeError for
+        a recipe that doesn't suit the data or the model, ModelError for a folder without an encoder, and
+        ResourceError if there is no room on the disk for the model.
+        """
         task = data.task
         require_folds_suit(recipe, task)
         data.require_enough_texts(recipe)
@@ -132,7 +139,7 @@ class FinetuneSession:
         data = replace(data, warnings=(*start.notes, *vector_notes(task, source), *data.warnings))
         config = start.model.config
         probe = None
-        if not recipe.reinit_layers:  # else there is nothing that the head could begin with
+        if not recipe.reinit_layers:  # features of reinitialised layers are worth nothing to a linear model
             model = start_model(recipe, task, source).model.to(machine.device)
             probe = LinearProbe.of(task, model, train, progress=progress)
         linear = None if probe is None else probe.best()
@@ -141,9 +148,9 @@ class FinetuneSession:
             linear=linear is not None,
             unlabelled=bool(data.unlabelled),
         )
-        judging = not len(dev) and suits_folds(task, recipe) and data.can_be_folded
-        count = recipe.folds_of(len(train)) if judging else 0
-        if count and data.unlabelled and probe is not None and len(probe) < len(train):
+        can_have_folds = not len(dev) and suits_folds(task, recipe) and data.can_be_folded
+        fold_count = recipe.fold_count(len(train)) if can_have_folds else 0
+        if fold_count and data.unlabelled and probe is not None and len(probe) < len(train):
             if recipe.method == SELF_TRAINING:
                 raise RecipeError(
                     f"method = {SELF_TRAINING} can't be judged by folds of more than {MOST_EXAMPLES:,} rows, "
@@ -151,63 +158,85 @@ class FinetuneSession:
                 )
             methods = [method for method in methods if method != SELF_TRAINING]
             data = replace(data, warnings=(*data.warnings, _TOO_MANY))
-        if FULL in methods or not (count or recipe.method == LINEAR):
+        if FULL in methods or not (fold_count or recipe.method == LINEAR):
             require_trained(recipe, task, start.model)
         require_possible(recipe, task, methods)
-        parts = data.folds(count, recipe.seed) if count else None
-        self_training, asked = None, recipe.method in (*([AUTO] if count else []), SELF_TRAINING)
-        if asked and SELF_TRAINING in methods and probe is not None and linear is not None:
+        example_folds = data.folds(fold_count, recipe.seed) if fold_count else None
+        self_training = None
+        is_candidate = recipe.method in (*([AUTO] if fold_count else []), SELF_TRAINING)
+        if is_candidate and SELF_TRAINING in methods and probe is not None and linear is not None:
             texts = encode_examples(task, sample_texts(data.unlabelled), tokenizer)
             self_training = SelfTraining.of(probe, linear.strength, start.model.to(machine.device), texts)
-        if data.unlabelled and not count and recipe.method != SELF_TRAINING:
+        if data.unlabelled and not fold_count and recipe.method != SELF_TRAINING:
             data = replace(data, warnings=(*data.warnings, _UNUSED))
-        probe = probe if count or task.columns is not None else None  # its features are as large as the data
-        found = source, tokenizer, data, train, dev, test, machine, config, linear, methods
-        return cls(*found, sha256(source / WEIGHTS), parts, probe, self_training)
+        if not fold_count and task.columns is None:
+            probe = None  # its features, as large as the data, aren't needed any more
+        return cls(
+            source=source,
+            tokenizer=tokenizer,
+            data=data,
+            train=train,
+            dev=dev,
+            test=test,
+            machine=machine,
+            config=config,
+            linear=linear,
+            methods=methods,
+            encoder_sha256=sha256(source / WEIGHTS),
+            folds=example_folds,
+            probe=probe,
+            self_training=self_training,
+        )
 
-    def begun_from(self, recipe: FinetuneRecipe, source: Path) -> "FinetuneSession":
-        """The same data for another encoder of the same vocabulary."""
-        begun = FinetuneSession.prepare(recipe, source, self.data.another(), self.machine)
-        return replace(begun, encoder_sha256=self.encoder_sha256)
+    def with_encoder(self, recipe: FinetuneRecipe, source: Path) -> "FinetuneSession":
+        """A session of the same data for another encoder with the same vocabulary, by its folder. The hash of
+        the encoder stays that of the one that the recipe names.
+        """
+        session = FinetuneSession.prepare(recipe, source, self.data.copy_for_another_model(), self.machine)
+        return replace(session, encoder_sha256=self.encoder_sha256)
 
     @property
     def task(self) -> Task[Any]:
-        """That of the data."""
+        """The data's task, which knows its labels."""
         return self.data.task
 
     @property
     def layers(self) -> int:
-        """Of the encoder."""
+        """The number of the encoder's layers."""
         return self.config.num_hidden_layers
 
     def steps_per_epoch(self, recipe: FinetuneRecipe) -> int:
-        """How many batches of the recipe's size an epoch is divided into."""
+        """The number of batches of the recipe's size in an epoch."""
         return steps_of_epoch(self.task, self.train, recipe.batch_size)
 
-    def teaching(self, method: str) -> AuxiliaryTask | None:
-        """What the encoder is taught by before it has its head, if anything."""
+    def auxiliary_task(self, method: str) -> AuxiliaryTask | None:
+        """The task that the method trains the encoder on before the head, or None if it has none."""
         if method == CONTRASTIVE:
             return ClassContrast(self.task)
         return Cloze(self.task, self.source, self.tokenizer) if method == CLOZE else None
 
     @property
-    def knows_features(self) -> bool:
-        """Of all rows, so that what isn't trained is judged without a pass of its own."""
+    def knows_all_features(self) -> bool:
+        """Whether the features of all training rows are known, so that methods without training can be
+        evaluated without another pass of the encoder.
+        """
         return self.probe is None or len(self.probe) == len(self.train)
 
     # -- a model ---------------------------------------------------------------------------------------------
 
     def learn(self, method: str, recipe: FinetuneRecipe, rows: EncodedExamples) -> TaskModel:
-        """A model of these rows alone, by its last weights; the same for the same rows and seed."""
+        """Trains a model by the method on these rows alone and returns it with its last weights, LoRA's
+        merged. The same rows and seed give the same model.
+        """
         recipe = apply_method(method, recipe, self.layers)
         model = start_model(recipe, self.task, self.source).model.to(self.machine.device)
-        head, teaching = model.head, self.teaching(method)
-        if teaching is not None:
-            model.head = teaching.head(model.config).to(self.machine.device)
-            train_silently(teaching, model, recipe, teaching.examples(rows), self.machine)
+        head, auxiliary = model.head, self.auxiliary_task(method)
+        if auxiliary is not None:
+            model.head = auxiliary.head(model.config).to(self.machine.device)
+            train_silently(auxiliary, model, recipe, auxiliary.examples(rows), self.machine)
             model.head = head
         if not recipe.reinit_layers:
-            linear = self._linear(method, model, rows)
+            linear = self._fit_linear(method, model, rows)
             if linear is not None:
                 linear.apply(model)
         if method in TRAINED:
@@ -216,8 +245,8 @@ class FinetuneSession:
         merge_and_bind(self.task, model)
         return model
 
-    def _linear(self, method: str, model: TaskModel, rows: EncodedExamples) -> LinearStart | None:
-        """What the method has the head begin, or end, with."""
+    def _fit_linear(self, method: str, model: TaskModel, rows: EncodedExamples) -> LinearStart | None:
+        """The linear model of the rows that the method's head begins with, or, if untrained, ends with."""
         if method == SELF_TRAINING:
             assert self.self_training is not None and rows is self.train
             return self.self_training.fit()
@@ -226,31 +255,31 @@ class FinetuneSession:
         return fit_linear_start(self.task, model, rows)
 
     def start(self, recipe: FinetuneRecipe, seed: int) -> TaskModel:
-        """What a run of this seed begins with."""
-        found = start_model(recipe, self.task, self.source, seed, self.linear)
-        return found.model.to(self.machine.device)
+        """The model that a run of this seed begins with, its head the linear model if there is one."""
+        start = start_model(recipe, self.task, self.source, seed, self.linear)
+        return start.model.to(self.machine.device)
 
     def finish(
         self, recipe: FinetuneRecipe, run: Path, adapter: Path | None = None, method: str = FULL
     ) -> TaskModel:
-        """The model of a run's best weights, LoRA's merged; with `adapter` these are saved there first.
-        `recipe` is the method's.
+        """The model with the best weights of the folder `run`, LoRA's merged. With `adapter`, LoRA's weights
+        are saved to that folder first. `recipe` is that of the method.
         """
         model = start_model(recipe, self.task, self.source).model
-        head, teaching = model.head, self.teaching(method)
-        if teaching is not None:
-            model.head = teaching.head(model.config)
+        head, auxiliary = model.head, self.auxiliary_task(method)
+        if auxiliary is not None:
+            model.head = auxiliary.head(model.config)
         if method not in UNTRAINED:
             BestWeights(run / "best", self.task.main_metric).restore(model)
         model.head = head
         if method not in TRAINED:
-            linear = self._linear(method, model.to(self.machine.device), self.train)
+            linear = self._fit_linear(method, model.to(self.machine.device), self.train)
             if linear is not None:
                 linear.apply(model)
         model.head.finish()
         if adapter is not None:
-            as_named = self.source == locate_model(recipe.model).folder
-            base = recipe.model if as_named else str(self.source)
+            is_named = self.source == locate_model(recipe.model).folder
+            base = recipe.model if is_named else str(self.source)
             save_task_adapter(adapter, model, base)
         merge_and_bind(self.task, model)
         return model.to(self.machine.device)

@@ -1,4 +1,4 @@
-"""Labelled examples in memory become a trained model, without a run's folder: for estimators."""
+"""Trains a model on labelled examples in memory, without a run folder. The estimators use it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,8 +26,8 @@ from bertsmith.training.machine import make_plain_machine
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """The model, in evaluation mode on the host, and its tokenizer; the recipe with what was chosen for it,
-    its method among this; and, where rows judged in turn, what each method reached.
+    """The model, in evaluation mode on the CPU, its tokenizer, the recipe with the method and settings that
+    were chosen, and the choice between methods if they were compared by cross-validation.
     """
 
     model: TaskModel
@@ -42,15 +42,16 @@ def finetune_examples(
     train: Sequence[Any],
     dev: Sequence[Any] = (),
 ) -> TrainedModel:
-    """Head, loop and settings of a run without its folder, for callers that train many small models and keep
-    what they want of them, as scikit-learn's searches do. Trains on `train` and teaches `task` its labels.
+    """Trains a model on `train`, as a run with files does, and fits `task` to its labels. This is for callers
+    that train many small models and keep what they want of them, as scikit-learn's searches do.
 
-    With `dev` the best evaluation's weights are kept, `recipe.patience` ends the run, and confidence is
-    calibrated. Without, a few rows choose the method by cross-validation and calibrate; all of them train.
-    A method that the recipe names trains once, and is judged and calibrated by folds only where the recipe
-    asks for these, or where they cost next to nothing: for linear. The caller's torch generators stay as they
-    were.
-    Raises InputError for labels nothing can be learnt of, RecipeError, and TrainingStopped.
+    With `dev`, the weights of the best evaluation are kept, `recipe.patience` may end the training, and
+    confidence is calibrated on dev. Without it, a few rows choose the method and calibrate by
+    cross-validation, and all rows train the final model. A method that the recipe names is trained only once;
+    it is evaluated and calibrated by folds if the recipe gives `folds`, or if it is linear, for which folds
+    cost next to nothing. The states of torch's generators are restored afterwards.
+
+    Raises InputError for labels that nothing can be learned from, RecipeError, and TrainingStopped.
     """
     source = locate_model(recipe.model).folder
     if recipe.restarts > 1:
@@ -63,44 +64,43 @@ def finetune_examples(
     devices = [machine.device] if machine.device.type == "cuda" else []
     with torch.random.fork_rng(devices):
         data = LabelledData(task, list(train), list(dev))
-        bench = FinetuneSession.prepare(recipe, source, data, machine)
-        named, method, choice = named_method(recipe), default_method(bench, recipe), None
-        if bench.folds is not None and (named in (AUTO, LINEAR) or recipe.folds is not None):
-            choice = choose_method(bench, recipe, plan_comparison(bench, recipe))
+        session = FinetuneSession.prepare(recipe, source, data, machine)
+        named, method, choice = named_method(recipe), default_method(session, recipe), None
+        if session.folds is not None and (named in (AUTO, LINEAR) or recipe.folds is not None):
+            choice = choose_method(session, recipe, plan_comparison(session, recipe))
             method = choice.method
-        trained = complete_recipe(bench, method, recipe)
+        trained = complete_recipe(session, method, recipe)
         if method in TRAINED and dev:
-            model = _train_with_dev(bench, trained)
+            model = _train_with_dev(session, trained)
         else:
-            model = bench.learn(method, trained, bench.train)
+            model = session.learn(method, trained, session.train)
     if choice is not None:
-        judged = bench.train.some(choice.rows)
-        task.calibrate(choice.outputs, judged.examples, judged.encoded)
+        split = session.train.some(choice.rows)
+        task.calibrate(choice.outputs, split.examples, split.encoded)
     elif dev:
-        task.calibrate(outputs_of(model, bench.dev.encoded), dev, bench.dev.encoded)
+        task.calibrate(outputs_of(model, session.dev.encoded), dev, session.dev.encoded)
     chosen = trained.model_copy(update={"method": method})
-    return TrainedModel(model.cpu().eval(), bench.tokenizer, chosen, choice)
+    return TrainedModel(model.cpu().eval(), session.tokenizer, chosen, choice)
 
 
-def _train_with_dev(bench: FinetuneSession, recipe: FinetuneRecipe) -> TaskModel:
-    settings = recipe.resolved(bench.steps_per_epoch(recipe), recipe.seed)
-    model = bench.start(recipe, recipe.seed)
+def _train_with_dev(session: FinetuneSession, recipe: FinetuneRecipe) -> TaskModel:
+    """Trains in a temporary folder and returns the model with the weights that were best on dev."""
+    settings = recipe.resolve(session.steps_per_epoch(recipe), recipe.seed)
+    model = session.start(recipe, recipe.seed)
     with TemporaryDirectory() as folder:
         run = TaskRun(
-            *(
-                bench.task,
-                model,
-                bench.train,
-                bench.dev,
-                settings,
-                bench.machine,
-                Path(folder),
-                SilentObserver(),
-            ),
-            measure_first=LINEAR in bench.methods,
+            session.task,
+            model,
+            session.train,
+            session.dev,
+            settings,
+            session.machine,
+            Path(folder),
+            SilentObserver(),
+            measure_first=LINEAR in session.methods,
         )
         run.run()
         run.best.restore(model)
     model.head.finish()
-    merge_and_bind(bench.task, model)
+    merge_and_bind(session.task, model)
     return model

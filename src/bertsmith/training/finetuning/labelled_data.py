@@ -1,4 +1,4 @@
-"""The labelled files of a fine-tuning run, read and checked against each other before anything is trained."""
+"""Reads the labelled files of a fine-tuning run, and checks them alone and together before any training."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -28,15 +28,15 @@ from bertsmith.text.labelled.label_names import (
 )
 from bertsmith.training.finetune_recipe import FinetuneRecipe
 
-FEWEST_TEXTS = 10  # to be divided into folds
-_MOST_ALIKE = 3  # that are named in full
-FEW_ROWS = 30  # of dev: below, one row more or less that is right moves accuracy by over 3 points
+FEWEST_TEXTS = 10  # different texts that folds need
+_MOST_ALIKE = 3  # groups of similar labels that a warning lists
+FEW_ROWS = 30  # of dev: with fewer, a single row changes accuracy by more than 3 points
 
 
 @dataclass
 class LabelledData:
-    """A task, which knows the labels of `train`, and its examples to train on, to choose by, and to report
-    on, and others without a label. `warnings` are sentences for the user.
+    """A task fitted to the labels of `train`, and its examples: `train`, `dev` to choose by, `test` to report
+    on, and `unlabelled` ones. `warnings` are sentences for the user on what looks wrong in the data.
     """
 
     task: Task[Any]
@@ -48,21 +48,22 @@ class LabelledData:
 
     @classmethod
     def read(cls, task: Task[Any], recipe: FinetuneRecipe, *, folds: bool = False) -> "LabelledData":
-        """Reads the files and teaches the task its labels.
+        """Reads the recipe's files and fits the task to the labels.
 
-        Without a dev file a share of the training rows is held out; dev is empty where the recipe has all
-        rows train and judge in turn, and `folds` allows it. Raises InputError naming file and line.
+        Without a dev file, a share of the training rows is held out as dev. If the recipe means
+        cross-validation for so many rows and `folds` allows it, dev stays empty instead. Raises InputError
+        naming file and line, and RecipeError if there are too few texts for the folds that the recipe gives.
         """
         data = cls(task, task.read_files(recipe.train_files), [])
         data.require_enough_texts(recipe)
-        if folds and recipe.folds_of(len(data.train)) and data.can_be_folded:
+        if folds and recipe.fold_count(len(data.train)) and data.can_be_folded:
             data._require_labels_twice(recipe)
         elif recipe.dev is None:
             data._hold_out(recipe)
         else:
             data.dev = task.read(Path(recipe.dev))
         data.test = task.read(Path(recipe.test)) if recipe.test else None
-        # a few empty texts are learned from as they are; nothing else than these is a slip
+        # A few empty texts are allowed, but if all are empty, the wrong column was read.
         if all(is_blank(text) for example in data.train for text in task.texts(example)):
             raise InputError(
                 f"Every text is empty, from {data.train[0].where} on. Is --text the right column?"
@@ -70,52 +71,55 @@ class LabelledData:
         task.fit(data.train)
         for examples in (data.train, data.dev, data.test or []):
             task.check(examples)
-        data.warnings = (*data._doubts(recipe),)
+        data.warnings = tuple(data._collect_warnings(recipe))
         if recipe.unlabelled is not None:
             data._read_unlabelled(recipe.unlabelled)
         return data
 
     @property
     def can_be_folded(self) -> bool:
-        """Whether there are enough texts, those of one fold counted once: too few are refused as ever."""
-        return self._texts_apart() >= FEWEST_TEXTS
+        """Whether there are enough texts for folds, where texts that have to share a fold count once."""
+        return self._count_distinct_texts() >= FEWEST_TEXTS
 
     def require_enough_texts(self, recipe: FinetuneRecipe) -> None:
-        """Raises RecipeError where the recipe asks for folds that there are too few texts for."""
+        """Raises RecipeError if there are too few different texts for the folds that the recipe gives."""
         needed = max(FEWEST_TEXTS, recipe.folds or 0)
-        if recipe.folds is None or (texts := self._texts_apart()) >= needed:
+        if recipe.folds is None or (texts := self._count_distinct_texts()) >= needed:
             return
-        fewer = "Give more rows, or leave folds out"
+        advice = "Give more rows, or leave folds out"
         if texts >= FEWEST_TEXTS:
-            fewer = f"Give folds={texts} or fewer"
+            advice = f"Give folds={texts} or fewer"
         raise RecipeError(
             f"folds = {recipe.folds} takes {needed:,} different texts or more, and {recipe.train_name} has "
-            f"{texts:,}. {fewer}."
+            f"{texts:,}. {advice}."
         )
 
     def require_negatives(self, recipe: FinetuneRecipe) -> None:
-        """Raises RecipeError where a row alone in its batch teaches nothing."""
+        """Raises RecipeError for batches of one row if the task learns by comparing a batch's rows."""
         if recipe.batch_size == 1:
             self.task.check_alone(self.train)
 
     def folds(self, count: int, seed: int) -> Ints:
-        """(E,) of each training example the fold that it judges in, below `count`."""
+        """The fold (E,) of each training example, in [0, count)."""
         return folds_of(self.task, self.train, count, seed)
 
-    def another(self) -> "LabelledData":
-        """The same for another model, which a task of its own decodes."""
+    def copy_for_another_model(self) -> "LabelledData":
+        """The same data with a copy of the task, since a task that is bound to a model decodes by its
+        weights.
+        """
         return replace(self, task=copy(self.task))
 
-    def _texts_apart(self) -> int:
+    def _count_distinct_texts(self) -> int:
+        """The number of groups of training texts that may be in different folds."""
         return len({group_of(self.task, example) for example in self.train})
 
     def _hold_out(self, recipe: FinetuneRecipe) -> None:
-        """Parts the share of the rows that is dev. Raises InputError where there are too few."""
+        """Moves a share of the training rows to dev. Raises InputError if there are too few."""
         train, dev = hold_out(self.task, self.train, recipe.dev_share)
         if not train or not dev:
             if 2 * len(self._count_labels(self.train)) > max(len(self.train), FEWEST_TEXTS):
-                raise self._strange_labels(recipe)
-            texts = self._texts_apart()
+                raise self._rare_labels_error(recipe)
+            texts = self._count_distinct_texts()
             needed = next(texts for texts in count(2) if round(recipe.dev_share * texts))
             raise InputError(
                 f"{recipe.train_name} has {len(self.train):,} rows with {texts:,} different texts: too few "
@@ -125,15 +129,18 @@ class LabelledData:
         self.train, self.dev = train, dev
 
     def _require_labels_twice(self, recipe: FinetuneRecipe) -> None:
-        """In cross-validation a label's only text is judged by models that haven't seen the label."""
-        having: dict[str, set[tuple[str, ...]]] = {}
+        """Raises InputError if every label has a single text, and there are many labels. In cross-validation
+        such a text is scored by models that haven't seen its label.
+        """
+        texts_of: dict[str, set[tuple[str, ...]]] = {}
         for example in self.train:
             for label in self.task.labels_of(example):
-                having.setdefault(label, set()).add(group_of(self.task, example))
-        if 2 * len(having) > len(self.train) and all(len(texts) == 1 for texts in having.values()):
-            raise self._strange_labels(recipe)
+                texts_of.setdefault(label, set()).add(group_of(self.task, example))
+        if 2 * len(texts_of) > len(self.train) and all(len(texts) == 1 for texts in texts_of.values()):
+            raise self._rare_labels_error(recipe)
 
-    def _strange_labels(self, recipe: FinetuneRecipe) -> InputError:
+    def _rare_labels_error(self, recipe: FinetuneRecipe) -> InputError:
+        """The error for labels of which hardly any comes twice."""
         labels = self._count_labels(self.train)
         other = " Numbers are for regression." if all(map(is_number, labels)) else ""
         return InputError(
@@ -145,8 +152,8 @@ class LabelledData:
         return Counter(label for example in examples for label in self.task.labels_of(example))
 
     def _read_unlabelled(self, file: str) -> None:
-        """Texts that have no label in the other files, each once. Raises InputError where there are none, and
-        RecipeError for a task that can't learn from them.
+        """Reads the unlabelled texts that aren't in the other files, each once. Raises InputError if there
+        are none, and RecipeError for a task that can't learn from them.
         """
         task = self.task
         if not task.learns_unlabelled:
@@ -164,31 +171,32 @@ class LabelledData:
                 f"{file} has no text that isn't among the labelled ones: there is nothing to learn."
             )
 
-    # -- what to mistrust ------------------------------------------------------------------------------------
+    # -- warnings --------------------------------------------------------------------------------------------
 
-    def _doubts(self, recipe: FinetuneRecipe) -> list[str]:
+    def _collect_warnings(self, recipe: FinetuneRecipe) -> list[str]:
+        """Sentences on what looks wrong in the data: in its rows, its labels, and between its files."""
         task, train, dev, test = self.task, self.train, self.dev, self.test
         sentences = [
-            f"{name}: {found}"
+            f"{name}: {warning}"
             for name, examples in (("train", train), ("dev", dev), ("test", test or []))
-            for found in task.warnings(examples)
+            for warning in task.warnings(examples)
         ]
         labels = self._count_labels(self.train)
         sentences += [*task.left_out, *_label_warnings(task, labels)]
         if dev:
-            sentences += self._of_dev()
+            sentences += self._dev_warnings()
         else:
-            folds = recipe.folds_of(len(train))
+            folds = recipe.fold_count(len(train))
             sentences += [*_fold_warnings(labels, folds), *divided_sources(task, train)]
         for name, path, examples in (("dev", recipe.dev, dev), ("test", recipe.test, test)):
-            equal = []
+            shared_rows = []
             if path and examples:
-                equal = shared_with_train(task, train, examples, name, recipe.train_name)
-            sentences += equal or shared_sources(task, train, examples or [], name)
+                shared_rows = shared_with_train(task, train, examples, name, recipe.train_name)
+            sentences += shared_rows or shared_sources(task, train, examples or [], name)
         return sentences
 
-    def _of_dev(self) -> list[str]:
-        """What chooses the weights has to tell good from bad."""
+    def _dev_warnings(self) -> list[str]:
+        """Sentences on a dev set that can't tell good weights from bad ones: too few rows, or one label."""
         sentences: list[str] = []
         if len(self.dev) < FEW_ROWS:
             sentences.append(
@@ -204,7 +212,9 @@ class LabelledData:
 
 
 def _label_warnings(task: Task[Any], counts: Counter[str]) -> list[str]:
-    """Names that are probably slips: each becomes a class of its own."""
+    """Sentences on labels that are probably slips, but become classes of their own: look-alikes, and names
+    that mean a missing label elsewhere. `counts` has the rows of each label.
+    """
     alike = find_look_alikes(counts)
     sentences = [
         f"the labels {format_counts(counts, labels)} differ in case, blanks or Unicode's form alone, and are "
@@ -213,13 +223,13 @@ def _label_warnings(task: Task[Any], counts: Counter[str]) -> list[str]:
     ]
     if len(alike) > _MOST_ALIKE:
         sentences.append(f"{len(alike) - _MOST_ALIKE:,} more labels are spelled in several ways")
-    unknown = {"-1", "-100"} & set(counts)
-    others = set(counts) - unknown
+    placeholders = {"-1", "-100"} & set(counts)
+    others = set(counts) - placeholders
     if others - {"1"} and all(label.isdigit() for label in others):
         sentences += [
             f"the label {label!r} ({counts[label]:,} rows) is learned as a class. In data of Hugging Face "
             "it says that there is no label: remove such rows if it does"
-            for label in sorted(unknown)
+            for label in sorted(placeholders)
         ]
     for label in find_missing_values(counts):
         sentences.append(
@@ -230,7 +240,9 @@ def _label_warnings(task: Task[Any], counts: Counter[str]) -> list[str]:
 
 
 def _fold_warnings(rows: Counter[str], folds: int) -> list[str]:
-    """Every row judges in turn. Where a label's only row does, no model has seen that label."""
+    """A sentence on labels with fewer rows than folds, since models of some folds see too few of them or
+    none. `rows` has the rows of each label.
+    """
     rare = [label for label, count in rows.items() if count < folds]
     if not rare or not folds:
         return []

@@ -1,5 +1,5 @@
-"""The model of a fine-tuning run measured beside its baselines, on dev, on test, or by cross-validation; and
-saved with where it comes from, into out/model/.
+"""Measures the model of a fine-tuning run beside its baselines, on dev and test or by cross-validation, and
+saves it with its provenance to out/model/.
 """
 
 import json
@@ -34,8 +34,8 @@ from bertsmith.training.finetuning.restarts import Restart, best_restart_index
 from bertsmith.training.finetuning.results import LearningCurve, Results, hash_data
 from bertsmith.training.log import as_json_value
 
-# Of the learning curve: the parts of the rows, and of how many a quarter teaches nothing.
-_SHARES, _FEWEST = (0.25, 0.5), 20
+_SHARES = (0.25, 0.5)  # of the rows, for the learning curve
+_FEWEST = 20  # rows that a learning curve needs: a quarter of fewer teaches nothing
 
 
 def measure(
@@ -47,8 +47,11 @@ def measure(
     method: str = FULL,
     progress: Progress | None = None,
 ) -> Results:
-    """Calibrates on dev, and measures the model and its baselines there and, once, on test. With a
-    `choice`, what cross-validation said of the rows stands in dev's place. `progress` is of one split.
+    """Calibrates the task on dev, and measures the model and its baselines there and on test. With a
+    `choice`, its cross-validated outputs take dev's place.
+
+    `restarts` are the runs, of which `model` has the best weights; `method` is the one it was trained by if
+    there is no choice. `progress` is called during the pass over each split.
     """
     task, splits, curve, folds = session.task, {} if choice else {"dev": session.dev}, None, session.folds
     if session.test is not None:
@@ -97,14 +100,15 @@ def _measure_choice(
     splits: Mapping[str, EncodedExamples],
     progress: Progress | None,
 ) -> tuple[dict[str, Evaluation], Metrics]:
+    """Returns the evaluations by cross-validation and on `splits`, and the figures of calibration."""
     task = session.task
     assert session.folds is not None
-    judged = session.train.some(choice.rows)
-    figures = task.calibrate(choice.outputs, judged.examples, judged.encoded)
+    cross_validated = session.train.some(choice.rows)
+    figures = task.calibrate(choice.outputs, cross_validated.examples, cross_validated.encoded)
     evaluations = {CROSS_VALIDATION: evaluate_choice(task, choice, session.train, session.folds)}
     frozen = _predict_frozen(session, recipe, splits, progress) if choice.method != LINEAR else {}
-    if choice.method != LINEAR and (reached := _measure_frozen_by_folds(session, choice)) is not None:
-        evaluations[CROSS_VALIDATION].baselines[_frozen_name(session)] = reached
+    if choice.method != LINEAR and (metrics := _measure_frozen_by_folds(session, choice)) is not None:
+        evaluations[CROSS_VALIDATION].baselines[_frozen_name(session)] = metrics
     for name, split in splits.items():
         outputs = outputs_of(model, split.encoded, progress=progress)
         evaluations[name] = evaluate(task, outputs, session.data.train, split, frozen.get(name))
@@ -112,17 +116,20 @@ def _measure_choice(
 
 
 def _measure_frozen_by_folds(session: FinetuneSession, choice: MethodChoice) -> Metrics | None:
-    """Of the rows that the chosen method was judged by, whether or not a linear model was a candidate."""
+    """The metrics of the frozen encoder's linear model on the rows that the chosen method was evaluated on,
+    whether or not it was a candidate; only the main metric if not all features are known, else None.
+    """
     task, probe = session.task, session.probe
     if LINEAR not in session.methods or session.folds is None:
         return None
     if probe is None or session.linear is None or len(probe) < len(session.train):
-        reached = choice.simplest()
-        return None if reached is None else {task.main_metric: reached}
+        score = choice.simplest_score()
+        return None if score is None else {task.main_metric: score}
     outputs = probe.judge(session.folds, session.linear.strength)
-    judged, some = session.train.some(choice.rows), [outputs[row] for row in choice.rows.tolist()]
+    split, split_outputs = session.train.some(choice.rows), [outputs[row] for row in choice.rows.tolist()]
     folds = session.folds[choice.rows]
-    return task.metrics(task.decode_by_folds(some, judged.examples, judged.encoded, folds), judged.examples)
+    predictions = task.decode_by_folds(split_outputs, split.examples, split.encoded, folds)
+    return task.metrics(predictions, split.examples)
 
 
 def _predict_frozen(
@@ -131,8 +138,8 @@ def _predict_frozen(
     splits: Mapping[str, EncodedExamples],
     progress: Progress | None,
 ) -> dict[str, dict[str, list[Prediction]]]:
-    """Of each split what the start says before any training: a linear model of the features, or their
-    cosine.
+    """The predictions for each split of the model that training begins with: a linear model of the frozen
+    encoder's features, or their cosine. By split and by the baseline's name; empty if there is no such model.
     """
     if LINEAR not in session.methods:
         return {}
@@ -143,10 +150,10 @@ def _predict_frozen(
     if "dev" in outputs:
         task.calibrate(outputs["dev"], session.dev.examples, session.dev.encoded)
     elif session.probe is not None and session.linear is not None:
-        rows, said = session.probe.judge_some(session.linear.strength)
+        rows, held_out_outputs = session.probe.judge_some(session.linear.strength)
         assert session.probe.examples is not None
-        judged = session.probe.examples.some(rows)
-        task.calibrate(said, judged.examples, judged.encoded)
+        calibration = session.probe.examples.some(rows)
+        task.calibrate(held_out_outputs, calibration.examples, calibration.encoded)
     return {
         name: {_frozen_name(session): task.decode(outputs[name], split.examples, split.encoded)}
         for name, split in splits.items()
@@ -158,7 +165,7 @@ def _frozen_name(session: FinetuneSession) -> str:
 
 
 def _study_columns(session: FinetuneSession, recipe: FinetuneRecipe, model: TaskModel) -> ColumnStudy | None:
-    """What columns beside the text add; None where there are none, or the head isn't linear in features."""
+    """Studies what columns beside the text add; None without columns, or if the head isn't linear in them."""
     task, probe = session.task, session.probe
     if probe is None or session.linear is None or task.columns is None:
         return None
@@ -183,12 +190,12 @@ def save_model(
     results: Results,
     **facts: Any,
 ) -> None:
-    """The model with where it comes from: recipe, metrics, the hashes of the data and of the encoder, and
-    `facts`.
+    """Writes the model to `folder` with its provenance: the recipe, metrics, hashes of the data and of the
+    encoder, and `facts`.
     """
     provenance = {
         "recipe": json.loads(recipe.model_dump_json()),
-        "metrics": as_json_value({name: each.model for name, each in results.evaluations.items()}),
+        "metrics": as_json_value({name: split.model for name, split in results.evaluations.items()}),
         "rows": results.train_rows,
         "sha256": hash_data(recipe),
         "encoder_sha256": session.encoder_sha256,
@@ -203,12 +210,13 @@ def save_model(
 def measure_learning_curve(
     task: Task[Any], probe: LinearProbe, strength: float, train: EncodedExamples, folds: Ints
 ) -> LearningCurve | None:
-    """By a linear model of frozen features, which costs no pass over the texts; how its errors fall tells how
-    those of other methods do. None for too few rows.
+    """Measures how a linear model of frozen features improves with rows, which costs no pass over the texts.
+    Other methods' errors fall about as its errors do. None for too few rows. `folds` (E,) are those of
+    `train`, `strength` is the linear model's regularisation.
 
-    Doubling the rows once more is taken to divide what is missing to 1 by as much as the last doubling did:
-    errors fall as a power of the rows. Where more of them were missing after it than before, which is chance,
-    it is taken to change as much as the last one.
+    Errors fall as a power of the rows: the gain of doubling the rows is extrapolated by taking the error (1 -
+    score) to fall by the same factor as in the last doubling. If the error rose there, which is chance, the
+    next doubling is taken to change the score by as much again.
     """
     if len(train) < _FEWEST:
         return None
@@ -217,15 +225,15 @@ def measure_learning_curve(
         return task.decode_by_folds(outputs, train.examples, train.encoded, folds)
 
     parts = [predictions(probe.judge(folds, strength, share)) for share in _SHARES]
-    whole = predictions(probe.judge(folds, strength))
-    reached, last, error = measure_gain(task, whole, parts[-1], train.examples)
-    missing = max(1 - reached, 0.0)
-    before = missing + last
-    left = min(missing / before, 1.0) if before > 0 else 1.0
-    learned = len(train) * (1 - 1 / len(set(folds.tolist())))
+    by_all = predictions(probe.judge(folds, strength))
+    score, last_gain, error = measure_gain(task, by_all, parts[-1], train.examples)
+    missing = max(1 - score, 0.0)
+    missing_before = missing + last_gain
+    factor = min(missing / missing_before, 1.0) if missing_before > 0 else 1.0
+    training_rows = len(train) * (1 - 1 / len(set(folds.tolist())))
     return LearningCurve(
-        tuple(round(share * learned) for share in (*_SHARES, 1.0)),
-        (*(main_score(task, part, train.examples) for part in parts), reached),
-        last * left,
-        error * left,
+        tuple(round(share * training_rows) for share in (*_SHARES, 1.0)),
+        (*(main_score(task, part, train.examples) for part in parts), score),
+        last_gain * factor,
+        error * factor,
     )

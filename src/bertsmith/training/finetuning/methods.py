@@ -1,14 +1,14 @@
-"""The ways in which labelled rows become a model, each without a file: what cross-validation compares.
+"""The methods of fine-tuning: the ways to train a model on labelled rows, which cross-validation compares.
 
-linear          the encoder as it is, under a linear model of its features, or their cosine for similarity
-self-training   the same, and unlabelled texts are learned from by what it says of them
-contrastive     the encoder taught by pairs of one label, then a linear model of what its features became
-cloze           the encoder taught to say the label's words in a gap, then the same
-full            begun as the linear model, then all weights trained, as the recipe says
-upper           the same for the upper half of the layers alone
-lora            the same for added weights of low rank alone
+linear          a linear model of the frozen encoder's features, or for similarity their cosine
+self-training   linear, trained on its own predictions for unlabelled texts too
+contrastive     trains the encoder on pairs of texts with one label, then fits linear on its new features
+cloze           trains the encoder to predict the label's words in a gap, then fits linear the same way
+full            begins as linear, then trains all weights, as the recipe says
+upper           the same, but trains only the upper half of the layers
+lora            the same, but trains only added weights of low rank
 
-All begin with the pre-trained encoder under a new head, adapted as the recipe says (`start_model`).
+All begin with the pre-trained encoder and a new head, frozen or changed as the recipe says (`start_model`).
 
 U unlabelled texts, E labelled ones, F features, C classes.
 """
@@ -44,9 +44,9 @@ from bertsmith.training.inputs import require_room_for_learned_rows
 FULL: str = "full"
 AUTO, LINEAR, CONTRASTIVE = "auto", "linear", "contrastive"
 CLOZE, SELF_TRAINING, UPPER, LORA = "cloze", "self-training", "upper", "lora"
-UNTRAINED = LINEAR, SELF_TRAINING  # the encoder stays as it is
-TRAINED = FULL, UPPER, LORA  # with the head on it
-_TAUGHT_EPOCHS = 4
+UNTRAINED = LINEAR, SELF_TRAINING  # leave the encoder as it is
+TRAINED = FULL, UPPER, LORA  # train the encoder together with the head
+_AUXILIARY_EPOCHS = 4  # of contrastive and cloze
 _MEANINGS = {
     LINEAR: "a linear classifier on the frozen encoder",
     SELF_TRAINING: "the same, learning from the unlabelled texts too",
@@ -57,10 +57,10 @@ _MEANINGS = {
     LORA: "only small added weights are trained",
 }
 _LORA_RANK = 8
-_MOST_TEXTS = 5000  # of the unlabelled: more cost seconds a fold
-_ROUNDS, _ITERATIONS = 2, 20
-_WEIGHT = 0.3  # of an unlabelled text, beside 1 of a labelled one
-_SHARPENING, _ALIGNMENT = 2.0, 0.5  # powers
+_MOST_TEXTS = 5000  # unlabelled: more would cost seconds for each fold
+_ROUNDS, _ITERATIONS = 2, 20  # of self-training, and of the optimiser in each round
+_WEIGHT = 0.3  # of an unlabelled text, where a labelled one has 1
+_SHARPENING, _ALIGNMENT = 2.0, 0.5  # exponents
 
 
 def list_possible_methods(
@@ -73,34 +73,35 @@ def list_possible_methods(
     linear: bool,
     unlabelled: bool,
 ) -> list[str]:
-    """Those that suit the task, the cheapest first, for the `model` that training begins with. `linear`: the
-    head can begin as a linear model; `unlabelled`: there are texts without labels.
+    """The methods that suit the task, the recipe and the `model` that training begins with, the cheapest
+    first. `linear` says whether the head can begin as a linear model, `unlabelled` whether there are
+    unlabelled texts.
     """
     layers = model.config.num_hidden_layers
     if task.compares_vectors and not recipe.reinit_layers:
         return [LINEAR, FULL] if trained_share(model) > 0 else [LINEAR]
     if not linear:
         return [FULL]
-    found = [LINEAR]
+    methods = [LINEAR]
     if unlabelled and task.learns_unlabelled:
-        found.append(SELF_TRAINING)
+        methods.append(SELF_TRAINING)
     if recipe.freeze_embeddings and recipe.freeze_layers >= layers:
-        return [*found, FULL]
+        return [*methods, FULL]
     if CONTRASTIVE in task.teachings and recipe.batch_size >= FEWEST_A_BATCH:
-        found.append(CONTRASTIVE)
+        methods.append(CONTRASTIVE)
     if CLOZE in task.teachings and can_be_gapped(task, source, tokenizer):
-        found.append(CLOZE)
-    found.append(FULL)
-    if recipe.lora.rank:
-        return found + [LORA] * (recipe.method == LORA)  # its settings make `full` the same
+        methods.append(CLOZE)
+    methods.append(FULL)
+    if recipe.lora.rank:  # makes `full` the same as `lora`
+        return methods + [LORA] * (recipe.method == LORA)
     if _freezes_layers(recipe):
-        return found + [UPPER] * (recipe.method == UPPER)
-    return [*found, *[UPPER] * (layers > 1), LORA]
+        return methods + [UPPER] * (recipe.method == UPPER)
+    return [*methods, *[UPPER] * (layers > 1), LORA]
 
 
 def list_compared_methods(recipe: FinetuneRecipe, possible: Sequence[str]) -> list[str]:
-    """Those that are compared: the one that the recipe names or, where it gives no time, those that win most
-    often.
+    """The methods to compare: only the one that the recipe names; else the possible ones, without `upper` and
+    `lora`, which rarely win, unless the recipe gives `minutes`.
     """
     if named_method(recipe) != AUTO:
         return [named_method(recipe)]
@@ -108,15 +109,17 @@ def list_compared_methods(recipe: FinetuneRecipe, possible: Sequence[str]) -> li
 
 
 def named_method(recipe: FinetuneRecipe) -> str:
-    """LoRA's settings ask to be trained; else what the recipe says."""
+    """The recipe's method, or `auto`. A recipe with lora.rank but no method means `full`."""
     return FULL if recipe.method == AUTO and recipe.lora.rank else recipe.method
 
 
 def apply_method(method: str, recipe: FinetuneRecipe, layers: int) -> FinetuneRecipe:
-    """What the method trains by, an encoder of so many layers."""
+    """The recipe with the settings of the method, for an encoder with so many layers. Settings that the user
+    gave stay.
+    """
     changes: dict[str, Any] = {}
     if method in (CONTRASTIVE, CLOZE) and "epochs" not in recipe.model_fields_set:
-        changes["epochs"] = _TAUGHT_EPOCHS
+        changes["epochs"] = _AUXILIARY_EPOCHS
     if method == UPPER and not _freezes_layers(recipe):
         changes |= {"freeze_embeddings": True, "freeze_layers": layers // 2}
     if method == LORA and not recipe.lora.rank:
@@ -129,12 +132,14 @@ def _freezes_layers(recipe: FinetuneRecipe) -> bool:
 
 
 def suits_folds(task: Task[Any], recipe: FinetuneRecipe) -> bool:
-    """Whether a linear model of frozen features is a method here, which costs next to nothing a fold."""
+    """Whether `linear` is possible, which makes cross-validation cost next to nothing."""
     return (task.is_linear or task.compares_vectors) and not recipe.reinit_layers
 
 
 def require_folds_suit(recipe: FinetuneRecipe, task: Task[Any], processes: int = 1) -> None:
-    """Raises RecipeError for `folds` that are asked for where rows can't judge in turn."""
+    """Raises RecipeError if the recipe gives `folds`, but cross-validation isn't possible: with several
+    processes, reinitialised layers, or a task without a linear model.
+    """
     if recipe.folds is None:
         return
     folds, instead = f"folds = {recipe.folds}", "leave folds out: a dev set judges then."
@@ -155,7 +160,7 @@ def require_folds_suit(recipe: FinetuneRecipe, task: Task[Any], processes: int =
 
 
 def require_trained(recipe: FinetuneRecipe, task: Task[Any], model: TaskModel) -> None:
-    """Raises RecipeError where the recipe freezes all there is to train: a head may have no weights."""
+    """Raises RecipeError if the recipe freezes the whole encoder and the task's head has no weights."""
     if not trained_share(model):
         raise RecipeError(
             f"freeze_layers = {recipe.freeze_layers} leaves nothing to train: {task.name} has no weights but "
@@ -194,14 +199,16 @@ def start_model(
     seed: int | None = None,
     linear: LinearStart | None = None,
 ) -> StartingModel:
-    """The same weights for the same seed, and what the user should know of them. What stands under a `linear`
-    start is drawn by the recipe's seed, whatever the run's.
+    """The model that training begins with: the encoder of the folder `source` under a new head, with dropout,
+    frozen layers and LoRA as the recipe says; and notes on it for the user. `linear` is put into the head.
 
-    Raises ModelError for a folder without an encoder, and RecipeError when the task's windows are longer than
-    what the model can read, or shorter than the rows of the table that it was pre-trained on.
+    New weights are drawn by `seed`, by default the recipe's, so that the same seed gives the same model. With
+    `linear` they are drawn by the recipe's seed, and `seed` only seeds the training that follows. Raises
+    ModelError for a folder without an encoder, and RecipeError if the task's windows are longer than the
+    model can read, or shorter than the rows of the table that it was pre-trained on.
     """
     seed = recipe.seed if seed is None else seed
-    # a linear start fits the layers below it as the recipe's seed draws them: other ones would undo it
+    # `linear` was fitted on new layers, such as a pooler, that were drawn by the recipe's seed
     drawn_by = seed if linear is None else recipe.seed
     torch.manual_seed(drawn_by)
     start = begin_task_model(source, task)
@@ -224,7 +231,7 @@ def start_model(
     if recipe.lora.rank:
         lora = recipe.lora
         targets = lora.targets
-        if targets and model.new_pooler:  # which is trained in full, as the head is
+        if targets and model.new_pooler:  # a new pooler is trained in full, as the head is
             targets = tuple(target for target in targets if target != "pooler")
         add_lora(model.encoder, lora.rank, lora.alpha, lora.dropout, targets)
         if model.new_pooler:
@@ -235,8 +242,8 @@ def start_model(
 
 
 def vector_notes(task: Task[Any], source: Path) -> list[str]:
-    """Sentences on what an embedding model does to its vectors and a task that makes them doesn't, or the
-    other way round.
+    """Sentences for the user on where training and the use of an embedding model differ: windows of long
+    texts, a final linear layer that is left out, and truncated vectors. Empty for tasks without vectors.
     """
     if not task.makes_vectors:
         return []
@@ -252,16 +259,16 @@ def vector_notes(task: Task[Any], source: Path) -> list[str]:
             f"{source} ends in a linear layer that changes the vectors' dimensions. It is left out: training "
             "begins with the encoder's own vectors, which have other dimensions"
         )
-    if makes_vectors(source) and (kept := read_truncate_dim(source)):
+    if makes_vectors(source) and (dimensions := read_truncate_dim(source)):
         notes.append(
-            f"{source} keeps the first {kept} dimensions of its vectors (truncate_dim). All are trained and "
-            "kept here: ask for fewer where the vectors are used"
+            f"{source} keeps the first {dimensions} dimensions of its vectors (truncate_dim). All are "
+            "trained and kept here: ask for fewer where the vectors are used"
         )
     return notes
 
 
 def merge_and_bind(task: Task[Any], model: TaskModel) -> None:
-    """What was added by LoRA becomes the weights, and the task decodes by this model."""
+    """Merges LoRA's weights into the encoder, and has the task decode by the model's head."""
     merge_lora(model.encoder)
     task.bind(model.head)
 
@@ -270,19 +277,21 @@ def merge_and_bind(task: Task[Any], model: TaskModel) -> None:
 
 
 class SelfTraining:
-    """Texts without labels learned from by what the model says of them (self-training: Scudder 1965; for
-    text classification Nigam et al. 2000): the linear model of the labelled ones says how likely each class
-    is, and another learns from both. What it says is made surer, and its classes nearly as frequent as among
-    the labelled texts (sharpening and distribution alignment: Berthelot et al. 2020).
+    """Self-training on unlabelled texts (Scudder 1965; for text classification Nigam et al. 2000): a linear
+    model of the labelled texts predicts the classes of the unlabelled ones, and is then trained on both. The
+    predicted probabilities are sharpened, and aligned to the shares of classes among the labelled texts
+    (Berthelot et al. 2020).
 
-    The features of both kinds of texts are computed once: a fold costs no pass. `seconds` is how long that of
-    the unlabelled ones took.
+    The features of all texts are computed once, so that a fold costs no pass of the encoder. `seconds` is how
+    long those of the unlabelled texts took.
     """
 
     def __init__(
         self, probe: LinearProbe, strength: float, features: Sequence[Tensor], seconds: float
     ) -> None:
-        """`features` (F,) of each unlabelled text. See `of`."""
+        """Takes the labelled texts' `probe`, the `strength` of its regularisation, and the features (F,) of
+        each unlabelled text.
+        """
         self._probe, self._strength, self.seconds = probe, strength, seconds
         self._unlabelled = probe.scaled(torch.stack(list(features)))
 
@@ -295,58 +304,64 @@ class SelfTraining:
         texts: EncodedExamples,
         progress: Progress | None = None,
     ) -> "SelfTraining":
-        """Beside a classification's `probe`, whose best `strength` is known; of what `sample_texts` gives."""
-        begun = time.monotonic()
+        """Computes the features of unlabelled `texts` by the `model` that the probe's features are from."""
+        start = time.monotonic()
         features = features_of(model, texts.encoded, progress)
-        return cls(probe, strength, features, time.monotonic() - begun)
+        return cls(probe, strength, features, time.monotonic() - start)
 
     def fit(self) -> LinearStart:
-        """From all labelled texts."""
-        begun = time.monotonic()
+        """The linear model of all labelled texts and the unlabelled ones."""
+        start = time.monotonic()
         weights = self._learn(np.arange(len(self._probe)))
-        seconds = self.seconds + time.monotonic() - begun
+        seconds = self.seconds + time.monotonic() - start
         return LinearStart(*self._probe.unscaled(weights), self._strength, seconds)
 
     def judge(self, folds: Ints) -> list[Outputs]:
-        """(C,) of each labelled text, by what was learned from the other folds, (E,), and the unlabelled."""
-        found: list[Outputs] = [np.empty(0, np.float32)] * len(folds)
+        """Outputs (C,) for each labelled text by a model of the other folds and the unlabelled texts. `folds`
+        (E,) has the fold of each labelled text.
+        """
+        by_row: list[Outputs] = [np.empty(0, np.float32)] * len(folds)
         for fold in sorted(set(folds.tolist())):
-            held, others = np.flatnonzero(folds == fold), np.flatnonzero(folds != fold)
-            said = self._probe.outputs(self._learn(others), held).numpy()
-            for row, each in zip(held.tolist(), said, strict=True):
-                found[row] = each
-        return found
+            held_out, others = np.flatnonzero(folds == fold), np.flatnonzero(folds != fold)
+            outputs = self._probe.outputs(self._learn(others), held_out).numpy()
+            for row, output in zip(held_out.tolist(), outputs, strict=True):
+                by_row[row] = output
+        return by_row
 
     def _learn(self, rows: Ints) -> tuple[Tensor, Tensor]:
+        """The weights of a linear model of these labelled rows and all unlabelled texts."""
         weights = self._probe.begin()
         self._probe.solve(weights, rows, self._strength)
         shares = self._probe.class_shares(rows)
         for _ in range(_ROUNDS):
             with torch.no_grad():
-                targets = _align_and_sharpen(self._said(weights).softmax(1), shares)
+                targets = _align_and_sharpen(self._unlabelled_logits(weights).softmax(1), shares)
 
             def total(weights: tuple[Tensor, Tensor] = weights, targets: Tensor = targets) -> Tensor:
-                unlabelled = F.cross_entropy(self._said(weights), targets, reduction="sum")
+                logits = self._unlabelled_logits(weights)
+                unlabelled = F.cross_entropy(logits, targets, reduction="sum")
                 return self._probe.total(weights, rows, self._strength) + _WEIGHT * unlabelled
 
             minimise(weights, total, _ITERATIONS)
         return weights
 
-    def _said(self, weights: tuple[Tensor, Tensor]) -> Tensor:
-        """(U, C)."""
+    def _unlabelled_logits(self, weights: tuple[Tensor, Tensor]) -> Tensor:
+        """The logits (U, C) of the unlabelled texts."""
         return self._unlabelled @ weights[0].T + weights[1]
 
 
 def sample_texts(texts: Sequence[Any], most: int = _MOST_TEXTS) -> Sequence[Any]:
-    """All, or `most` of them by chance, in their order and always the same."""
+    """All texts, or `most` of them drawn at random, always the same ones, in their order."""
     if len(texts) <= most:
         return texts
-    places = np.random.default_rng(0).choice(len(texts), most, replace=False)
-    return [texts[place] for place in np.sort(places).tolist()]
+    indices = np.random.default_rng(0).choice(len(texts), most, replace=False)
+    return [texts[index] for index in np.sort(indices).tolist()]
 
 
-def _align_and_sharpen(said: Tensor, shares: Tensor) -> Tensor:
-    """(U, C) probabilities and (C,) the shares of classes among labelled texts -> (U, C), surer."""
-    found = said * (shares / said.mean(0)).pow(_ALIGNMENT)
-    found = (found / found.sum(1, keepdim=True)).pow(_SHARPENING)
-    return found / found.sum(1, keepdim=True)
+def _align_and_sharpen(probabilities: Tensor, shares: Tensor) -> Tensor:
+    """Moves class probabilities (U, C) towards the shares (C,) of classes among labelled texts, and sharpens
+    them. Returns probabilities (U, C).
+    """
+    aligned = probabilities * (shares / probabilities.mean(0)).pow(_ALIGNMENT)
+    sharpened = (aligned / aligned.sum(1, keepdim=True)).pow(_SHARPENING)
+    return sharpened / sharpened.sum(1, keepdim=True)

@@ -1,8 +1,9 @@
-"""`report.html` of a fine-tuning run: how good the model is, beside what, where it errs, how sure it is.
+"""Writes report.html of a fine-tuning run: how good the model is beside its baselines, where it errs, and
+whether its confidence can be trusted.
 
-Its tables are made by `figures`, its pictures below, in the look of `reporting/charts.py`.
+figures.py makes the tables, the functions below draw the pictures, in the style of reporting/charts.py.
 
-E examples, A answers of which a confidence is known.
+E examples, A answers with a confidence.
 """
 
 import json
@@ -38,13 +39,13 @@ if TYPE_CHECKING:
 
 Pictures = list[tuple[str, Any]]
 TEMPLATE = "finetune.html.jinja"
-# Settings that a method which trains no encoder doesn't read.
-_OF_TRAINING = (
+# Settings that have no effect for a method that doesn't train the encoder.
+_TRAINING_SETTINGS = (
     *("epochs", "batch_size", "micro_batch_tokens", "evaluations", "patience", "restarts", "dropout"),
     *("freeze_embeddings", "freeze_layers", "lora", "optimizer", "guard", "log_every"),
 )
 MOST_DOTS = 2000
-_GOLDEN = 0.6180339887  # its multiples spread dots evenly, without chance
+_GOLDEN = 0.6180339887  # the fractional parts of its multiples spread dots evenly
 _DASHES = (0, (2, 3))
 _MOST_BARS, _LONGEST_NAME = 15, 24
 
@@ -52,11 +53,11 @@ _MOST_BARS, _LONGEST_NAME = 15, 24
 def write_finetune_report(
     out: Path, recipe: FinetuneRecipe, results: Results, typed: FinetuneRecipe | None = None
 ) -> Path:
-    """Writes the page into the run's folder and returns its path; the same results give the same bytes.
-    `recipe` is what was trained by; `typed` is what brings the run about again, where that is another.
+    """Writes report.html to the run folder and returns its path. The same results give the same bytes.
 
-    Curves come from out/restarts/N/log.jsonl. Raises ResourceError when the disk is full or the folder can't
-    be written.
+    `recipe` is the one that was trained by. `typed` is the one whose command repeats the run, by default the
+    same. Curves come from out/restarts/N/log.jsonl. Raises ResourceError if the disk is full or the folder
+    can't be written.
     """
     path = Path(out) / REPORT_FILE
     atomic_write(path, render_finetune(out, recipe, results, typed))
@@ -66,7 +67,7 @@ def write_finetune_report(
 def render_finetune(
     out: Path, recipe: FinetuneRecipe, results: Results, typed: FinetuneRecipe | None = None
 ) -> str:
-    """The page as text. What comes from data, such as texts and labels, is escaped."""
+    """Renders the page as HTML. Strings from data, such as texts and labels, are escaped."""
     logs = [read_log(out / "restarts" / str(number + 1)) for number in range(len(results.restarts))]
     logged = [
         f"restart {number}, step {record['step']:,}: {record['message']}"
@@ -88,16 +89,18 @@ def render_finetune(
 
 
 def results_context(results: Results, logs: Sequence[Sequence[Record]]) -> dict[str, Any]:
-    """What the page shows of them: tables, pictures, errors. `logs` are those of the restarts, the curves of
-    which are drawn.
+    """The template's variables that come from the results: tables, pictures and errors. `logs` are those of
+    the restarts, from which the curves are drawn.
     """
     task, dev = results.task, results.evaluations[results.judge]
     details, errors = results.error_analysis[results.judge], results.standard_errors
     curve, study = results.learning_curve, results.columns
     answered: tuple[Any, Any] | None = None
-    known = [(each.confidence, 1 - each.score) for each in details.answers if each.confidence is not None]
-    if known:
-        confidence, error = np.array(known, np.float64).T  # (A,) each
+    pairs = [
+        (answer.confidence, 1 - answer.score) for answer in details.answers if answer.confidence is not None
+    ]
+    if pairs:
+        confidence, error = np.array(pairs, np.float64).T  # (A,) each
         answered = confidence, error
     more_rows: Pictures = []
     if curve is not None:
@@ -118,7 +121,7 @@ def results_context(results: Results, logs: Sequence[Sequence[Record]]) -> dict[
         "methods_in_words": describe_methods([tried.method for tried in results.tried], task),
         "more_rows": more_rows,
         "more_rows_in_words": " ".join(
-            each.as_sentence(task.main_metric) for each in (results.expected, curve) if each
+            part.as_sentence(task.main_metric) for part in (results.expected, curve) if part
         )
         if curve
         else "",
@@ -153,28 +156,29 @@ def _status(recipe: FinetuneRecipe, results: Results) -> str:
 
 
 def _settings(recipe: FinetuneRecipe, results: Results) -> list[tables.Setting]:
-    """The run's settings and the task's; columns are shown as they were found. Where nothing was trained,
-    what training alone reads is left out.
+    """The settings of the run and of the task beside their defaults, and the task's remarks on the data. If
+    the encoder wasn't trained, settings that only its training reads are left out.
     """
     task = results.task
-    here = _plain_recipe(recipe) | task.settings.model_dump(mode="json")
-    usual = _plain_recipe(_usual(recipe)) | type(task).Settings().model_dump(mode="json")
-    unused = _OF_TRAINING if results.method in UNTRAINED else ()
-    used = tables.settings({name: value for name, value in here.items() if name not in unused}, usual)
+    values = _recipe_values(recipe) | task.settings.model_dump(mode="json")
+    defaults = _recipe_values(_default_recipe(recipe)) | type(task).Settings().model_dump(mode="json")
+    unused = _TRAINING_SETTINGS if results.method in UNTRAINED else ()
+    used = tables.settings({name: value for name, value in values.items() if name not in unused}, defaults)
     return [*used, *(tables.Setting(name, remark, None) for name, remark in task.remarks().items())]
 
 
-def _usual(recipe: FinetuneRecipe) -> FinetuneRecipe:
+def _default_recipe(recipe: FinetuneRecipe) -> FinetuneRecipe:
     return FinetuneRecipe(task=recipe.task, model=recipe.model, train=recipe.train, out=recipe.out)
 
 
-def _plain_recipe(recipe: FinetuneRecipe) -> dict[str, Any]:
+def _recipe_values(recipe: FinetuneRecipe) -> dict[str, Any]:
+    """The recipe's values for JSON, without those made from epochs, and without the task's settings."""
     return recipe.model_dump(mode="json", exclude={*MADE_FROM_EPOCHS, "settings"})
 
 
 def format_command(recipe: FinetuneRecipe) -> str:
-    """What to type to get this run again: the settings that differ from their defaults, and of those that
-    mean something else where nobody gives them, those that were given or chosen.
+    """The command that repeats this run. It gives the settings that differ from their defaults. It also gives
+    those that were given or chosen and whose default isn't what leaving them out means (`recipe.given`).
     """
     files = {"train": recipe.train, "dev": (recipe.dev,), "test": (recipe.test,)}
     words = ["bertsmith", "finetune", recipe.task, "--model", recipe.model]
@@ -182,48 +186,50 @@ def format_command(recipe: FinetuneRecipe) -> str:
         for path in filter(None, paths):
             words += [f"--{name}", path]
     words += ["--out", "runs/again"]
-    usual, given = dict(tables.flatten(_plain_recipe(_usual(recipe)))), recipe.given
-    for name, value in (*tables.flatten(_plain_recipe(recipe)), *recipe.settings.items()):
+    defaults = dict(tables.flatten(_recipe_values(_default_recipe(recipe))))
+    for name, value in (*tables.flatten(_recipe_values(recipe)), *recipe.settings.items()):
         if value is None or name in (*files, "task", "model", "out"):
             continue
-        if usual.get(name) != value or name in given:
+        if defaults.get(name) != value or name in recipe.given:
             words.append(f"{name}={format_override(value)}")
     return shlex.join(words)
 
 
 def format_override(value: Any) -> str:
-    """As TOML has it, which for lists, numbers and truth values is how JSON has it; of text the plain one, if
-    it comes back as the same text.
+    """Formats a setting's value as `override` reads it: text as it is, if it is read as the same text, and
+    everything else as TOML, which is the same as JSON for lists, numbers, booleans and strings.
     """
     if isinstance(value, str):
-        read: dict[str, Any] = {}
-        override(read, f"value={value}")
-        if read["value"] == value:
+        parsed: dict[str, Any] = {}
+        override(parsed, f"value={value}")
+        if parsed["value"] == value:
             return value
     return _as_toml(value)
 
 
 def _as_toml(value: Any) -> str:
     if isinstance(value, dict):
-        pairs = (f"{json.dumps(name, ensure_ascii=False)}={_as_toml(of)}" for name, of in value.items())
+        pairs = (f"{json.dumps(name, ensure_ascii=False)}={_as_toml(item)}" for name, item in value.items())
         return f"{{{', '.join(pairs)}}}"
     return json.dumps(value, ensure_ascii=False)
 
 
 def read_log(folder: Path) -> list[Record]:
-    """A restart's log; the page does without one that was cleared away."""
+    """Reads a restart's log; empty if the file was removed."""
     return RunLog.read(folder) if (folder / LOG_FILE).exists() else []
 
 
 def describe_environment(
     seed: int, logs: Sequence[Sequence[Record]], hashes: Mapping[str, str]
 ) -> list[tuple[str, str]]:
-    """Versions, machine and model of the run, and the hash of each file it was made from."""
+    """Versions, the machine, the model and the seed of the run, and the hashes of its files, as (name,
+    value).
+    """
     starts = [record for log in logs for record in log if record["kind"] == "start"]
     machine = starts[-1].get("machine") if starts else None
     facts = {name: value for name, value in (machine or {}).items() if name not in ("data", "peak")}
-    named = {f"SHA-256 of {name}": value for name, value in hashes.items()}
-    return tables.raw_facts(environment(seed, Hardware.detect()) | facts | named)
+    file_hashes = {f"SHA-256 of {name}": value for name, value in hashes.items()}
+    return tables.raw_facts(environment(seed, Hardware.detect()) | facts | file_hashes)
 
 
 # -- which pictures ------------------------------------------------------------------------------------
@@ -233,7 +239,7 @@ def _restart_picture(results: Results) -> Any:
     scores = results.scores
     if len(scores) < 2:
         return None
-    best = scores.index(max(scores))  # of equals the first, as it was kept
+    best = scores.index(max(scores))  # the first of equal ones, as best_restart_index chooses
     metric = figures.metric_name(results.task.main_metric)
     scores_to_beat = figures.baselines_to_beat(results).items()
     baselines = {baseline_title(name): score for name, score in scores_to_beat}
@@ -241,10 +247,10 @@ def _restart_picture(results: Results) -> Any:
 
 
 def _curve_pictures(logs: Sequence[Sequence[Record]], results: Results) -> Pictures:
-    """Training loss and the main metric on dev, a line for each restart."""
+    """Pictures of the training loss and of the main metric on dev, with a line for each restart."""
     metric = results.task.main_metric
     losses = [_points(log, "step", "loss") for log in logs]
-    losses = [smooth(each, min(0.85, 1 - 20 / len(each))) if len(each) > 20 else each for each in losses]
+    losses = [smooth(line, min(0.85, 1 - 20 / len(line))) if len(line) > 20 else line for line in losses]
     scores = [_points(log, "evaluation", metric) for log in logs]
     best = results.best
     pictures: Pictures = []
@@ -265,7 +271,7 @@ def _points(log: Sequence[Record], kind: str, name: str) -> list[Point]:
 
 
 def _error_pictures(results: Results, details: ErrorAnalysis) -> Pictures:
-    """Where the model errs: by length, and by the right score."""
+    """Pictures of where the model errs: its score by the length of texts, and predicted by right numbers."""
     task, dev = results.task, results.evaluations[results.judge]
     metric = figures.metric_name(task.main_metric)
     lengths = figures.score_by_length(task, dev)
@@ -280,14 +286,16 @@ def _error_pictures(results: Results, details: ErrorAnalysis) -> Pictures:
 def _confidence_pictures(
     results: Results, details: ErrorAnalysis, answered: tuple[Any, Any] | None
 ) -> Pictures:
-    """Whether confidence is deserved, and what answering only sure texts gains."""
+    """Pictures of how often answers of some confidence are right, and of the error if only the surest texts
+    are answered. `answered` has the confidence and error (A,) of the answers.
+    """
     pictures = []
     if details.calibration is not None:
         diagram = as_markup(draw_reliability_diagram(details.calibration))
         pictures.append((f"Confidence and truth of {details.calibration.unit}", diagram))
     if answered is not None:
-        found = results.figures
-        chosen = (found["coverage"], found["risk"]) if "coverage" in found else None
+        measured = results.figures
+        chosen = (measured["coverage"], measured["risk"]) if "coverage" in measured else None
         pictures.append(("Error by share answered", as_markup(draw_risk_curve(*answered, chosen))))
     return pictures
 
@@ -298,7 +306,7 @@ def _confidence_pictures(
 def draw_restart_strip(
     scores: Sequence[float], best: int, baselines: Mapping[str, float], metric: str
 ) -> str:
-    """One dot a restart, in another colour for the one kept; the mean and baselines as vertical lines."""
+    """Draws a dot for each restart, the best one in another colour, and the mean and baselines as lines."""
 
     def paint(axes: "Axes") -> None:
         heights = [(number * _GOLDEN) % 1 for number in range(1, len(scores) + 1)]
@@ -318,21 +326,21 @@ def draw_restart_strip(
 def draw_restart_curves(
     title: str, x_label: str, curves: Sequence[Sequence[Point]], best: int, markers: bool = False
 ) -> str:
-    """One line a restart, the one that was kept over the others."""
+    """Draws a line for each restart, that of the best one on top in another colour."""
 
     def paint(axes: "Axes") -> None:
-        for number in sorted(range(len(curves)), key=lambda number: number == best):
-            points = curves[number]
+        for index in sorted(range(len(curves)), key=lambda index: index == best):
+            points = curves[index]
             if not points:
                 continue
             x, y = zip(*points, strict=True)
-            kept = number == best
+            is_best = index == best
             marker = "o" if markers or len(points) == 1 else None
             axes.plot(
                 x,
                 y,
-                color=SECOND if kept else FIRST,
-                alpha=1.0 if kept else 0.45,
+                color=SECOND if is_best else FIRST,
+                alpha=1.0 if is_best else 0.45,
                 marker=marker,
                 markersize=3.5,
             )
@@ -342,7 +350,7 @@ def draw_restart_curves(
 
 
 def draw_learning_curve(title: str, curve: LearningCurve) -> str:
-    """The score by rows, and where twice as many would lead, with a standard error to either side."""
+    """Draws the score by training rows, and the score expected of twice as many, ± its standard error."""
 
     def paint(axes: "Axes") -> None:
         axes.plot(curve.rows, curve.scores, color=FIRST, marker="o", markersize=4, label="measured")
@@ -351,8 +359,8 @@ def draw_learning_curve(title: str, curve: LearningCurve) -> str:
         axes.plot(ends, [curve.scores[-1], expected], color=SECOND, linestyle=_DASHES, label="expected")
         axes.errorbar(ends[1], expected, yerr=curve.error, color=SECOND, marker="o", markersize=4, capsize=3)
         axes.set_xscale("log", base=2)
-        places = [*curve.rows, ends[1]]
-        axes.set_xticks(places, [f"{place:,}" for place in places])
+        ticks = [*curve.rows, ends[1]]
+        axes.set_xticks(ticks, [f"{rows:,}" for rows in ticks])
         axes.minorticks_off()
         axes.set_xlabel("rows")
         axes.legend(loc="lower right")
@@ -361,14 +369,14 @@ def draw_learning_curve(title: str, curve: LearningCurve) -> str:
 
 
 def draw_column_worths(study: ColumnStudy, metric: str) -> str:
-    """What the score loses without each column, the dearest on top, with a 95 % interval to either side."""
+    """Draws what the score loses if each column is shuffled, the largest loss on top, with 95 % intervals."""
     shown = study.worths[:_MOST_BARS][::-1]
 
     def paint(axes: "Axes") -> None:
-        places, losses = range(len(shown)), [each.loss for each in shown]
-        colours = [SECOND if each.name == THE_TEXT else FIRST for each in shown]
-        axes.barh(places, losses, xerr=[1.96 * each.error for each in shown], color=colours, height=0.6)
-        axes.set_yticks(places, [shorten_name(each.name) for each in shown])
+        positions, losses = range(len(shown)), [worth.loss for worth in shown]
+        colours = [SECOND if worth.name == THE_TEXT else FIRST for worth in shown]
+        axes.barh(positions, losses, xerr=[1.96 * worth.error for worth in shown], color=colours, height=0.6)
+        axes.set_yticks(positions, [shorten_name(worth.name) for worth in shown])
         axes.axvline(0, color=MUTED, linewidth=1)
         axes.grid(visible=False, axis="y")
         axes.set_xlabel(f"{metric} lost when shuffled")
@@ -377,22 +385,27 @@ def draw_column_worths(study: ColumnStudy, metric: str) -> str:
 
 
 def shorten_name(name: str) -> str:
-    """A column's name as an axis has room for it; mathematics in it stays text."""
+    """Shortens a column's name for an axis, and escapes dollar signs, which would begin a formula."""
     short = name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…"
     return short.replace("$", r"\$")
 
 
-def draw_length_bars(found: Sequence[LengthScore], metric: str) -> str:
-    """The score of short and of long texts."""
+def draw_length_bars(scores: Sequence[LengthScore], metric: str) -> str:
+    """Draws a bar with the score of each range of lengths."""
 
     def paint(axes: "Axes") -> None:
-        places = range(len(found))
-        axes.bar(places, [each.score for each in found], color=FIRST, width=0.6)
-        for place, each in zip(places, found, strict=True):
+        positions = range(len(scores))
+        axes.bar(positions, [length.score for length in scores], color=FIRST, width=0.6)
+        for position, length in zip(positions, scores, strict=True):
             axes.annotate(
-                f"{each.score:.3f}", (place, each.score), (0, 3), textcoords="offset points", ha="center"
+                f"{length.score:.3f}",
+                (position, length.score),
+                (0, 3),
+                textcoords="offset points",
+                ha="center",
             )
-        axes.set_xticks(places, [f"{each.shortest}–{each.longest}\n{each.count:,} texts" for each in found])
+        labels = [f"{length.shortest}–{length.longest}\n{length.count:,} texts" for length in scores]
+        axes.set_xticks(positions, labels)
         axes.grid(visible=False, axis="x")
         axes.margins(y=0.15)
         axes.set_xlabel("words")
@@ -401,29 +414,32 @@ def draw_length_bars(found: Sequence[LengthScore], metric: str) -> str:
     return picture("score by length", paint)
 
 
-def draw_scatter(gold: Floats, given: Floats) -> str:
-    """(E,) right and predicted scores; of very many examples, some at equal distances."""
+def draw_scatter(gold: Floats, predicted: Floats) -> str:
+    """Draws predicted by right numbers (E,); of very many examples only every n-th."""
     step = -(-len(gold) // MOST_DOTS)
 
     def paint(axes: "Axes") -> None:
         ends = [float(gold.min()), float(gold.max())]
         axes.plot(ends, ends, color=MUTED, linewidth=1, linestyle=_DASHES)
-        axes.scatter(gold[::step], given[::step], color=FIRST, s=12, alpha=0.4, linewidths=0)
+        axes.scatter(gold[::step], predicted[::step], color=FIRST, s=12, alpha=0.4, linewidths=0)
         axes.set_xlabel("right score")
         axes.set_ylabel("predicted score")
 
     return picture("right and predicted scores", paint)
 
 
-def draw_reliability_diagram(found: Calibration) -> str:
-    """How often answers of some confidence are right; a dot is the larger, the more answers it stands for."""
+def draw_reliability_diagram(calibration: Calibration) -> str:
+    """Draws the share of right answers by confidence, with larger dots for more answers; also as it was
+    before temperature scaling, if there was any.
+    """
+    before, confidence, correct = calibration.before, calibration.confidence, calibration.correct
 
     def paint(axes: "Axes") -> None:
         axes.plot([0, 1], [0, 1], color=MUTED, linewidth=1, linestyle=_DASHES)
-        if found.before is not None:
-            _draw_bins(axes, reliability(found.before, found.correct), FIRST, "before temperature scaling")
-        label = "as the model says" if found.before is None else "after"
-        _draw_bins(axes, reliability(found.confidence, found.correct), SECOND, label)
+        if before is not None:
+            _draw_bins(axes, reliability(before, correct), FIRST, "before temperature scaling")
+        label = "as the model says" if before is None else "after"
+        _draw_bins(axes, reliability(confidence, correct), SECOND, label)
         axes.set_xlabel("confidence")
         axes.set_ylabel("share right")
         axes.legend(loc="upper left")
@@ -432,18 +448,16 @@ def draw_reliability_diagram(found: Calibration) -> str:
 
 
 def _draw_bins(axes: "Axes", bins: Sequence[ReliabilityBin], colour: str, label: str) -> None:
-    total = sum(each.count for each in bins)
-    x, y = [each.confidence for each in bins], [each.accuracy for each in bins]
+    total = sum(bin_.count for bin_ in bins)
+    x, y = [bin_.confidence for bin_ in bins], [bin_.accuracy for bin_ in bins]
+    sizes = [12 + 140 * bin_.count / total for bin_ in bins]
     axes.plot(x, y, color=colour, linewidth=1.2, label=label)
-    axes.scatter(
-        x, y, s=[12 + 140 * each.count / total for each in bins], color=colour, alpha=0.8, linewidths=0
-    )
+    axes.scatter(x, y, s=sizes, color=colour, alpha=0.8, linewidths=0)
 
 
 def draw_risk_curve(confidence: Floats, error: Floats, chosen: Point | None = None) -> str:
-    """The mean error (A,) of the surest answers, by the share of texts that they are.
-
-    `chosen` is the coverage and risk of the threshold in use.
+    """Draws the mean error of the answers with the highest confidence, by their share of all answers (A,).
+    `chosen` is the coverage and risk of the threshold in use, drawn as a dot.
     """
     points = risk_points(confidence, error)
 
@@ -462,7 +476,9 @@ def draw_risk_curve(confidence: Floats, error: Floats, chosen: Point | None = No
 
 
 def risk_points(confidence: Floats, error: Floats) -> list[Point]:
-    """(coverage, mean error) for each threshold there is; equal confidences are answered together."""
+    """The points (coverage, mean error) of each threshold of confidence. Answers with equal confidence are in
+    or out together; neighbouring points are averaged down to `MOST_POINTS`.
+    """
     order = np.argsort(-confidence, kind="stable")
     ranked, errors = confidence[order], np.cumsum(error[order])
     ends = np.flatnonzero(np.append(ranked[1:] < ranked[:-1], True))

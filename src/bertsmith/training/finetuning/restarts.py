@@ -1,6 +1,6 @@
-"""The run of each seed of a fine-tuning: trained once, its score kept, and of all weights the leading one's.
+"""The restarts of a fine-tuning run: one training for each seed. Only the best one's weights are kept.
 
-out/restarts/1 …    log, checkpoints, best weights; restart.json when it is finished
+out/restarts/1 …    log, checkpoints, best weights; restart.json when the training is finished
 """
 
 import shutil
@@ -24,9 +24,9 @@ from bertsmith.training.run import Run
 
 
 class Restart(NamedTuple):
-    """The run of one seed: its best score on dev, at which step, of how many, in how many seconds.
+    """The training of one seed: its best score on dev, the step of that score, the steps in all, and seconds.
 
-    Without any that is a number, as where the model gives all rows the same, the score is minus infinity.
+    The score is minus infinity if none was a number, as if the model's predictions are all the same.
     """
 
     seed: int
@@ -36,12 +36,12 @@ class Restart(NamedTuple):
     seconds: float
 
     def write(self, path: Path) -> None:
-        """A score that is no number is null."""
+        """Writes restart.json, where a score that isn't finite is null."""
         write_json(path, as_json_value(self._asdict()))
 
     @classmethod
     def read(cls, path: Path) -> "Restart":
-        """As it was written. Raises InputError."""
+        """Reads what `write` wrote. Raises InputError for a damaged file."""
         record = read_json(path)
         return cls(**record | {"score": WORST if record["score"] is None else record["score"]})
 
@@ -55,31 +55,35 @@ def train_restart(
     run: Run[FinetuneRecipe],
     recipe: FinetuneRecipe,
     settings: FinetuneRun,
-    bench: FinetuneSession,
+    session: FinetuneSession,
     method: str,
     choice: MethodChoice | None,
 ) -> Restart:
-    """The training of one seed; a finished one is not repeated."""
+    """Trains with one seed and writes restart.json. A resumed run reads it instead if it is there.
+
+    `settings` are those of this seed, `recipe` is that of all. Without an encoder to train, the score is that
+    of the `choice` between methods, or that of the model on dev.
+    """
     folder = restart_folder(run.out, settings.seed - recipe.seed + 1)
     if run.resume and (folder / "restart.json").exists():
         return Restart.read(folder / "restart.json")
     best, steps, elapsed = None, 0, 0.0
     if method not in UNTRAINED:
-        best, steps, elapsed = _train(run, recipe, settings, bench, method, folder)
-    elif bench.linear is not None:
-        elapsed = bench.linear.seconds
+        best, steps, elapsed = _train(run, recipe, settings, session, method, folder)
+    elif session.linear is not None:
+        elapsed = session.linear.seconds
     if choice is not None:
-        score = next(each.score for each in choice.tried if each.method == choice.method)
+        score = next(entry.score for entry in choice.tried if entry.method == choice.method)
     elif method in TRAINED:
         assert best is not None
         score = best.score
     else:
-        task, model = copy(bench.task), bench.finish(recipe, folder, method=method)
-        outputs = outputs_of(model, bench.dev.encoded)
-        task.calibrate(outputs, bench.dev.examples, bench.dev.encoded)
-        score = evaluate(task, outputs, None, bench.dev).model[task.main_metric]
-    at = best.step if best is not None else 0
-    restart = Restart(settings.seed, WORST if score is None else score, at, steps, elapsed)
+        task, model = copy(session.task), session.finish(recipe, folder, method=method)
+        outputs = outputs_of(model, session.dev.encoded)
+        task.calibrate(outputs, session.dev.examples, session.dev.encoded)
+        score = evaluate(task, outputs, None, session.dev).model[task.main_metric]
+    best_step = best.step if best is not None else 0
+    restart = Restart(settings.seed, WORST if score is None else score, best_step, steps, elapsed)
     if run.is_first:
         make_folder(folder)
         restart.write(folder / "restart.json")
@@ -90,28 +94,28 @@ def _train(
     run: Run[FinetuneRecipe],
     recipe: FinetuneRecipe,
     settings: FinetuneRun,
-    bench: FinetuneSession,
+    session: FinetuneSession,
     method: str,
     folder: Path,
 ) -> tuple[BestWeights, int, float]:
-    """What was best, after how many steps and seconds."""
-    model = bench.start(recipe, settings.seed)
+    """Trains in `folder` and returns the best weights there, the number of steps, and the seconds."""
+    model = session.start(recipe, settings.seed)
     facts = describe_run(model, model.config, Path(recipe.train_name).name, run.machine)
     if trained_share(model) < 1:
         facts["trained"] = f"{trained_share(model):.1%} trained"
-    title = bench.task.name.capitalize()
+    title = session.task.name.capitalize()
     if recipe.restarts > 1:
         title += f" {settings.seed - recipe.seed + 1} of {recipe.restarts}"
     observer = run.observer(title, facts, settings, folder)
-    task, train, dev = bench.task, bench.train, bench.dev if len(bench.dev) else None
-    teaching = bench.teaching(method)
-    if teaching is not None:
-        task, train, dev = teaching, teaching.examples(train), None
+    task, train, dev = session.task, session.train, session.dev if len(session.dev) else None
+    auxiliary = session.auxiliary_task(method)
+    if auxiliary is not None:
+        task, train, dev = auxiliary, auxiliary.examples(train), None
         model.head = task.head(model.config).to(run.machine.device)
     training = TaskRun(
         *(task, model, train, dev, settings, run.machine, folder, observer),
         resumable=True,
-        measure_first=LINEAR in bench.methods,
+        measure_first=LINEAR in session.methods,
         progress=observer.evaluating,
     )
     elapsed = training.run_watched(observer, run.resume)
@@ -119,11 +123,12 @@ def _train(
 
 
 def restart_folder(out: Path, number: int) -> Path:
+    """The folder of restart `number`, from 1."""
     return out / "restarts" / str(number)
 
 
 def keep_best_only(out: Path, restarts: list[Restart]) -> None:
-    """A finished run needs no checkpoints, and of all weights those of the leading one are enough."""
+    """Removes the checkpoints of finished restarts, and the weights of all but the best one."""
     for number in range(1, len(restarts) + 1):
         folder = restart_folder(out, number)
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)

@@ -1,8 +1,8 @@
-"""What a fine-tuning run found out: the model beside its baselines, on dev, on test, or by cross-validation,
-over restarts, with what to mistrust and what is to be expected of other texts. measuring.py finds it out.
+"""The results of a fine-tuning run, which measuring.py measures: the model beside its baselines on dev and
+test or by cross-validation, its restarts, warnings, and the score to expect on other texts.
 
 out/results.json            every figure
-out/predictions/dev.jsonl   what the model says of each row, with the right answer
+out/predictions/dev.jsonl   the prediction and the right answer of each row
 """
 
 import math
@@ -30,14 +30,16 @@ from bertsmith.training.finetuning.methods import FULL
 from bertsmith.training.finetuning.restarts import Restart
 from bertsmith.training.log import as_json_value
 
-_SURE = 1.96  # of a normal distribution, 95 %
-_SHARED = 1.5  # measured: LOG.md, 2026-11-25, "How far is a cross-validated score from the truth?"
+_SURE = 1.96  # standard deviations: 95 % of a normal distribution
+# How much wider intervals are because folds share rows, as measured: LOG.md, 2026-11-25, "How far is a
+# cross-validated score from the truth?"
+_SHARED = 1.5
 
 
 @dataclass(frozen=True)
 class LearningCurve:
-    """The main metric by how many rows were learned from: a quarter, half and all of the other folds. Twice
-    the rows would bring `gain`, as far as `error`, its standard error, lets one say.
+    """The main metric (`scores`) by the number of training rows (`rows`): a quarter, half and all of the
+    other folds. `gain` is what twice the rows are expected to bring, `error` its standard error.
     """
 
     rows: tuple[int, ...]
@@ -46,7 +48,7 @@ class LearningCurve:
     error: float
 
     def as_sentence(self, metric: str) -> str:
-        """'Twice the rows would bring a linear model about +0.0210 ± 0.0080 accuracy.'"""
+        """Formats as 'Twice the rows would bring a linear model about +0.0210 ± 0.0080 accuracy.'"""
         return (
             f"Twice the rows would bring a linear model about {self.gain:+.4f} ± {self.error:.4f} {metric}."
         )
@@ -54,24 +56,27 @@ class LearningCurve:
 
 @dataclass(frozen=True)
 class Expectation:
-    """Of the main metric: the likeliest score, and the ends of its 95 % interval."""
+    """The main metric to expect on other texts: the likeliest score, and the ends of its 95 % interval."""
 
     score: float
     low: float
     high: float
 
     def as_sentence(self, metric: str) -> str:
-        """'Expected of other texts: accuracy 0.8450 (95 % interval 0.7912 to 0.8901).'"""
+        """Formats as 'Expected of other texts: accuracy 0.8450 (95 % interval 0.7912 to 0.8901).'"""
         interval = f"95 % interval {self.low:.4f} to {self.high:.4f}"
         return f"Expected of other texts: {metric} {self.score:.4f} ({interval})."
 
 
 @dataclass(frozen=True)
 class Results:
-    """Of the whole run. `best` is the index of the restart whose weights were kept; `tried` are the methods
-    that were compared by cross-validation, `method` the one by which the model was trained;
-    `learning_curve` what more rows would bring, where few judged in turn, in so many `folds`; `columns` what
-    those beside the text add to it.
+    """The results of a whole run.
+
+    `evaluations` has those on dev or by cross-validation, which the model was chosen by, first, then test.
+    `best` is the index of the restart whose weights were kept. `method` is the one that the model was trained
+    by, and `tried` are the scores of the methods compared by cross-validation. `folds` is the number of
+    folds, 0 without cross-validation, and `learning_curve` says what more rows would bring. `columns` says
+    what the columns beside the text add to it. `figures` are those of calibration.
     """
 
     task: Task[Any]
@@ -89,39 +94,39 @@ class Results:
 
     @property
     def judge(self) -> str:
-        """What the model was chosen by: dev, or cross-validation."""
+        """The name of the evaluation that the model was chosen by: dev or cross-validation."""
         return next(iter(self.evaluations))
 
     @property
     def degenerate(self) -> int:
-        """How many restarts did no better than always giving the most frequent answer; none where that is
+        """The number of restarts that are no better than always giving the most frequent answer; 0 if that is
         always right.
         """
         metric = self.task.main_metric
         majority = next(iter(self.evaluations[self.judge].baselines.values()), None)
         if majority is None or is_always_right(majority, metric):
             return 0
-        return sum(each.score <= majority[metric] + 1e-6 for each in self.restarts)
+        return sum(restart.score <= majority[metric] + 1e-6 for restart in self.restarts)
 
     @property
     def warnings(self) -> list[str]:
-        """Sentences on what to mistrust."""
-        found = list(self.data_warnings)
+        """Sentences for the user on what to mistrust in the data, the evaluations and the restarts."""
+        sentences = list(self.data_warnings)
         for name, evaluation in self.evaluations.items():
-            found += evaluation.warnings(name, self.task.main_metric)
+            sentences += evaluation.warnings(name, self.task.main_metric)
         if self.degenerate and len(self.restarts) > 1:
-            found.append(f"{self.degenerate} of {len(self.restarts)} restarts learned nothing")
+            sentences.append(f"{self.degenerate} of {len(self.restarts)} restarts learned nothing")
         unscored = len(self.restarts) - len(self.scores)
         if unscored:
-            found.append(
+            sentences.append(
                 f"{unscored} of {len(self.restarts)} restarts have no {self.task.main_metric} that is a "
                 "number: the model gives all rows the same"
             )
-        return found
+        return sentences
 
     @cached_property
     def error_analysis(self) -> dict[str, ErrorAnalysis]:
-        """Of each evaluation, where the model errs."""
+        """The analysis of the model's errors, by evaluation."""
         return {
             name: self.task.error_analysis(evaluation.predictions, evaluation.split.examples)
             for name, evaluation in self.evaluations.items()
@@ -129,7 +134,7 @@ class Results:
 
     @cached_property
     def standard_errors(self) -> dict[str, float | None]:
-        """Of each evaluation's main metric."""
+        """The standard error of the model's main metric, by evaluation; None if all rows agree."""
         return {
             name: standard_error(self.task, evaluation, self.error_analysis[name].answers)
             for name, evaluation in self.evaluations.items()
@@ -137,23 +142,23 @@ class Results:
 
     @cached_property
     def expected(self) -> Expectation | None:
-        """What the model will reach on other texts; None where a dev was judge."""
+        """The score to expect on other texts; None without cross-validation, or if its score isn't finite."""
         if not self.folds:
             return None
-        judged = self.evaluations[self.judge]
-        score, error = judged.model[self.task.main_metric], self.standard_errors[self.judge]
+        evaluation = self.evaluations[self.judge]
+        score, error = evaluation.model[self.task.main_metric], self.standard_errors[self.judge]
         if not math.isfinite(score):
             return None
-        groups = len(groups_of(self.task, judged.split.examples))
+        groups = len(groups_of(self.task, evaluation.split.examples))
         return estimate_score(score, error, groups, self.folds, self.learning_curve)
 
     @property
     def scores(self) -> list[float]:
-        """Of the restarts on dev, those that are numbers."""
-        return [each.score for each in self.restarts if math.isfinite(each.score)]
+        """The finite scores of the restarts on dev."""
+        return [restart.score for restart in self.restarts if math.isfinite(restart.score)]
 
     def summary(self) -> dict[str, float]:
-        """Mean, spread, best and worst of `scores`; NaN where there are too few."""
+        """The mean, spread (standard deviation), best and worst of `scores`; NaN if there are too few."""
         scores = self.scores
         if not scores:
             return dict.fromkeys(("mean", "spread", "best", "worst"), math.nan)
@@ -161,7 +166,7 @@ class Results:
         return {"mean": statistics.mean(scores), "spread": spread, "best": max(scores), "worst": min(scores)}
 
     def record(self) -> dict[str, Any]:
-        """results.json, in which a figure that is no number is null."""
+        """The content of results.json, where figures that aren't finite are null."""
         record = {
             "task": self.task.name,
             "main_metric": self.task.main_metric,
@@ -177,12 +182,12 @@ class Results:
                 for name, evaluation in self.evaluations.items()
             },
             "method": self.method,
-            "tried": [asdict(each) for each in self.tried],
+            "tried": [asdict(score) for score in self.tried],
             "learning_curve": asdict(self.learning_curve) if self.learning_curve else None,
             "expected": asdict(self.expected) if self.expected else None,
             "columns": asdict(self.columns) if self.columns else None,
             "figures": self.figures,
-            "restarts": [each._asdict() for each in self.restarts],
+            "restarts": [restart._asdict() for restart in self.restarts],
             "best_restart": self.best + 1,
             "over_restarts": self.summary() | {"degenerate": self.degenerate},
             "remarks": self.task.remarks(),
@@ -192,7 +197,7 @@ class Results:
 
 
 def write_results(out: Path, results: Results) -> None:
-    """results.json and the predictions of each evaluation."""
+    """Writes results.json and the predictions of each evaluation to the run folder."""
     write_json(out / "results.json", results.record())
     (out / "predictions").mkdir(exist_ok=True)
     for name, evaluation in results.evaluations.items():
@@ -204,13 +209,15 @@ def write_results(out: Path, results: Results) -> None:
 
 
 def hash_data(recipe: FinetuneRecipe) -> dict[str, str]:
-    """The SHA-256 of each file the run was made from."""
+    """The SHA-256 of each data file of the recipe, by its role: train, dev, test, unlabelled."""
     others = {name: getattr(recipe, name) for name in ("dev", "test", "unlabelled")}
     return hash_files(recipe.train_files, others)
 
 
 def hash_files(train: Sequence[str], others: Mapping[str, str | None]) -> dict[str, str]:
-    """The SHA-256 of training files, which are numbered where they are several, and of others by name."""
+    """The SHA-256 of the training files, numbered if there are several, and of `others` by name; those
+    without a path are left out.
+    """
     files: dict[str, str | None] = {f"train {n}": file for n, file in enumerate(train, 1)}
     if len(train) == 1:
         files = {"train": train[0]}
@@ -220,27 +227,28 @@ def hash_files(train: Sequence[str], others: Mapping[str, str | None]) -> dict[s
 def estimate_score(
     score: float, error: float | None, rows: int, folds: int, curve: LearningCurve | None
 ) -> Expectation:
-    """What a model that learned from all rows will reach on others, as far as cross-validation can tell: from
-    the score of so many rows, those of one source counted as one, its standard error (None: all rows alike),
-    and how a linear model's score grows with rows: what is missing to 1 is taken to fall as its does.
+    """Estimates the score on other texts of a model that is trained on all rows, from a cross-validated
+    score.
 
-    Folds learn from fewer rows, which costs most where a label has few; and they share their rows, so that
-    their score moves by half as much again as rows that are independent would have it.
+    `error` is the score's standard error (None if all rows agree), `rows` the number of rows, where those of
+    one group count once. Models of folds are trained on fewer rows: the errors (1 - score) of training on all
+    of them are taken to fall as those of the linear model of the learning `curve` do. Folds share their rows,
+    so that their score varies half as much again as that of independent rows.
 
-    The interval is Wilson's (1927), made wider; for a score that may be below 0 the normal one.
+    The interval is Wilson's (1927), widened by that; for a score outside [0, 1] the normal one.
     """
-    left = 1.0  # of the errors of learning from all folds but one, by learning from all rows
+    factor = 1.0  # by which training on all rows, not on all folds but one, reduces the errors
     if curve is not None and folds > 1:
-        before, now = (max(1 - reached, 1e-9) for reached in curve.scores[-2:])
-        left = float(min(now / before, 1.0) ** math.log2(folds / (folds - 1)))
-    gain = (1 - score) * (1 - left)
+        half_error, full_error = (max(1 - curve_score, 1e-9) for curve_score in curve.scores[-2:])
+        factor = float(min(full_error / half_error, 1.0) ** math.log2(folds / (folds - 1)))
+    gain = (1 - score) * (1 - factor)
     if not 0 <= score <= 1:
         half = _SHARED * _SURE * (error or 0.0)
         return Expectation(score + gain, score + gain - half, min(score + gain + half, 1.0))
     independent = rows if error is None else max(score * (1 - score) / error**2, 1.0)
     squared = _SURE**2 / independent
-    middle = (score + squared / 2) / (1 + squared)
-    spread = score * (1 - score) / independent + squared / (4 * independent)
-    half = _SHARED * _SURE / (1 + squared) * math.sqrt(spread)
-    low, high = max(middle + gain - half, 0.0), min(middle + gain + half, 1.0)
+    centre = (score + squared / 2) / (1 + squared)
+    variance = score * (1 - score) / independent + squared / (4 * independent)
+    half = _SHARED * _SURE / (1 + squared) * math.sqrt(variance)
+    low, high = max(centre + gain - half, 0.0), min(centre + gain + half, 1.0)
     return Expectation(min(max(score + gain, low), high), low, high)

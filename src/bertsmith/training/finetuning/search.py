@@ -1,10 +1,10 @@
-"""What a search over recipes may vary, and within which bounds; its trials, what optuna makes of them (the
-next proposal, and which settings mattered), and how its folder keeps both.
+"""The space of a search for settings, its trials, what optuna makes of them (the next proposal, and which
+settings mattered), and the files of both. tune.py runs the search.
 
-out/search.json    what is searched      out/trials.json    every trial that is over
+out/search.json    what is searched      out/trials.json    every finished trial
 
-A setting that its user gives is kept as given and not searched. The baseline is a point of the space like any
-other: default ranges are widened to hold its value, and within given ones it takes the nearest.
+A setting that the user gives is fixed and not searched. The baseline, trial 0, is a point of the space:
+default ranges are widened to contain its value, and in given ranges it takes the nearest value.
 """
 
 import json
@@ -39,20 +39,21 @@ from bertsmith.validation import (
 )
 
 Choice = dict[str, float | int]  # dotted name of a setting → its value
-_SEVERAL = 2  # layers, as long as the model isn't open
+_SEVERAL = 2  # layers that a model is taken to have before it is opened
 COMPLETE, PRUNED, DIVERGED = "complete", "pruned", "diverged"
-_ENOUGH_TO_WEIGH = 4  # trials, below which importance would be chance
+_ENOUGH_TO_WEIGH = 4  # complete trials, below which importance would be chance
 SEARCH_FILE, TRIALS_FILE = "search.json", "trials.json"
-_HASHES = "sha256"  # in search.json, of each labelled file
-_GIVEN = "given"  # beside it, the names of the settings that the user gave
-_SEEDS = 2**32  # that NumPy's older generator, which optuna draws from, has
+_HASHES = "sha256"  # key in search.json of the labelled files' hashes
+_GIVEN = "given"  # key in search.json of the names of settings that the user gave
+_SEEDS = 2**32  # seeds of NumPy's legacy generator, which optuna uses
 
 
 class SearchSettings(UserSettings):
-    """Bounds of what is searched, both included; batch sizes are a list. Rates are drawn on a log scale.
+    """The bounds of the searched settings, both included, and a list of batch sizes. `learning_rate` and
+    `layer_decay` are drawn on a log scale.
 
-    Those that are left out are widened to the baseline's value. `freeze_layers` is then from none to half of
-    the model's.
+    Bounds that the user leaves out are widened to contain the baseline's value. `freeze_layers` is then from
+    0 to half of the model's layers.
     """
 
     learning_rate: Annotated[tuple[float, float], BY_COMMAS] = (1e-5, 3e-4)
@@ -70,7 +71,7 @@ class SearchSettings(UserSettings):
                 raise ValueError(f"search.{name} needs two bounds from {lowest} up, the lower one first")
         for name in ("learning_rate", "layer_decay"):
             limits = FinetuneOptimizer.model_fields[name].metadata
-            most = next(each.le for each in limits if hasattr(each, "le"))
+            most = next(limit.le for limit in limits if hasattr(limit, "le"))
             if getattr(self, name)[1] > most:
                 raise ValueError(f"search.{name} is at most {most}, as optimizer.{name} is")
         if min(self.batch_size) < 1:
@@ -79,7 +80,9 @@ class SearchSettings(UserSettings):
 
 
 class TuneSettings(UserSettings):
-    """`trials` counts the baseline; `prune` ends a trial that at some evaluation is below the median."""
+    """Settings of a search. `trials` includes the baseline. `prune` ends a trial whose score at an evaluation
+    is below the median of the earlier trials.
+    """
 
     trials: int = Field(20, ge=1)
     prune: bool = True
@@ -88,14 +91,18 @@ class TuneSettings(UserSettings):
 
 @dataclass(frozen=True)
 class SettingSearch:
-    """A checked search: the baseline's recipe, how it is searched, and which settings its user fixed."""
+    """A checked search: the baseline's recipe, the settings of the search, and the dotted names of the
+    recipe's settings that the user fixed.
+    """
 
     recipe: FinetuneRecipe
     settings: TuneSettings
     fixed: frozenset[str]
 
     def baseline(self, layers: int) -> Choice:
-        """The recipe's own values of all that is searched, or the nearest within given bounds."""
+        """The recipe's own values of the searched settings, or the nearest within given bounds, for a model
+        of so many layers.
+        """
         values: Choice = {
             "optimizer.learning_rate": self.recipe.optimizer.learning_rate,
             "optimizer.layer_decay": self.recipe.optimizer.layer_decay,
@@ -108,29 +115,30 @@ class SettingSearch:
         return {name: self._nearest(name, value) for name, value in values.items() if name not in self.fixed}
 
     @property
-    def decided_by_giving(self) -> set[str]:
-        """Settings of which it matters that the user gives them, whatever the value: they aren't searched, or
-        few rows no longer judge in turn.
+    def decided_by_presence(self) -> set[str]:
+        """Names of the settings that make another search if the user gives them, whatever the value: given,
+        they aren't searched, or (`dev_share`) there is no cross-validation.
         """
         return {*replace(self, fixed=frozenset()).baseline(_SEVERAL), "dev_share"}
 
     def _nearest(self, name: str, value: float) -> float:
-        given = self.given_bounds.get(name.rpartition(".")[2])
-        if given is None:
+        """The value within the given bounds of a setting that is nearest to `value`."""
+        bounds = self.given_bounds.get(name.rpartition(".")[2])
+        if bounds is None:
             return value
         if name == "batch_size":
-            return min(sorted(given), key=lambda size: abs(size - value))
-        return min(max(value, given[0]), given[1])
+            return min(sorted(bounds), key=lambda size: abs(size - value))
+        return min(max(value, bounds[0]), bounds[1])
 
     @property
     def given_bounds(self) -> dict[str, tuple[float, ...]]:
-        """Those that the user gave, by their names in `SearchSettings`."""
-        bounds = self.settings.search
-        given = {name: getattr(bounds, name) for name in sorted(bounds.model_fields_set)}
-        return {name: value for name, value in given.items() if value is not None}
+        """The bounds that the user gave, by their names in `SearchSettings`."""
+        search = self.settings.search
+        bounds = {name: getattr(search, name) for name in sorted(search.model_fields_set)}
+        return {name: value for name, value in bounds.items() if value is not None}
 
     def require_searched(self, layers: int) -> None:
-        """Raises RecipeError for given bounds of what isn't searched in a model of so many layers."""
+        """Raises RecipeError for bounds of a setting that isn't searched in a model of so many layers."""
         searched = {name.rpartition(".")[2] for name in self.baseline(layers)}
         fixed = {name.rpartition(".")[2]: name for name in self.fixed}
         for name in self.given_bounds:
@@ -146,8 +154,8 @@ class SettingSearch:
             )
 
     def distributions(self, layers: int) -> dict[str, Any]:
-        """What optuna draws from, by dotted name, for a model of so many layers. Raises RecipeError when more
-        of them might be frozen than there are, and for given bounds of what isn't searched.
+        """Optuna's distributions by dotted name, for a model of so many layers. Raises RecipeError for bounds
+        of more frozen layers than there are, and for given bounds of a setting that isn't searched.
         """
         from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
@@ -159,22 +167,22 @@ class SettingSearch:
                 f"search.freeze_layers = [{lowest},{most}], but the model has {layers} layers. Give bounds "
                 f"up to {layers}."
             )
-        found: dict[str, Any] = {}
+        space: dict[str, Any] = {}
         for name, value in baseline.items():
-            given = getattr(bounds, name.rpartition(".")[2])
+            setting_bounds = getattr(bounds, name.rpartition(".")[2])
             if name == "batch_size":
-                found[name] = CategoricalDistribution(sorted({*given, int(value)}))
+                space[name] = CategoricalDistribution(sorted({*setting_bounds, int(value)}))
                 continue
-            low, high = given or (0, layers // 2)
+            low, high = setting_bounds or (0, layers // 2)
             low, high = min(low, value), max(high, value)
             if name in ("epochs", "freeze_layers"):
-                found[name] = IntDistribution(int(low), int(high))
+                space[name] = IntDistribution(int(low), int(high))
             else:
-                found[name] = FloatDistribution(low, high, log=True)
-        return found
+                space[name] = FloatDistribution(low, high, log=True)
+        return space
 
-    def shortest(self, space: dict[str, Any]) -> FinetuneRecipe:
-        """The recipe of a trial that has as few steps as any may have."""
+    def shortest_recipe(self, space: dict[str, Any]) -> FinetuneRecipe:
+        """The recipe of a trial in `space` with the fewest steps."""
         choice: Choice = {}
         if "epochs" in space:
             choice["epochs"] = space["epochs"].low
@@ -182,8 +190,8 @@ class SettingSearch:
             choice["batch_size"] = max(space["batch_size"].choices)
         return self.recipe_of(choice)
 
-    def least(self, space: dict[str, Any]) -> FinetuneRecipe:
-        """The recipe of a trial that trains as few layers, and by as small batches, as any may."""
+    def smallest_trained_recipe(self, space: dict[str, Any]) -> FinetuneRecipe:
+        """The recipe of a trial in `space` that trains the fewest layers, with the smallest batches."""
         choice: Choice = {}
         if "freeze_layers" in space:
             choice["freeze_layers"] = space["freeze_layers"].high
@@ -192,7 +200,7 @@ class SettingSearch:
         return self.recipe_of(choice)
 
     def recipe_of(self, choice: Choice) -> FinetuneRecipe:
-        """The baseline's recipe with this choice in place of its own values."""
+        """The baseline's recipe with the values of this choice."""
         plain = {name: value for name, value in choice.items() if "." not in name}
         optimizer = {name.removeprefix("optimizer."): value for name, value in choice.items() if "." in name}
         changed = self.recipe.optimizer.model_copy(update=optimizer)
@@ -200,27 +208,27 @@ class SettingSearch:
 
 
 def make_search(values: dict[str, Any], overrides: list[str]) -> SettingSearch:
-    """A checked search from values and `dotted.key=value` changes, those of `finetune` among them.
+    """Makes a checked search from values and `dotted.key=value` overrides, those of `finetune` among them.
 
     Raises InputError for an unknown task, RecipeError naming the key that is wrong.
     """
-    own: dict[str, Any] = {}
-    others: list[str] = []
+    tune_values: dict[str, Any] = {}
+    recipe_overrides: list[str] = []
     for change in overrides:
         if change.partition("=")[0].split(".")[0] in TuneSettings.model_fields:
-            override(own, change, TuneSettings)
+            override(tune_values, change, TuneSettings)
         else:
-            others.append(change)
-    own |= {name: value for name, value in values.items() if name in TuneSettings.model_fields}
+            recipe_overrides.append(change)
+    tune_values |= {name: value for name, value in values.items() if name in TuneSettings.model_fields}
     values = {name: value for name, value in values.items() if name not in TuneSettings.model_fields}
-    of_task = find_task(str(values.get("task", ""))).Settings.model_fields
-    known = [*TuneSettings.model_fields, *FinetuneRecipe.model_fields, *of_task]
-    for key in [*values, *(change.partition("=")[0] for change in others)]:
+    task_fields = find_task(str(values.get("task", ""))).Settings.model_fields
+    known = [*TuneSettings.model_fields, *FinetuneRecipe.model_fields, *task_fields]
+    for key in [*values, *(change.partition("=")[0] for change in recipe_overrides)]:
         if key.split(".")[0] not in known:
-            names = list_finetune_settings(FinetuneRecipe, *of_task, *setting_names(TuneSettings))
+            names = list_finetune_settings(FinetuneRecipe, *task_fields, *setting_names(TuneSettings))
             raise RecipeError(f"tune: unknown key {key!r}.{did_you_mean_setting(key, names)}")
-    settings = check(TuneSettings, own, "tune")
-    recipe = make_finetune_recipe(values, others)
+    settings = check(TuneSettings, tune_values, "tune")
+    recipe = make_finetune_recipe(values, recipe_overrides)
     if recipe.restarts > 1:
         raise RecipeError(
             "tune: restarts are not searched: each trial trains once. Give restarts to finetune, together "
@@ -235,9 +243,10 @@ def make_search(values: dict[str, Any], overrides: list[str]) -> SettingSearch:
             "tune: trials don't learn from unlabelled texts. Give them to finetune, together with the "
             "settings that the search found."
         )
-    fixed = frozenset(change.partition("=")[0] for change in others) | frozenset(values)
-    fixed |= {f"optimizer.{name}" for name in recipe.optimizer.model_fields_set}  # of a table too
-    if recipe.epochs != round(recipe.epochs):  # the user gave it, so it isn't searched
+    fixed = frozenset(change.partition("=")[0] for change in recipe_overrides) | frozenset(values)
+    # also those that were given as a whole section
+    fixed |= {f"optimizer.{name}" for name in recipe.optimizer.model_fields_set}
+    if recipe.epochs != round(recipe.epochs):  # only a user gives a fraction, and what is given is fixed
         fixed |= {"epochs"}
     search = SettingSearch(recipe, settings, fixed)
     search.require_searched(_SEVERAL)
@@ -249,7 +258,9 @@ def make_search(values: dict[str, Any], overrides: list[str]) -> SettingSearch:
 
 @dataclass(frozen=True)
 class Trial:
-    """One training: its settings, how it ended, its best score on dev, and the score of each evaluation."""
+    """One training: its settings, how it ended (`state`), its best score on dev or by cross-validation, and
+    the score of each evaluation. `score` is None if it diverged.
+    """
 
     number: int
     choice: Choice
@@ -261,14 +272,14 @@ class Trial:
 
     @property
     def shown_score(self) -> str:
-        """As people read it."""
+        """The score as tables show it."""
         return formatting.score(self.score)
 
 
 def trial_rows(trials: Sequence[Trial]) -> tuple[list[str], list[list[str]]]:
-    """Columns and rows of a table of trials, the best first."""
+    """The columns and rows of a table of trials: complete ones by falling score, then the others."""
     names = list(trials[0].choice)
-    ended = sorted(trials, key=lambda trial: (trial.state != COMPLETE, -(trial.score or 0.0), trial.number))
+    ordered = sorted(trials, key=lambda trial: (trial.state != COMPLETE, -(trial.score or 0.0), trial.number))
     rows = [
         [
             f"{trial.number} (baseline)" if trial.number == 0 else str(trial.number),
@@ -277,22 +288,22 @@ def trial_rows(trials: Sequence[Trial]) -> tuple[list[str], list[list[str]]]:
             f"{trial.seconds:.0f}",
             trial.state,
         ]
-        for trial in ended
+        for trial in ordered
     ]
     return ["Trial", "Score", *(name.removeprefix("optimizer.") for name in names), "Seconds", "Ended"], rows
 
 
 def best_trial(trials: Sequence[Trial]) -> Trial | None:
-    """The best of the trials that were trained to their end; of equals the first."""
-    ended = [trial for trial in trials if trial.state == COMPLETE]
-    return max(ended, key=lambda trial: (trial.score, -trial.number), default=None)
+    """The complete trial with the best score, the first of equal ones; None if there is none."""
+    complete = [trial for trial in trials if trial.state == COMPLETE]
+    return max(complete, key=lambda trial: (trial.score, -trial.number), default=None)
 
 
 def build_study(trials: Sequence[Trial], space: dict[str, Any], seed: int) -> Any:
-    """An optuna study in memory that knows these trials.
+    """Builds an optuna study in memory with these trials in `space`.
 
-    Its sampler is seeded by how many there are, so that what it proposes next is a function of the seed and
-    the trials. A trial is not given up before its second evaluation, nor before four have ended.
+    Its sampler is seeded by `seed` and the number of trials, so that its next proposal is a function of the
+    seed and the trials. It prunes no trial before its second evaluation, nor before four are complete.
     """
     import optuna
 
@@ -304,21 +315,20 @@ def build_study(trials: Sequence[Trial], space: dict[str, Any], seed: int) -> An
     )
     states = optuna.trial.TrialState
     for trial in trials:
-        known = optuna.trial.create_trial(
+        frozen_trial = optuna.trial.create_trial(
             state=states.COMPLETE if trial.state == COMPLETE else states.PRUNED,
             value=trial.score,
             params=trial.choice,
             distributions=space,
             intermediate_values=dict(enumerate(trial.scores, start=1)),
         )
-        study.add_trial(known)
+        study.add_trial(frozen_trial)
     return study
 
 
 def measure_importance(trials: Sequence[Trial], space: dict[str, Any], seed: int) -> dict[str, float]:
-    """How much of the scores' spread each setting explains, by fANOVA (Hutter et al. 2014); they add to 1.
-
-    Empty for too few trials, or when all scored the same.
+    """The share of the scores' variance that each setting explains, by fANOVA (Hutter et al. 2014). The
+    shares add up to 1. Empty for too few trials, or if all have the same score.
     """
     import optuna
 
@@ -334,7 +344,11 @@ def measure_importance(trials: Sequence[Trial], space: dict[str, Any], seed: int
 
 
 def open_search(search: SettingSearch, out: Path, resume: bool) -> list[Trial]:
-    """The trials that are over. Raises RecipeError when the folder holds another search, or any unasked."""
+    """Reads the finished trials of the search in the folder; none if it is new.
+
+    Raises RecipeError if the folder has a search and `resume` is not set, if that search has other settings,
+    or if the folder holds something else.
+    """
     if out.is_file():
         raise RecipeError(f"{out} is a file. Choose a folder for the search.")
     stored = out / SEARCH_FILE
@@ -345,8 +359,8 @@ def open_search(search: SettingSearch, out: Path, resume: bool) -> list[Trial]:
         raise RecipeError(f"{out} already holds a search. Go on with it by --resume, or take another folder.")
     new = _describe_search(search)
     old = {name: value for name, value in read_json(stored).items() if name in new}
-    given = (set(old.pop(_GIVEN, ())) ^ set(new.pop(_GIVEN))) & search.decided_by_giving
-    differing = dict.fromkeys([*find_differing_names(old, new), *sorted(given)])
+    given_once = (set(old.pop(_GIVEN, ())) ^ set(new.pop(_GIVEN))) & search.decided_by_presence
+    differing = dict.fromkeys([*find_differing_names(old, new), *sorted(given_once)])
     if differing:
         raise RecipeError(
             f"{out} was begun with other settings: {', '.join(differing)}. Resume with the same ones, or "
@@ -354,23 +368,25 @@ def open_search(search: SettingSearch, out: Path, resume: bool) -> list[Trial]:
         )
     path, trials = out / TRIALS_FILE, []
     for record in read_json(path) if path.exists() else ():
-        scores = [WORST if score is None else score for score in record["scores"]]  # null: it has none
+        scores = [WORST if score is None else score for score in record["scores"]]  # null if not finite
         trials.append(Trial(**record | {"scores": scores}))
     return trials
 
 
 def _describe_search(search: SettingSearch) -> dict[str, Any]:
-    """What must be the same when a search goes on: all but the number of trials and what a run may change."""
+    """The settings that must be the same when a search is resumed: all but the number of trials and what any
+    run may change.
+    """
     recipe = json.loads(search.recipe.model_dump_json(exclude=MAY_CHANGE))
     settings = json.loads(search.settings.model_dump_json(exclude={"trials"}))
     return {**recipe, **settings, _GIVEN: sorted(search.fixed)}
 
 
 def begin_search(search: SettingSearch, out: Path, hashes: dict[str, str]) -> None:
-    """Makes the folder, and notes there what is searched, on files of these hashes.
+    """Makes the folder and writes search.json, with the hashes of the labelled files.
 
-    Raises RecipeError when the search goes on and a file is another one: trials on different rows can't be
-    compared.
+    Raises RecipeError if the search is resumed with a file that has changed, since trials on different rows
+    can't be compared.
     """
     stored = out / SEARCH_FILE
     if stored.exists():
@@ -380,14 +396,15 @@ def begin_search(search: SettingSearch, out: Path, hashes: dict[str, str]) -> No
 
 
 def keep_trials(out: Path, trials: Sequence[Trial]) -> None:
-    """Writes all trials, and removes weights: those of the leading one are enough. Logs stay."""
+    """Writes all trials, and removes the weights of all but the best one. Logs stay."""
     write_json(out / TRIALS_FILE, as_json_value([asdict(trial) for trial in trials]))
-    leading = best_trial(trials)
+    best = best_trial(trials)
     for trial in trials:
-        if trial != leading:
+        if trial != best:
             for name in ("best/weights.safetensors", "choice.safetensors"):
                 (trial_folder(out, trial.number) / name).unlink(missing_ok=True)
 
 
 def trial_folder(out: Path, number: int) -> Path:
+    """The folder of a trial's log and weights, by its number from 0."""
     return out / "trials" / str(number)

@@ -1,7 +1,8 @@
-"""A task made from a corpus itself: which source does this text come from? The quickstart fine-tunes on it.
+"""Makes a classification task from a corpus: which source does a text come from? The quickstart fine-tunes on
+it.
 
-Labels cost nothing here, so anyone can see on text of their own what pre-training is worth: the same head on
-the same few rows, from a pre-trained start and from a random one, beside TF-IDF.
+Its labels cost nothing, so that anyone can see on their own text what pre-training is worth: the same head is
+trained on the same few rows from a pre-trained model and from a random one, beside TF-IDF.
 """
 
 import hashlib
@@ -24,13 +25,15 @@ from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.finetuning.finetune import finetune
 
 CLASSES = 8
-ROWS = {"train": 64, "dev": 32, "test": 32}  # a class
+ROWS = {"train": 64, "dev": 32, "test": 32}  # of each class
 _FEWEST_WORDS, _MOST_WORDS = 20, 60
 
 
 @dataclass(frozen=True)
 class Start:
-    """A model to begin with, and how long it is trained: a larger one needs fewer passes."""
+    """A model to begin with: its name in the results, its path or alias, and the settings to fine-tune it by,
+    as `dotted.key=value`. A larger model needs fewer epochs.
+    """
 
     name: str
     model: str
@@ -38,11 +41,11 @@ class Start:
 
 
 def write_origin_task(corpus: Corpus, folder: Path) -> int:
-    """Writes train.jsonl, dev.jsonl and test.jsonl of texts from the sources that have most, unless they are
-    there; returns how many sources.
+    """Writes train.jsonl, dev.jsonl and test.jsonl with texts from the largest sources, unless the files are
+    there already. Returns the number of sources, which are the labels.
 
-    Which texts, and in which file, is decided by a hash of their names: stable when the corpus grows. With
-    fewer than two sources of enough text nothing is written, and 0 returned.
+    A hash of the documents' ids decides which texts are taken and for which file, so that few change when the
+    corpus grows. If fewer than two sources have enough texts, nothing is written and 0 is returned.
     """
     if (folder / "test.jsonl").exists():
         lines = (folder / "test.jsonl").read_text(encoding="utf-8").splitlines()
@@ -53,8 +56,8 @@ def write_origin_task(corpus: Corpus, folder: Path) -> int:
         if len(words) >= _FEWEST_WORDS:
             order = hashlib.blake2b(document.id.encode(), digest_size=8).hexdigest()
             texts[document.source].append((order, " ".join(words[:_MOST_WORDS])))
-    most = sorted((source for source in texts), key=lambda source: (-len(texts[source]), source))
-    chosen = [source for source in most[:CLASSES] if len(texts[source]) >= sum(ROWS.values())]
+    largest = sorted(texts, key=lambda source: (-len(texts[source]), source))[:CLASSES]
+    chosen = [source for source in largest if len(texts[source]) >= sum(ROWS.values())]
     if len(chosen) < 2:
         return 0
     rows = {source: iter(sorted(texts[source])) for source in chosen}
@@ -70,7 +73,9 @@ def write_origin_task(corpus: Corpus, folder: Path) -> int:
 
 
 def write_random_start(model: Path, folder: Path) -> None:
-    """The same shape and vocabulary as `model`, with weights that have seen no text; unless it is there."""
+    """Writes a model with the architecture and vocabulary of `model`, but random weights, to `folder`, unless
+    that exists.
+    """
     if folder.exists():
         return
     trained, _ = load_pretraining_model(model)
@@ -82,12 +87,13 @@ def write_random_start(model: Path, folder: Path) -> None:
 def compare_starts(
     rows: Path, starts: list[Start], seeds: int, out: Path, progress: Progress | None = None
 ) -> dict[str, list[dict[str, Any]]]:
-    """Fine-tunes every start on the same rows, by so many seeds: results.json of each, made once.
+    """Fine-tunes each start on the rows in the folder `rows`, with seeds from 0 up to `seeds`. Returns the
+    content of results.json of each seed by the start's name. Runs in `out` that are finished aren't repeated.
 
-    Each seed keeps the epoch that is best on dev; test has no part in it.
+    Each run keeps the weights of the epoch that is best on dev. Test isn't used to choose.
     """
     runs = [(start, seed) for start in starts for seed in range(seeds)]
-    found: dict[str, list[dict[str, Any]]] = {start.name: [] for start in starts}
+    results: dict[str, list[dict[str, Any]]] = {start.name: [] for start in starts}
     for number, (start, seed) in enumerate(runs):
         if progress is not None:
             progress(number, len(runs), "models")
@@ -104,5 +110,5 @@ def compare_starts(
                 out=str(run),
                 resume=True,
             )
-        found[start.name].append(read_json(run / "results.json"))
-    return found
+        results[start.name].append(read_json(run / "results.json"))
+    return results

@@ -1,8 +1,8 @@
-"""One training of a task: the loop over its examples, the weights that did best on dev, and when to stop
-waiting for better.
+"""One training of a task: runs the loop over its examples, keeps the weights that are best on dev, and stops
+early if dev gets no better.
 
-best/weights.safetensors    the weights, in our names
-best/history.json           every evaluation: step, score; the best one's step
+best/weights.safetensors    the best weights, by the names of our modules
+best/history.json           step and score of every evaluation, and the step of the best one
 """
 
 import math
@@ -28,14 +28,15 @@ from bertsmith.training.machine import Machine, broadcast_value
 from bertsmith.training.observer import RunObserver
 from bertsmith.training.sharding import gather_tensors
 
-WORST = -math.inf  # in place of a score that is no number: a constant output has no correlation
+WORST = -math.inf  # replaces a score that is NaN, as the correlation of constant predictions is
 
 
 @dataclass
 class BestWeights:
-    """Keeps the best of a run's evaluations by a metric of which more is better.
+    """Keeps the weights of a run's best evaluation in `folder`, by a metric of which more is better.
 
-    `patience` is how many evaluations without a better one end the run; None waits to the end.
+    `patience` is the number of evaluations without a better one that end the run; None never ends it.
+    `history` has the step and score of each evaluation.
     """
 
     folder: Path
@@ -44,24 +45,31 @@ class BestWeights:
     history: list[tuple[int, float]] = field(default_factory=list)
 
     def resume(self, step: int) -> None:
-        """Takes up the history of a run that goes on from `step`; later evaluations will come again."""
+        """Reads the history of a run that is resumed at `step`. Later evaluations are dropped: they will come
+        again.
+        """
         path = self.folder / "history.json"
         if path.exists():
-            scores = [(at, WORST if score is None else score) for at, score in read_json(path)["history"]]
-            self.history = [(at, score) for at, score in scores if at <= step]
+            stored = read_json(path)["history"]
+            self.history = [
+                (evaluated, WORST if score is None else score)
+                for evaluated, score in stored
+                if evaluated <= step
+            ]
 
     @property
     def score(self) -> float | None:
+        """The best score; None before any evaluation."""
         return max((score for _, score in self.history), default=None)
 
     def has(self, step: int) -> bool:
-        """Whether this step is the last one that was evaluated."""
+        """Whether `step` is the last one that was evaluated."""
         return bool(self.history) and self.history[-1][0] == step
 
     @property
     def step(self) -> int:
         """The first step of the best score. Raises ValueError before any evaluation."""
-        return max(self.history, key=lambda each: each[1])[0]
+        return max(self.history, key=lambda evaluation: evaluation[1])[0]
 
     @property
     def stopped(self) -> bool:
@@ -72,9 +80,9 @@ class BestWeights:
         return max(scores[-self.patience :]) <= max(scores[: -self.patience])
 
     def consider(self, step: int, metrics: dict[str, float], model: nn.Module, write: bool = True) -> None:
-        """Adds an evaluation, and keeps the weights if it is the best so far; of equals the first.
+        """Adds an evaluation, and keeps the model's weights if it is better than all before.
 
-        All ranks call this, since a divided model is gathered by all; one of them is to `write`.
+        All ranks have to call this, since a sharded model is gathered by all of them; only one may `write`.
         """
         score, best = metrics[self.metric], self.score
         if math.isnan(score):
@@ -90,7 +98,7 @@ class BestWeights:
             self._write_history()
 
     def keep(self, step: int, model: nn.Module, write: bool = True) -> None:
-        """Keeps the weights of a run that nothing measured on the way: those of its last step."""
+        """Keeps the weights at `step`, the last one of a run without evaluations."""
         self.history = [(step, WORST)]
         weights = gather_tensors(model.state_dict(), keep=write)
         if write:
@@ -98,13 +106,14 @@ class BestWeights:
             self._write_history()
 
     def restore(self, model: nn.Module) -> None:
-        """Puts the best weights into the model."""
+        """Loads the best weights into the model."""
         model.load_state_dict(load_file(self.folder / "weights.safetensors"))
 
     def _write_weights(self, weights: dict[str, Tensor]) -> None:
-        """File by file: a folder is for a moment absent while it is replaced, and the history with it.
+        """Replaces the file of weights alone, since replacing the folder would remove the history for a
+        moment.
 
-        A kill before the history is written costs nothing: the evaluation comes again on resuming.
+        If the process is killed before the history is written, the evaluation comes again on resuming.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         tensors = {name: tensor.detach().contiguous() for name, tensor in weights.items()}
@@ -120,8 +129,8 @@ class BestWeights:
 
 
 class TaskRun:
-    """Trains `model` on `train`, and keeps in `best` what did best on `dev`; without one, the last
-    weights of a run that is `resumable`.
+    """Trains `model` on `train`, and keeps the weights that are best on `dev` in `best`. Without dev, a
+    `resumable` run keeps its last weights there.
     """
 
     def __init__(
@@ -140,58 +149,67 @@ class TaskRun:
         should_stop: Callable[[BestWeights], bool] = lambda best: False,
         progress: Progress | None = None,
     ) -> None:
-        """The best weights are kept in `folder`, and checkpoints too if the run is to be `resumable`. To
-        `measure_first` is for a model that answers well before its first step, and may stay the best.
-        `should_stop` is asked after each evaluation; True ends the run there. `progress` is of one
-        evaluation.
+        """`folder` gets the best weights, and checkpoints if the run is `resumable`. With `measure_first` the
+        model is evaluated before the first step too, for one that is good from the start and may stay the
+        best. `should_stop` is called after each evaluation, and ends the run if it returns True. `progress`
+        is called during an evaluation.
         """
         self.best = BestWeights(folder / "best", task.main_metric, settings.patience)
         self._judge, self._machine = _Judge(self.best, model, machine, should_stop), machine
         self._measure_first, self._has_dev, self._resumable = measure_first, dev is not None, resumable
-        parts = task, model, train, dev, settings.batch_size, settings.seed, machine.device
-        objective = FinetuningObjective(*parts, progress=progress)
+        objective = FinetuningObjective(
+            task,
+            model,
+            train,
+            dev,
+            settings.batch_size,
+            settings.seed,
+            machine.device,
+            progress=progress,
+        )
         checkpoints = folder if resumable else None
-        self.loop = Loop(objective, settings, machine, checkpoints, observer, self._judge.hear)
+        self.loop = Loop(objective, settings, machine, checkpoints, observer, self._judge.on_evaluation)
 
     @property
     def step(self) -> int:
-        """How many steps are done."""
+        """The number of steps that are done."""
         return self.loop.progress.step
 
     def resume(self) -> list[str]:
-        """Takes up where a killed run stood; returns sentences about damaged checkpoints."""
-        complaints = self.loop.resume()
+        """Loads the newest checkpoint of an interrupted run. Returns sentences about damaged checkpoints."""
+        warnings = self.loop.resume()
         self.best.resume(self.step)
-        return complaints
+        return warnings
 
     def run_watched(self, observer: RunObserver, resume: bool) -> float:
-        """The same as `run`, told to the observer's log, from where it stood on `resume`. Returns the seconds
-        of training.
+        """Runs with the observer's log open, from the newest checkpoint if `resume` is set. Returns the
+        seconds of training, those before the interruption included.
         """
-        complaints = self.resume() if resume else []
-        begun = time.monotonic()
-        with observer.open(self.step, complaints):
+        warnings = self.resume() if resume else []
+        start = time.monotonic()
+        with observer.open(self.step, warnings):
             self.run()
-            elapsed = self.loop.progress.elapsed or time.monotonic() - begun
+            elapsed = self.loop.progress.elapsed or time.monotonic() - start
             observer.record("end", self.step, elapsed=elapsed, reason="finished")
         return elapsed
 
     def run(self) -> None:
-        """To the last step and its evaluation, or until dev gets no better. Raises as `Loop.run` does."""
+        """Trains to the last step and evaluation, or until dev gets no better. Raises as `Loop.run` does."""
         if self.best.stopped:
             return
         if self._measure_first and self._has_dev and self.step == 0 and not self.best.history:
-            self._judge.hear(0, self.loop.evaluate())
+            self._judge.on_evaluation(0, self.loop.evaluate())
         self.loop.run()
         if not self._has_dev and self._resumable:
             self.best.keep(self.step, self.loop.task.model, self._machine.ranks.is_first)
         elif self._has_dev and not self.best.stopped and not self.best.has(self.step):
-            self._judge.hear(self.step, self.loop.evaluate())
+            self._judge.on_evaluation(self.step, self.loop.evaluate())
 
 
 class _Judge:
-    """What the loop tells its evaluations. It doesn't know its run: where a run and its loop held each other,
-    the weights and moments of one run after another would stay until Python looks for such rings.
+    """Receives the loop's evaluations. It has no reference to its run, because a run and a loop that refer to
+    each other would keep the weights and moments of finished runs in memory until the garbage collector
+    finds the cycle.
     """
 
     def __init__(
@@ -203,11 +221,12 @@ class _Judge:
     ) -> None:
         self._best, self._model, self._machine, self._should_stop = best, model, machine, should_stop
 
-    def hear(self, step: int, metrics: Metrics) -> bool:
-        """Keeps the weights if none were better; whether the run ends here."""
-        if not metrics:  # without a dev there is nothing to choose by
+    def on_evaluation(self, step: int, metrics: Metrics) -> bool:
+        """Keeps the weights if they are the best so far. Returns whether the run ends here."""
+        if not metrics:  # there is no dev
             return False
-        # Each rank has measured for itself: by another last bit, one of them would stop or gather alone.
+        # Each rank has measured on its own. If the last bit of their scores differed, one of them might stop,
+        # or gather the weights, alone.
         agreed = broadcast_value(metrics[self._best.metric], self._machine.device)
         scores = metrics | {self._best.metric: agreed}
         self._best.consider(step, scores, self._model, self._machine.ranks.is_first)
@@ -215,21 +234,21 @@ class _Judge:
 
 
 class SilentObserver:
-    """The loop's observer where nobody watches."""
+    """An observer of the loop that records nothing."""
 
     def record(self, kind: str, step: int, **values: Any) -> None:
-        """Nothing."""
+        """Ignores a record of the loop, such as the loss of a step."""
 
     def rewind(self, step: int) -> None:
-        """Nothing."""
+        """Ignores that the loop went back to an earlier step."""
 
 
 def train_silently(
     task: Task[Any], model: TaskModel, recipe: FinetuneRecipe, train: EncodedExamples, machine: Machine
 ) -> None:
-    """To the last step, without a dev or a file that stays."""
+    """Trains the model to the last step of the recipe, without dev, log, or files that stay."""
     steps = steps_of_epoch(task, train, recipe.batch_size)
-    completed = recipe.completed(model.config.hidden_size, model.config.num_hidden_layers, steps)
-    settings = completed.resolved(steps, recipe.seed)
+    completed = recipe.complete(model.config.hidden_size, model.config.num_hidden_layers, steps)
+    settings = completed.resolve(steps, recipe.seed)
     with TemporaryDirectory() as folder:
         TaskRun(task, model, train, None, settings, machine, Path(folder), SilentObserver()).run()

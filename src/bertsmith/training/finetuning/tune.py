@@ -1,12 +1,12 @@
-"""A search for the settings that suit a task: trials of fine-tuning, the best of which is kept.
+"""Searches for the settings that suit a task, by trials of fine-tuning, and keeps the best trial's model.
 
-out/search.json      what is searched          out/trials/N/       the log, and the leading trial's weights
-out/trials.json      every trial that is over  out/best.toml       the recipe that did best
-out/report.html      the trials to look at     out/model/          its model, which transformers opens too
+out/search.json      what is searched          out/trials/N/       logs, and the best trial's weights
+out/trials.json      every finished trial      out/best.toml       the best trial's recipe
+out/report.html      the trials as a page      out/model/          its model, for transformers too
 
-Optuna proposes; what it proposed is kept here, since its own storage needs a lock that a kill leaves behind.
-Each proposal is a function of the seed and the trials before it: a killed trial comes again with the same
-settings, and the search goes on as if nothing had happened.
+Optuna proposes the settings. The trials are stored here, because optuna's own storage needs a lock that stays
+behind when a process is killed. Each proposal is a function of the seed and the trials before it: a trial
+that was killed is repeated with the same settings, and the search goes on as if nothing had happened.
 """
 
 import math
@@ -59,7 +59,9 @@ _LOGARITHMIC = {"optimizer.learning_rate"}
 
 @dataclass(frozen=True)
 class TuneResult:
-    """Trial 0 is the baseline. `importance`: how much of the spread each setting explains, 1 in sum."""
+    """The search's folder, its trials (trial 0 is the baseline), the share of the scores' variance that each
+    setting explains, the results of the best trial's model, and its recipe.
+    """
 
     out: Path
     trials: list[Trial]
@@ -110,11 +112,11 @@ def tune(
     given = {"task": task, "model": model, "train": train, "out": out, "dev": dev, "test": test}
     search = make_search({k: v for k, v in (given | values).items() if v is not None}, list(overrides))
 
-    def look() -> FinetuneRecipe:
+    def check_folder() -> FinetuneRecipe:
         open_search(search, Path(out), resume)
         return search.recipe
 
-    with Run.open(look, resume) as run:
+    with Run.open(check_folder, resume) as run:
         return _run(run, search, on_trial)
 
 
@@ -122,25 +124,25 @@ def _run(run: Run[FinetuneRecipe], search: SettingSearch, on_trial: OnTrial | No
     if run.machine.ranks.count > 1:
         raise RecipeError("tune runs in one process. Start it without torchrun.")
     out, trials = run.out, open_search(search, run.out, run.resume)
-    bench = FinetuneSession.open(search.recipe, run.machine, folds=True)
-    recipe = complete_recipe(bench, FULL, search.recipe)
-    if bench.folds is not None:  # where `finetune` would choose
+    session = FinetuneSession.open(search.recipe, run.machine, folds=True)
+    recipe = complete_recipe(session, FULL, search.recipe)
+    if session.folds is not None:  # `finetune` would choose a method
         recipe = recipe.model_copy(update={"method": FULL})
     completed = replace(search, recipe=recipe)
-    space = completed.distributions(bench.layers)
+    space = completed.distributions(session.layers)
     if not space:
         raise RecipeError(
             "tune: every setting is given, so nothing is left to search. Leave one of them out."
         )
-    shortest = completed.shortest(space)
-    shortest.resolved(bench.steps_per_epoch(shortest), shortest.seed)  # refuses, before anything is written
-    least = completed.least(space)
-    require_trained(least, bench.task, bench.start(least, least.seed))
-    bench.data.require_negatives(least)
+    shortest = completed.shortest_recipe(space)
+    shortest.resolve(session.steps_per_epoch(shortest), shortest.seed)  # refuses, before anything is written
+    least = completed.smallest_trained_recipe(space)
+    require_trained(least, session.task, session.start(least, least.seed))
+    session.data.require_negatives(least)
     begin_search(search, out, hash_data(search.recipe))
     search = completed
     while len(trials) < search.settings.trials:
-        trial = _run_next_trial(run, search, space, bench, trials)
+        trial = _run_next_trial(run, search, space, session, trials)
         trials.append(trial)
         keep_trials(out, trials)
         if on_trial is not None:
@@ -150,22 +152,22 @@ def _run(run: Run[FinetuneRecipe], search: SettingSearch, on_trial: OnTrial | No
         raise TrainingStopped("Every trial diverged. Search lower rates: search.learning_rate=[1e-6,1e-5].")
     recipe = search.recipe_of(best.choice)
     folder = trial_folder(out, best.number)
-    choice = read_choice(folder) if bench.folds is not None else None
+    choice = read_choice(folder) if session.folds is not None else None
     if choice is not None:
         recipe = recipe.model_copy(
-            update={"minutes": math.ceil(plan_comparison(bench, recipe).of_all() / FLOP_A_MINUTE)}
+            update={"minutes": math.ceil(plan_comparison(session, recipe).total() / FLOP_A_MINUTE)}
         )
-        model = bench.learn(FULL, recipe, bench.train)
+        model = session.learn(FULL, recipe, session.train)
         restart = Restart(recipe.seed, best.score or 0.0, best.steps, best.steps, best.seconds)
     else:
-        model = bench.finish(recipe, folder)
-        kept = BestWeights(folder / "best", bench.task.main_metric)
+        model = session.finish(recipe, folder)
+        kept = BestWeights(folder / "best", session.task.main_metric)
         kept.resume(best.steps)
         assert kept.score is not None
         restart = Restart(recipe.seed, kept.score, kept.step, best.steps, best.seconds)
-    results = measure(bench, recipe, model, [restart], choice)
+    results = measure(session, recipe, model, [restart], choice)
     write_best_recipe(out, recipe, best, results.judge)
-    save_model(bench, out / "model", model, recipe, results, trials=len(trials), judged_by=results.judge)
+    save_model(session, out / "model", model, recipe, results, trials=len(trials), judged_by=results.judge)
     write_results(out, results)
     importance = measure_importance(trials, space, recipe.seed)
     write_tune_report(out, trials, importance, recipe, results)
@@ -176,70 +178,73 @@ def _run_next_trial(
     run: Run[FinetuneRecipe],
     search: SettingSearch,
     space: dict[str, Any],
-    bench: FinetuneSession,
+    session: FinetuneSession,
     trials: list[Trial],
 ) -> Trial:
-    """Asks for settings and trains with them: the same steps as a run's of `finetune` with this recipe."""
+    """Asks optuna for the next settings and trains with them, by the same steps as `finetune` would. Returns
+    the finished trial.
+    """
     study = build_study(trials, space, search.recipe.seed)
     if not trials:
-        study.enqueue_trial(search.baseline(bench.layers))
-    asked = study.ask(fixed_distributions=space)
-    number, choice = len(trials), dict(asked.params)
+        study.enqueue_trial(search.baseline(session.layers))
+    proposal = study.ask(fixed_distributions=space)
+    number, choice = len(trials), dict(proposal.params)
     recipe, folder = search.recipe_of(choice), trial_folder(run.out, number)
-    shutil.rmtree(folder, ignore_errors=True)  # of a trial that was killed: it is short, and run again
-    if bench.folds is not None:
-        return _cross_validate(number, choice, recipe, bench, folder)
-    model = bench.start(recipe, recipe.seed)
-    settings = recipe.resolved(bench.steps_per_epoch(recipe), recipe.seed)
+    shutil.rmtree(folder, ignore_errors=True)  # a trial that was killed is repeated from the start
+    if session.folds is not None:
+        return _cross_validate(number, choice, recipe, session, folder)
+    model = session.start(recipe, recipe.seed)
+    settings = recipe.resolve(session.steps_per_epoch(recipe), recipe.seed)
     pruned = False
 
     def should_stop(best: BestWeights) -> bool:
         nonlocal pruned
         step, score = best.history[-1]
-        asked.report(score, len(best.history))
-        pruned = (
-            search.settings.prune and number > 0 and step < (settings.steps or 0) and asked.should_prune()
-        )
+        proposal.report(score, len(best.history))
+        may_prune = search.settings.prune and number > 0 and step < (settings.steps or 0)
+        pruned = may_prune and proposal.should_prune()
         return pruned
 
     observer = run.observer("", {}, settings, folder)
     training = TaskRun(
-        *(bench.task, model, bench.train, bench.dev, settings, run.machine, folder, observer),
+        *(session.task, model, session.train, session.dev, settings, run.machine, folder, observer),
         should_stop=should_stop,
-        measure_first=LINEAR in bench.methods,
+        measure_first=LINEAR in session.methods,
     )
-    begun = time.monotonic()
+    start = time.monotonic()
     try:
         with observer.open(0):
             training.run()
     except (TrainingStopped, NotFinite):
-        return Trial(number, choice, DIVERGED, None, time.monotonic() - begun, 0)
+        return Trial(number, choice, DIVERGED, None, time.monotonic() - start, 0)
     scores = [score for _, score in training.best.history]
-    finite = [score for score in scores if math.isfinite(score)]  # a constant output has no correlation
+    finite = [score for score in scores if math.isfinite(score)]  # constant predictions have no correlation
     state = DIVERGED if not finite else PRUNED if pruned else COMPLETE
-    seconds = time.monotonic() - begun
+    seconds = time.monotonic() - start
     return Trial(number, choice, state, max(finite, default=None), seconds, training.step, scores)
 
 
 def _cross_validate(
-    number: int, choice: Choice, recipe: FinetuneRecipe, bench: FinetuneSession, folder: Path
+    number: int, choice: Choice, recipe: FinetuneRecipe, session: FinetuneSession, folder: Path
 ) -> Trial:
-    """Few rows: each is judged by a model that hasn't seen it."""
-    begun = time.monotonic()
+    """Runs a trial on few rows: its score is that of cross-validation, by as much work as that takes."""
+    start = time.monotonic()
     try:
         unlimited = recipe.model_copy(update={"minutes": math.inf})
-        found = choose_method(bench, unlimited, plan_comparison(bench, unlimited))
+        measured = choose_method(session, unlimited, plan_comparison(session, unlimited))
     except (TrainingStopped, NotFinite):
-        return Trial(number, choice, DIVERGED, None, time.monotonic() - begun, 0)
-    write_choice(folder, found)
-    score, seconds = found.tried[0].score, time.monotonic() - begun
+        return Trial(number, choice, DIVERGED, None, time.monotonic() - start, 0)
+    write_choice(folder, measured)
+    score, seconds = measured.tried[0].score, time.monotonic() - start
     assert score is not None
-    steps = recipe.resolved(bench.steps_per_epoch(recipe), recipe.seed).steps or 0
+    steps = recipe.resolve(session.steps_per_epoch(recipe), recipe.seed).steps or 0
     return Trial(number, choice, COMPLETE, score, seconds, steps, [score])
 
 
 def write_best_recipe(out: Path, recipe: FinetuneRecipe, best: Trial, judge: str) -> None:
-    """best.toml, its header saying what judged it, and how to train it as a run of its own."""
+    """Writes best.toml. Its header has the best trial's score, and the command that trains its recipe again.
+    `judge` is dev or cross-validation.
+    """
     score = f"{best.score:.4f} {'on' if judge == 'dev' else 'by'} {judge}"
     header = f"# Trial {best.number}, {score}. To train it again:\n# {format_command(recipe)}\n"
     write_recipe(recipe, out, BEST_FILE, header)
@@ -251,7 +256,7 @@ def write_best_recipe(out: Path, recipe: FinetuneRecipe, best: Trial, judge: str
 def write_tune_report(
     out: Path, trials: Sequence[Trial], importance: dict[str, float], recipe: FinetuneRecipe, results: Results
 ) -> Path:
-    """Writes the page into the search's folder; the same trials give the same bytes."""
+    """Writes report.html to the search's folder and returns its path. The same trials give the same bytes."""
     best = best_trial(trials)
     assert best is not None
     metric = results.task.main_metric
@@ -276,24 +281,23 @@ def write_tune_report(
 
 
 def _draw_pictures(trials: Sequence[Trial], best: Trial, metric: str) -> list[tuple[str, Any]]:
+    """Pictures of the score by the trial's number and by each setting, as (title, SVG)."""
     scored = [trial for trial in trials if trial.score is not None]
     numbers = [(float(trial.number), trial) for trial in scored]
-    found = [("Score by trial", as_markup(_draw_dots("Score by trial", "trial", numbers, best, metric)))]
+    pictures = [("Score by trial", as_markup(_draw_dots("Score by trial", "trial", numbers, best, metric)))]
     for name in best.choice:
-        places = [(float(trial.choice[name]), trial) for trial in scored]
-        found.append(
-            (f"Score by {name}", as_markup(_draw_dots(f"Score by {name}", name, places, best, metric)))
-        )
-    return found
+        values, title = [(float(trial.choice[name]), trial) for trial in scored], f"Score by {name}"
+        pictures.append((title, as_markup(_draw_dots(title, name, values, best, metric))))
+    return pictures
 
 
 def _draw_dots(
-    title: str, x_label: str, places: Sequence[tuple[float, Trial]], best: Trial, metric: str
+    title: str, x_label: str, points: Sequence[tuple[float, Trial]], best: Trial, metric: str
 ) -> str:
-    """One dot a trial: the best in another colour, those given up in grey."""
+    """Draws a dot for each trial at its x: the best in another colour, those given up in grey."""
 
     def paint(axes: Any) -> None:
-        for x, trial in places:
+        for x, trial in points:
             colour = SECOND if trial == best else FIRST if trial.state == COMPLETE else MUTED
             axes.scatter([x], [trial.score or 0.0], color=colour, s=34)
         if x_label in _LOGARITHMIC:

@@ -71,8 +71,8 @@ class TaskLesson:
         """
         session = DistilSession.open(run.recipe, run.machine, answers)
         steps, config = session.steps_per_epoch(run.recipe), session.config
-        recipe = run.recipe.completed(config.hidden_size, config.num_hidden_layers, steps)
-        recipe.as_finetuning().resolved(steps, recipe.seed)  # raises for settings that don't fit together
+        recipe = run.recipe.complete(config.hidden_size, config.num_hidden_layers, steps)
+        recipe.as_finetuning().resolve(steps, recipe.seed)  # raises for settings that don't fit together
         require_room_to_save(session.empty(recipe), run.out)
         hashes = session.hashes(recipe)
         require_same_data(run.out, hashes)
@@ -169,7 +169,7 @@ class TaskLesson:
         if run.resume and (folder / "restart.json").exists():
             return Restart.read(folder / "restart.json")
         steps = steps_of_epoch(task, examples, recipe.batch_size)
-        settings = recipe.as_finetuning().resolved(steps, recipe.seed)
+        settings = recipe.as_finetuning().resolve(steps, recipe.seed)
         facts = describe_run(model, model.config, f"{len(examples):,} examples", run.machine)
         teaching = "from its teacher" if name == STUDENT else "without a teacher"
         observer = run.observer(f"{task.name.capitalize()} {teaching}", facts, settings, folder)
