@@ -339,6 +339,15 @@ def test_bounds_that_are_given_are_kept_and_the_baseline_is_the_nearest_within()
     }
 
 
+def test_a_limit_of_less_than_an_epoch_is_searched_as_one_epoch() -> None:
+    search = of_minilm()
+    few = search.recipe.model_copy(update={"epochs": 0.12})  # as for 2,100 rows by BERT-base
+    limited = replace(search, recipe=few)
+    baseline, space = limited.baseline(6), limited.distributions(6)
+    assert baseline["epochs"] == 1 and (space["epochs"].low, space["epochs"].high) == (1, 6)
+    assert limited.shortest_recipe(space).epochs == 1
+
+
 def test_bounds_by_default_are_widened_to_the_baseline() -> None:
     search = of_minilm("freeze_embeddings=true")
     baseline, space = search.baseline(6), search.distributions(6)

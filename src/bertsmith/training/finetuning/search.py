@@ -106,7 +106,7 @@ class SettingSearch:
         values: Choice = {
             "optimizer.learning_rate": self.recipe.optimizer.learning_rate,
             "optimizer.layer_decay": self.recipe.optimizer.layer_decay,
-            "epochs": round(self.recipe.epochs),
+            "epochs": max(round(self.recipe.epochs), 1),  # the limit of work may be part of an epoch
             "batch_size": self.recipe.batch_size,
             "freeze_layers": self.recipe.freeze_layers,
         }
