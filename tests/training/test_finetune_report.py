@@ -298,6 +298,14 @@ def test_the_best_baseline_is_the_best_of_those_that_look_at_the_text() -> None:
     assert baselines_to_beat(results_of(task, dev)) == {}
 
 
+def test_a_baseline_without_a_number_hides_no_better_one() -> None:
+    task, dev = classified()
+    scores = {"majority": 0.4, "constant": math.nan, "letters": 0.7}
+    dev.baselines.clear()
+    dev.baselines.update({name: {"accuracy": score} for name, score in scores.items()})
+    assert baselines_to_beat(results_of(task, dev)) == {"majority": 0.4, "letters": 0.7}
+
+
 def test_the_standard_error_of_a_mean_agrees_with_the_bootstrap() -> None:
     task, dev = classified(300)
     of_mean = standard_error(task, dev, task.error_analysis(dev.predictions, dev.split.examples).answers)

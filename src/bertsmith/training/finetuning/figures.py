@@ -123,7 +123,8 @@ def baselines_to_beat(results: Results) -> dict[str, float]:
     baselines = results.evaluations[results.judge].baselines
     scores = {name: figures[metric] for name, figures in baselines.items()}
     names = list(scores)
-    best = max(names[1:], key=lambda name: scores[name], default=None)
+    finite = [name for name in names[1:] if math.isfinite(scores[name])]
+    best = max(finite or names[1:], key=lambda name: scores[name], default=None)
     return {name: scores[name] for name in (*names[:1], best) if name is not None}
 
 
