@@ -62,6 +62,7 @@ from bertsmith.training.finetuning.methods import (
     SELF_TRAINING,
     UPPER,
     SelfTraining,
+    _align_and_sharpen,
     sample_texts,
 )
 from bertsmith.training.finetuning.report import format_command
@@ -1072,6 +1073,12 @@ def test_a_run_goes_on_by_the_method_that_it_has_settled_on(
     for name in ("model/model.safetensors", "recipe.toml", "model/bertsmith.json"):
         ours, theirs = ((tmp_path / each / "run" / name).read_bytes() for each in ("whole", "parts"))
         assert ours.replace(b"/whole", b"/parts") == theirs
+
+
+def test_self_training_bears_a_class_that_no_unlabelled_text_may_have() -> None:
+    probabilities = torch.tensor([[1.0, 0.0], [1.0, 0.0]])  # float32's, of logits that differ by over 104
+    targets = _align_and_sharpen(probabilities, torch.tensor([0.5, 0.5]))
+    assert targets.tolist() == [[1.0, 0.0], [1.0, 0.0]]
 
 
 def test_equal_texts_are_judged_together(encoder: Path, tmp_path: Path) -> None:

@@ -362,6 +362,7 @@ def _align_and_sharpen(probabilities: Tensor, shares: Tensor) -> Tensor:
     """Moves class probabilities (U, C) towards the shares (C,) of classes among labelled texts, and sharpens
     them. Returns probabilities (U, C).
     """
-    aligned = probabilities * (shares / probabilities.mean(0)).pow(_ALIGNMENT)
+    predicted = probabilities.mean(0).clamp_min(torch.finfo(probabilities.dtype).tiny)  # 0 if they underflow
+    aligned = probabilities * (shares / predicted).pow(_ALIGNMENT)
     sharpened = (aligned / aligned.sum(1, keepdim=True)).pow(_SHARPENING)
     return sharpened / sharpened.sum(1, keepdim=True)
