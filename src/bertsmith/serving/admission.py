@@ -252,6 +252,7 @@ class BodyReader:
     async def _read_and_answer(
         self, scope: Scope, body_size: _BodySize, receive: Receive, send: Send
     ) -> None:
+        """Reads and decodes the body, then calls the application, or sends the refusal of the body."""
         try:
             async with asyncio.timeout(self.seconds):
                 body = await self._read_body(scope, body_size, receive)

@@ -181,6 +181,7 @@ class Models:
 
 
 def _open_and_try(settings: ModelSettings, version: int, device: torch.device) -> ServedModel:
+    """Opens a model. Raises ModelError if it fails its trial, and what `open_model` raises."""
     model = open_model(settings, version, device)
     probe(model)
     require_golden_answers(model)

@@ -95,6 +95,7 @@ class Health:
         return time.monotonic() - max(self._last_probe, self.service.queue.last_finished) > _DEAD_SECONDS
 
     async def _probe(self) -> None:
+        """Computes a forward pass of each model now and then, when traffic doesn't show that it can."""
         while True:
             await asyncio.sleep(_PROBE_SECONDS)
             if time.monotonic() - self.service.queue.last_finished < _PROBE_SECONDS:
@@ -303,6 +304,9 @@ def make_operators_router(service: Service, health: Health, metrics: Metrics) ->
 
 
 def _require_admin(request: Request, service: Service) -> None:
+    """Raises PermissionDeniedError for a key without `admin`, UnsupportedRequest for one of several
+    processes.
+    """
     if not getattr(request.state, "admin", False):
         raise PermissionDeniedError(
             "Models are replaced by a key that has 'admin' in the service's file of keys."

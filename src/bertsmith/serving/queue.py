@@ -68,6 +68,7 @@ class Job:
         self._end(lambda: self.future.set_exception(error))
 
     def _end(self, set_outcome: Callable[[], None]) -> None:
+        """Ends the job once, and sets the outcome of its future in the event loop."""
         if self.is_over:
             return
         self.is_over, self.ended = True, time.monotonic()
@@ -284,6 +285,7 @@ class WorkQueue:
         return now + (self._in_flight + mine + sum(min(tokens, mine) for tokens in others)) / self.rate
 
     def _remove(self, job: Job) -> None:
+        """Takes a job, if it still waits, out of its key's queue, and drops the queue if it is empty."""
         client = self._queues.get(job.key)
         if client is None:
             return

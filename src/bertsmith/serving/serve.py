@@ -313,6 +313,7 @@ class _WorkerPool:
             self._start_worker()
 
     def _start_worker(self) -> None:
+        """Starts one more worker process, and stops it at once if the service is stopping."""
         ours, theirs = get_context("spawn").Pipe()
         process = get_context("spawn").Process(
             target=_run_worker, args=(self.settings.model_dump_json(), self.listener, theirs)
@@ -324,6 +325,7 @@ class _WorkerPool:
             process.terminate()
 
     def _replace(self, dead: _Worker) -> None:
+        """Schedules a worker in the place of a dead one, or stops all if the service has never been ready."""
         self._workers.remove(dead)
         forget_dead_process(dead.process.pid)
         if self._stopping:
@@ -340,6 +342,7 @@ class _WorkerPool:
         self._start_times.append(time.monotonic() + pause)
 
     def _stop(self, sig: int = 0, frame: object = None) -> None:
+        """Lets all workers drain at the first call, a signal or a failed start; kills them at the next."""
         was_stopping, self._stopping = self._stopping, True
         for worker in list(self._workers):
             if was_stopping:
@@ -348,6 +351,7 @@ class _WorkerPool:
                 worker.process.terminate()
 
     def _forward_hangup(self, sig: int, frame: object) -> None:
+        """Forwards SIGHUP to the workers that are ready, and remembers it for the others."""
         for worker in list(self._workers):
             if worker.ready:
                 _send_hangup(worker)

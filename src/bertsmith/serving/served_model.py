@@ -173,6 +173,7 @@ def open_model(settings: ModelSettings, version: int, device: torch.device | str
 def _open_files(
     settings: ModelSettings, version: int, files: ServedFiles, device: torch.device | str
 ) -> ServedModel:
+    """Opens an index, an embedding model, a masked language model or a model with a task's head."""
     compute_dtype = getattr(torch, settings.compute_dtype) if settings.compute_dtype else None
     if files.is_index:
         embedder = Embedder(files.weights, device=device, compute_dtype=compute_dtype)
@@ -210,6 +211,7 @@ def _open_files(
 def _open_task(
     settings: ModelSettings, version: int, files: ServedFiles, device: torch.device | str, compute_dtype: Any
 ) -> ServedModel:
+    """Opens a model with a task's head: it predicts, and if its task allows re-ranks or makes vectors too."""
     folder = files.folder
     task_class = find_task(settings.task) if settings.task and needs_class(folder) else None
     model, task = load_task_model(folder, task_class)

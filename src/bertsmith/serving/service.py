@@ -136,6 +136,9 @@ class Service:
         )
 
     async def _prepare(self, prepare: Any, request: ServiceRequest, deadline: float) -> PreparedRequest:
+        """Tokenises a request with an operation's `prepare`: a long one in a shared thread, so that the event
+        loop goes on. Raises InvalidRequest, and RequestTooLarge for more tokens than the service takes.
+        """
         options = replace(request.options, most_tokens=self.settings.max_input_tokens)
         try:
             # Options such as a query are read together with each input.

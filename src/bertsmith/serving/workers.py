@@ -48,7 +48,7 @@ class Workers:
         )
 
     def start(self) -> None:
-        """Starts all threads."""
+        """Starts the computing threads and the shared threads. Call it once, before any other method."""
         self._all_cores_thread.start()
         self._finishing_threads = SharedThreads(
             _FINISHING_THREADS, "finishing", self.queue.make_deadline_error
@@ -213,6 +213,7 @@ class SharedThreads:
             call.future.get_loop().call_soon_threadsafe(self._finish_call, call, done)
 
     def _finish_call(self, call: "_ThreadCall", done: "Future[Any]") -> None:
+        """Frees the thread of a call that has ended, and passes its outcome on, in the event loop."""
         self._free_threads += 1
         self._threads_of_key[call.key] -= 1
         if not call.future.done():

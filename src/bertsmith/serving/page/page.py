@@ -284,6 +284,7 @@ class _Explanations:
 
 
 def _require_weights(model: ServedModel) -> None:
+    """Raises UnsupportedRequest if the folder no longer has the weights that are served."""
     if not model.files.are_still_there:
         raise UnsupportedRequest(
             f"The folder of {model.name} has other weights than those that are served, which can't be "

@@ -73,7 +73,7 @@ EitherBody = Annotated[
 
 
 def error_body(refusal: Refusal) -> dict[str, Any]:
-    """Cohere's error envelope: {"message"}."""
+    """A refusal in Cohere's error envelope, {"message": the sentence}."""
     return {"message": refusal.message}
 
 

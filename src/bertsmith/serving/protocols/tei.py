@@ -115,7 +115,9 @@ class DecodeBody(ClientsBody):
 
 
 def error_body(refusal: Refusal) -> dict[str, Any]:
-    """TEI's error envelope: {"error", "error_type"}."""
+    """A refusal in TEI's error envelope, {"error", "error_type"}: the sentence, and TEI's name for its
+    kind.
+    """
     error_type = (
         "Empty" if isinstance(refusal, EmptyRequest) else _TYPES.get(status_of(refusal), "Validation")
     )
@@ -295,6 +297,7 @@ def sort_by_score(scores: Mapping[str, float]) -> list[dict[str, Any]]:
 
 
 def _refuse_without_labels(model: ServedModel) -> UnsupportedRequest:
+    """The error for a model whose predictions have no labels of a text, such as a tagging model."""
     return UnsupportedRequest(f"{model.name} is a model for {model.task}: it gives no label of a text.")
 
 
