@@ -36,7 +36,7 @@ class Refusal(Exception):
 
     def __init__(self, message: str, retry_after: float | None = None) -> None:
         super().__init__(message)
-        if len(message) > _LONGEST_MESSAGE:  # what a client sent is shown to it, but not all of it
+        if len(message) > _LONGEST_MESSAGE:  # it may quote what the client sent, but not all of it
             message = f"{message[: _LONGEST_MESSAGE // 2]} … {message[-_LONGEST_MESSAGE // 2 :]}"
         self.message, self.retry_after = message, retry_after
         self.headers: Mapping[str, str] = {}

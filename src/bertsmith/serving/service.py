@@ -169,9 +169,9 @@ class Service:
             raise InvalidRequest(f"timeout_ms must be above 0 and at most {most:g}, found {timeout_ms!r}.")
         return time.monotonic() + (most if timeout_ms is None else timeout_ms) / 1000
 
-    def require_size(self, inputs: Sequence[Any], beside: Iterable[Any] = ()) -> None:
-        """Checks the inputs' number and length; `beside` are texts read with each, as a query. Raises
-        EmptyRequest, RequestTooLarge.
+    def require_size(self, inputs: Sequence[Any], option_values: Iterable[Any] = ()) -> None:
+        """Checks the inputs' number and length; `option_values` may have texts that are read with each, such
+        as a query. Raises EmptyRequest, RequestTooLarge.
         """
         most = self.settings.max_inputs
         if not inputs:
@@ -180,7 +180,10 @@ class Service:
             raise RequestTooLarge(
                 f"The request has {len(inputs)} inputs; this service takes {most} at a time."
             )
-        longest, most = max(map(count_characters, [*inputs, *beside])), self.settings.max_input_characters
+        longest, most = (
+            max(map(count_characters, [*inputs, *option_values])),
+            self.settings.max_input_characters,
+        )
         if longest > most:
             raise RequestTooLarge(
                 f"An input has {longest:,} characters; this service takes {most:,}. Send it in parts."

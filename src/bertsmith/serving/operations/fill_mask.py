@@ -121,9 +121,7 @@ def _pick_candidates(logits: Outputs, top: int, targets: Tensor | None) -> _Cand
     logits.
     """
     best_of_masks = []
-    for (
-        row
-    ) in logits:  # one at a time: the probabilities of all masks would take as much memory as the logits
+    for row in logits:  # one at a time: all probabilities would take as much memory as the logits
         probabilities_of_mask = torch.from_numpy(row).softmax(0)
         if targets is not None:
             probabilities_of_mask = probabilities_of_mask[targets]

@@ -13,7 +13,7 @@ from pathlib import Path
 from bertsmith.reporting.page import WEB
 
 FOLDERS = (WEB, Path(__file__).parent / "static")
-PAGE_FILES = "/page/static/"  # what is there, and at /, is in the package
+PAGE_FILES = "/page/static/"  # served without a key, like /: these files are part of the package
 MEDIA_TYPES = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",

@@ -128,7 +128,7 @@ def describe_model(model: ServedModel) -> dict[str, Any]:
 
 def _find_example(model: ServedModel) -> list[str] | None:
     """An example input: a row of numbers for a model that reads them, or a text or a pair of the run's dev or
-    test predictions, if they are still beside the model. None: the page uses a text of its own.
+    test predictions, if that folder is still beside the model. None: the page uses a text of its own.
     """
     if (rows := make_probe_rows(model)) is not None:
         return rows[:1]

@@ -68,9 +68,9 @@ class PipelineBody(BaseModel):
 
     def all_parameters(self) -> Mapping[str, Any]:
         """The parameters from both places, without those that are null."""
-        beside = self.model_extra or {}
+        extra = self.model_extra or {}
         parameters = [
-            *((name, beside[name]) for name in set(beside) - CHANGES_NOTHING),
+            *((name, extra[name]) for name in set(extra) - CHANGES_NOTHING),
             *(self.parameters or {}).items(),
         ]
         return {name: value for name, value in parameters if value is not None}
