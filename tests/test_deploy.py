@@ -222,4 +222,4 @@ def test_the_keys_of_the_page_on_serving_are_read(tmp_path: Path) -> None:
     page = (REPOSITORY / "docs" / "serving.md").read_text("utf-8")
     (lines,) = re.findall(r"^```\n(# openssl.*?)^```", page, re.DOTALL | re.MULTILINE)
     (tmp_path / "keys").write_text(lines)
-    assert ApiKeys(tmp_path / "keys").client("Bearer c4d17b9b4b0f4c7f9a53a84be1a0e6b2").admin
+    assert ApiKeys(tmp_path / "keys").find_client("Bearer c4d17b9b4b0f4c7f9a53a84be1a0e6b2").admin
