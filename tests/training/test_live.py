@@ -8,7 +8,7 @@ import time
 import pytest
 from rich.console import Console
 
-from bertsmith.training.live_panel import Record
+from bertsmith.training.log import Record
 from bertsmith.training.observer import LiveView
 
 FACTS = {"model": "BERT-mini, 11.2 M parameters", "corpus": "pydocs", "device": "CPU, 2 cores"}

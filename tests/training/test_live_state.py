@@ -2,7 +2,8 @@
 
 import pytest
 
-from bertsmith.training.live_panel import Record, RunState
+from bertsmith.training.live_panel import RunState
+from bertsmith.training.log import Record
 
 
 def step(number: int, elapsed: float) -> Record:

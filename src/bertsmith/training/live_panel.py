@@ -8,7 +8,6 @@ to be left out.
 from collections import deque
 from collections.abc import Mapping, Sequence
 from itertools import groupby
-from typing import Any
 
 from rich import box
 from rich.console import Console, Group, RenderableType
@@ -19,9 +18,8 @@ from rich.text import Text
 
 from bertsmith.reporting import formatting
 from bertsmith.reporting.charts import Curve, Point, smooth
-from bertsmith.training.log import task_metrics
+from bertsmith.training.log import Record, task_metrics
 
-Record = dict[str, Any]
 TRAINING, HELDOUT, SPEED, QUIET = "cyan", "magenta", "green", "dim"
 SIGNS_OF_LIFE = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 TALLEST_CURVE, LOWEST_CURVE = 12, 3

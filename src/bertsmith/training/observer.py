@@ -19,8 +19,8 @@ from torch import nn
 from bertsmith import __version__
 from bertsmith.model.config import BertConfig
 from bertsmith.reporting import formatting
-from bertsmith.training.live_panel import EXTRA_LOSSES, Record, RunState, draw_panel
-from bertsmith.training.log import RunLog, task_metrics
+from bertsmith.training.live_panel import EXTRA_LOSSES, RunState, draw_panel
+from bertsmith.training.log import Record, RunLog, task_metrics
 from bertsmith.training.machine import Machine
 from bertsmith.training.settings import RunSettings
 
