@@ -78,13 +78,10 @@ def pretrain(
     CorpusError, StoreError, ModelError, ResourceError before anything is trained, and TrainingStopped when
     the loss guard ends the run.
     """
-    recipe_or_name, recipe = recipe, as_recipe(recipe, overrides)
-    if (
-        resume
-        and isinstance(recipe_or_name, str)
-        and not any(override.startswith("out=") for override in overrides)
-    ):
-        require_its_own_folder(Path(recipe_or_name), recipe)
+    file = recipe if isinstance(recipe, str) else None
+    recipe = as_recipe(recipe, overrides)
+    if resume and file is not None and not any(override.startswith("out=") for override in overrides):
+        require_its_own_folder(Path(file), recipe)
     initial = restore_decay_start(recipe, resume)
     with Run.open(lambda: resolve_decay_start(initial, open_run(initial, resume)), resume, console) as run:
         return _run(run)
@@ -93,9 +90,8 @@ def pretrain(
 def _run(run: Run[Recipe]) -> PretrainingResult:
     keep_memory()
     recipe, out, machine = run.recipe, run.out, run.machine
-    if (
-        recipe.decay_from is not None
-    ):  # ranks may have looked before and after the long run saved a checkpoint
+    if recipe.decay_from is not None:
+        # the long run may have saved another checkpoint after the first rank looked and before others did
         recipe = recipe.model_copy(update={"decay_from": broadcast_text(recipe.decay_from)})
 
     inputs = open_inputs(recipe, out, machine, run.hardware, run.console)

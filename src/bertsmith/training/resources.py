@@ -50,9 +50,8 @@ def require_resources(
         with contextlib.suppress(OSError):  # another process may be removing partial checkpoints
             written += path.stat().st_size if path.is_file() else 0
     missing = (recipe.checkpoint.keep + 1) * checkpoint - written
-    disk_space = (
-        max(missing, checkpoint) + 4 * weights
-    )  # the next one is written before an older one is removed
+    # the next checkpoint is written before an older one is removed
+    disk_space = max(missing, checkpoint) + 4 * weights
     require_free_space(out, disk_space, "The run's checkpoints and model")
     needed = estimate_step_memory(model, recipe, machine).total
     if machine.device.type == "cpu":

@@ -219,9 +219,9 @@ def find_differing_settings(old: RunSettings, new: RunSettings, may_change: dict
     """Returns the dotted names of the settings in which two runs differ, in the recipe's order. `may_change`
     are settings to leave out, as pydantic's `exclude` has them.
     """
-    old_values, new_values = (
-        settings.model_dump(mode="json", exclude=may_change) for settings in (old, new)
-    )  # tuples as lists
+    # as JSON, which has lists for tuples
+    old_values = old.model_dump(mode="json", exclude=may_change)
+    new_values = new.model_dump(mode="json", exclude=may_change)
     return find_differing_names(old_values, new_values)
 
 
