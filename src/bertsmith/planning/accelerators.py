@@ -99,5 +99,5 @@ def _make_entry(entry: str, **measured: Any) -> Accelerator:
 
 @cache
 def _read_table() -> dict[str, dict[str, Any]]:
-    path = resources.files("bertsmith.planning").joinpath("list_accelerators.toml")
+    path = resources.files("bertsmith.planning").joinpath("accelerators.toml")
     return tomllib.loads(path.read_text(encoding="utf-8"))
