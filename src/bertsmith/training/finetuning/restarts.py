@@ -19,6 +19,7 @@ from bertsmith.training.finetuning.finetune_session import FinetuneSession
 from bertsmith.training.finetuning.methods import LINEAR, TRAINED, UNTRAINED
 from bertsmith.training.finetuning.task_run import WORST, BestWeights, TaskRun
 from bertsmith.training.log import as_json_value
+from bertsmith.training.machine import wait_for_ranks
 from bertsmith.training.observer import describe_run
 from bertsmith.training.run import Run
 
@@ -61,8 +62,9 @@ def train_restart(
 ) -> Restart:
     """Trains with one seed and writes restart.json. A resumed run reads it instead if it is there.
 
-    `settings` are those of this seed, `recipe` is that of all. Without an encoder to train, the score is that
-    of the `choice` between methods, or that of the model on dev.
+    `settings` are those of this seed, `recipe` is that of all. The score is that of the `choice` between
+    methods if there is one. Else it is the best one on dev of a head that was trained with its encoder, or
+    that of the finished model on dev.
     """
     folder = restart_folder(run.out, settings.seed - recipe.seed + 1)
     if run.resume and (folder / "restart.json").exists():
@@ -78,6 +80,7 @@ def train_restart(
         assert best is not None
         score = best.score
     else:
+        wait_for_ranks()  # the first rank alone writes the encoder's weights
         task, model = copy(session.task), session.finish(recipe, folder, method=method)
         outputs = outputs_of(model, session.dev.encoded)
         task.calibrate(outputs, session.dev.examples, session.dev.encoded)
