@@ -37,7 +37,7 @@ from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.tagging import TaggingHead
 from bertsmith.training import finetune_recipe
 from bertsmith.training.finetune_recipe import FLOP_A_MINUTE, FinetuneRecipe, make_finetune_recipe
-from bertsmith.training.finetuning import adaptation, choosing, finetune, finetune_session
+from bertsmith.training.finetuning import adaptation, choosing, finetune, finetune_session, restarts
 from bertsmith.training.finetuning.choosing import (
     MethodChoice,
     MethodScore,
@@ -66,6 +66,7 @@ from bertsmith.training.finetuning.methods import (
     sample_texts,
 )
 from bertsmith.training.finetuning.report import format_command
+from bertsmith.training.finetuning.task_run import BestWeights
 from bertsmith.training.loop import Guard
 from bertsmith.training.machine import Ranks, make_plain_machine
 from bertsmith.training.settings import HardwareSettings
@@ -518,10 +519,31 @@ def test_the_upper_layers_are_half_of_all_or_what_you_leave(encoder: Path, tmp_p
     assert (recipe["freeze_embeddings"], recipe["freeze_layers"]) == (True, 0)
 
 
+def test_no_process_reads_the_weights_of_an_encoder_before_the_first_one_wrote_them(
+    encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, write, restore = list[str](), BestWeights.keep, BestWeights.restore
+
+    def noted_write(self: BestWeights, *given: Any) -> None:
+        calls.append("write")
+        write(self, *given)
+
+    def noted_restore(self: BestWeights, model: Any) -> None:
+        calls.append("restore")
+        restore(self, model)
+
+    monkeypatch.setattr(BestWeights, "keep", noted_write)
+    monkeypatch.setattr(BestWeights, "restore", noted_restore)
+    monkeypatch.setattr(restarts, "wait_for_ranks", lambda: calls.append("wait"), raising=False)
+    train = write_rows(tmp_path / "train.jsonl", "classification", 18)
+    few_rows(encoder, tmp_path, f"method={CONTRASTIVE}", "epochs=1", train=train, dev=str(train))
+    assert calls[:3] == ["write", "wait", "restore"]
+
+
 def test_a_run_goes_on_without_methods_that_diverge(
     encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(Guard, "verdict", lambda *given: "the loss is nan")
+    monkeypatch.setattr(Guard, "find_problem", lambda *given: "the loss is nan")
     train = write_rows(tmp_path / "train.jsonl", "classification", 18)
     found = few_rows(encoder, tmp_path, "minutes=5", train=train, console=Console()).results
     assert found.method == LINEAR
