@@ -154,7 +154,14 @@ def test_a_tokenizer_alone_is_extended_and_undone(tmp_path: Path, model: Path, c
 
 @pytest.mark.parametrize(
     "name",
-    ["model-00001-of-00002.safetensors", "adapter_model.safetensors", "tf_model.h5", "pytorch_model.bin"],
+    [
+        "model-00001-of-00002.safetensors",
+        "adapter_model.safetensors",
+        "tf_model.h5",
+        "pytorch_model.bin",
+        "bert_model.ckpt.index",
+        "model.onnx",
+    ],
 )
 def test_a_model_whose_weights_arent_read_is_no_tokenizer_alone(
     tmp_path: Path, model: Path, corpus: Path, name: str

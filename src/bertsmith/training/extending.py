@@ -40,7 +40,7 @@ from bertsmith.validation import first_problem
 EXTENSION = "extension.json"
 REPORT = "report.html"
 # Endings of weights in a model folder, which read_checkpoint reads or refuses with advice.
-_WEIGHTS = (".safetensors", ".bin", ".h5", ".msgpack")
+_WEIGHTS = (".safetensors", ".bin", ".h5", ".msgpack", ".index", ".onnx")  # .index is TensorFlow's
 _HEAD = "head.safetensors"
 _WORDS_SHOWN, _BROKEN_SHOWN = 200, 20  # on the page
 
