@@ -109,8 +109,8 @@ def tune(
     MissingExtra without optuna, and what `finetune` raises, before anything is trained.
     """
     require("optuna", "tune", "bertsmith tune")
-    given = {"task": task, "model": model, "train": train, "out": out, "dev": dev, "test": test}
-    search = make_search({k: v for k, v in (given | values).items() if v is not None}, list(overrides))
+    files = {"task": task, "model": model, "train": train, "out": out, "dev": dev, "test": test}
+    search = make_search({k: v for k, v in (files | values).items() if v is not None}, list(overrides))
 
     def check_folder() -> FinetuneRecipe:
         open_search(search, Path(out), resume)
@@ -161,10 +161,10 @@ def _run(run: Run[FinetuneRecipe], search: SettingSearch, on_trial: OnTrial | No
         restart = Restart(recipe.seed, best.score or 0.0, best.steps, best.steps, best.seconds)
     else:
         model = session.finish(recipe, folder)
-        kept = BestWeights(folder / "best", session.task.main_metric)
-        kept.resume(best.steps)
-        assert kept.score is not None
-        restart = Restart(recipe.seed, kept.score, kept.step, best.steps, best.seconds)
+        weights = BestWeights(folder / "best", session.task.main_metric)
+        weights.resume(best.steps)
+        assert weights.score is not None
+        restart = Restart(recipe.seed, weights.score, weights.step, best.steps, best.seconds)
     results = measure(session, recipe, model, [restart], choice)
     write_best_recipe(out, recipe, best, results.judge)
     save_model(session, out / "model", model, recipe, results, trials=len(trials), judged_by=results.judge)
