@@ -13,6 +13,7 @@ from bertsmith.errors import ModelError
 from bertsmith.model.adaptation import trained_share
 from bertsmith.model.bert import Bert
 from bertsmith.model.config import preset
+from bertsmith.model.cpu.inference import prepare_for_inference
 from bertsmith.model.lora import (
     LoraLinear,
     LoraSettings,
@@ -202,6 +203,16 @@ def test_a_model_without_lora_is_left_alone_by_merging() -> None:
     model.embeddings.requires_grad_(False)
     merge_lora(model)
     assert not any(parameter.requires_grad for parameter in model.embeddings.parameters())
+
+
+@pytest.mark.parametrize("targets", [("query",), ("feed_forward_down",)])
+def test_an_encoder_for_inference_keeps_a_low_rank_part_that_isnt_merged(targets: tuple[str, ...]) -> None:
+    model = new_bert()
+    add_lora(model, rank=2, targets=targets)
+    draw_added_weights(model)
+    with torch.no_grad():
+        expected = model(some_batch())
+        assert close(prepare_for_inference(model)(some_batch()), expected)
 
 
 def test_rank_8_on_query_and_value_of_bert_base_trains_a_quarter_of_a_percent() -> None:

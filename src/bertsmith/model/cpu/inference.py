@@ -5,7 +5,7 @@ import torch
 from bertsmith.errors import InputError
 from bertsmith.model.bert import Bert
 from bertsmith.model.cpu.kernel_layer import PANEL, KernelLayer, supports_layer
-from bertsmith.model.cpu.onednn_layer import PackedLayer, can_pack
+from bertsmith.model.cpu.onednn_layer import PackedLayer, can_pack, can_pack_layer
 from bertsmith.model.cpu.onednn_matmul import keep_few_shapes
 from bertsmith.model.cpu.process import give_back_memory
 from bertsmith.model.layers.layer import Layer
@@ -15,10 +15,10 @@ def prepare_for_inference(encoder: Bert, precision: torch.dtype = torch.float32)
     """Replaces the encoder's layers by layers for inference on a CPU, with products in `precision`, and
     returns the encoder.
 
-    Layers that the kernels support, in float32 and int16, are computed by these, others by oneDNN. The
-    encoder stays as it is on a GPU, where its layers are packed already, and where oneDNN lacks the
-    precision: off x86 and ARM, in bfloat16 without AVX-512, in float16 without AVX-512's instructions for it.
-    Raises InputError for int16 where `multiplies_int16` is false.
+    Layers that the kernels support, in float32 and int16, are computed by these, others by oneDNN. A layer
+    with LoRA that isn't merged stays as it is, and so does the whole encoder on a GPU, and where oneDNN lacks
+    the precision: off x86 and ARM, in bfloat16 without AVX-512, in float16 without AVX-512's instructions for
+    it. Raises InputError for int16 where `multiplies_int16` is false.
     """
     if precision == torch.int16 and not multiplies_int16(encoder):
         raise InputError(
@@ -32,7 +32,7 @@ def prepare_for_inference(encoder: Bert, precision: torch.dtype = torch.float32)
     with torch.inference_mode():
         keep_few_shapes()
     for number, layer in enumerate(encoder.layers):
-        if isinstance(layer, Layer):
+        if isinstance(layer, Layer) and can_pack_layer(layer):
             layer_class = KernelLayer if supports_layer(layer, precision) else PackedLayer
             encoder.layers[number] = layer_class(layer, precision)
     del layer  # frees the last layer's weights

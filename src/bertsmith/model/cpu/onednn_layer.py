@@ -105,6 +105,15 @@ class PackedLinear:
         vars(self).update(state | {"weight": _pack(state["weight"])})
 
 
+def can_pack_layer(layer: Layer) -> bool:
+    """Whether a layer's outputs follow from its weights alone: those of an adapted linear module don't
+    (LoRA).
+    """
+    attention, feed_forward = layer.attention, layer.feed_forward
+    linears = attention.qkv, attention.output, feed_forward.up, feed_forward.down
+    return all(type(linear) is nn.Linear for linear in linears)
+
+
 def can_pack(precision: torch.dtype) -> bool:
     """Whether oneDNN multiplies in this precision on this machine."""
     if not torch.backends.mkldnn.is_available():
