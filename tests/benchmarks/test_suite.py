@@ -321,7 +321,7 @@ def started_by_torchrun(
     monkeypatch: pytest.MonkeyPatch, *, local: int, processes: int, gpus: int | None, visible: str | None
 ) -> None:
     """As its process `local` of so many on a machine with so many GPUs; None where the driver doesn't say."""
-    monkeypatch.setattr(suite, "_gpus", lambda: gpus)
+    monkeypatch.setattr(suite, "_count_gpus", lambda: gpus)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     told = {"RANK": 8 + local, "WORLD_SIZE": 16, "LOCAL_RANK": local, "LOCAL_WORLD_SIZE": processes}
     for name, value in (told | ({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible})).items():

@@ -133,7 +133,7 @@ def test_pieces_are_drawn_by_their_shares() -> None:
     drawn = np.zeros(VOCABULARY)
     for step in range(4000):
         drawn[sampler.draw(Cursor(offset=step)).pieces.numpy()] += 1
-    deviation = np.sqrt(sampler._probabilities * (1 - sampler._shares) / 4000)
+    deviation = np.sqrt(sampler._probabilities * (1 - sampler._probabilities) / 4000)
     assert (np.abs(drawn / 4000 - sampler._probabilities) <= 5 * deviation).all()
 
 

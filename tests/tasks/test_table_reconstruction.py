@@ -105,10 +105,10 @@ def test_a_masked_number_does_not_reach_the_prediction(store: Path) -> None:
     assert sequences.values is not None
     masked = task.masker.draw(sequences, PackedBatch.of(sequences))
     hidden = (masked.token_ids == task.masker.mask_id).numpy()
-    before, *_ = task._masked(sequences, task.masker)
+    before, *_ = task._encode_masked_cells(sequences, task.masker)
     for keep, same in ((~hidden, True), (hidden, False)):
         values = np.where(keep[:, None], sequences.values, 9).astype(np.float32)
-        after, *_ = task._masked(replace(sequences, values=values), task.masker)
+        after, *_ = task._encode_masked_cells(replace(sequences, values=values), task.masker)
         assert torch.allclose(after, before) is same
 
 

@@ -82,11 +82,11 @@ class SuiteSettings:
             if _is_of_search(override) and not self.hours:
                 raise RecipeError(f"{key} is for the search alone. Give --hours, or leave out {override}.")
 
-    def begun_as(self) -> dict[str, Any]:
+    def recorded_settings(self) -> dict[str, Any]:
         """The settings that must be the same when a benchmark is resumed; tasks and seeds may be added."""
         return {"hours": self.hours, "rows": self.rows, "overrides": list(self.overrides)}
 
-    def of_seeds(self) -> list[str]:
+    def finetune_overrides(self) -> list[str]:
         """The overrides for `finetune`, without those of the search."""
         return [override for override in self.overrides if not _is_of_search(override)]
 
@@ -151,7 +151,7 @@ def run_suite(
     for task in chosen:  # raises now what the search and `finetune` would raise in the middle of a benchmark
         values = run_values(task, TaskFiles(Path("train"), Path("dev")), model)
         values |= {"task": task.head, "out": str(out)}
-        make_finetune_recipe(values | {"seed": 1}, settings.of_seeds())
+        make_finetune_recipe(values | {"seed": 1}, settings.finetune_overrides())
         if settings.hours:
             require("optuna", "tune", "A search with --hours")
             make_search(values, list(settings.overrides))
@@ -159,7 +159,7 @@ def run_suite(
         "benchmark": suite.name,
         "model": model,
         "model_files": hash_model(model),
-        **settings.begun_as(),
+        **settings.recorded_settings(),
     }
     if share.rank == 0:
         begin_benchmark(out, recorded, resume, {_HOURS_A_TASK: settings.hours / len(chosen)})
@@ -259,7 +259,7 @@ def _run_task(
     on_seed: OnSeed | None,
 ) -> None:
     folder = _task_folder(run.out, task)
-    overrides = run.settings.of_seeds()
+    overrides = run.settings.finetune_overrides()
     if run.settings.hours:
         console = run.console or Console(quiet=True)
 
@@ -308,7 +308,7 @@ def _gather(run: _SuiteRun, chosen: Sequence[BenchmarkTask]) -> BenchmarkResult:
         notes.insert(
             0, f"a trial on {run.settings.rows:,} rows of each part: not to be compared with anything"
         )
-    facts = run.settings.begun_as() | {"seeds": run.settings.seeds}
+    facts = run.settings.recorded_settings() | {"seeds": run.settings.seeds}
     result = BenchmarkResult(
         run.suite.name, run.model, tuple(tasks), facts, tuple(notes), run.suite.published
     )

@@ -111,7 +111,7 @@ def _read_label(line: Mapping[str, Any], labels: tuple[str, ...], where: str) ->
     return name
 
 
-def _two_texts_reader(first: str, second: str, labels: tuple[str, ...]) -> PairReader:
+def _make_pair_reader(first: str, second: str, labels: tuple[str, ...]) -> PairReader:
     """A reader of lines that have their two texts under these names."""
 
     def pairs(line: Record) -> list[TextPair]:
@@ -207,18 +207,18 @@ _ENTAILS = ("entailment", "not_entailment")
 _NLI = ("contradiction", "entailment", "neutral")
 
 RECORDS = (
-    SuperGlueRecord("BoolQ", (ACCURACY,), _BOOLEAN, _two_texts_reader("question", "passage", _BOOLEAN)),
-    SuperGlueRecord("CB", (MACRO_F1, ACCURACY), _NLI, _two_texts_reader("premise", "hypothesis", _NLI)),
+    SuperGlueRecord("BoolQ", (ACCURACY,), _BOOLEAN, _make_pair_reader("question", "passage", _BOOLEAN)),
+    SuperGlueRecord("CB", (MACRO_F1, ACCURACY), _NLI, _make_pair_reader("premise", "hypothesis", _NLI)),
     SuperGlueRecord("COPA", (ACCURACY,), (), _read_alternatives),
     SuperGlueRecord("MultiRC", (F1, EXACT_MATCH), _BINARY, _read_answers),
     SuperGlueRecord(
         "RTE",
         (ACCURACY,),
         _ENTAILS,
-        _two_texts_reader("premise", "hypothesis", _ENTAILS),
+        _make_pair_reader("premise", "hypothesis", _ENTAILS),
         {
-            "AX-b": ("AX-b/AX-b.jsonl", _two_texts_reader("sentence1", "sentence2", _ENTAILS)),
-            "AX-g": ("AX-g/AX-g.jsonl", _two_texts_reader("premise", "hypothesis", _ENTAILS)),
+            "AX-b": ("AX-b/AX-b.jsonl", _make_pair_reader("sentence1", "sentence2", _ENTAILS)),
+            "AX-g": ("AX-g/AX-g.jsonl", _make_pair_reader("premise", "hypothesis", _ENTAILS)),
         },
     ),
     SuperGlueRecord("WiC", (ACCURACY,), _BOOLEAN, _read_words_in_context),
@@ -332,12 +332,12 @@ class AnswersTask(SuperGlueTask):
         """
         questions = _group_by_question(list(_read_predictions(rows, predictions)))
 
-        def of_some(numbers: Ints) -> Figures:
+        def measure_sample(numbers: Ints) -> Figures:
             return make_figures(
                 self._measure_questions([questions[number] for number in numbers]), self.measures
             )
 
-        return standard_errors(of_some, len(questions))[SCORE] or None
+        return standard_errors(measure_sample, len(questions))[SCORE] or None
 
     def _measure(self, answered: Sequence[AnsweredPair]) -> Mapping[str, float]:
         return self._measure_questions(_group_by_question(answered))

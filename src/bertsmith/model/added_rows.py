@@ -43,7 +43,7 @@ def without_rows(tensors: Mapping[str, Tensor], base: int, count: int) -> dict[s
     return {name: cut(rows) if name in _VOCABULARY_TENSORS else rows for name, rows in tensors.items()}
 
 
-def resized(config: BertConfig, change: int, where: str) -> BertConfig:
+def resize_config(config: BertConfig, change: int, where: str) -> BertConfig:
     """The config with `change` rows more. Raises ModelError where less than one row is left."""
     size = config.vocab_size + change
     if size < 1:

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from bertsmith.door import door, flag, function, kind, optional, place
 from bertsmith.errors import InputError, TokenizerError
 from bertsmith.files import atomic_folder, atomic_write, read_json, require_free, write_json
-from bertsmith.model.added_rows import resized, with_rows, without_rows
+from bertsmith.model.added_rows import resize_config, with_rows, without_rows
 from bertsmith.model.checkpoint import Checkpoint, read_checkpoint, save_checkpoint
 from bertsmith.model.legacy import read_legacy_tensors
 from bertsmith.model.locate import locate_model
@@ -91,7 +91,7 @@ def extend_vocabulary(
     checkpoint = original.checkpoint
     if checkpoint is not None:
         tensors = with_rows(checkpoint.tensors, extension.base_pieces, extension.parts)
-        config = resized(checkpoint.config, len(extension.pieces), str(original.folder))
+        config = resize_config(checkpoint.config, len(extension.pieces), str(original.folder))
         checkpoint = replace(checkpoint, tensors=tensors, config=config)
 
     def write_description(folder: Path) -> None:
@@ -123,7 +123,7 @@ def undo_extension(source: Path | str, out: Path | str, *, overwrite: bool = Fal
     checkpoint, count = extended.checkpoint, len(extension.pieces)
     if checkpoint is not None:
         tensors = without_rows(checkpoint.tensors, extension.base_pieces, count)
-        config = resized(checkpoint.config, -count, str(extended.folder))
+        config = resize_config(checkpoint.config, -count, str(extended.folder))
         checkpoint = replace(checkpoint, tensors=tensors, config=config)
     earlier = extension.earlier
 

@@ -18,7 +18,7 @@ from bertsmith.tasks.pretraining.fill_mask import fill_mask, masked_examples
 from bertsmith.tasks.pretraining.masked_task import GENERAL
 from bertsmith.tasks.pretraining.objectives import PretrainedModel
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
-from bertsmith.tasks.pretraining.reconstruction import no_better_than_mean
+from bertsmith.tasks.pretraining.reconstruction import warn_no_better_than_mean
 from bertsmith.tasks.pretraining.replaced_tokens import ReplacedTokenModel
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.text.tokens.value_tokenizers import ValueTokenizer
@@ -213,7 +213,7 @@ def check_against_baselines(metrics: dict[str, float]) -> list[str]:
             f"held-out RTD loss {metrics['rtd_loss']:.3f} is no better than knowing the share of replaced "
             f"tokens alone ({metrics['rtd_majority_loss']:.3f}): the discriminator has learned nothing yet"
         )
-    return warnings + no_better_than_mean(metrics)
+    return warnings + warn_no_better_than_mean(metrics)
 
 
 def read_first_evaluation(out: Path) -> Record | None:

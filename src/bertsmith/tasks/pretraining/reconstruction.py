@@ -80,7 +80,7 @@ class PatchReconstruction(MaskedTask[PretrainingModel]):
             "explained": 1 - error / of_mean if of_mean else 0.0,
         }
 
-    def _masked_batch(self, batch: PackedBatch, masked: MaskedTokens) -> PackedBatch:
+    def _mask_batch(self, batch: PackedBatch, masked: MaskedTokens) -> PackedBatch:
         """The batch with masked tokens, and zeros, the mean, as the values of masked patches."""
         assert batch.values is not None
         hidden = masked.token_ids == self.host_masker.mask_id
@@ -91,7 +91,7 @@ class PatchReconstruction(MaskedTask[PretrainingModel]):
         """Predicted and true values of the masked patches, both (K, P)."""
         unmasked = PackedBatch.of(sequences, self.device)
         masked = masker.draw(sequences, unmasked)
-        batch = self._masked_batch(unmasked, masked)
+        batch = self._mask_batch(unmasked, masked)
         positions = masked.positions[masked.labels != IGNORED]
         if self.model.decoder is None:
             predicting = self.model.encoder(batch, positions)
@@ -164,7 +164,7 @@ def without_decoder(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in weights.items() if not name.startswith("decoder.")}
 
 
-def no_better_than_mean(metrics: dict[str, float]) -> list[str]:
+def warn_no_better_than_mean(metrics: dict[str, float]) -> list[str]:
     """A warning where the model is no better than always predicting the mean; otherwise empty."""
     if metrics.get("explained", 1.0) > 0.005:
         return []
@@ -201,7 +201,7 @@ class TableReconstruction(PatchReconstruction):
 
     def loss(self, sequences: Sequences) -> dict[str, Tensor]:
         """The summed losses of one micro-batch, by the names of `counts`."""
-        predicting, labels, truth = self._masked(sequences, self.masker)
+        predicting, labels, truth = self._encode_masked_cells(sequences, self.masker)
         predicted = patch_values(self.model, predicting, 1).float().squeeze(1)
         errors = F.mse_loss(predicted, truth, reduction="none") * self.is_number[labels]
         return {
@@ -226,7 +226,7 @@ class TableReconstruction(PatchReconstruction):
         return masked_metrics(sums) | super().metrics(sums)
 
     def sums_of(self, sequences: Sequences, masker: Masker) -> dict[str, float]:
-        predicting, labels, truth = self._masked(sequences, masker)
+        predicting, labels, truth = self._encode_masked_cells(sequences, masker)
         numbers = self.is_number[labels]
         predicted = patch_values(self.model, predicting[numbers], 1).float().squeeze(1)
         pieces = labels[~numbers]
@@ -239,7 +239,7 @@ class TableReconstruction(PatchReconstruction):
             **cross_entropy_sums("mlm", logits, pieces),
         }
 
-    def _masked(self, sequences: Sequences, masker: Masker) -> tuple[Tensor, Tensor, Tensor]:
+    def _encode_masked_cells(self, sequences: Sequences, masker: Masker) -> tuple[Tensor, Tensor, Tensor]:
         """The hidden states (K, H) of the masked cells, their tokens (K,), and their normalised numbers (K,),
         0 for cells without one.
         """
@@ -247,7 +247,7 @@ class TableReconstruction(PatchReconstruction):
         masked = masker.draw(sequences, unmasked)
         is_label = masked.labels != IGNORED
         positions = masked.positions[is_label]
-        predicting = self.model.encoder(self._masked_batch(unmasked, masked), positions)
+        predicting = self.model.encoder(self._mask_batch(unmasked, masked), positions)
         assert unmasked.values is not None
         return predicting, masked.labels[is_label], unmasked.values[positions, 0]
 
