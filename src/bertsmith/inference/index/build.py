@@ -150,7 +150,7 @@ def survey(
     """
     plan = IndexUpdate(columns)
     where_seen: dict[str, str] = {}
-    for document in documents.of_files(lambda name: True, progress):
+    for document in documents.read_files(lambda name: True, progress):
         if document.id in where_seen:
             raise InputError(
                 f"Two documents have the id {document.id!r}: {where_seen[document.id]} and {document.where}. "
@@ -203,7 +203,7 @@ def _embed_documents(
     """Embeds the planned documents, shard by shard, with commits. Returns the number of passages."""
     wanted_ids, documents_done, passage_count = plan.to_embed, 0, 0
     pending = (
-        document for document in documents.of_files(plan.files.__contains__) if document.id in wanted_ids
+        document for document in documents.read_files(plan.files.__contains__) if document.id in wanted_ids
     )
     settings = writer.manifest.passages
     for embedded, shard in embed_shards(pending, PASSAGES_AT_A_TIME, embedder, settings, engine):

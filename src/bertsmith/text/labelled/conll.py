@@ -287,12 +287,17 @@ def _refuse_word_tags(marked_texts: Sequence[MarkedText]) -> None:
     """Raises InputError if spans are labelled with words' tags, such as B-PER and I-PER: a pipeline's raw
     output.
     """
-    places = {label: marked.where for marked in marked_texts for label, _, _ in marked.spans}
-    tags = [label for label in places if label == "O" or (label[:2] == "I-" and f"B{label[1:]}" in places)]
+    where_by_label = {label: marked.where for marked in marked_texts for label, _, _ in marked.spans}
+    tags = [
+        label
+        for label in where_by_label
+        if label == "O" or (label[:2] == "I-" and f"B{label[1:]}" in where_by_label)
+    ]
     if tags:
         raise InputError(
-            f"{places[tags[0]]}: the label of a span is {tags[0]!r}, which is a word's tag. Give each entity "
-            "one span, labelled by its kind alone, such as PER; and what is outside of all none."
+            f"{where_by_label[tags[0]]}: the label of a span is {tags[0]!r}, which is a word's tag. "
+            "Give each entity one span, labelled by its kind alone, such as PER; and what is outside of all "
+            "none."
         )
 
 

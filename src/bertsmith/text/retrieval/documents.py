@@ -171,9 +171,9 @@ class Documents:
             raise InputError(
                 "pydocs: is a source of corpora only. Name files, folders or addresses to search."
             )
-        self._files_named = {_name_by_path(file).name for file in files if "/" not in file.name}
+        self._named_files = {_name_by_path(file).name for file in files if "/" not in file.name}
         format = self.settings.format
-        if format is not None and format not in CONVENTIONS and not self._files_named:
+        if format is not None and format not in CONVENTIONS and not self._named_files:
             raise InputError(
                 f"The format {format!r} is for files that are named themselves, and the sources are folders. "
                 f"Name the files, or choose one of {', '.join(map(str, CONVENTIONS))}."
@@ -187,19 +187,19 @@ class Documents:
         return sum(file.size for file in self.files)
 
     def __iter__(self) -> Iterator[SearchDocument]:
-        return self.of_files(lambda name: True)
+        return self.read_files(lambda name: True)
 
-    def of_files(
-        self, wanted: Callable[[str], bool], progress: Progress | None = None
+    def read_files(
+        self, is_selected: Callable[[str], bool], progress: Progress | None = None
     ) -> Iterator[SearchDocument]:
-        """Yields the documents of the files for whose name `wanted` is true, without empty ones.
+        """Yields the documents of the files for whose name `is_selected` returns true, without empty ones.
 
-        `progress` is called with bytes of files.
+        `progress` is called with the bytes of the files read, and of all files.
         """
         self.skipped = SkippedDocuments(hidden=self._hidden, excluded=self._excluded)
         bytes_done = 0
         for file in self.files:
-            if wanted(file.name):
+            if is_selected(file.name):
                 for document in self._read_file(file):
                     if document.text.strip():
                         yield document
@@ -222,7 +222,7 @@ class Documents:
         `settings.format` may name one for files that were named themselves, not for those of a folder.
         """
         format = self.settings.format
-        if file.name in self._files_named:
+        if file.name in self._named_files:
             if format in CONVENTIONS:
                 return None
             if format or file.suffix == ".json":
@@ -261,15 +261,16 @@ class Documents:
         for number, (start, text) in enumerate(_split_parts(chunks), start=1):
             if number == 1:
                 try:
-                    front = read_front_matter(text, file.suffix)
+                    front_matter = read_front_matter(text, file.suffix)
                 except ValueError:
-                    front = None
+                    front_matter = None
                     self.skipped.front_matter.append(file.name)
-                if front is not None:
-                    first_start, line = front.length, 1 + text.count("\n", 0, front.length)
-                    metadata = {name: as_filter_value(value) for name, value in front.values.items()}
+                if front_matter is not None:
+                    first_start = front_matter.length
+                    line = 1 + text.count("\n", 0, first_start)
+                    metadata = {name: as_filter_value(value) for name, value in front_matter.values.items()}
                     text = text[first_start:]
-                title = (front and front.title) or find_title(text, file.suffix)
+                title = (front_matter and front_matter.title) or find_title(text, file.suffix)
             id = _part_id(file.name, number, where)
             start = first_start if number == 1 else start
             yield SearchDocument(id, text, title, file.name, where, start, line, metadata, date)
@@ -302,14 +303,14 @@ def _article_documents(file: SourceFile, articles: Iterable[Article]) -> Iterato
 def _html_documents(file: SourceFile, chunks: Iterable[str]) -> Iterator[SearchDocument]:
     parser = HtmlText()
 
-    def extracted_text() -> Iterator[str]:
+    def extract_text() -> Iterator[str]:
         for chunk in chunks:
             parser.feed(chunk)
             yield parser.take()
         parser.close()
         yield parser.take()
 
-    for number, (start, text) in enumerate(_split_parts(extracted_text()), start=1):
+    for number, (start, text) in enumerate(_split_parts(extract_text()), start=1):
         where = as_utf8(file.path)
         id = _part_id(file.name, number, where)
         yield SearchDocument(id, text, parser.title, file.name, where, start, None, file_date=file.date)
@@ -322,26 +323,26 @@ def _row_documents(row: DocumentRow, source: str) -> Iterator[SearchDocument]:
         yield SearchDocument(id, text, title, source, as_utf8(row.where), start, None, row.metadata)
 
 
-def _split_parts(pieces: Iterable[str]) -> Iterator[tuple[int, str]]:
+def _split_parts(chunks: Iterable[str]) -> Iterator[tuple[int, str]]:
     """Yields the parts of a text as (characters before the part, part), at least one.
 
     None is longer than `LONGEST`; they are cut at the end of a line if there is one.
     """
-    start, text, waiting, size = 0, "", list[str](), 0
-    for piece in pieces:
-        waiting.append(piece)
-        size += len(piece)
+    start, text, unsplit, size = 0, "", list[str](), 0
+    for chunk in chunks:
+        unsplit.append(chunk)
+        size += len(chunk)
         if size <= LONGEST:
             continue
-        text, waiting = "".join(waiting), []
+        text, unsplit = "".join(unsplit), []
         while len(text) > LONGEST:
             # After the last line's end, else after the last word's, unless both are in the first half.
             ends = (text.rfind(mark, LONGEST // 2, LONGEST) + 1 for mark in "\n ")
             cut = next(filter(None, ends), LONGEST)
             yield start, text[:cut]
             start, text = start + cut, text[cut:]
-        waiting, size = [text], len(text)
-    rest = "".join(waiting)
+        unsplit, size = [text], len(text)
+    rest = "".join(unsplit)
     if rest or not start:
         yield start, rest
 
