@@ -399,7 +399,7 @@ def test_added_tokens_and_parts_around_texts_are_limited(tmp_path: Path) -> None
     assert "added_tokens: list should have at most 20000" in refusal(path)
     assert "single: list should have at most 16" in refusal(with_template(path, 50_000))
     assert "puts 12 special tokens around two texts; expected at most 6" in refusal(with_template(path, 6))
-    assert Tokenizer.load(with_template(path, 1)).template.special_tokens(2) == 2
+    assert Tokenizer.load(with_template(path, 1)).template.count_special_tokens(2) == 2
 
 
 def test_ids_around_texts_are_ids_of_pieces(tmp_path: Path) -> None:

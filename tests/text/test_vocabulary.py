@@ -201,7 +201,7 @@ def test_a_column_of_runs_is_split_as_each_of_them() -> None:
     runs = [run for run in runs if " " not in run] + ["plain", "don't", "..."] * 50
     for lowercase in (True, False):
         split = BertWords(normalizers.BertNormalizer(lowercase=lowercase))
-        words, of_runs = split.of_column(pa.array(runs, pa.large_string()))
+        words, of_runs = split.split_column(pa.array(runs, pa.large_string()))
         found: list[list[str]] = [[] for _ in runs]
         for word, run in zip(words.to_pylist(), of_runs.to_pylist(), strict=True):
             found[run].append(word)

@@ -203,7 +203,7 @@ def windows(
         )
     tokens = len(token_ids)
     if stride is None or tokens <= room:
-        return [truncation.range(tokens, min(tokens, room))]
+        return [truncation.kept_range(tokens, min(tokens, room))]
     last = tokens - room
     starts = [*range(0, last, room - stride), last]
     return [(start, start + room) for start in starts]
@@ -263,13 +263,14 @@ def pair_windows(
     if len(first) + len(second) <= room:
         return [(first, second)]
     if stride is None:
-        lengths = truncation.kept(len(first), len(second), room)
+        lengths = truncation.divide_room(len(first), len(second), room)
         ranges = (
-            truncation.range(len(ids), count) for ids, count in zip((first, second), lengths, strict=True)
+            truncation.kept_range(len(ids), count)
+            for ids, count in zip((first, second), lengths, strict=True)
         )
         (start, end), (other_start, other_end) = ranges
         return [(first[start:end], second[other_start:other_end])]
-    start, end = truncation.range(len(first), min(len(first), room // 2))
+    start, end = truncation.kept_range(len(first), min(len(first), room // 2))
     first = first[start:end]
     second_room = room - len(first)
     return [
@@ -311,4 +312,4 @@ def _read_only(array: Ints) -> Ints:
 
 def special_tokens(tokenizer: Tokenizer, texts: int) -> int:
     """How many special tokens `join_segments` adds to one text, or to two."""
-    return tokenizer.template.special_tokens(texts)
+    return tokenizer.template.count_special_tokens(texts)

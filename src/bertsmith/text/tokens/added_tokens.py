@@ -63,9 +63,9 @@ def read_added_tokens(
         special_names = {
             token.content for token in _read_extra_tokens(config, EXTRA_SPECIAL_TOKENS[:1], folder)
         }
-        added = [*_read_older_versions(folder, special_names.union(_named_tokens(config))), *from_file]
+        added = [*_read_older_versions(folder, special_names.union(_list_named_tokens(config))), *from_file]
     tokens = {token.content: token for token in added}
-    extra += [_special_token(name) for name in _named_tokens(config) if name in vocabulary]
+    extra += [_make_special_token(name) for name in _list_named_tokens(config) if name in vocabulary]
     free_ids = count(max([*vocabulary.values(), *(token.id for token in added)], default=-1) + 1)
     for token in extra:
         if token.content not in tokens:
@@ -118,7 +118,7 @@ def _read_older_versions(folder: Path, special: set[str]) -> list[AddedToken]:
     file_content = _validate(
         _AddedTokensMap, {"added_tokens": read_object(path, "added tokens (token → id)")}, path
     )
-    tokens = [(_special_token(name), number) for name, number in file_content.added_tokens.items()]
+    tokens = [(_make_special_token(name), number) for name, number in file_content.added_tokens.items()]
     return [
         AddedToken(id=number, **dict(token) | ({} if token.content in special else _PLAIN))
         for token, number in tokens
@@ -137,7 +137,7 @@ def _read_extra_tokens(config: dict[str, Any], keys: tuple[str, ...], folder: Pa
         raise TokenizerError(
             f"{folder / 'tokenizer_config.json'}: extra_special_tokens is {declared!r}; expected a list."
         )
-    defaults = dict(_special_token("?")) | {"content": None}
+    defaults = dict(_make_special_token("?")) | {"content": None}
     tokens = [
         defaults | {"content": value}
         if not isinstance(value, dict)
@@ -149,7 +149,7 @@ def _read_extra_tokens(config: dict[str, Any], keys: tuple[str, ...], folder: Pa
     ).extra_special_tokens
 
 
-def _named_tokens(config: dict[str, Any]) -> list[str]:
+def _list_named_tokens(config: dict[str, Any]) -> list[str]:
     """The tokens that the settings name by a role: the values of all keys that end with "_token"."""
     values = (value for key, value in config.items() if key.endswith("_token"))
     contents = (value.get("content") if isinstance(value, dict) else value for value in values)
@@ -159,7 +159,7 @@ def _named_tokens(config: dict[str, Any]) -> list[str]:
 _PLAIN = {"special": False, "normalized": True}
 
 
-def _special_token(token: str) -> SearchedToken:
+def _make_special_token(token: str) -> SearchedToken:
     """A special token known only by its name, with the flags that transformers gives such tokens."""
     return SearchedToken(
         content=token, special=True, single_word=False, lstrip=False, rstrip=False, normalized=False

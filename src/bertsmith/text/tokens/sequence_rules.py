@@ -38,7 +38,7 @@ class SequenceTemplate:
     behind: tuple[int, ...]
     segments: tuple[int, int] = (0, 1)
 
-    def special_tokens(self, texts: int) -> int:
+    def count_special_tokens(self, texts: int) -> int:
         """How many special tokens an input of one text, or of two, has."""
         return len(self.before) + len(self.behind) + (len(self.between) if texts == 2 else 0)
 
@@ -85,7 +85,7 @@ def require_usable(template: SequenceTemplate, pieces: int, path: Path) -> None:
 
     `pieces` is the size of the vocabulary, `path` the tokenizer's file.
     """
-    count = template.special_tokens(2)
+    count = template.count_special_tokens(2)
     if count > _MAX_AROUND_TWO:
         raise TokenizerError(
             f"{path}: its post-processor puts {count:,} special tokens around two texts; expected at most "
@@ -108,7 +108,7 @@ class Truncation:
     strategy: Strategy = "longest_first"
     direction: Direction = "right"
 
-    def kept(self, first: int, second: int, room: int) -> tuple[int, int]:
+    def divide_room(self, first: int, second: int, room: int) -> tuple[int, int]:
         """How many tokens of two texts, with `first` and `second` tokens, are kept: together at most `room`.
 
         The longer text is cut until it is as long as the other one, then both. If the room is odd, the text
@@ -126,7 +126,7 @@ class Truncation:
         longer = max(room, 0) - shorter
         return (longer, shorter) if first > second else (shorter, longer)
 
-    def range(self, tokens: int, kept: int) -> tuple[int, int]:
+    def kept_range(self, tokens: int, kept: int) -> tuple[int, int]:
         """The start and end of the `kept` tokens among the `tokens` of a text."""
         return (0, kept) if self.direction == "right" else (tokens - kept, tokens)
 

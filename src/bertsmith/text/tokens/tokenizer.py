@@ -340,7 +340,7 @@ class Tokenizer:
         atomic_write(folder / "tokenizer.json", self._json_with_truncation(max_length))
         if self.family == "wordpiece":
             atomic_write(folder / "vocab.txt", "".join(f"{piece}\n" for piece in self.pieces))
-        settings = self._settings() | {"model_max_length": max_length}
+        settings = self._build_config() | {"model_max_length": max_length}
         if self.truncation.direction == "left":
             settings["truncation_side"] = "left"
         if self.one_segment or not segments:
@@ -390,7 +390,7 @@ class Tokenizer:
         backend.encode_special_tokens = False
         return backend
 
-    def _settings(self) -> dict[str, Any]:
+    def _build_config(self) -> dict[str, Any]:
         """The content of tokenizer_config.json, from which transformers builds the same tokenizer.
 
         Its BERT and RoBERTa classes have their own rules and template and ignore those of tokenizer.json, so

@@ -201,7 +201,7 @@ def _read_wordpiece(
         strip_accents=_read_flag(config, "strip_accents"),
         chinese_characters=_read_flag(config, "tokenize_chinese_chars") is not False,
     )
-    _read_added(backend, special, config, path)
+    _add_folder_tokens(backend, special, config, path)
     return backend, special
 
 
@@ -237,11 +237,11 @@ def _read_byte_level(
         add_prefix_space=_read_flag(config, "add_prefix_space") is True,
         trim_offsets=_read_flag(config, "trim_offsets") is not False,
     )
-    _read_added(backend, special, config, path)
+    _add_folder_tokens(backend, special, config, path)
     return backend, special
 
 
-def _read_added(backend: Backend, special: dict[str, str], config: dict[str, Any], path: Path) -> None:
+def _add_folder_tokens(backend: Backend, special: dict[str, str], config: dict[str, Any], path: Path) -> None:
     """Adds the added tokens found beside `path` to the backend that was built from it."""
     added = read_added_tokens(path.parent, config, [], backend.get_vocab())
     ids = backend.get_vocab() | {token.content: token.id for token in added}

@@ -149,7 +149,7 @@ class TemplateProcessing(Component):
     special_tokens: dict[str, TemplateToken] = Field(max_length=_MAX_TEMPLATE)
 
     @model_validator(mode="after")
-    def _texts_in_their_order(self) -> "TemplateProcessing":
+    def _check_order_of_texts(self) -> "TemplateProcessing":
         for parts, texts in ((self.single, ["A"]), (self.pair, ["A", "B"])):
             text_ids = [part.Sequence.id for part in parts if part.Sequence is not None]
             if text_ids != texts:
@@ -162,7 +162,7 @@ class PostProcessorSequence(Component):
     processors: list["SinglePostProcessor"] = Field(max_length=8)
 
     @model_validator(mode="after")
-    def _one_adds_tokens(self) -> "PostProcessorSequence":
+    def _check_processors(self) -> "PostProcessorSequence":
         """Refuses two processors that add tokens: a template of the library panics on another's output."""
         if sum(not isinstance(processor, ByteLevel) for processor in self.processors) > 1:
             raise ValueError("only one processor may add special tokens; the others must be ByteLevel")

@@ -61,7 +61,7 @@ class ValueTokenizer(Tokenizer):
     file: ClassVar[str]  # the name of the file with the scaling, beside tokenizer.json
 
     @property
-    def reads(self) -> str:
+    def row_kind(self) -> str:
         """What kind of rows it reads, for messages: images, series."""
         raise NotImplementedError
 
@@ -99,7 +99,7 @@ class ValueTokenizer(Tokenizer):
 
     def _not_text_error(self) -> InputError:
         return InputError(
-            f"This model reads {self.reads}, not text: classification and regression take it, other tasks "
+            f"This model reads {self.row_kind}, not text: classification and regression take it, other tasks "
             "and commands don't."
         )
 
@@ -108,7 +108,7 @@ def require_text(tokenizer: Tokenizer, what: str) -> None:
     """Raises InputError if the tokenizer reads rows of values; `what` names what needs text."""
     if isinstance(tokenizer, ValueTokenizer):
         raise InputError(
-            f"{what} is for models of text and symbols; this one reads {tokenizer.reads}. Use predict."
+            f"{what} is for models of text and symbols; this one reads {tokenizer.row_kind}. Use predict."
         )
 
 
@@ -176,7 +176,7 @@ class NumberTokenizer(ValueTokenizer):
         return _restore, (NumberTokenizer.of, super().__reduce__(), self.scaling)
 
     @property
-    def reads(self) -> str:
+    def row_kind(self) -> str:
         return "tables with their numbers as they are"
 
     @property
@@ -323,7 +323,7 @@ class PatchTokenizer(ValueTokenizer):
         return _restore, (PatchTokenizer.of, super().__reduce__(), self.shape)
 
     @property
-    def reads(self) -> str:
+    def row_kind(self) -> str:
         return self.shape.kind
 
     @property

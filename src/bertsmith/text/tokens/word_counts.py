@@ -192,6 +192,6 @@ def _split_into_bert_words(counts: pa.Table, split: BertWords) -> pa.Table:
     starts = np.flatnonzero(np.diff(ends, prepend=-1)).tolist()
     for start, end in itertools.pairwise([*starts, len(counts)]):
         part = counts.slice(start, end - start)
-        words, runs = split.of_column(part["run"].combine_chunks())
+        words, runs = split.split_column(part["run"].combine_chunks())
         tables.append(_sum_counts([pa.table({"run": words, "count": part["count"].take(runs)})]))
     return _sum_counts(tables)
