@@ -23,7 +23,7 @@ from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.tokens import vocabulary, word_counts
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.text.tokens.vocabulary import VocabularySettings, learn_pieces, train_tokenizer
-from bertsmith.text.tokens.vocabulary_report import vocabulary_report
+from bertsmith.text.tokens.vocabulary_report import measure_vocabulary
 from bertsmith.text.tokens.word_cache import BertWords
 from bertsmith.text.tokens.word_counts import WordCounts, count_words
 
@@ -283,7 +283,7 @@ def test_the_report_counts_what_it_says(tmp_path: Path, normalized: bool) -> Non
     backend = Tokenizer.from_pieces(pieces, lowercase=True).backend
     backend.add_special_tokens([AddedToken("[UNK]", normalized=normalized)])
     roles = dict(zip(("pad", "unk", "cls", "sep", "mask"), SPECIAL, strict=True))
-    report = vocabulary_report(Tokenizer(backend, roles), corpus)
+    report = measure_vocabulary(Tokenizer(backend, roles), corpus)
     # words: Hello, un (unknown), hellothere, hello, hello, there, hellohello
     assert report.words == 7
     assert report.pieces_per_word == pytest.approx((1 + 1 + 3 + 1 + 1 + 2 + 2) / 7)
@@ -304,13 +304,13 @@ def test_the_report_takes_vowel_signs_for_parts_of_words(tmp_path: Path) -> None
     corpus = corpus_of(tmp_path / "corpus", iter([" ".join(words)] * 3), heldout=0)
     (tmp_path / "vocab.txt").write_text("\n".join([*SPECIAL, *words]))
     (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": false}')
-    report = vocabulary_report(Tokenizer.load(tmp_path / "vocab.txt"), corpus)
+    report = measure_vocabulary(Tokenizer.load(tmp_path / "vocab.txt"), corpus)
     assert (report.whole_words, report.unknown_words, report.words % len(words)) == (1, 0, 0)
 
 
 def test_byte_level_words_are_measured_with_the_space_before_them(tmp_path: Path) -> None:
     corpus = corpus_of(tmp_path / "c", iter(["he he"]), heldout=0)
-    report = vocabulary_report(Tokenizer.load(byte_level_files(tmp_path / "t")), corpus)
+    report = measure_vocabulary(Tokenizer.load(byte_level_files(tmp_path / "t")), corpus)
     assert report.pieces_per_word == 1
     assert report.unknown_tokens == 0
 

@@ -128,11 +128,11 @@ def report(tokenizer: str, corpus: Path, *, json: Flag = False) -> None:
     from bertsmith.model.locate import locate_tokenizer
     from bertsmith.text.corpus.corpus import Corpus
     from bertsmith.text.tokens.tokenizer import Tokenizer
-    from bertsmith.text.tokens.vocabulary_report import vocabulary_report
+    from bertsmith.text.tokens.vocabulary_report import measure_vocabulary
 
     with progress_bar("Measuring") as progress:
         loaded = Tokenizer.load(locate_tokenizer(tokenizer))
-        measured = vocabulary_report(loaded, Corpus.open(corpus), progress=progress)
+        measured = measure_vocabulary(loaded, Corpus.open(corpus), progress=progress)
     if json:
         print_json(measured.model_dump(mode="json"))
     else:

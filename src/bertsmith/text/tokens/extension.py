@@ -19,7 +19,7 @@ from bertsmith.errors import TokenizerError
 from bertsmith.progress import Progress
 from bertsmith.text.tokens.tokenizer import Tokenizer, rebuild
 from bertsmith.text.tokens.vocabulary import check_corpus
-from bertsmith.text.tokens.vocabulary_report import VocabularyReport, vocabulary_report
+from bertsmith.text.tokens.vocabulary_report import VocabularyReport, measure_vocabulary
 from bertsmith.text.tokens.word_choice import ChosenWord, Merge, choose_byte_pair_words, choose_words
 from bertsmith.text.tokens.word_counts import count_words
 from bertsmith.validation import Strict, UserSettings
@@ -134,8 +134,8 @@ def extend_tokenizer(
         parts=tuple(tuple(map(tokenizer.token_to_id, old)) for old in parts.values()),
         merges=tuple(merges),
         outside=outside,
-        before=vocabulary_report(tokenizer, corpus, progress=progress),
-        after=vocabulary_report(extended, corpus, progress=progress),
+        before=measure_vocabulary(tokenizer, corpus, progress=progress),
+        after=measure_vocabulary(extended, corpus, progress=progress),
     )
     return extended, extension
 

@@ -22,7 +22,7 @@ from bertsmith.errors import InputError, TokenizerError
 from bertsmith.files import atomic_folder, is_empty_folder, write_json
 from bertsmith.progress import Progress
 from bertsmith.text.tokens.tokenizer import Tokenizer
-from bertsmith.text.tokens.vocabulary_report import vocabulary_report
+from bertsmith.text.tokens.vocabulary_report import measure_vocabulary
 from bertsmith.text.tokens.word_counts import CharacterCounts, WordCounts, count_words
 from bertsmith.validation import UserSettings
 
@@ -123,7 +123,7 @@ def train_tokenizer(
         )
         pieces = learn_pieces(counts, settings, progress=progress)
         tokenizer = Tokenizer.from_pieces(pieces, lowercase=settings.lowercase)
-        report = vocabulary_report(
+        report = measure_vocabulary(
             tokenizer,
             corpus,
             asked_for=settings.vocab_size,

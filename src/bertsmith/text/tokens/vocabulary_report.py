@@ -67,7 +67,7 @@ class VocabularyReport(Strict):
     dropped: tuple[str, ...] = ()
 
 
-def vocabulary_report(
+def measure_vocabulary(
     tokenizer: Tokenizer,
     corpus: "Corpus",
     *,
