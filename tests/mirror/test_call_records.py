@@ -41,11 +41,11 @@ def test_what_another_training_proves_by_is_given_back_and_nothing_recorded(stor
     store.add(calls)
     records = LearningRecords(store)
     ids = [call.id for call in calls]
-    assert records.record("first", {"train": ids[:100], "calibration": ids[500:]}) == set()
-    assert records.record("first", {"calibration": ids[500:]}) == set()  # it goes on
-    assert records.record("second", {"train": ids[:5], "calibration": ids[:600]}) == set(ids[500:600])
-    assert records.uses_of("second") == {}
-    assert records.record("second", {"train": ids[500:], "calibration": ids[:500]}) == set()
+    assert records.record_uses("first", {"train": ids[:100], "calibration": ids[500:]}) == set()
+    assert records.record_uses("first", {"calibration": ids[500:]}) == set()  # it goes on
+    assert records.record_uses("second", {"train": ids[:5], "calibration": ids[:600]}) == set(ids[500:600])
+    assert records.read_uses("second") == {}
+    assert records.record_uses("second", {"train": ids[500:], "calibration": ids[:500]}) == set()
 
 
 def test_of_two_trainings_at_a_time_one_proves_by_a_call(store: Store) -> None:
@@ -57,7 +57,7 @@ def test_of_two_trainings_at_a_time_one_proves_by_a_call(store: Store) -> None:
 
     def record(number: int) -> None:
         ready.wait()
-        taken.append(records[number].record(f"training {number}", {"calibration": ids}))
+        taken.append(records[number].record_uses(f"training {number}", {"calibration": ids}))
 
     threads = [threading.Thread(target=record, args=(number,)) for number in range(len(records))]
     for each in threads:
@@ -73,10 +73,10 @@ def test_uses_are_kept_once_and_go_with_their_calls(store: Store) -> None:
     records = LearningRecords(store)
     ids = [call.id for call in calls]
     for _ in range(2):
-        records.record("first", {"train": ids[:700], "dev": ids[700:800], "calibration": ids[800:]})
-    records.record("second", {"train": ids[800:]})
-    assert records.calibrated() == set(ids[800:]) and records.used() == set(ids)
-    assert records.uses_of("second") == dict.fromkeys(ids[800:], "train")
+        records.record_uses("first", {"train": ids[:700], "dev": ids[700:800], "calibration": ids[800:]})
+    records.record_uses("second", {"train": ids[800:]})
+    assert records.calibration_calls() == set(ids[800:]) and records.used_calls() == set(ids)
+    assert records.read_uses("second") == dict.fromkeys(ids[800:], "train")
     store.forget("anna")
-    records.record("third", {})
-    assert records.used() == set()
+    records.record_uses("third", {})
+    assert records.used_calls() == set()

@@ -20,7 +20,7 @@ from bertsmith.mirror.answering.stage_store import StageStore
 from bertsmith.mirror.answering.stages import EvidenceBatch, StudentComparison
 from bertsmith.mirror.call import AGAIN, Completion
 from bertsmith.mirror.learning.understand import LearningRecords
-from bertsmith.mirror.page.state import StateReader, seen_values
+from bertsmith.mirror.page.state import StateReader, summarise_values
 from bertsmith.mirror.settings import MirrorSettings
 from bertsmith.mirror.store import Store
 
@@ -96,7 +96,7 @@ def test_values_that_may_be_texts_are_not_shown(calm: RunningMirror) -> None:
         replace(each, completion=Completion({"n": each.began % 2})) for each in map(call_of, range(10))
     ]
     whole = [replace(each, completion=Completion({"n": int(each.began) % 2})) for each in numbers]
-    assert seen_values([*numbers, *whole])["$.n"]["values"] == [["0", 10], ["1", 10]]
+    assert summarise_values([*numbers, *whole])["$.n"]["values"] == [["0", 10], ["1", 10]]
     (call,) = calm.store.latest(next(iter(calm.ask("/bertsmith/state").json()["details"])), 1)
     assert call.completion.value["n"] == 39
 

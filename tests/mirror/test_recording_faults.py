@@ -153,7 +153,7 @@ def test_an_answer_takes_its_turn_where_calls_come_faster_than_they_are_stored(t
 
     def seconds_of_a_turn() -> float:
         began = time.monotonic()
-        asyncio.run(recorder.turn())
+        asyncio.run(recorder.wait_while_behind())
         return time.monotonic() - began
 
     assert seconds_of_a_turn() < 0.05

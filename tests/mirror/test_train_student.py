@@ -173,7 +173,7 @@ def test_calibration_calls_are_used_once(tmp_path: Path) -> None:
     with store_of(tmp_path, calls) as store:
         records = LearningRecords(store)
         first = train_student(store, tmp_path / "first", settings=WORDS)
-        proven = records.calibrated()
+        proven = records.calibration_calls()
         assert proven == {call.id for call in calls[-270:]} == {call.id for call in first.parts.calibration}
         again = train_student(store, tmp_path / "again", settings=WORDS)
         assert "0 new calls" in again.why and again.file.claims.whole is None
@@ -182,7 +182,7 @@ def test_calibration_calls_are_used_once(tmp_path: Path) -> None:
         later = train_student(store, tmp_path / "later", settings=WORDS)
         assert (
             later.why == ""
-            and not {call.id for call in later.parts.calibration} & records.uses_of("x").keys()
+            and not {call.id for call in later.parts.calibration} & records.read_uses("x").keys()
         )
         assert all(call.id not in proven for call in later.parts.calibration)
         assert {call.id for call in later.parts.learned} >= proven
@@ -199,12 +199,12 @@ def test_calls_that_another_training_proved_by_meanwhile_prove_nothing(
 
         def meanwhile(*given: Any) -> Any:
             parts = split_calls(*given)
-            LearningRecords(store).record("another", {"calibration": theirs})
+            LearningRecords(store).record_uses("another", {"calibration": theirs})
             return parts
 
         monkeypatch.setattr(training, "split_calls", meanwhile)
         learned = train_student(store, tmp_path / "student", settings=WORDS)
-        uses = LearningRecords(store).uses_of("another")
+        uses = LearningRecords(store).read_uses("another")
     assert len(learned.parts.calibration) == 270 - taken
     assert not {call.id for call in learned.parts.calibration} & theirs
     assert (learned.file.claims.whole is not None) == is_proven
@@ -254,7 +254,7 @@ def test_a_training_that_was_ended_goes_on_with_the_same_calls(
         assert not (tmp_path / "student").exists() and (tmp_path / "student.training").exists()
         store.add(calls_of(300, seed=1, first=900))
         learned = train_student(store, tmp_path / "student", settings=WORDS)
-        assert len(LearningRecords(store).calibrated()) == 270
+        assert len(LearningRecords(store).calibration_calls()) == 270
     assert len(learned.parts.calibration) == 270 and learned.why == ""
     assert learned.curve is not None and learned.curve.recorded == 900
     assert not (tmp_path / "student.training").exists()

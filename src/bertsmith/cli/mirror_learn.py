@@ -217,7 +217,7 @@ def _print_understood(found: "SiteProfile") -> None:
     if found.odd:
         facts["passed over"] = f"{found.odd:,} of {found.looked_at:,}, whose answers don't fit the fields"
     print_facts("Understood", facts)
-    for template in dict.fromkeys(each.shown() for each in found.templates.values()):
+    for template in dict.fromkeys(each.describe() for each in found.templates.values()):
         console.print(template, markup=False, highlight=False)
     rows = []
     for field in found.shape.fields:
@@ -247,7 +247,7 @@ def _as_json(found: "SiteProfile") -> dict[str, Any]:
         "looked_at": found.looked_at,
         "fitting": found.fitting,
         "odd": found.odd,
-        "templates": {version: each.shown() for version, each in found.templates.items()},
+        "templates": {version: each.describe() for version, each in found.templates.items()},
         "fields": [
             {"path": each.path, "kind": each.kind, **_traits(each), "values": dict(found.shares[each.path])}
             for each in found.shape.fields

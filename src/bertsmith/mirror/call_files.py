@@ -146,7 +146,7 @@ def _locate_objects(path: Path, line: int, begin: int, content: bytes, value: An
     if isinstance(value, dict):
         yield LocatedObject(path, line, begin, len(content), value)
         return
-    spans = _object_spans(content)
+    spans = _find_object_spans(content)
     for number, item in enumerate(value if isinstance(value, list) else [value], 1):
         if not isinstance(item, dict):
             raise InputError(f"{path}, line {line}: expected objects; item {number} is none.")
@@ -154,7 +154,7 @@ def _locate_objects(path: Path, line: int, begin: int, content: bytes, value: An
         yield LocatedObject(path, line, begin + first, end - first, item)
 
 
-def _object_spans(array: bytes) -> Iterator[tuple[int, int]]:
+def _find_object_spans(array: bytes) -> Iterator[tuple[int, int]]:
     """Begin and end of each object in the bytes of an array, so that it can be read again alone."""
     depth = begin = 0
     for token in _TOKEN.finditer(array):

@@ -273,15 +273,15 @@ def _origin(began: float | None) -> tuple[str, float]:
     return (UNDATED, time.time()) if began is None else (IMPORTED, began)
 
 
-def _read_time(given: Json, located: LocatedObject) -> float:
+def _read_time(value: Json, located: LocatedObject) -> float:
     """Reads a time in seconds since 1970 or in ISO 8601, in UTC if it names no zone. Raises InputError."""
     seconds: float | None = None
     with suppress(ValueError, OverflowError):
-        is_number = isinstance(given, int | float) and not isinstance(given, bool)
-        seconds = float(given) if is_number else parse_time(str(given))
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        seconds = float(value) if is_number else parse_time(str(value))
     if seconds is None or not 0 <= seconds < _LATEST:
         raise InputError(
-            f"{located}: expected time in ISO 8601 or in seconds since 1970, found {str(given)[:40]!r}."
+            f"{located}: expected time in ISO 8601 or in seconds since 1970, found {str(value)[:40]!r}."
         )
     return seconds
 

@@ -3,8 +3,8 @@
     relay → offer → queue, bounded by bytes → thread: read, redact → batch → store
 
 A call is stored within a tenth of a second of its answer, as long as the store works: if calls come faster
-than that, answers wait for their `turn`. A store that is locked, full or unreachable is tried again until it
-works; meanwhile the queue fills, and calls that no longer fit are counted and dropped.
+than that, answers wait (`wait_while_behind`). A store that is locked, full or unreachable is tried again
+until it works; meanwhile the queue fills, and calls that no longer fit are counted and dropped.
 """
 
 import asyncio
@@ -41,8 +41,9 @@ UNREADABLE = "unreadable"  # why an audit is void
 
 
 class Recorder:
-    """Stores the calls that the relay offers. `stored`, `dropped` (no room) and `failed` (an error) count
-    calls. `problem` says why the store can't be written now; empty if it can.
+    """Stores the calls that the relay offers. `on_outcome` is called with each call's outcome once its batch
+    is stored. `stored`, `dropped` (no room) and `failed` (an error) count calls. `problem` says why the store
+    can't be written now; empty if it can.
     """
 
     def __init__(
@@ -51,11 +52,11 @@ class Recorder:
         redactor: Redactor,
         queue_bytes: int,
         retention_days: float | None = None,
-        told: Callable[[CallOutcome], None] | None = None,
+        on_outcome: Callable[[CallOutcome], None] | None = None,
     ) -> None:
         self.store, self.redactor = store, redactor
         self.queue_bytes, self.retention_days = queue_bytes, retention_days
-        self.told = told  # called with each outcome once the batch is stored
+        self.on_outcome = on_outcome
         self.stored = self.dropped = self.failed = 0
         self.problem = ""
         self._changed = threading.Condition()
@@ -96,7 +97,7 @@ class Recorder:
             self._passed[protocol, reason] += 1
             self.dropped += reason == QUEUE_FULL
 
-    async def turn(self) -> None:
+    async def wait_while_behind(self) -> None:
         """Waits while the store is behind, a quarter of a second at most; not at all if it doesn't work."""
         end = time.monotonic() + _LONGEST_TURN
         while self._is_behind and time.monotonic() < end:
@@ -158,9 +159,9 @@ class Recorder:
                     self._is_writing = True
                 if not self._write(calls, passed):
                     return
-                if self.told is not None:
+                if self.on_outcome is not None:
                     for outcome in outcomes:
-                        self.told(outcome)
+                        self.on_outcome(outcome)
             except Exception as error:  # no batch may end the thread
                 problem = f"{type(error).__name__} in a batch of {len(batch)} calls"
             if problem:
@@ -200,12 +201,11 @@ class Recorder:
             except NotMirrored as error:
                 self.count(exchange.form.NAME, error.reason)
                 outcomes += self._read_refusal(exchange, error.reason)
-            except Exception as error:  # one strange call is not to end the recording of all
+            except Exception as error:  # a call that can't be read must not end the recording of all
                 self.failed += 1
                 LOG.error("a call could not be recorded: %s", type(error).__name__)
-                if (
-                    routing is not None and routing.audit
-                ):  # the mirror's own fault is no evidence against a student
+                # The mirror's own fault is no evidence against a student.
+                if routing is not None and routing.audit:
                     outcomes.append(CallOutcome(routing.version, None, routing, reason=UNREADABLE))
         return calls, outcomes
 

@@ -45,10 +45,10 @@ from bertsmith.mirror.upstreams import (
     Target,
     UpstreamAnswer,
     Upstreams,
-    is_students,
-    meaning_of,
-    of_this_connection,
-    sent_on,
+    connection_headers,
+    describe_failure,
+    forwarded_headers,
+    is_student_answer,
 )
 from bertsmith.serving import LOG
 
@@ -142,7 +142,7 @@ class RelayedCall:
             self.reason = status_reason(answer.status)
         elif not self._content_type.startswith(_READ):
             self.reason = "content-type"
-        elif is_students(answer):
+        elif is_student_answer(answer):
             self.reason = STUDENT_ANSWER
 
     def keep(self, piece: bytes) -> None:
@@ -241,117 +241,117 @@ class Relay:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         max_bytes = self.settings.max_recorded_bytes
         form = find_format(scope["method"], scope["path"], self.formats)
-        passage = RelayedCall(form, scope["path"], scope["headers"], max_bytes, scope["query_string"])
+        call = RelayedCall(form, scope["path"], scope["headers"], max_bytes, scope["query_string"])
         body = RequestBody(receive, max_bytes)
-        work = asyncio.ensure_future(self._pass(scope, body, passage, send))
+        work = asyncio.ensure_future(self._pass(scope, body, call, send))
         watching = asyncio.ensure_future(body.client_gone())
         self.under_way += 1
         try:
             await asyncio.wait({work, watching}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            if passage.routing is not None:
-                self.ledger.routing(passage.routing, passage.seconds)
+            if call.routing is not None:
+                self.ledger.routing(call.routing, call.seconds)
             watching.cancel()
-            if not passage.is_over:
+            if not call.is_over:
                 work.cancel()
             await asyncio.wait({work})  # the connection to the upstream is done with by now
-            if passage.status == GONE and not passage.is_over:  # an upstream may answer 499 too
-                passage.reason = "client-gone"
-                self._record(passage)
+            if call.status == GONE and not call.is_over:  # an upstream may answer 499 too
+                call.reason = "client-gone"
+                self._record(call)
             self.under_way -= 1
-            self._log(passage)
+            self._log(call)
         if not work.cancelled():
             work.result()
 
-    async def _pass(self, scope: Scope, body: RequestBody, passage: RelayedCall, send: Send) -> None:
-        target = self.upstreams.target(scope["raw_path"], scope["query_string"], passage.headers)
+    async def _pass(self, scope: Scope, body: RequestBody, call: RelayedCall, send: Send) -> None:
+        target = self.upstreams.target(scope["raw_path"], scope["query_string"], call.headers)
         if target is None:
             message = "This mirror has no upstream for this path. Name one where the mirror is started."
-            await _refuse(404, message, "no-upstream", passage, send)
-            self._record(passage)
+            await _refuse(404, message, "no-upstream", call, send)
+            self._record(call)
             return
         try:
-            content = await body.begin(whole=passage.form is not None and self.service.answers)
-            body_to_send = await self._answer_by_student(content, passage)
+            content = await body.begin(whole=call.form is not None and self.service.answers)
+            body_to_send = await self._answer_by_student(content, call)
             if body_to_send is not None and content is not None:
-                await self._send_student_answer(body_to_send, passage, send)
-                self._begin_audit(scope, target, content, passage)
+                await self._send_student_answer(body_to_send, call, send)
+                self._begin_audit(scope, target, content, call)
                 return
-            answer = await self._ask(scope, target, body, content, passage)
+            answer = await self._ask(scope, target, body, content, call)
         except ClientGone:
             return
         except FAILED as error:
             LOG.warning("the upstream gave no answer: %s", type(error).__name__)
-            await _refuse(*meaning_of(error), passage, send)
-            self._record(passage)
+            await _refuse(*describe_failure(error), call, send)
+            self._record(call)
             return
-        passage.read_answer_head(answer, is_known=self.service.keys.has(passage.headers, passage.query))
-        if passage.form is not None:
-            self.service.keys.note(passage.headers, answer.status, passage.query)
+        call.read_answer_head(answer, is_known=self.service.keys.has(call.headers, call.query))
+        if call.form is not None:
+            self.service.keys.note(call.headers, answer.status, call.query)
         try:
-            if passage.reason:
-                await _send_answer(answer, passage, send)
+            if call.reason:
+                await _send_answer(answer, call, send)
             else:
-                await self.recorder.turn()
-                with self.recorder.passing_on(passage.is_whole):
-                    await _send_answer(answer, passage, send)
+                await self.recorder.wait_while_behind()
+                with self.recorder.passing_on(call.is_whole):
+                    await _send_answer(answer, call, send)
         finally:
-            self._record(passage)
+            self._record(call)
             await answer.close()
 
-    async def _answer_by_student(self, content: bytes | None, passage: RelayedCall) -> ResponseBody | None:
+    async def _answer_by_student(self, content: bytes | None, call: RelayedCall) -> ResponseBody | None:
         """The body of a student's answer; None if the LLM is to answer."""
         if content is None:
             return None
-        passage.read_request(content, has_room=self.recorder.has_room)
-        if passage.form is None or passage.request is None or passage.reason or not self.service.answers:
+        call.read_request(content, has_room=self.recorder.has_room)
+        if call.form is None or call.request is None or call.reason or not self.service.answers:
             return None
         try:
             routing = await self.service.routing(
-                passage.request,
-                passage.site,
-                passage.headers,
-                query=passage.query,
+                call.request,
+                call.site,
+                call.headers,
+                query=call.query,
                 can_audit=self.audits.has_room,
             )
-            passage.routing = routing
+            call.routing = routing
             if routing is None or not (routing.is_ours or routing.is_sure):
                 return None
             completion = StudentCompletion(
-                passage.request,
+                call.request,
                 orjson.loads(content),
                 routing.answer,
                 routing.student,
                 routing.probabilities or {},
-                path=f"{passage.path}?{passage.query.decode('latin-1')}",
+                path=f"{call.path}?{call.query.decode('latin-1')}",
             )
             # Also where the draw chose the LLM, so that declined calls are counted alike in all modes.
-            body = passage.form.write(completion)
+            body = call.form.write(completion)
             return body if routing.is_ours else None
         except NotMirrored as error:
-            passage.decline(error.reason)
+            call.decline(error.reason)
         except Exception as error:  # whatever it is, the LLM can answer
             LOG.error("an answer of ours could not be made: %s", type(error).__name__)
-            passage.decline("mirror-error")
+            call.decline("mirror-error")
         return None
 
-    async def _send_student_answer(self, body: ResponseBody, passage: RelayedCall, send: Send) -> None:
-        passage.status = 200
-        headers = [(b"content-type", body.content_type.encode()), (HEADER, passage.header)]
+    async def _send_student_answer(self, body: ResponseBody, call: RelayedCall, send: Send) -> None:
+        call.status = 200
+        headers = [(b"content-type", body.content_type.encode()), (HEADER, call.header)]
         if len(body.pieces) == 1:
             headers.append((b"content-length", str(len(body.pieces[0])).encode()))
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         for piece in body.pieces:
             await send({"type": "http.response.body", "body": piece, "more_body": True})
-        passage.is_over = True
+        call.is_over = True
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    def _begin_audit(self, scope: Scope, target: Target, content: bytes, passage: RelayedCall) -> None:
+    def _begin_audit(self, scope: Scope, target: Target, content: bytes, call: RelayedCall) -> None:
         """Asks the LLM too, if the call was drawn for an audit."""
-        routing, form, request = passage.routing, passage.form, passage.request
+        routing, form, request = call.routing, call.form, call.request
         if routing is None or not routing.audit or form is None or request is None:
             return
-        headers = sent_on(scope["headers"], target.host, narrow=True)
+        headers = forwarded_headers(scope["headers"], target.host, narrow=True)
         if (b"transfer-encoding", b"chunked") in headers:  # it goes out whole by now
             framing = (b"transfer-encoding", b"content-length")
             headers = [(name, value) for name, value in headers if name not in framing]
@@ -366,65 +366,65 @@ class Relay:
                 headers,
                 content,
                 self.settings.max_recorded_bytes,
-                passage.client_header(SITE),
-                passage.subjects,
-                passage.query,
+                call.client_header(SITE),
+                call.subjects,
+                call.query,
             )
         )
 
     async def _ask(
-        self, scope: Scope, target: Target, body: RequestBody, content: bytes | None, passage: RelayedCall
+        self, scope: Scope, target: Target, body: RequestBody, content: bytes | None, call: RelayedCall
     ) -> UpstreamAnswer:
         answer = await self.connections.ask(
             scope["method"],
             target.url,
-            sent_on(scope["headers"], target.host, narrow=passage.form is not None),
+            forwarded_headers(scope["headers"], target.host, narrow=call.form is not None),
             body if content is None else content,
         )
         if content is None and (content := body.content) is not None:
-            passage.read_request(content, has_room=self.recorder.has_room)
+            call.read_request(content, has_room=self.recorder.has_room)
         return answer
 
-    def _record(self, passage: RelayedCall) -> None:
-        exchange = passage.exchange()
+    def _record(self, call: RelayedCall) -> None:
+        exchange = call.exchange()
         if exchange is not None:
             self.recorder.offer(exchange)
-        elif passage.form is not None:
-            self.recorder.count(passage.form.NAME, passage.reason)
+        elif call.form is not None:
+            self.recorder.count(call.form.NAME, call.reason)
 
-    def _log(self, passage: RelayedCall) -> None:
+    def _log(self, call: RelayedCall) -> None:
         if not self.settings.log_requests:
             return
         facts = {
             "message": "request",
-            "protocol": "other" if passage.form is None else passage.form.NAME,
-            "status": passage.status,
-            "ms": round(passage.seconds * 1000, 3),
-            "mirror": passage.header.decode("latin-1"),
+            "protocol": "other" if call.form is None else call.form.NAME,
+            "status": call.status,
+            "ms": round(call.seconds * 1000, 3),
+            "mirror": call.header.decode("latin-1"),
         }
         LOG.info("request", extra={"facts": facts})
 
 
-async def _send_answer(answer: UpstreamAnswer, passage: RelayedCall, send: Send) -> None:
-    dropped = of_this_connection(answer.headers) | {HEADER}
+async def _send_answer(answer: UpstreamAnswer, call: RelayedCall, send: Send) -> None:
+    dropped = connection_headers(answer.headers) | {HEADER}
     headers = [(name, value) for name, value in answer.headers if name not in dropped]
-    headers.append((HEADER, passage.header))
+    headers.append((HEADER, call.header))
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
     try:
         async for piece in answer.pieces():
             await send({"type": "http.response.body", "body": piece, "more_body": True})
-            passage.keep(piece)
+            call.keep(piece)
     except FAILED as error:
         # What came has been passed on; an answer that isn't ended has the client's connection closed.
         LOG.warning("the upstream's answer ended too early: %s", type(error).__name__)
         return
-    passage.is_over = True
+    call.is_over = True
     await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def _refuse(status: int, message: str, code: str, passage: RelayedCall, send: Send) -> None:
+async def _refuse(status: int, message: str, code: str, call: RelayedCall, send: Send) -> None:
     """Sends an error in the protocol's own form; the call isn't recorded, for the reason `code`."""
-    passage.status, passage.reason, passage.is_over = status, code, True
-    form = passage.form or DEFAULT_FORMAT
+    call.status, call.reason, call.is_over = status, code, True
+    form = call.form or DEFAULT_FORMAT
     body = form.error_body(message, code.replace("-", "_"))
-    await send_json(send, status, body, (HEADER, passage.header))
+    await send_json(send, status, body, (HEADER, call.header))

@@ -96,7 +96,7 @@ class PromptTemplate(BaseModel):
                 texts += gaps
         return BETWEEN.join(texts) if any(gap.strip() for gap in texts) else None
 
-    def shown(self) -> str:
+    def describe(self) -> str:
         """The template in words: one line a part, gaps as «text», long constant texts shortened."""
         gaps = sum(len(part.pieces) - 1 for message in self.messages for part in message.parts)
         names = iter(["text"] if gaps == 1 else [f"text {number}" for number in range(1, gaps + 1)])
@@ -116,11 +116,11 @@ def find_template(calls: Sequence[Sequence[ChatMessage]]) -> PromptTemplate | No
     """Finds the template of calls, given as their messages. None if fewer than twenty of them differ, or
     nothing varies. The most frequent order of roles counts; calls with another one are left to the LLM.
     """
-    shapes = Counter(_shape(messages) for messages in calls)
+    shapes = Counter(_message_shape(messages) for messages in calls)
     if not shapes:
         return None
     shape = shapes.most_common(1)[0][0]
-    alike = [messages for messages in calls if _shape(messages) == shape]
+    alike = [messages for messages in calls if _message_shape(messages) == shape]
     different = list({tuple(message.parts for message in messages): messages for messages in alike}.values())
     if len(different) < FEWEST:
         return None
@@ -131,7 +131,9 @@ def find_template(calls: Sequence[Sequence[ChatMessage]]) -> PromptTemplate | No
             MessageTemplate(
                 role=role,
                 parts=tuple(
-                    PartTemplate(pieces=pieces_of([messages[number].parts[part] for messages in sample]))
+                    PartTemplate(
+                        pieces=find_constant_pieces([messages[number].parts[part] for messages in sample])
+                    )
                     for part in range(parts)
                 ),
             )
@@ -141,7 +143,7 @@ def find_template(calls: Sequence[Sequence[ChatMessage]]) -> PromptTemplate | No
     return template if template.has_input else None
 
 
-def pieces_of(texts: Sequence[str]) -> tuple[str, ...]:
+def find_constant_pieces(texts: Sequence[str]) -> tuple[str, ...]:
     """Finds the constant pieces around the gaps of texts from one template; one piece if all are the same."""
     texts = list(dict.fromkeys(texts))
     if len(texts) == 1:
@@ -198,5 +200,5 @@ def _find_middle_pieces(gaps: list[str]) -> list[str]:
     return pieces
 
 
-def _shape(messages: Sequence[ChatMessage]) -> tuple[tuple[str, int], ...]:
+def _message_shape(messages: Sequence[ChatMessage]) -> tuple[tuple[str, int], ...]:
     return tuple((message.role, len(message.parts)) for message in messages)

@@ -179,12 +179,12 @@ def _key(origin: httpcore.Origin) -> bytes:
     return b"%b %b %d" % (origin.scheme, origin.host, origin.port)
 
 
-def is_students(answer: UpstreamAnswer) -> bool:
+def is_student_answer(answer: UpstreamAnswer) -> bool:
     """Whether the upstream is a mirror itself and a student of it has answered."""
     return answer.header(HEADER).startswith("answered")
 
 
-def meaning_of(error: Exception) -> tuple[int, str, str]:
+def describe_failure(error: Exception) -> tuple[int, str, str]:
     """Status, message and code for the client where the upstream gave no answer."""
     if isinstance(error, httpcore.TimeoutException):
         return 504, "The upstream did not answer in time.", "upstream-timeout"
@@ -193,11 +193,11 @@ def meaning_of(error: Exception) -> tuple[int, str, str]:
     return 502, "The upstream ended the connection without an answer.", "upstream-no-answer"
 
 
-def sent_on(headers: Headers, host: bytes, *, narrow: bool) -> Headers:
+def forwarded_headers(headers: Headers, host: bytes, *, narrow: bool) -> Headers:
     """A request's headers for the upstream. `narrow`: accept no encoding but gzip, so that the relay can read
     the answer.
     """
-    dropped = of_this_connection(headers) | _NOT_SENT_ON
+    dropped = connection_headers(headers) | _NOT_SENT_ON
     sent = []
     for name, value in headers:
         if narrow and name == b"accept-encoding":
@@ -209,7 +209,7 @@ def sent_on(headers: Headers, host: bytes, *, narrow: bool) -> Headers:
     return [(b"host", host), *sent]
 
 
-def of_this_connection(headers: Headers) -> set[bytes]:
+def connection_headers(headers: Headers) -> set[bytes]:
     """The names, in lower case, of the headers that belong to one connection only."""
     named = {
         option.strip().lower()

@@ -32,7 +32,7 @@ from bertsmith.mirror.call import (
 from bertsmith.mirror.exchange import Exchange
 from bertsmith.mirror.formats.wire_format import WireFormat
 from bertsmith.mirror.recorder import Recorder
-from bertsmith.mirror.upstreams import FAILED, Connections, Headers, Target, is_students
+from bertsmith.mirror.upstreams import FAILED, Connections, Headers, Target, is_student_answer
 from bertsmith.serving import LOG
 
 _MOST_WAITING, _MOST_BYTES = 512, 32_000_000  # audits, and bytes of their requests
@@ -186,7 +186,7 @@ class AuditRunner:
                 refusal = status_reason(answer.status)
             elif answer.status != 200:
                 raise _UnansweredRequest(answer.status)
-            elif is_students(answer):
+            elif is_student_answer(answer):
                 refusal = STUDENT_ANSWER
             else:
                 async for piece in answer.pieces():

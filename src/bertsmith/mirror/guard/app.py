@@ -30,9 +30,9 @@ from bertsmith.mirror.upstreams import (
     Target,
     UpstreamAnswer,
     Upstreams,
-    meaning_of,
-    of_this_connection,
-    sent_on,
+    connection_headers,
+    describe_failure,
+    forwarded_headers,
 )
 from bertsmith.serving import LOG
 from bertsmith.serving.http_server import bind_socket
@@ -136,7 +136,7 @@ class _GuardedCall:
         except ClientGone:
             return
         except FAILED as error:
-            await self._refuse(*meaning_of(error))
+            await self._refuse(*describe_failure(error))
 
     def _request_reader(self, content: bytes | None) -> Callable[[], GuardedTexts]:
         def read() -> GuardedTexts:
@@ -190,7 +190,7 @@ class _GuardedCall:
         answer = await app.connections.ask(
             self.scope["method"],
             target.url,
-            sent_on(self.scope["headers"], target.host, narrow=is_judged),
+            forwarded_headers(self.scope["headers"], target.host, narrow=is_judged),
             self.body if content is None else content,
         )
         try:
@@ -238,7 +238,7 @@ class _GuardedCall:
         self, answer: UpstreamAnswer, pieces: Iterable[bytes], remaining: AsyncIterator[bytes]
     ) -> None:
         """Sends the pieces that were read already, then the rest of the answer as it comes."""
-        dropped = of_this_connection(answer.headers) | {_HEADER}
+        dropped = connection_headers(answer.headers) | {_HEADER}
         headers = [(name, value) for name, value in answer.headers if name not in dropped]
         start = {"type": "http.response.start", "status": answer.status, "headers": [*headers, self.header]}
         await self.send(start)

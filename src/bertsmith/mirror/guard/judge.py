@@ -128,7 +128,7 @@ class GuardJudge:
         predicted = tuple(prediction["labels"]) if several else (str(prediction["label"]),)
         action = policy.decide(predicted, shares, several=several)
         deciding = [label for label in shares if policy.action_of(label) == action]
-        label = max(deciding or shares, key=lambda each: shares[each])
+        label = max(deciding or shares, key=lambda name: shares[name])
         return GuardVerdict(action, label, shares[label])
 
     def close(self) -> None:

@@ -127,13 +127,13 @@ class GuardServerSettings(RelaySettings):
 
 
 def read_policy(
-    path: Path, given: Mapping[str, Any], environment: Mapping[str, str] = os.environ
+    path: Path, options: Mapping[str, Any], environment: Mapping[str, str] = os.environ
 ) -> GuardServerSettings:
-    """Reads the settings: the command line's (`given`) override the environment's, and those override the
+    """Reads the settings: the command line's `options` override the environment's, and those override the
     file's.
 
     Raises RecipeError naming a wrong key, InputError for a file that can't be read.
     """
     return check(
-        GuardServerSettings, gather(GuardServerSettings, ENVIRONMENT, path, given, environment), str(path)
+        GuardServerSettings, gather(GuardServerSettings, ENVIRONMENT, path, options, environment), str(path)
     )

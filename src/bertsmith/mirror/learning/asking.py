@@ -238,7 +238,7 @@ def ask_all(
     if at_once < 1:
         raise InputError(f"at_once must be 1 or more, found {at_once:,}: nothing would be asked.")
     result, records = AskingResult(), LearningRecords(store)
-    unanswered = records.unanswered()
+    unanswered = records.unanswered_questions()
     questions = sorted(questions, key=lambda question: _fingerprint(store, question) in unanswered)
     total = len(questions) if budget.calls is None else min(len(questions), budget.calls)
     waiting = deque(questions[:total])

@@ -268,10 +268,10 @@ def join_by_text(calls: Iterable[LearnedCall], shape: AnswerShape) -> list[Learn
 def _join_calls(same: Sequence[LearnedCall], shape: AnswerShape) -> LearnedCall:
     values, probabilities = dict(same[-1].values), dict[str, ValueShares]()
     for field in shape.fields:
-        given = [call.values[field.path] for call in same]
-        counts = Counter(canonical_json(value) for value in given)
+        answers = [call.values[field.path] for call in same]
+        counts = Counter(map(canonical_json, answers))
         most = max(counts.values())
-        values[field.path] = next(v for v in reversed(given) if counts[canonical_json(v)] == most)
+        values[field.path] = next(v for v in reversed(answers) if counts[canonical_json(v)] == most)
         if len(counts) > 1 or any(field.path in call.probabilities for call in same):
             sums: dict[bytes, tuple[Any, float]] = {}
             for call in same:

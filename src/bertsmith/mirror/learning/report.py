@@ -99,7 +99,7 @@ def render_report(report: StudentReport) -> str:
         ceiling=describe_ceiling(file.ceiling),
         confusions=_build_confusion_table(report.shape, comparison, calls),
         of=part,
-        templates=list(dict.fromkeys(template.shown() for template in file.templates.values())),
+        templates=list(dict.fromkeys(template.describe() for template in file.templates.values())),
         facts=_list_facts(report),
     )
 

@@ -125,7 +125,7 @@ class _SchemaWalk:
         self, schema: Mapping[str, Json], keys: Keys, seen: list[FieldObservation], optional: bool, depth: int
     ) -> None:
         """Adds a property: a field, a constant, an unsupported part, or the parts of an object."""
-        node = self.resolved(schema, depth)
+        node = self.resolve(schema, depth)
         if node.variants > 1 or depth > _DEEPEST:
             self.refuse(keys, "several shapes in one place", required=not optional)
         elif _properties(node.schema):
@@ -174,7 +174,7 @@ class _SchemaWalk:
     def array(self, schema: Mapping[str, Json], seen: list[FieldObservation]) -> dict[str, Any] | str:
         """The attributes of a field of labels or quotes, or the reason why the list can't be learned."""
         items = schema.get("items")
-        node = self.resolved(items if isinstance(items, dict) else {}, 1)
+        node = self.resolve(items if isinstance(items, dict) else {}, 1)
         if node.variants > 1 or node.nullable:
             return "a list of several shapes"
         if node.values is not None:
@@ -207,7 +207,7 @@ class _SchemaWalk:
         """
         texts, kinds = list[str](), dict[str, tuple[Json, ...]]()
         for name, inner in _properties(schema).items():
-            node = self.resolved(inner if isinstance(inner, dict) else {}, 1)
+            node = self.resolve(inner if isinstance(inner, dict) else {}, 1)
             values = [
                 FieldObservation(item.value[name], item.text)
                 for item in seen
@@ -231,7 +231,7 @@ class _SchemaWalk:
         form = SpanForm(form="objects", text=texts[0], label=label, keys=tuple(_properties(schema)))
         return {"kind": "spans", "values": kinds.get(label, ("",)), "spans": form}
 
-    def resolved(self, schema: Mapping[str, Json], depth: int) -> _SchemaNode:
+    def resolve(self, schema: Mapping[str, Json], depth: int) -> _SchemaNode:
         """The schema without references and null; several enumerations become one."""
         variants = list(self.variants(schema, depth))
         nullable = any(_is_null(variant) for variant in variants)

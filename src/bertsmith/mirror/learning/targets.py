@@ -58,8 +58,8 @@ def build_targets(head: FieldHead, field: Field, calls: Sequence[LearnedCall]) -
 def _build_head(field: Field, train: Sequence[LearnedCall]) -> FieldHead:
     values = [call.values[field.path] for call in train]
     if field.kind == "labels":
-        given = {canonical_json(label) for value in values if isinstance(value, tuple) for label in value}
-        return FieldHead(path=field.path, classes=_class_indices(field.values, given))
+        used = {canonical_json(label) for value in values if isinstance(value, tuple) for label in value}
+        return FieldHead(path=field.path, classes=_class_indices(field.values, used))
     seen = {canonical_json(value) for value in values}
     for call in train:
         seen |= {
@@ -100,9 +100,9 @@ def _build_target_row(head: FieldHead, field: Field, call: LearnedCall) -> Float
         value = () if value == field.empty_value else value
         if not isinstance(value, tuple):
             return np.full(len(head.classes), np.nan)
-        given = {canonical_json(label) for label in value}
+        chosen = {canonical_json(label) for label in value}
         return np.array(
-            [canonical_json(field.values[number]) in given for number in head.classes], np.float64
+            [canonical_json(field.values[number]) in chosen for number in head.classes], np.float64
         )
     if field.kind == "number":
         index = nearest_output(head, field, value)

@@ -215,7 +215,7 @@ def _start_run(
     if path.exists():
         return _resume_run(store, profile, settings, work, read_json(path))
     read = read_calls(store, profile)
-    parts = split_calls(read.calls, records.used(), profile.shape, settings)
+    parts = split_calls(read.calls, records.used_calls(), profile.shape, settings)
     proving = {call.id for call in parts.calibration}
     # Again without the calibration calls: their answers may not influence the claim that they prove.
     profile = understand(store, profile.versions, proving)
@@ -350,7 +350,7 @@ def _prove_candidates(
         used: dict[Any, list[str]] = dict(group_ids_by_use(parts))
         if why:
             del used["calibration"]
-        conflicts = records.record(training.name, used)
+        conflicts = records.record_uses(training.name, used)
         if not conflicts:
             break
         parts = replace(parts, calibration=[call for call in parts.calibration if call.id not in conflicts])

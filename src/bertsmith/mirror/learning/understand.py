@@ -237,15 +237,15 @@ class LearningRecords:
         """Makes these versions of a site count as one from now on, and returns their group. Raises InputError
         for an unknown version, and for fewer than two.
         """
-        known = {version.version for version in self.store.versions() if version.site == site}
+        existing = {version.version for version in self.store.versions() if version.site == site}
         if len(set(versions)) < 2:
             raise InputError(
                 "Name the call site, then at least two of its versions that are to count as one."
             )
         for version in versions:
-            if version not in known:
+            if version not in existing:
                 raise InputError(
-                    f"The call site {site!r} has no version {version!r}.{did_you_mean(version, known)} "
+                    f"The call site {site!r} has no version {version!r}.{did_you_mean(version, existing)} "
                     "bertsmith mirror status shows all."
                 )
         into = self._merged()
@@ -266,23 +266,23 @@ class LearningRecords:
 
     # -- uses ----------------------------------------------------------------------------------------------
 
-    def calibrated(self) -> set[str]:
+    def calibration_calls(self) -> set[str]:
         """The ids of calls that any training used for calibration."""
         with self.store.engine.connect().execution_options(**READING) as connection:
             return set(connection.scalars(select(USES.c.call).where(USES.c.use == "calibration")))
 
-    def used(self) -> set[str]:
+    def used_calls(self) -> set[str]:
         """The ids of calls that any training has used."""
         with self.store.engine.connect().execution_options(**READING) as connection:
             return set(connection.scalars(select(USES.c.call).distinct()))
 
-    def uses_of(self, training: str) -> dict[str, str]:
+    def read_uses(self, training: str) -> dict[str, str]:
         """The calls of one training: call id → train, dev or calibration."""
         with self.store.engine.connect().execution_options(**READING) as connection:
             rows = connection.execute(select(USES).where(USES.c.training == training))
             return {row.call: row.use for row in rows}
 
-    def record(self, training: str, uses: Mapping[Use, Iterable[str]]) -> set[str]:
+    def record_uses(self, training: str, uses: Mapping[Use, Iterable[str]]) -> set[str]:
         """Records the use of calls, in one idempotent transaction, and removes the uses of deleted calls.
 
         Returns the ids of the calibration calls that another training has used for calibration too: then
@@ -309,9 +309,9 @@ class LearningRecords:
             connection.execute(delete(USES).where(USES.c.call.not_in(select(CALLS.c.id))))
         return set()
 
-    # -- questions of ours ---------------------------------------------------------------------------------
+    # -- the mirror's own questions ------------------------------------------------------------------------
 
-    def unanswered(self) -> set[str]:
+    def unanswered_questions(self) -> set[str]:
         """The fingerprints of our own questions that got no usable answer."""
         with self.store.engine.connect().execution_options(**READING) as connection:
             return set(connection.scalars(select(UNANSWERED.c.question)))

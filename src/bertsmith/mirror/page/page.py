@@ -114,7 +114,7 @@ class MirrorPage:
         """Answers with the state. It is computed once for all clients, and kept the longer, the longer it
         took.
         """
-        client = admitted(request, self.keys)
+        client = authenticate(request, self.keys)
         texts = self.settings.page_texts
         async with self._state_lock:
             if (began := time.monotonic()) >= self._until:
@@ -136,7 +136,7 @@ class MirrorPage:
         return _json(state | own)
 
     async def _answer_move(self, request: Request) -> Response:
-        client = admitted(request, self.keys)
+        client = authenticate(request, self.keys)
         require_own_page(request, client)
         version, revision, move = await _read_move(request)
         try:
@@ -185,7 +185,7 @@ def _json(body: Any, status: int = 200) -> Response:
     return Response(orjson.dumps(body, option=orjson.OPT_NON_STR_KEYS), status, headers)
 
 
-def admitted(request: Request, keys: ApiKeys) -> Client:
+def authenticate(request: Request, keys: ApiKeys) -> Client:
     """The client of a request, by its key or as this machine's user. Raises Refusal."""
     if keys.path is not None:
         return keys.find_client(request.headers.get("authorization", ""))

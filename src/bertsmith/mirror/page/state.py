@@ -43,7 +43,8 @@ class StateReader:
 
     def __init__(self, store: Store, settings: MirrorSettings) -> None:
         self.store, self.stages, self.settings = store, StageStore(store), settings
-        self._known: dict[str, tuple[int, dict[str, Any], PromptTemplate | None]] = {}
+        # By version: its number of calls at that time, its details, and its template.
+        self._details_cache: dict[str, tuple[int, dict[str, Any], PromptTemplate | None]] = {}
 
     def state(self, *, has_texts: bool = False) -> dict[str, Any]:
         """The state as JSON; with `has_texts`, examples of a student's errors come with their text."""
@@ -72,7 +73,8 @@ class StateReader:
             "answering": [account.as_json() for account in accounted],
             "students": self._students(),
             "agreement": {
-                student: _agreement(course) for student, course in read_agreement_points(self.store).items()
+                student: _summarise_agreement(course)
+                for student, course in read_agreement_points(self.store).items()
             },
             "learned": {version: self._learned(report, has_texts) for version, report in trained.items()},
             "trainings": self._trainings(),
@@ -94,9 +96,9 @@ class StateReader:
         return {version: of_group[into.get(version, version)] for version in counts}
 
     def _details(self, version: VersionCount) -> dict[str, Any]:
-        known = self._known.get(version.version)
-        if known is not None and known[0] <= version.calls <= _GROWTH * known[0]:
-            return known[1]
+        cached = self._details_cache.get(version.version)
+        if cached is not None and cached[0] <= version.calls <= _GROWTH * cached[0]:
+            return cached[1]
         calls = self.store.latest(version.version, _SAMPLED_CALLS)
         template = find_template([call.request.messages for call in calls])
         # The constant pieces of each part of each message; the varying text stands between them.
@@ -104,14 +106,14 @@ class StateReader:
             {"role": message.role, "parts": [list(part.pieces) for part in message.parts]}
             for message in (() if template is None else template.messages)
         ]
-        details = {"values": seen_values(calls), "template": None if template is None else pieces}
-        self._known[version.version] = version.calls, details, template
+        details = {"values": summarise_values(calls), "template": None if template is None else pieces}
+        self._details_cache[version.version] = version.calls, details, template
         return details
 
     def _students(self) -> dict[str, Any]:
-        known, students = self.stages.evidence(), dict[str, Any]()
+        evidence_by_student, students = self.stages.evidence(), dict[str, Any]()
         for number, student in self.stages.students().items():
-            evidence = known.get(number) or empty_evidence(student.epsilon, student.delta)
+            evidence = evidence_by_student.get(number) or empty_evidence(student.epsilon, student.delta)
             low, high = evidence.audits.interval()
             students[number] = {
                 "added": student.added,
@@ -145,8 +147,8 @@ class StateReader:
         texts = dict[str, str]()
         for name, call in calls.items():
             # The varying part of its messages, if the version's template is known.
-            known = self._known.get(call.version)
-            template = known[2] if known is not None else None
+            cached = self._details_cache.get(call.version)
+            template = cached[2] if cached is not None else None
             text = template.input_of(call.request) if template is not None else None
             texts[name] = text or BETWEEN.join(
                 part for message in call.request.inputs for part in message.parts
@@ -167,7 +169,7 @@ def _group_types(version: VersionCount) -> dict[str, list[str]]:
     return types
 
 
-def _agreement(course: list[AgreementPoint]) -> dict[str, Any]:
+def _summarise_agreement(course: list[AgreementPoint]) -> dict[str, Any]:
     """How often a student agrees with the LLM: the confidence sequence over all comparisons, and blocks of
     comparisons with an interval each, so that a recent change isn't hidden by all that came before.
     """
@@ -186,7 +188,7 @@ def _agreement(course: list[AgreementPoint]) -> dict[str, Any]:
     return {"course": [point._asdict() for point in course], "blocks": blocks}
 
 
-def seen_values(calls: Sequence[Call]) -> dict[str, dict[str, Any]]:
+def summarise_values(calls: Sequence[Call]) -> dict[str, dict[str, Any]]:
     """The values of answers by JSON path: the number of `calls` sampled, how many `different` values they
     have, the most frequent `values` with their counts or the `range` of numbers, and whether it `is_text`:
     free text may be about a person, so no value of it is shown.
@@ -194,9 +196,9 @@ def seen_values(calls: Sequence[Call]) -> dict[str, dict[str, Any]]:
     counts: dict[str, Counter[Any]] = {}
     for call in calls:
         for path, value in walk_values(call.completion.value):
-            # What can be counted: 1.0 is 1.
-            shown = normalize_number(value) if isinstance(value, str | bool | int | float | None) else "…"
-            counts.setdefault(path, Counter())[type(shown), shown] += 1
+            # Parts below the depth of `walk_values` can't be counted; 1.0 counts as 1.
+            key = normalize_number(value) if isinstance(value, str | bool | int | float | None) else "…"
+            counts.setdefault(path, Counter())[type(key), key] += 1
     named = set(_schema_values(calls[0].request.schema)) if calls else set[str]()
     return {path: _summarise_field(values, len(calls), named) for path, values in sorted(counts.items())}
 
