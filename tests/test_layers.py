@@ -60,7 +60,7 @@ NOUNS = {
 NAMED_TWICE = {"Choice", "Score", "DataSettings", "ModelSettings"}
 LONE_MODULES = {
     "arrays": "base",
-    "door": "base",
+    "argument_checks": "base",
     "errors": "base",
     "files": "base",
     "progress": "base",

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import psutil
 import torch
 
-from bertsmith.door import found
+from bertsmith.argument_checks import describe_value
 from bertsmith.errors import InputError
 from bertsmith.model.cpu.onednn_matmul import fast_products
 
@@ -137,10 +137,10 @@ def device_of(name: torch.device | str) -> torch.device:
     except RuntimeError:
         device = None
     if device is None or device.type not in ("cpu", "cuda"):
-        raise InputError(f"device must be auto, cpu or cuda, found {found(name)}.")
+        raise InputError(f"device must be auto, cpu or cuda, found {describe_value(name)}.")
     if device.type == "cuda" and (device.index or 0) >= (count := len(_gpus())):
         there = f"{count} that torch can use, counted from 0" if count else "no GPU that torch can use"
-        raise InputError(f"device is {found(str(name))}, but this machine has {there}.")
+        raise InputError(f"device is {describe_value(str(name))}, but this machine has {there}.")
     return device
 
 

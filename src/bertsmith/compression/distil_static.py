@@ -20,6 +20,16 @@ from typing import Any
 import numpy as np
 import torch
 
+from bertsmith.argument_checks import (
+    check_arguments,
+    check_flag,
+    check_function,
+    check_path,
+    check_text,
+    integer_from,
+    list_of,
+    optional,
+)
 from bertsmith.compression.static_learning import (
     COUNTED_COEFFICIENT,
     GUESSED_COEFFICIENT,
@@ -34,7 +44,6 @@ from bertsmith.compression.static_learning import (
     sample_sentences,
     sif_weights,
 )
-from bertsmith.door import door, flag, function, optional, place, several, text, whole
 from bertsmith.errors import InputError
 from bertsmith.files import make_folder, read_json, require_free, require_free_space, write_json
 from bertsmith.inference.embedding.embedder import Embedder
@@ -78,17 +87,17 @@ class StaticResult:
     unknown: float | None = None
 
 
-@door(
-    teacher=place,
-    out=place,
-    texts=several(place),
-    dimensions=optional(whole(1)),
-    sentences=whole(1),
-    text_column=text,
-    encoding=text,
-    language=text,
-    resume=flag,
-    progress=optional(function),
+@check_arguments(
+    teacher=check_path,
+    out=check_path,
+    texts=list_of(check_path),
+    dimensions=optional(integer_from(1)),
+    sentences=integer_from(1),
+    text_column=check_text,
+    encoding=check_text,
+    language=check_text,
+    resume=check_flag,
+    progress=optional(check_function),
 )
 def distil_static(
     teacher: str | Path,

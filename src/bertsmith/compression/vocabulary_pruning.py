@@ -14,8 +14,8 @@ from typing import Any, cast
 
 import torch
 
+from bertsmith.argument_checks import check_arguments, check_path, instance_of, optional
 from bertsmith.arrays import Ints
-from bertsmith.door import door, kind, optional, place
 from bertsmith.errors import InputError, ModelError
 from bertsmith.files import require_free
 from bertsmith.inference.engine import require_texts
@@ -63,7 +63,7 @@ class PrunedModel:
     texts: int
 
 
-@door(model=place, out=place, task=optional(kind(type)))
+@check_arguments(model=check_path, out=check_path, task=optional(instance_of(type)))
 def prune_vocabulary(
     model: str | Path, texts: Iterable[str], out: Path | str, task: type[Task[Any]] | None = None
 ) -> PrunedModel:

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
-from bertsmith.door import door, kind, optional, place
+from bertsmith.argument_checks import check_arguments, check_path, instance_of, optional
 from bertsmith.errors import InputError, StoreError
 from bertsmith.files import read_json, sha256
 from bertsmith.progress import Progress
@@ -127,7 +127,7 @@ class TokenStore:
     values: npt.NDArray[np.float32] | None = None  # (T, P) of patches
 
     @classmethod
-    @door(path=place, tokenizer=optional(kind(Tokenizer)))
+    @check_arguments(path=check_path, tokenizer=optional(instance_of(Tokenizer)))
     def open(cls, path: Path | str, tokenizer: Tokenizer | None = None) -> "TokenStore":
         """Opens STORE/train or STORE/heldout in constant time, after checking the sizes of its files.
 

@@ -13,6 +13,16 @@ import numpy as np
 import numpy.typing as npt
 
 import bertsmith
+from bertsmith.argument_checks import (
+    any_of,
+    check_arguments,
+    check_function,
+    check_path,
+    instance_of,
+    list_of,
+    one_of,
+    optional,
+)
 from bertsmith.data.store import (
     DOCUMENTS,
     OFFSETS,
@@ -24,7 +34,6 @@ from bertsmith.data.store import (
     StoreManifest,
     TokenType,
 )
-from bertsmith.door import door, either, function, kind, one_of, optional, place, several
 from bertsmith.files import atomic_folder, require_free_space, sha256, write_json
 from bertsmith.progress import Progress
 from bertsmith.text.corpus.corpus import Corpus, CorpusDocument, open_corpus
@@ -44,12 +53,12 @@ CHARACTERS_PER_DOCUMENT = 4_000
 BYTES_PER_TOKEN = 3
 
 
-@door(
-    corpus=either(kind(Corpus), place),
-    tokenizer=kind(Tokenizer),
-    out=place,
-    splits=several(one_of(*SPLITS)),
-    progress=optional(function),
+@check_arguments(
+    corpus=any_of(instance_of(Corpus), check_path),
+    tokenizer=instance_of(Tokenizer),
+    out=check_path,
+    splits=list_of(one_of(*SPLITS)),
+    progress=optional(check_function),
 )
 def tokenize_corpus(
     corpus: Corpus | Path | str,

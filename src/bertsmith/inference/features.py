@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bertsmith.argument_checks import check_arguments, integer_from, optional
 from bertsmith.data.batch import PackedBatch
-from bertsmith.door import door, optional, whole
 from bertsmith.errors import InputError
 from bertsmith.inference.embedding.vectors import Vectors
 from bertsmith.inference.engine import require_list, start_engine
@@ -95,7 +95,11 @@ class Features:
     that); with stride None they are truncated.
     """
 
-    @door(max_length=optional(whole(1)), stride=optional(whole(0)), batch_tokens=optional(whole(1)))
+    @check_arguments(
+        max_length=optional(integer_from(1)),
+        stride=optional(integer_from(0)),
+        batch_tokens=optional(integer_from(1)),
+    )
     def __init__(
         self,
         model: str | Path,

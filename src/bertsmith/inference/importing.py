@@ -6,7 +6,7 @@ The new folder is loaded once, so that a checkpoint that can't be used for its p
 from dataclasses import replace
 from pathlib import Path
 
-from bertsmith.door import door, place
+from bertsmith.argument_checks import check_arguments, check_path
 from bertsmith.errors import BertsmithError
 from bertsmith.model.checkpoint import load_encoder
 from bertsmith.model.legacy import ConversionResult, convert_legacy
@@ -23,7 +23,7 @@ _USES: dict[ModelKind, str] = {
 }
 
 
-@door(folder=place, out=place)
+@check_arguments(folder=check_path, out=check_path)
 def import_legacy(folder: Path | str, out: Path | str) -> ConversionResult:
     """Converts a folder with legacy weights (pytorch_model.bin, flax_model.msgpack, TensorFlow's PREFIX.index
     with its data), as `convert_legacy` does, to the folder `out`, and writes golden answers. A note says so

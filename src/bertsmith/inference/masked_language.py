@@ -6,10 +6,10 @@ from tempfile import TemporaryDirectory
 
 import torch
 
+from bertsmith.argument_checks import check_arguments, check_path, check_text, integer_from, one_of, optional
 from bertsmith.data.masking import Masker, MaskingRates
 from bertsmith.data.store import TokenStore, is_store
 from bertsmith.data.stream import PretrainingStream
-from bertsmith.door import door, one_of, optional, place, text, whole
 from bertsmith.errors import InputError
 from bertsmith.inference.engine import start_engine
 from bertsmith.model.locate import locate_model
@@ -36,7 +36,7 @@ class MaskedLanguageModel:
     tokenizer: Tokenizer
 
     @classmethod
-    @door(compute_dtype=optional(one_of(torch.float32, torch.int16)))
+    @check_arguments(compute_dtype=optional(one_of(torch.float32, torch.int16)))
     def load(
         cls,
         name: str | Path,
@@ -55,14 +55,14 @@ class MaskedLanguageModel:
         engine = start_engine(model, folder, device, compute_dtype)
         return cls(engine.model, engine.tokenizer)
 
-    @door(text=text, top=whole(1))
+    @check_arguments(text=check_text, top=integer_from(1))
     def fill_mask(self, text: str, top: int = 5) -> list[list[MaskCandidate]]:
         """Returns the `top` candidates for each mask of a text (see
         bertsmith.tasks.pretraining.fill_mask).
         """
         return fill(self.model, self.tokenizer, text, top)
 
-    @door(data=place, max_tokens=whole(1), sequence_length=whole(8))
+    @check_arguments(data=check_path, max_tokens=integer_from(1), sequence_length=integer_from(8))
     def evaluate(
         self, data: str | Path, max_tokens: int = 1_000_000, sequence_length: int = 128
     ) -> dict[str, float]:

@@ -13,7 +13,16 @@ from typing import Any
 
 import torch
 
-from bertsmith.door import door, either, function, kind, one_of, optional, place, several
+from bertsmith.argument_checks import (
+    any_of,
+    check_arguments,
+    check_function,
+    check_path,
+    instance_of,
+    list_of,
+    one_of,
+    optional,
+)
 from bertsmith.errors import InputError
 from bertsmith.files import require_output
 from bertsmith.inference.engine import require_count, require_list, start_engine
@@ -53,7 +62,9 @@ class Predictor:
     before: Path | None = None  # folder of the encoder before it was fine-tuned
 
     @classmethod
-    @door(task=optional(kind(type)), compute_dtype=optional(one_of(torch.float32, torch.int16)))
+    @check_arguments(
+        task=optional(instance_of(type)), compute_dtype=optional(one_of(torch.float32, torch.int16))
+    )
     def load(
         cls,
         name: str | Path,
@@ -118,7 +129,9 @@ class Predictor:
                 owners, parts = zip(*windows[start : start + _WINDOWS_AT_A_TIME], strict=True)
                 yield from self.task.decode(outputs_of(self.model, parts), owners, parts)
 
-    @door(path=place, out=place, progress=optional(function), warn=optional(function))
+    @check_arguments(
+        path=check_path, out=check_path, progress=optional(check_function), warn=optional(check_function)
+    )
     def predict_file(
         self,
         path: Path | str,
@@ -162,7 +175,7 @@ class Predictor:
         )
         return write_jsonl(lines, out)
 
-    @door(path=place, train=optional(either(several(place), place)))
+    @check_arguments(path=check_path, train=optional(any_of(list_of(check_path), check_path)))
     def evaluate(
         self, path: Path | str, train: Path | str | Sequence[Path | str] | None = None, **columns: Any
     ) -> Evaluation:

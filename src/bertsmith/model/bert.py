@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bertsmith.argument_checks import check_arguments, instance_of
 from bertsmith.data.batch import PackedBatch
-from bertsmith.door import door, kind
 from bertsmith.model.config import BertConfig
 from bertsmith.model.cpu.process import compute_alone_after_fork
 from bertsmith.model.layers.elementwise import make_norm
@@ -21,7 +21,7 @@ from bertsmith.model.layers.layer import Layer
 class Bert(nn.Module):
     """The encoder of every family; `config` says which of the optional parts it has."""
 
-    @door(config=kind(BertConfig))
+    @check_arguments(config=instance_of(BertConfig))
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         compute_alone_after_fork()

@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from bertsmith.door import door, place
+from bertsmith.argument_checks import check_arguments, check_path
 from bertsmith.errors import ModelError
 from bertsmith.files import atomic_folder, require_free_space, tensors_written_to, write_json
 from bertsmith.model.bert import Bert
@@ -75,7 +75,7 @@ class Checkpoint:
         return _list_parts(self.tensors, self.carried)
 
 
-@door(folder=place)
+@check_arguments(folder=check_path)
 def read_checkpoint(folder: Path | str) -> Checkpoint:
     """Reads a model folder written by Bertsmith or transformers.
 
@@ -189,7 +189,7 @@ def load_into(
     module.load_state_dict(dict(tensors), strict=not may_lack, assign=on_meta)
 
 
-@door(folder=place)
+@check_arguments(folder=check_path)
 def save_checkpoint(
     folder: Path | str,
     tensors: Mapping[str, Tensor],

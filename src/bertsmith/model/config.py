@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
-from bertsmith.door import door, text
+from bertsmith.argument_checks import check_arguments, check_text
 from bertsmith.errors import BertsmithError, ModelError
 from bertsmith.model.families import BERT_SIZES, Family, find_family
 from bertsmith.model.rotary_json import layer_types
@@ -177,7 +177,7 @@ class BertConfig(UserSettings):
         return self.family.has_next_sentence
 
 
-@door(name=text)
+@check_arguments(name=check_text)
 def preset(name: str, **changes: Any) -> BertConfig:
     """The config of a published size by its name: of the family `model_type` among `changes`, by default
     BERT.

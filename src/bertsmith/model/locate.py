@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from bertsmith.door import door, place
+from bertsmith.argument_checks import check_arguments, check_path
 from bertsmith.errors import MissingExtra, ModelError, did_you_mean, require
 
 
@@ -114,7 +114,7 @@ _SAFE_FILES = (
 )
 
 
-@door(name=place)
+@check_arguments(name=check_path)
 def locate_model(name: str | Path) -> ModelLocation:
     """The folder of a model given by path, alias, or `organisation/name` on the hub (`@revision` may follow).
 
@@ -133,7 +133,7 @@ def locate_model(name: str | Path) -> ModelLocation:
     raise ModelError(_explain_missing(str(name)))
 
 
-@door(name=place)
+@check_arguments(name=check_path)
 def locate_tokenizer(name: str | Path) -> Path:
     """The tokenizer's folder or file at a path, or the folder of the model with that alias or hub name.
 

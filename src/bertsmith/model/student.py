@@ -10,7 +10,14 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from bertsmith.door import door, kind, optional, several, text, whole
+from bertsmith.argument_checks import (
+    check_arguments,
+    check_text,
+    instance_of,
+    integer_from,
+    list_of,
+    optional,
+)
 from bertsmith.errors import ModelError
 from bertsmith.model.bert import Bert
 from bertsmith.model.config import BertConfig, make_config
@@ -54,13 +61,13 @@ def spread_layers(teacher: int, student: int) -> tuple[int, ...]:
     return tuple(math.floor(number * step + 0.5) for number in range(student))  # halves are rounded up
 
 
-@door(
-    teacher=kind(BertConfig),
-    layers=optional(whole(1)),
-    width=optional(whole(1)),
-    model_type=optional(text),
-    kept=optional(several(whole(0))),
-    feed_forward=optional(whole(1)),
+@check_arguments(
+    teacher=instance_of(BertConfig),
+    layers=optional(integer_from(1)),
+    width=optional(integer_from(1)),
+    model_type=optional(check_text),
+    kept=optional(list_of(integer_from(0))),
+    feed_forward=optional(integer_from(1)),
 )
 def student_config(
     teacher: BertConfig,
@@ -128,7 +135,9 @@ def _other_family_config(
     return make_config({"model_type": model_type, **allowed, **sizes}, where)
 
 
-@door(teacher=kind(Bert), config=kind(BertConfig), layers=optional(several(whole(0))))
+@check_arguments(
+    teacher=instance_of(Bert), config=instance_of(BertConfig), layers=optional(list_of(integer_from(0)))
+)
 def make_student(teacher: Bert, config: BertConfig, layers: Sequence[int] | None = None) -> Bert:
     """Makes an encoder of the shape `config` from the teacher's weights; what it can't take over is random,
     from torch's generator.

@@ -13,8 +13,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from bertsmith.argument_checks import (
+    any_of,
+    check_arguments,
+    check_number,
+    check_text,
+    instance_of,
+    integer_from,
+    list_of,
+    optional,
+)
 from bertsmith.data.batch import PackedBatch, usual_batch_tokens
-from bertsmith.door import door, either, kind, number, optional, several, text, whole
 from bertsmith.errors import InputError, RecipeError
 from bertsmith.machine import Hardware
 from bertsmith.model.config import BertConfig
@@ -95,13 +104,13 @@ class Plan:
         return sum(part.flops for part in self.parts)
 
 
-@door(
-    recipe=either(text, kind(Recipe)),
-    overrides=several(text),
-    hardware=either(text, kind(Accelerator)),
-    gpus=whole(1),
-    price_per_hour=optional(number),
-    tokens=optional(number),
+@check_arguments(
+    recipe=any_of(check_text, instance_of(Recipe)),
+    overrides=list_of(check_text),
+    hardware=any_of(check_text, instance_of(Accelerator)),
+    gpus=integer_from(1),
+    price_per_hour=optional(check_number),
+    tokens=optional(check_number),
 )
 def plan(
     recipe: str | Recipe,

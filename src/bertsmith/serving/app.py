@@ -18,7 +18,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 import bertsmith
-from bertsmith.door import own_object
+from bertsmith.argument_checks import import_object
 from bertsmith.errors import InputError
 from bertsmith.serving.admission import Access, ApiKeys, BodyReader
 from bertsmith.serving.models import Models
@@ -98,7 +98,7 @@ def _make_user_router(name: str, service: Service, others: Sequence[APIRouter]) 
     Raises InputError if it can't be imported, if one of its routes would never be reached, or if one would
     hide /v1/{model}, which is in the last of `others`.
     """
-    protocol = own_object(name, "protocol")
+    protocol = import_object(name, "protocol")
     if not isinstance(protocol, Protocol):
         raise InputError(f"{name!r} is not a bertsmith.serving.protocols.routing.Protocol.")
     router = protocol.router(service)

@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import Any
 
-from bertsmith.door import own_class
+from bertsmith.argument_checks import import_class
 from bertsmith.errors import InputError, did_you_mean
 from bertsmith.tasks.task import Task
 
@@ -30,7 +30,7 @@ def find_task(name: str) -> type[Task[Any]]:
         task_class = getattr(import_module(f"bertsmith.tasks.{name.replace('-', '_')}"), TASKS[name])
         return task_class
     if ":" in name:
-        task_class = own_class(name, Task, "task")
+        task_class = import_class(name, Task, "task")
         return task_class
     raise InputError(
         f"There is no task {name!r}.{did_you_mean(name, TASKS)} There are: {', '.join(TASKS)}, or your own "

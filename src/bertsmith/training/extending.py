@@ -12,7 +12,14 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from bertsmith.door import door, flag, function, kind, optional, place
+from bertsmith.argument_checks import (
+    check_arguments,
+    check_flag,
+    check_function,
+    check_path,
+    instance_of,
+    optional,
+)
 from bertsmith.errors import InputError, TokenizerError
 from bertsmith.files import atomic_folder, atomic_write, read_json, require_free, write_json
 from bertsmith.model.added_rows import resize_config, with_rows, without_rows
@@ -57,13 +64,13 @@ class _Source:
     extension: Extension | None
 
 
-@door(
-    source=place,
-    corpus=place,
-    out=place,
-    settings=optional(kind(ExtensionSettings)),
-    overwrite=flag,
-    progress=optional(function),
+@check_arguments(
+    source=check_path,
+    corpus=check_path,
+    out=check_path,
+    settings=optional(instance_of(ExtensionSettings)),
+    overwrite=check_flag,
+    progress=optional(check_function),
 )
 def extend_vocabulary(
     source: Path | str,
@@ -102,7 +109,7 @@ def extend_vocabulary(
     return extension
 
 
-@door(source=place, out=place, overwrite=flag)
+@check_arguments(source=check_path, out=check_path, overwrite=check_flag)
 def undo_extension(source: Path | str, out: Path | str, *, overwrite: bool = False) -> Extension:
     """Writes an extended model or tokenizer to `out` without the added words, and returns the extension.
 

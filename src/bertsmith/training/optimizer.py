@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bertsmith.door import own_class
+from bertsmith.argument_checks import import_class
 from bertsmith.errors import RecipeError
 from bertsmith.model.cpu.onednn_matmul import fast_products
 from bertsmith.model.layers.attention import SelfAttention
@@ -86,7 +86,7 @@ def find_optimizer(kind: str) -> type[torch.optim.Optimizer] | None:
     """
     if ":" not in kind:
         return None
-    own: type[torch.optim.Optimizer] = own_class(kind, torch.optim.Optimizer, "optimizer")
+    own: type[torch.optim.Optimizer] = import_class(kind, torch.optim.Optimizer, "optimizer")
     return own
 
 

@@ -14,7 +14,15 @@ from typing import Any
 from rich.console import Console
 from torch import Tensor
 
-from bertsmith.door import door, either, flag, kind, optional, several, text
+from bertsmith.argument_checks import (
+    any_of,
+    check_arguments,
+    check_flag,
+    check_text,
+    instance_of,
+    list_of,
+    optional,
+)
 from bertsmith.model.cpu.process import keep_memory
 from bertsmith.model.layers.embeddings import share_segment, shares_segment
 from bertsmith.model.meta_init import meta_init
@@ -65,8 +73,11 @@ class PretrainingResult:
     before: dict[str, Any] | None = None
 
 
-@door(
-    recipe=either(text, kind(Recipe)), overrides=several(text), resume=flag, console=optional(kind(Console))
+@check_arguments(
+    recipe=any_of(check_text, instance_of(Recipe)),
+    overrides=list_of(check_text),
+    resume=check_flag,
+    console=optional(instance_of(Console)),
 )
 def pretrain(
     recipe: str | Recipe, *overrides: str, resume: bool = False, console: Console | None = None

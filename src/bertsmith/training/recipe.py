@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from bertsmith.door import door, place, several, text
+from bertsmith.argument_checks import check_arguments, check_path, check_text, list_of
 from bertsmith.errors import ModelError, RecipeError, did_you_mean
 from bertsmith.model.config import Activation, BertConfig, make_config, preset
 from bertsmith.model.families import find_family
@@ -267,7 +267,7 @@ class Recipe(RunSettings):
         return {"sequence_length": self.data.sequence_lengths[phase]}
 
 
-@door(name=place, overrides=several(text))
+@check_arguments(name=check_path, overrides=list_of(check_text))
 def read_recipe(name: str, overrides: list[str]) -> Recipe:
     """Reads a recipe, by file or name, and applies `dotted.key=value` overrides. Raises RecipeError that
     names the wrong key.

@@ -12,6 +12,17 @@ from typing import Any, Protocol, TypeVar
 
 from rich.console import Console
 
+from bertsmith.argument_checks import (
+    any_of,
+    check_arguments,
+    check_flag,
+    check_function,
+    check_path,
+    check_text,
+    instance_of,
+    list_of,
+    optional,
+)
 from bertsmith.compression.distilling.encoders.lesson import EncoderLesson
 from bertsmith.compression.distilling.recipes import (
     DistilRecipe,
@@ -22,7 +33,6 @@ from bertsmith.compression.distilling.recipes import (
 )
 from bertsmith.compression.distilling.tasks.lesson import TaskLesson
 from bertsmith.compression.distilling.tasks.results import DistilResults
-from bertsmith.door import door, either, flag, function, kind, optional, place, several, text
 from bertsmith.model.cpu.process import keep_memory
 from bertsmith.progress import Show, silent
 from bertsmith.tasks.golden.records import write_golden
@@ -71,18 +81,18 @@ class DistilResult:
     results: DistilResults
 
 
-@door(
-    teacher=several(place),
-    overrides=several(text),
-    out=place,
-    texts=several(place),
-    train=optional(either(several(place), place)),
-    dev=optional(place),
-    test=optional(place),
-    cache=optional(place),
-    resume=flag,
-    console=optional(kind(Console)),
-    show=optional(function),
+@check_arguments(
+    teacher=list_of(check_path),
+    overrides=list_of(check_text),
+    out=check_path,
+    texts=list_of(check_path),
+    train=optional(any_of(list_of(check_path), check_path)),
+    dev=optional(check_path),
+    test=optional(check_path),
+    cache=optional(check_path),
+    resume=check_flag,
+    console=optional(instance_of(Console)),
+    show=optional(check_function),
 )
 def distil_task(
     teacher: Sequence[str | Path],
@@ -143,7 +153,9 @@ class EncoderDistilResult:
     metrics: dict[str, float]
 
 
-@door(recipe=kind(EncoderDistilRecipe), resume=flag, console=optional(kind(Console)))
+@check_arguments(
+    recipe=instance_of(EncoderDistilRecipe), resume=check_flag, console=optional(instance_of(Console))
+)
 def distil_encoder(
     recipe: EncoderDistilRecipe, *, resume: bool = False, console: Console | None = None
 ) -> EncoderDistilResult:

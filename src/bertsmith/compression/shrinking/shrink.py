@@ -17,6 +17,17 @@ from typing import Any
 
 from rich.console import Console
 
+from bertsmith.argument_checks import (
+    any_of,
+    check_arguments,
+    check_flag,
+    check_function,
+    check_path,
+    check_text,
+    instance_of,
+    list_of,
+    optional,
+)
 from bertsmith.compression.distilling.recipes import DistilRecipe, distil_values, make_distil_recipe
 from bertsmith.compression.distilling.tasks.data import DistilData, read_distil_data
 from bertsmith.compression.distilling.tasks.teacher import TaskTeacher
@@ -44,7 +55,6 @@ from bertsmith.compression.shrinking.training import (
     try_pruned,
     try_table,
 )
-from bertsmith.door import door, either, flag, function, kind, optional, place, several, text
 from bertsmith.errors import InputError, RecipeError
 from bertsmith.files import atomic_folder, require_free, write_json
 from bertsmith.model.locate import locate_model
@@ -68,18 +78,18 @@ class ShrinkResult:
     shrunk: ShrinkResults
 
 
-@door(
-    model=place,
-    overrides=several(text),
-    out=place,
-    dev=place,
-    train=optional(either(several(place), place)),
-    test=optional(place),
-    texts=several(place),
-    prune=flag,
-    resume=flag,
-    console=optional(kind(Console)),
-    show=optional(function),
+@check_arguments(
+    model=check_path,
+    overrides=list_of(check_text),
+    out=check_path,
+    dev=check_path,
+    train=optional(any_of(list_of(check_path), check_path)),
+    test=optional(check_path),
+    texts=list_of(check_path),
+    prune=check_flag,
+    resume=check_flag,
+    console=optional(instance_of(Console)),
+    show=optional(check_function),
 )
 def shrink(
     model: str | Path,

@@ -22,6 +22,14 @@ import numpy.typing as npt
 from pydantic import Field, ValidationError
 
 import bertsmith
+from bertsmith.argument_checks import (
+    check_arguments,
+    check_function,
+    check_path,
+    instance_of,
+    list_of,
+    optional,
+)
 from bertsmith.data.sequences.codec import (
     NAMES,
     NUMBERS,
@@ -47,7 +55,6 @@ from bertsmith.data.store import (
     StoreManifest,
 )
 from bertsmith.data.tokenizing import ArrayFile
-from bertsmith.door import door, function, kind, optional, place, several
 from bertsmith.errors import InputError, StoreError
 from bertsmith.files import atomic_folder, require_free, sha256, write_json
 from bertsmith.progress import Progress
@@ -228,12 +235,12 @@ class SequenceSettings(UserSettings):
         return [RowFile(path, self.header, self.format, self.encoding) for path in paths]
 
 
-@door(
-    files=several(place),
-    out=place,
-    settings=kind(SequenceSettings),
-    progress=optional(function),
-    like=optional(place),
+@check_arguments(
+    files=list_of(check_path),
+    out=check_path,
+    settings=instance_of(SequenceSettings),
+    progress=optional(check_function),
+    like=optional(check_path),
 )
 def build_sequences(
     files: Sequence[Path | str],

@@ -11,9 +11,16 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+from bertsmith.argument_checks import (
+    check_arguments,
+    check_flag,
+    check_function,
+    check_path,
+    check_text,
+    optional,
+)
 from bertsmith.data.sequences.codec import Codec, read_codec
 from bertsmith.data.sequences.records import RowFile, stream_records
-from bertsmith.door import door, flag, function, optional, place, text
 from bertsmith.errors import InputError
 from bertsmith.files import require_output
 from bertsmith.progress import Progress
@@ -48,14 +55,14 @@ class EncodedSequences:
                     self.unknown_examples.append(symbol)
 
 
-@door(
-    path=place,
-    like=place,
-    out=place,
-    header=flag,
-    format=optional(text),
-    encoding=text,
-    progress=optional(function),
+@check_arguments(
+    path=check_path,
+    like=check_path,
+    out=check_path,
+    header=check_flag,
+    format=optional(check_text),
+    encoding=check_text,
+    progress=optional(check_function),
 )
 def encode_sequences(
     path: Path | str,

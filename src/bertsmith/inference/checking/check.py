@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from bertsmith.door import door, flag, kind, one_of, optional, place
+from bertsmith.argument_checks import check_arguments, check_flag, check_path, instance_of, one_of, optional
 from bertsmith.errors import InputError
 from bertsmith.inference.checking.oracles import Oracle, their_answers
 from bertsmith.inference.engine import autocasting, make_ready
@@ -57,11 +57,11 @@ class Check:
         return not self.settings and all(comparison.agrees for comparison in self.comparisons.values())
 
 
-@door(
-    name=place,
-    task=optional(kind(type)),
+@check_arguments(
+    name=check_path,
+    task=optional(instance_of(type)),
     against=optional(one_of("transformers", "sentence-transformers")),
-    write=flag,
+    write=check_flag,
 )
 def check_model(
     name: str | Path,

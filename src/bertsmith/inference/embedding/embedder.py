@@ -16,8 +16,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from bertsmith.argument_checks import (
+    check_arguments,
+    check_flag,
+    check_function,
+    check_text,
+    integer_from,
+    one_of,
+    optional,
+)
 from bertsmith.data.batch import PackedBatch
-from bertsmith.door import door, flag, function, one_of, optional, text, whole
 from bertsmith.errors import InputError
 from bertsmith.inference.embedding.text_chunks import Chunk, TableReader, TextWindows
 from bertsmith.inference.embedding.vectors import Vectors, cut, normalised
@@ -83,13 +91,13 @@ class Embedder:
     batch_tokens=1, a text's vector is the same to the bit whatever the other texts are.
     """
 
-    @door(
-        query_prefix=optional(text),
-        document_prefix=optional(text),
-        max_length=optional(whole(1)),
-        dimensions=optional(whole(1)),
-        normalise=flag,
-        batch_tokens=optional(whole(1)),
+    @check_arguments(
+        query_prefix=optional(check_text),
+        document_prefix=optional(check_text),
+        max_length=optional(integer_from(1)),
+        dimensions=optional(integer_from(1)),
+        normalise=check_flag,
+        batch_tokens=optional(integer_from(1)),
         compute_dtype=optional(one_of(*PRECISIONS)),
     )
     def __init__(
@@ -197,12 +205,12 @@ class Embedder:
         """D, the number of dimensions of a vector, after any truncation."""
         return self.dimensions or self.full_width
 
-    @door(progress=optional(function))
+    @check_arguments(progress=optional(check_function))
     def queries(self, texts: Sequence[str], progress: Progress | None = None) -> Vectors:
         """Embeds texts that are searched for: (E, D). Raises InputError unless `texts` is a list of texts."""
         return self._embed_list(texts, "query", progress)
 
-    @door(progress=optional(function))
+    @check_arguments(progress=optional(check_function))
     def documents(self, texts: Sequence[str], progress: Progress | None = None) -> Vectors:
         """Embeds texts that are searched in: (E, D). Raises InputError unless `texts` is a list of texts."""
         return self._embed_list(texts, "document", progress)
@@ -217,7 +225,7 @@ class Embedder:
             "compared, queries(texts) those of what is searched for."
         )
 
-    @door(size=whole(1), watch=optional(function))
+    @check_arguments(size=integer_from(1), watch=optional(check_function))
     def embed_batches(
         self,
         texts: Iterable[str],

@@ -15,9 +15,18 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from bertsmith.argument_checks import (
+    check_arguments,
+    check_flag,
+    check_function,
+    check_number,
+    instance_of,
+    integer_from,
+    one_of,
+    optional,
+)
 from bertsmith.arrays import Floats
 from bertsmith.data.batch import PackedBatch, to_device
-from bertsmith.door import door, flag, function, kind, number, one_of, optional, whole
 from bertsmith.inference.explaining.explained_model import (
     ExplainedInput,
     ExplainedModel,
@@ -101,7 +110,7 @@ class Explainer:
     fit into one window of at most 512 tokens. Several threads may call it; one computes at a time.
     """
 
-    @door(as_vectors=flag)
+    @check_arguments(as_vectors=check_flag)
     def __init__(
         self,
         name: str | Path,
@@ -117,12 +126,12 @@ class Explainer:
         self.model: ExplainedModel = open_explained_model(name, device, as_vectors, task)
         self._lock = Lock()
 
-    @door(
-        target=optional(kind(str, int)),
+    @check_arguments(
+        target=optional(instance_of(str, int)),
         baseline=one_of("mask", "pad"),
-        tolerance=number,
-        most_steps=whole(1),
-        progress=optional(function),
+        tolerance=check_number,
+        most_steps=integer_from(1),
+        progress=optional(check_function),
     )
     def attributions(
         self,

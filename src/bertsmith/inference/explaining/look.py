@@ -12,7 +12,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bertsmith.door import door, function, kind, optional, place, text
+from bertsmith.argument_checks import (
+    check_arguments,
+    check_function,
+    check_path,
+    check_text,
+    instance_of,
+    optional,
+)
 from bertsmith.errors import InputError
 from bertsmith.files import output_file, require_output
 from bertsmith.inference.explaining.attribution import AttentionWeights, Explainer, TokenAttributions
@@ -41,7 +48,7 @@ class Look:
     attributions: TokenAttributions | None
     neighbours: WordNeighbours | None
 
-    @door(path=place)
+    @check_arguments(path=check_path)
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Writes one self-contained interactive page. Raises InputError if `path` exists, unless
         `overwrite`.
@@ -52,12 +59,12 @@ class Look:
             file.write(page.encode())
 
 
-@door(
-    model=place,
-    target=optional(kind(str, int)),
-    word=optional(text),
-    task=optional(kind(type)),
-    progress=optional(function),
+@check_arguments(
+    model=check_path,
+    target=optional(instance_of(str, int)),
+    word=optional(check_text),
+    task=optional(instance_of(type)),
+    progress=optional(check_function),
 )
 def look(
     model: str | Path,

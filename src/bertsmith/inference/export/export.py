@@ -9,8 +9,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertsmith.door import door, flag, kind, one_of, optional, place
-from bertsmith.door import function as callable_
+from bertsmith.argument_checks import (
+    check_arguments,
+    check_flag,
+    check_function,
+    check_path,
+    instance_of,
+    one_of,
+    optional,
+)
 from bertsmith.errors import ExportRefused, InputError, require
 from bertsmith.files import sha256
 from bertsmith.inference.export.artefact import made_with, require_place, write_artefact
@@ -51,16 +58,16 @@ class ExportResult:
         return tuple(self.parity["in_float"])
 
 
-@door(
-    model=place,
-    gate=place,
-    out=place,
+@check_arguments(
+    model=check_path,
+    gate=check_path,
+    out=check_path,
     to=one_of("onnx", "openvino"),
-    int8=flag,
-    limits=optional(kind(ExportLimits)),
-    overwrite=flag,
-    task=optional(kind(type)),
-    progress=optional(callable_),
+    int8=check_flag,
+    limits=optional(instance_of(ExportLimits)),
+    overwrite=check_flag,
+    task=optional(instance_of(type)),
+    progress=optional(check_function),
 )
 def export_model(
     model: str | Path,

@@ -10,7 +10,17 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from bertsmith.door import door, either, function, kind, optional, place, several, text, whole
+from bertsmith.argument_checks import (
+    any_of,
+    check_arguments,
+    check_function,
+    check_path,
+    check_text,
+    instance_of,
+    integer_from,
+    list_of,
+    optional,
+)
 from bertsmith.errors import InputError
 from bertsmith.inference.index.build import Changes, remove_documents, update
 from bertsmith.inference.index.integrity import GoldenQuery, ask_golden, read_golden_queries, verify_hashes
@@ -69,7 +79,7 @@ class Index:
         self._rerankers: dict[str, Reranker] = {}
 
     @classmethod
-    @door(path=place)
+    @check_arguments(path=check_path)
     def open(cls, path: Path | str, embedder: TextEmbedder | None = None) -> "Index":
         """Opens an index. `embedder` is your own embedder, if the index was built with one.
 
@@ -79,14 +89,14 @@ class Index:
         return cls(Path(path), embedder)
 
     @classmethod
-    @door(
-        sources=several(place),
-        out=place,
-        model=optional(place),
-        documents=optional(kind(DocumentSettings)),
-        passages=optional(kind(PassageSettings, Mapping)),
-        approximate_from=optional(whole(0)),
-        progress=optional(function),
+    @check_arguments(
+        sources=list_of(check_path),
+        out=check_path,
+        model=optional(check_path),
+        documents=optional(instance_of(DocumentSettings)),
+        passages=optional(instance_of(PassageSettings, Mapping)),
+        approximate_from=optional(integer_from(0)),
+        progress=optional(check_function),
     )
     def build(
         cls,
@@ -128,7 +138,11 @@ class Index:
         index._update(source_names, source_documents, False, manifest_changes, engine, progress, is_new)
         return index
 
-    @door(sources=several(place), documents=optional(kind(DocumentSettings)), progress=optional(function))
+    @check_arguments(
+        sources=list_of(check_path),
+        documents=optional(instance_of(DocumentSettings)),
+        progress=optional(check_function),
+    )
     def add(
         self,
         sources: Sequence[str | Path],
@@ -145,7 +159,7 @@ class Index:
         source_documents = Documents(source_names, documents, leave_out=self.path)
         return self._update(source_names, source_documents, True, {}, engine, progress)
 
-    @door(ids=several(text))
+    @check_arguments(ids=list_of(check_text))
     def remove(self, ids: Sequence[str]) -> int:
         """Removes documents by their ids; an id that ends in '/' is a folder. Returns the number removed.
 
@@ -156,7 +170,12 @@ class Index:
         self.refresh()
         return count
 
-    @door(query=text, k=whole(1, MOST_HITS), where=optional(text), reranker=optional(either(text, function)))
+    @check_arguments(
+        query=check_text,
+        k=integer_from(1, MOST_HITS),
+        where=optional(check_text),
+        reranker=optional(any_of(check_text, check_function)),
+    )
     def search(
         self,
         query: str,

@@ -12,8 +12,15 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from bertsmith.argument_checks import (
+    check_arguments,
+    check_function,
+    check_path,
+    check_text,
+    integer_from,
+    optional,
+)
 from bertsmith.arrays import Floats, Ints
-from bertsmith.door import door, function, optional, place, text, whole
 from bertsmith.errors import InputError
 from bertsmith.inference.provenance import TrainedOn, encoder_before
 from bertsmith.inference.suggesting.label_doubts import (
@@ -80,13 +87,13 @@ class Suggestions:
         return [doubt for doubt in self.doubts if doubt.wrong]
 
 
-@door(
-    file=place,
-    labelled=optional(place),
-    task=text,
-    count=whole(1),
-    seed=whole(0),
-    progress=optional(function),
+@check_arguments(
+    file=check_path,
+    labelled=optional(check_path),
+    task=check_text,
+    count=integer_from(1),
+    seed=integer_from(0),
+    progress=optional(check_function),
 )
 def suggest(
     model: str | Path,

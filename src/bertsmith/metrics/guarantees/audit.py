@@ -41,8 +41,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from bertsmith.argument_checks import check_arguments, describe_value, integer_from
 from bertsmith.arrays import Floats, Ints
-from bertsmith.door import door, found, whole
 from bertsmith.errors import InputError
 from bertsmith.metrics.guarantees.bounds import numbers, share
 from bertsmith.metrics.scores import Interval
@@ -94,11 +94,12 @@ class Audits:
         InputError for other values, and changes nothing then.
         """
         if not 0 <= disagreement <= 1:
-            raise InputError(f"A disagreement must lie from 0 to 1, found {found(disagreement)}.")
+            raise InputError(f"A disagreement must lie from 0 to 1, found {describe_value(disagreement)}.")
         if not 0 < least <= probability <= 1:
             raise InputError(
                 "Expected 0 < least <= probability <= 1 for an audit's probability and any call's least; "
-                f"found a probability of {found(probability)} and a least of {found(least)}."
+                f"found a probability of {describe_value(probability)} and a least of "
+                f"{describe_value(least)}."
             )
         disagreement, weight = float(disagreement), float(least) / float(probability)
         self.count += 1
@@ -249,7 +250,7 @@ class Drift:
     the bins, the rest is what the stream is compared with at first. The state is of one size for ever.
     """
 
-    @door(delta=share, seed=whole(0))
+    @check_arguments(delta=share, seed=integer_from(0))
     def __init__(self, reference: npt.ArrayLike, delta: float, seed: int = 0) -> None:
         values = numbers(reference, "reference")
         if len(values) < _FEWEST:
@@ -265,7 +266,7 @@ class Drift:
         """One number of the stream; whether there is an alarm, now or before. Raises InputError for NaN and
         infinity, and changes nothing then."""
         if not math.isfinite(value):
-            raise InputError(f"Expected a finite number to watch, found {found(value)}.")
+            raise InputError(f"Expected a finite number to watch, found {describe_value(value)}.")
         self.steps += 1
         place = int(self._places(np.array([value]))[0])
         # By the step's number, so that a resumed test draws as one that was never stopped.

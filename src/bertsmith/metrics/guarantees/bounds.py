@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from bertsmith.argument_checks import check_arguments, describe_value
 from bertsmith.arrays import Floats
-from bertsmith.door import door, found
 from bertsmith.errors import InputError
 from bertsmith.metrics.scores import Interval
 
@@ -19,7 +19,7 @@ from bertsmith.metrics.scores import Interval
 def share(value: Any, name: str) -> None:
     """Checks that a number is above 0 and below 1. Raises InputError."""
     if not isinstance(value, Real) or isinstance(value, bool) or not 0 < float(value) < 1:
-        raise InputError(f"{name} must lie above 0 and below 1 (0.05 is 5 %), found {found(value)}.")
+        raise InputError(f"{name} must lie above 0 and below 1 (0.05 is 5 %), found {describe_value(value)}.")
 
 
 def shares(values: npt.ArrayLike, name: str) -> Floats:
@@ -52,7 +52,7 @@ def counts(part: npt.ArrayLike, whole: npt.ArrayLike, name: str) -> tuple[Floats
     return part, whole
 
 
-@door(delta=share)
+@check_arguments(delta=share)
 def clopper_pearson(errors: int, calls: int, delta: float) -> Interval:
     """The two-sided interval for a rate of which `errors` of `calls` were counted; it fails with probability
     at most `delta` (Clopper and Pearson 1934). Without calls it is 0 to 1.
@@ -65,7 +65,7 @@ def clopper_pearson(errors: int, calls: int, delta: float) -> Interval:
     )
 
 
-@door(delta=share)
+@check_arguments(delta=share)
 def upper_bound(errors: npt.ArrayLike, calls: npt.ArrayLike, delta: float) -> Floats:
     """Clopper and Pearson's one-sided bound: the rate is above it with probability at most `delta`.
 
@@ -80,7 +80,7 @@ def upper_bound(errors: npt.ArrayLike, calls: npt.ArrayLike, delta: float) -> Fl
     return np.where(open_end, bound, 1.0)
 
 
-@door(delta=share)
+@check_arguments(delta=share)
 def lower_bound(errors: npt.ArrayLike, calls: npt.ArrayLike, delta: float) -> Floats:
     """Clopper and Pearson's one-sided bound from below: the rate is under it with probability at most
     `delta`.

@@ -38,8 +38,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from bertsmith.argument_checks import check_arguments
 from bertsmith.arrays import Bools, Floats, Ints
-from bertsmith.door import door
 from bertsmith.errors import InputError
 from bertsmith.metrics.guarantees.bounds import (
     binomial_p_value,
@@ -93,7 +93,7 @@ class AnsweredCalls(NamedTuple):
 Answered = AnsweredCalls  # the name by which programs have known it
 
 
-@door(epsilon=share, delta=share)
+@check_arguments(epsilon=share, delta=share)
 def certify(
     confidence: npt.ArrayLike,
     losses: npt.ArrayLike,
@@ -256,7 +256,7 @@ class JointCertificate:
     coverage_interval: Interval
 
 
-@door(delta=share)
+@check_arguments(delta=share)
 def certify_each(groups: Mapping[str, CallGroup], delta: float) -> dict[str, Certificate | None]:
     """A certificate for each group, all true together with probability 1 - `delta`; None where not proven.
 
@@ -273,7 +273,7 @@ def certify_each(groups: Mapping[str, CallGroup], delta: float) -> dict[str, Cer
     }
 
 
-@door(delta=share)
+@check_arguments(delta=share)
 def certify_together(
     confidence: npt.ArrayLike, constraints: Mapping[str, Constraint], thresholds: npt.ArrayLike, delta: float
 ) -> JointCertificate | None:
@@ -363,7 +363,7 @@ class PricedCertificate:
     least_saving: float
 
 
-@door(delta=share)
+@check_arguments(delta=share)
 def certify_by_prices(
     confidence: npt.ArrayLike, losses: npt.ArrayLike, thresholds: npt.ArrayLike, prices: Prices, delta: float
 ) -> PricedCertificate | None:

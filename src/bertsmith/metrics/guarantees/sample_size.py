@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 
+from bertsmith.argument_checks import check_arguments
 from bertsmith.arrays import Bools, Ints
-from bertsmith.door import door
 from bertsmith.errors import InputError
 from bertsmith.metrics.guarantees.bounds import binomial_p_value, share
 
@@ -13,7 +13,7 @@ _MOST = 1_000_000  # calls; no calibration is larger
 _AT_ONCE = 1000
 
 
-@door(epsilon=share, delta=share)
+@check_arguments(epsilon=share, delta=share)
 def fewest_calls(epsilon: float, delta: float) -> int:
     """The fewest answered calls, none of them differing, that prove a risk of at most `epsilon`: with fewer
     there is no claim, whatever they say. (1 - epsilon)^n <= delta; for 5 % at 95 % it is 59 (Wilks 1941).
@@ -21,7 +21,7 @@ def fewest_calls(epsilon: float, delta: float) -> int:
     return math.ceil(math.log(delta) / math.log1p(-epsilon))
 
 
-@door(epsilon=share, delta=share, power=share)
+@check_arguments(epsilon=share, delta=share, power=share)
 def calls_to_prove(risk: float, epsilon: float, delta: float, power: float = 0.9) -> int | None:
     """So many answered calls prove "at most `epsilon`" with probability `power`, if the rate is `risk`.
 

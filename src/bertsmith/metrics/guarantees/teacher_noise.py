@@ -8,7 +8,7 @@ and therefore on average: no model disagrees less than s / 2, and one that disag
 
 from dataclasses import dataclass
 
-from bertsmith.door import door, whole
+from bertsmith.argument_checks import check_arguments, integer_from
 from bertsmith.errors import InputError
 from bertsmith.metrics.guarantees.bounds import clopper_pearson, share
 from bertsmith.metrics.scores import Interval
@@ -32,7 +32,7 @@ class Ceiling:
         return 1 - epsilon <= self.best_agreement.high
 
 
-@door(differing=whole(0), inputs=whole(0), delta=share)
+@check_arguments(differing=integer_from(0), inputs=integer_from(0), delta=share)
 def ceiling(differing: int, inputs: int, delta: float) -> Ceiling:
     """From `inputs` that were drawn at random and asked twice, of which `differing` got two different
     answers.

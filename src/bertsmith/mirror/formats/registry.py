@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from bertsmith.door import own_class
+from bertsmith.argument_checks import import_class
 from bertsmith.errors import InputError
 from bertsmith.mirror.call import Json
 from bertsmith.mirror.formats.anthropic import Anthropic
@@ -33,7 +33,7 @@ def find_formats(own: Iterable[str]) -> tuple[WireFormat, ...]:
     """
     formats = list[WireFormat]()
     for name in own:
-        format_class: type[WireFormat] = own_class(name, WireFormat, "wire format")
+        format_class: type[WireFormat] = import_class(name, WireFormat, "wire format")
         if format_class.__abstractmethods__:
             raise InputError(
                 f"The wire format {name!r} lacks {', '.join(sorted(format_class.__abstractmethods__))}."

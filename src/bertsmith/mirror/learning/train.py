@@ -18,7 +18,7 @@ from typing import Any
 from rich.console import Console
 
 import bertsmith
-from bertsmith.door import door, function, kind, optional, place
+from bertsmith.argument_checks import check_arguments, check_function, check_path, instance_of, optional
 from bertsmith.errors import InputError, MissingExtra, ModelError
 from bertsmith.files import (
     atomic_folder,
@@ -112,12 +112,12 @@ class _LearningRun:
     name: str
 
 
-@door(
-    store=kind(Store),
-    out=place,
-    settings=optional(kind(LearnSettings)),
-    console=optional(kind(Console)),
-    say=optional(function),
+@check_arguments(
+    store=instance_of(Store),
+    out=check_path,
+    settings=optional(instance_of(LearnSettings)),
+    console=optional(instance_of(Console)),
+    say=optional(check_function),
 )
 def train_student(
     store: Store,

@@ -10,9 +10,9 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 
+from bertsmith.argument_checks import import_class
 from bertsmith.data.masking import Masker
 from bertsmith.data.stream import MixedStream, PretrainingStream
-from bertsmith.door import own_class
 from bertsmith.model.checkpoint import SavesItself
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.pretraining.masked_task import MaskedTask
@@ -229,5 +229,5 @@ def find_objective(name: str) -> PretrainingObjective[Any]:
     """
     if name in OBJECTIVES:
         return OBJECTIVES[name]
-    objective_class: type[PretrainingObjective[Any]] = own_class(name, PretrainingObjective, "objective")
+    objective_class: type[PretrainingObjective[Any]] = import_class(name, PretrainingObjective, "objective")
     return objective_class()

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from bertsmith.door import door, flag, kind, optional
+from bertsmith.argument_checks import check_arguments, check_flag, instance_of, optional
 from bertsmith.errors import ModelError
 from bertsmith.model.checkpoint import Checkpoint, SavesItself, load_into, read_checkpoint, save_checkpoint
 from bertsmith.model.config import BertConfig
@@ -28,7 +28,9 @@ _EMBEDDINGS = "encoder.embeddings."
 _PROJECT = "encoder.embeddings.project."
 
 
-@door(next_sentence=optional(flag), sentence_order=optional(flag), allow_new_heads=flag)
+@check_arguments(
+    next_sentence=optional(check_flag), sentence_order=optional(check_flag), allow_new_heads=check_flag
+)
 def load_pretraining_model(
     folder: Path | str,
     *,
@@ -72,7 +74,7 @@ def load_pretraining_model(
     return model.eval(), (*checkpoint.notes, *_describe_changes(checkpoint, parts, new, order, folder))
 
 
-@door(model=kind(PretrainingModel), provenance=kind(Mapping), overwrite=flag)
+@check_arguments(model=instance_of(PretrainingModel), provenance=instance_of(Mapping), overwrite=check_flag)
 def save_pretraining_model(
     folder: Path | str,
     model: PretrainingModel,

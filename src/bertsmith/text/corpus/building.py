@@ -21,7 +21,17 @@ import numpy as np
 import pyarrow as pa
 
 from bertsmith import __version__
-from bertsmith.door import door, either, function, kind, optional, place, several, text, whole
+from bertsmith.argument_checks import (
+    any_of,
+    check_arguments,
+    check_function,
+    check_path,
+    check_text,
+    instance_of,
+    integer_from,
+    list_of,
+    optional,
+)
 from bertsmith.errors import InputError
 from bertsmith.files import atomic_folder, require_free_space, write_json
 from bertsmith.progress import Progress
@@ -60,12 +70,12 @@ WORTH_WORKERS = 8_000_000  # bytes of input; below, starting processes costs mor
 SECONDS_BETWEEN_REPORTS = 0.3
 
 
-@door(
-    sources=several(either(place, text)),
-    out=place,
-    settings=optional(kind(CorpusSettings)),
-    workers=optional(whole(1)),
-    progress=optional(function),
+@check_arguments(
+    sources=list_of(any_of(check_path, check_text)),
+    out=check_path,
+    settings=optional(instance_of(CorpusSettings)),
+    workers=optional(integer_from(1)),
+    progress=optional(check_function),
 )
 def build_corpus(
     sources: Sequence[Path | str],

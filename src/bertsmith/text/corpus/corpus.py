@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import ValidationError
 
-from bertsmith.door import door, place
+from bertsmith.argument_checks import check_arguments, check_path
 from bertsmith.errors import CorpusError
 from bertsmith.files import read_json, sha256
 from bertsmith.progress import Progress
@@ -42,7 +42,7 @@ class Corpus:
         self.manifest = manifest
 
     @classmethod
-    @door(path=place)
+    @check_arguments(path=check_path)
     def open(cls, path: Path | str) -> "Corpus":
         """Opens the corpus in the folder `path`.
 

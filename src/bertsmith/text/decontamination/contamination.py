@@ -12,7 +12,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from bertsmith.door import door, either, function, kind, optional, place, several, text, whole
+from bertsmith.argument_checks import (
+    any_of,
+    check_arguments,
+    check_function,
+    check_path,
+    check_text,
+    instance_of,
+    integer_from,
+    list_of,
+    optional,
+)
 from bertsmith.errors import InputError
 from bertsmith.progress import Progress
 from bertsmith.text.corpus.corpus import Corpus, open_corpus, read_shard
@@ -78,12 +88,12 @@ class Contamination:
         return sum(len(set(matches["document"].tolist())) for matches in self.matches.values())
 
 
-@door(
-    corpus=either(kind(Corpus), place),
-    against=several(place),
-    columns=several(text),
-    workers=optional(whole(1)),
-    progress=optional(function),
+@check_arguments(
+    corpus=any_of(instance_of(Corpus), check_path),
+    against=list_of(check_path),
+    columns=list_of(check_text),
+    workers=optional(integer_from(1)),
+    progress=optional(check_function),
 )
 def find_contamination(
     corpus: Corpus | Path | str,

@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from bertsmith import __version__
-from bertsmith.door import door, function, kind, optional, place
+from bertsmith.argument_checks import check_arguments, check_function, check_path, instance_of, optional
 from bertsmith.errors import InputError
 from bertsmith.files import atomic_folder, require_free, require_free_space, write_json
 from bertsmith.progress import Progress
@@ -38,7 +38,7 @@ CountsByName = Counter[str]  # the fields of Counts
 LEAST_REMAINDER = 0.5  # of a document's words
 
 
-@door(found=kind(Contamination), out=place, progress=optional(function))
+@check_arguments(found=instance_of(Contamination), out=check_path, progress=optional(check_function))
 def write_decontaminated(
     found: Contamination, out: Path | str, *, progress: Progress | None = None
 ) -> tuple[Corpus, Counts]:

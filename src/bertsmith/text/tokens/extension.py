@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 from tokenizers import normalizers
 
-from bertsmith.door import door, kind, optional
+from bertsmith.argument_checks import check_arguments, instance_of, optional
 from bertsmith.errors import TokenizerError
 from bertsmith.progress import Progress
 from bertsmith.text.tokens.tokenizer import Tokenizer, rebuild
@@ -74,7 +74,9 @@ class Extension(Strict):
     earlier: "Extension | None" = None
 
 
-@door(tokenizer=kind(Tokenizer), corpus=check_corpus, settings=optional(kind(ExtensionSettings)))
+@check_arguments(
+    tokenizer=instance_of(Tokenizer), corpus=check_corpus, settings=optional(instance_of(ExtensionSettings))
+)
 def extend_tokenizer(
     tokenizer: Tokenizer,
     corpus: "Corpus",

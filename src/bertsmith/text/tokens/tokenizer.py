@@ -22,7 +22,15 @@ import numpy.typing as npt
 from tokenizers import AddedToken, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as Backend
 
-from bertsmith.door import door, flag, found, optional, place, several, text
+from bertsmith.argument_checks import (
+    check_arguments,
+    check_flag,
+    check_path,
+    check_text,
+    describe_value,
+    list_of,
+    optional,
+)
 from bertsmith.errors import InputError, TokenizerError
 from bertsmith.files import atomic_write, write_json
 from bertsmith.text.tokens.byte_level import has_roberta_rules
@@ -93,7 +101,7 @@ class Tokenizer:
         )
 
     @classmethod
-    @door(path=place, lowercase=optional(flag))
+    @check_arguments(path=check_path, lowercase=optional(check_flag))
     def load(cls, path: Path | str, *, lowercase: bool | None = None) -> "Tokenizer":
         """Reads a folder, a `vocab.txt`, a `tokenizer.json`, or a folder of `vocab.json` and `merges.txt`.
 
@@ -104,7 +112,7 @@ class Tokenizer:
         return cls(*read_backend(Path(path), lowercase))
 
     @classmethod
-    @door(pieces=several(text), lowercase=flag)
+    @check_arguments(pieces=list_of(check_text), lowercase=check_flag)
     def from_pieces(cls, pieces: Sequence[str], *, lowercase: bool) -> "Tokenizer":
         """BERT's tokenizer over `pieces`, [CLS] and the like among them; a piece's index is its id.
 
@@ -184,21 +192,21 @@ class Tokenizer:
         InputError for anything but a sequence of integers.
         """
         if isinstance(ids, str | bytes):
-            raise InputError(f"Expected the ids of pieces, found {found(ids)}.")
+            raise InputError(f"Expected the ids of pieces, found {describe_value(ids)}.")
         try:
             values = list(ids)
             token_ids = [int(value) for value in values]
         except (TypeError, ValueError, OverflowError) as error:
-            raise InputError(f"Expected the ids of pieces, found {found(ids)}.") from error
+            raise InputError(f"Expected the ids of pieces, found {describe_value(ids)}.") from error
         for value, token_id in zip(values, token_ids, strict=True):
             if value != token_id:  # such as 5.7, or "5"
-                raise InputError(f"Expected the ids of pieces, found {found(value)} among them.")
+                raise InputError(f"Expected the ids of pieces, found {describe_value(value)} among them.")
         unknown_id = next((token_id for token_id in token_ids if not 0 <= token_id < self.vocab_size), None)
         if unknown_id is not None:
             self.id_to_token(unknown_id)  # raises
         return self.backend.decode(token_ids, skip_special_tokens=skip_special_tokens)
 
-    @door(token=text)
+    @check_arguments(token=check_text)
     def token_to_id(self, token: str) -> int:
         """The id of a token. Raises TokenizerError when the vocabulary doesn't hold it."""
         token_id = self.backend.token_to_id(token)
@@ -212,7 +220,7 @@ class Tokenizer:
         token = self.backend.id_to_token(int(number)) if is_id else None
         if token is None:
             raise TokenizerError(
-                f"There is no piece {found(number)}: ids run from 0 to {self.vocab_size - 1:,}."
+                f"There is no piece {describe_value(number)}: ids run from 0 to {self.vocab_size - 1:,}."
             )
         return token
 
@@ -326,7 +334,7 @@ class Tokenizer:
         normalizer = self.backend.normalizer
         return text if normalizer is None else normalizer.normalize_str(replace_surrogates(text))
 
-    @door(folder=place)
+    @check_arguments(folder=check_path)
     def save(self, folder: Path | str, *, segments: bool = True, max_length: int = 512) -> None:
         """Writes the files that transformers opens: tokenizer.json, tokenizer_config.json and, for WordPiece,
         vocab.txt.
@@ -440,7 +448,7 @@ def _from_json(content: str, special: dict[str, str], truncation: Truncation, on
 def _clean_texts(texts: Sequence[str]) -> list[str]:
     """Replaces lone surrogates, which the library refuses. Raises InputError for what is no list of texts."""
     if isinstance(texts, str) or not isinstance(texts, Iterable):
-        raise InputError(f"Expected a list of texts, found {found(texts)}.")
+        raise InputError(f"Expected a list of texts, found {describe_value(texts)}.")
     return [replace_surrogates(text) for text in texts]
 
 
@@ -450,5 +458,5 @@ def replace_surrogates(text: str) -> str:
     BERT's cleaning drops U+FFFD. Raises InputError for anything but a string.
     """
     if not isinstance(text, str):
-        raise InputError(f"Expected a text, found {found(text)}.")
+        raise InputError(f"Expected a text, found {describe_value(text)}.")
     return LONE_SURROGATE.sub("\ufffd", text)

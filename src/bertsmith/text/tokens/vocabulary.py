@@ -17,7 +17,16 @@ from pydantic import Field
 from tokenizers import Tokenizer as Backend
 from tokenizers import models, pre_tokenizers, trainers
 
-from bertsmith.door import door, either, flag, found, function, kind, optional, place
+from bertsmith.argument_checks import (
+    any_of,
+    check_arguments,
+    check_flag,
+    check_function,
+    check_path,
+    describe_value,
+    instance_of,
+    optional,
+)
 from bertsmith.errors import InputError, TokenizerError
 from bertsmith.files import atomic_folder, is_empty_folder, write_json
 from bertsmith.progress import Progress
@@ -72,17 +81,17 @@ class VocabularySettings(UserSettings):
 
 
 def check_corpus(value: Any, name: str) -> None:
-    """A check for `door`: raises InputError unless `value` is an opened corpus; `name` is the argument's."""
+    """For `check_arguments`: raises InputError unless `value`, the argument `name`, is an opened corpus."""
     if not hasattr(value, "documents"):
-        raise InputError(f"{name} must be a Corpus, as Corpus.open gives it, found {found(value)}.")
+        raise InputError(f"{name} must be a Corpus, as Corpus.open gives it, found {describe_value(value)}.")
 
 
-@door(
-    corpus=either(check_corpus, place),
-    out=place,
-    settings=optional(kind(VocabularySettings)),
-    overwrite=flag,
-    progress=optional(function),
+@check_arguments(
+    corpus=any_of(check_corpus, check_path),
+    out=check_path,
+    settings=optional(instance_of(VocabularySettings)),
+    overwrite=check_flag,
+    progress=optional(check_function),
 )
 def train_tokenizer(
     corpus: "Corpus | Path | str",

@@ -16,7 +16,16 @@ from typing import Any
 
 from rich.console import Console
 
-from bertsmith.door import door, either, flag, kind, optional, place, several, text
+from bertsmith.argument_checks import (
+    any_of,
+    check_arguments,
+    check_flag,
+    check_path,
+    check_text,
+    instance_of,
+    list_of,
+    optional,
+)
 from bertsmith.model.cpu.process import keep_memory
 from bertsmith.progress import Progress
 from bertsmith.reporting import formatting
@@ -79,16 +88,16 @@ class FinetuneResult:
     results: Results
 
 
-@door(
-    task=text,
-    overrides=several(text),
-    model=place,
-    train=either(place, several(place)),
-    out=place,
-    dev=optional(place),
-    test=optional(place),
-    resume=flag,
-    console=optional(kind(Console)),
+@check_arguments(
+    task=check_text,
+    overrides=list_of(check_text),
+    model=check_path,
+    train=any_of(check_path, list_of(check_path)),
+    out=check_path,
+    dev=optional(check_path),
+    test=optional(check_path),
+    resume=check_flag,
+    console=optional(instance_of(Console)),
 )
 def finetune(
     task: str,

@@ -17,7 +17,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bertsmith.door import door, either, flag, function, optional, place, several, text
+from bertsmith.argument_checks import (
+    any_of,
+    check_arguments,
+    check_flag,
+    check_function,
+    check_path,
+    check_text,
+    list_of,
+    optional,
+)
 from bertsmith.errors import NotFinite, RecipeError, TrainingStopped, require
 from bertsmith.reporting.charts import FIRST, MUTED, SECOND, picture
 from bertsmith.reporting.page import as_markup, write_page
@@ -77,16 +86,16 @@ class TuneResult:
         return best
 
 
-@door(
-    task=text,
-    overrides=several(text),
-    model=place,
-    train=either(place, several(place)),
-    out=place,
-    dev=optional(place),
-    test=optional(place),
-    resume=flag,
-    on_trial=optional(function),
+@check_arguments(
+    task=check_text,
+    overrides=list_of(check_text),
+    model=check_path,
+    train=any_of(check_path, list_of(check_path)),
+    out=check_path,
+    dev=optional(check_path),
+    test=optional(check_path),
+    resume=check_flag,
+    on_trial=optional(check_function),
 )
 def tune(
     task: str,

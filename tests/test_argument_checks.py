@@ -1,4 +1,4 @@
-"""What no public function can mean ends in one sentence at its door, whatever is handed to it."""
+"""What no public function can take is refused in one sentence, before the function runs."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +9,17 @@ import pytest
 
 import bertsmith
 from bertsmith import BertsmithError
-from bertsmith.door import door, either, kind, number, optional, place, several, text, whole
+from bertsmith.argument_checks import (
+    any_of,
+    check_arguments,
+    check_number,
+    check_path,
+    check_text,
+    instance_of,
+    integer_from,
+    list_of,
+    optional,
+)
 from bertsmith.errors import InputError, ModelError, RecipeError
 from bertsmith.tasks.registry import find_task
 from bertsmith.training.finetuning.search import TuneSettings
@@ -183,8 +193,12 @@ def test_settings_written_in_python_are_refused_in_a_sentence(
 
 
 def test_what_can_be_meant_goes_through(tmp_path: Path) -> None:
-    @door(
-        path=place, top=whole(1, 9), names=several(text), rate=optional(number), what=either(text, kind(int))
+    @check_arguments(
+        path=check_path,
+        top=integer_from(1, 9),
+        names=list_of(check_text),
+        rate=optional(check_number),
+        what=any_of(check_text, instance_of(int)),
     )
     def asked(path: Any, top: Any = 5, *, names: Any = (), rate: Any = None, what: Any = "") -> Any:
         """Its own words."""
