@@ -60,6 +60,12 @@ def test_safetensors_reads_what_was_written(tmp_path: Path) -> None:
     assert checksum == crc32_of(tmp_path / "ours")
 
 
+def test_a_single_value_is_written_whatever_its_stride(tmp_path: Path) -> None:
+    given = {"a": torch.arange(2.0)[1::2], "b": torch.arange(4.0).reshape(2, 2)[:1, 1:]}
+    write_tensors(tmp_path / "ours", given)
+    assert_same(load_file(tmp_path / "ours"), given)
+
+
 def test_copies_in_room_for_them_are_written_from_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -74,6 +74,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
         else:
             for name in names:
                 flat = tensors[name].detach().cpu().contiguous().reshape(-1)
+                flat = flat.as_strided(flat.shape, (1,))  # a contiguous single value may have another stride
                 file.write(flat.view(torch.uint8).numpy())
     return f"{file.crc32:08x}"
 
