@@ -79,8 +79,7 @@ def adapt(run: Run[FinetuneRecipe], recipe: FinetuneRecipe, session: FinetuneSes
     most_texts = round(_TEXTS_A_MINUTE * min(recipe.minutes_to_choose(len(session.train)), _MOST_MINUTES))
     examples = [*sample_texts(session.data.unlabelled, most_texts), *session.data.train]
     texts = [text for example in examples for text in session.task.texts(example)]
-    # a row of a table isn't divided between sequences
-    length = min(max_length, max(_LENGTH, learned_row_length(session.source) or 0))
+    length = _sequence_length(session.source, max_length)
     folder, path = run.out / "adapted", run.out / "adapted.json"
     encoder = _pretrain_encoder(recipe, session, texts, length, folder, run.console)
     adapted_session = session.with_encoder(recipe, encoder)
@@ -95,6 +94,13 @@ def adapt(run: Run[FinetuneRecipe], recipe: FinetuneRecipe, session: FinetuneSes
         sentence = result.as_sentence(session.task.main_metric, len(texts))
         run.console.print(sentence, markup=False, highlight=False)
     return adapted_session if result.kept else session
+
+
+def _sequence_length(source: Path, max_length: int) -> int:
+    """The length of the sequences to pre-train on: longer than usual if the model has learned longer rows of
+    a table, since a row isn't divided between sequences, but at most `max_length`.
+    """
+    return min(max_length, max(_LENGTH, learned_row_length(source) or 0))
 
 
 def _predict_by_folds(session: FinetuneSession) -> list[Prediction]:
