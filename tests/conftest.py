@@ -83,16 +83,16 @@ def shared_data() -> Path:
 @pytest.fixture(params=WAYS)
 def inference_way(request: pytest.FixtureRequest) -> Iterator[str]:
     """Torch's operations, as where no kernel was compiled, and each library that this processor can run."""
-    way, here = request.param, kernels.instructions()
+    way, here = request.param, kernels.find_instruction_set()
     library = None
     if way != "torch":
         if here not in WAYS or WAYS.index(way) > WAYS.index(here):
             pytest.skip(f"this processor has no {way}")
-        if (found := kernels.library(way)) is None:
+        if (found := kernels.load_library(way)) is None:
             assert "CC" in os.environ or not shutil.which("gcc"), "GCC is here: pip install once more"
             pytest.skip("nothing was compiled")
         library = Mock(wraps=found)
-    with patch.object(kernels, "library", lambda _: library):
+    with patch.object(kernels, "load_library", lambda _: library):
         yield way
     assert library is None or library.mock_calls
 

@@ -82,7 +82,7 @@ from bertsmith.cli.main import main
 from bertsmith.model.cpu import kernels
 
 if __name__ == "__main__":
-    kernels.library = lambda _: None
+    kernels.load_library = lambda _: None
     for command in sys.argv[1:]:
         status = main(command.split())
         assert status == 0, f"bertsmith {command}: {status}"

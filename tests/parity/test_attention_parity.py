@@ -209,7 +209,7 @@ def test_the_kernel_is_taken_where_it_is_faster() -> None:
     def takes(*lengths: int, size: int = 16, **how: Any) -> bool:
         return is_kernel_faster(torch.zeros(sum(lengths), 3, 1, size, **how), lengths)
 
-    with patch.object(kernels, "library", return_value=len):
+    with patch.object(kernels, "load_library", return_value=len):
         assert takes(2000)
         assert takes(9, requires_grad=True)
         assert takes(9, 90, dtype=torch.bfloat16)
@@ -219,7 +219,7 @@ def test_the_kernel_is_taken_where_it_is_faster() -> None:
         assert not takes(9, device="meta")
         with FakeTensorMode():
             assert not takes(9)
-    with patch.object(kernels, "library", return_value=None):
+    with patch.object(kernels, "load_library", return_value=None):
         assert not takes(9)
 
 

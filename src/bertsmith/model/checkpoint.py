@@ -301,20 +301,20 @@ def _list_parts(tensors: Mapping[str, Tensor], carried: Mapping[str, Tensor]) ->
 
 
 def _describe_shapes(
-    expected: Mapping[str, Tensor], found: Mapping[str, Tensor], config: BertConfig
+    expected: Mapping[str, Tensor], actual: Mapping[str, Tensor], config: BertConfig
 ) -> list[str]:
     """Sentences on tensors of a wrong shape, with shapes as in the file: a stack of three counts as three
     tensors of a third of the rows.
     """
     wrong = sorted(
-        name for name in expected.keys() & found.keys() if expected[name].shape != found[name].shape
+        name for name in expected.keys() & actual.keys() if expected[name].shape != actual[name].shape
     )
     sentences = []
     for name in wrong[:4]:
         theirs = file_names(name, config)
         sentences.append(
             f"{', '.join(theirs)} must have the shape {_piece_shape(expected[name], len(theirs))}, "
-            f"found {_piece_shape(found[name], len(theirs))}"
+            f"found {_piece_shape(actual[name], len(theirs))}"
         )
     return sentences + ([f"{len(wrong) - 4} more of a wrong shape"] if len(wrong) > 4 else [])
 

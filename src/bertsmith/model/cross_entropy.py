@@ -147,7 +147,7 @@ def _exponentiate_by_kernel(
     """The same as `_exponentiate_by_torch`, by the kernel in kernels/vocabulary.c."""
     torch.mm(tile, columns, out=out)
     shrink, bias = torch.empty_like(largest), bias.contiguous()
-    kernels.library(kernels.instructions()).exponentiate(
+    kernels.load_library(kernels.find_instruction_set()).exponentiate(
         *(out.data_ptr(), bias.data_ptr(), *out.shape, out.dtype == torch.bfloat16),
         *(torch.get_num_threads(), largest.data_ptr(), total.data_ptr(), shrink.data_ptr()),
     )

@@ -43,13 +43,13 @@ def _read_modern(values: Mapping[str, Any], where: str) -> dict[str, Any]:
             f"{' and '.join(_LAYER_TYPES)}, each with a rope_theta."
         )
     for kind, ours in _KINDS.items():
-        both = {
+        spellings = {
             _OLD_THETAS[kind]: values.get(_OLD_THETAS[kind]),
             f"rope_parameters.{kind}.rope_theta": _read_theta(
                 new.get(kind), f"rope_parameters.{kind}", where
             ),
         }
-        theta = _require_equal(both, where)
+        theta = _require_equal(spellings, where)
         if theta is not None:
             fields[ours] = theta
     if "local_rope_theta" in values and "local_rope_theta" not in fields:  # null: as the global one

@@ -14,7 +14,7 @@ EXAMPLE_COLUMNS = ("row", "text", "in the corpus", "document", "kind", "share")
 _LONGEST = 300  # characters of a text on the page
 
 
-def file_rows(found: Contamination) -> list[tuple[str | int, ...]]:
+def file_rows(contamination: Contamination) -> list[tuple[str | int, ...]]:
     """A row for each test file, under FILE_COLUMNS."""
     return [
         (
@@ -24,7 +24,7 @@ def file_rows(found: Contamination) -> list[tuple[str | int, ...]]:
             *file.kinds.values(),
             f"{file.found:,} ({formatting.percent(file.found / file.file.rows)})",
         )
-        for file in found.files
+        for file in contamination.files
     ]
 
 
@@ -35,29 +35,33 @@ def example_row(example: Example, longest: int) -> list[str]:
     return [example.where, *texts, example.document, example.kind, f"{example.share:.0%}"]
 
 
-def render_contamination(found: Contamination, removed: Counts | None, command: str) -> str:
+def render_contamination(contamination: Contamination, removed: Counts | None, command: str) -> str:
     """The page as text, with the content of files escaped. `removed` has the counts of removed text; None if
     no corpus was written.
     """
     headline = [
-        ("test rows found", f"{sum(file.found for file in found.files):,}"),
-        ("documents that hold them", f"{found.documents:,} of {found.corpus.manifest.kept.documents:,}"),
+        ("test rows found", f"{sum(file.found for file in contamination.files):,}"),
+        (
+            "documents that hold them",
+            f"{contamination.documents:,} of {contamination.corpus.manifest.kept.documents:,}",
+        ),
     ]
     if removed is not None:
         headline.append(("words removed", formatting.count(removed.words)))
     files = [
-        [str(cell) if isinstance(cell, str) else f"{cell:,}" for cell in row] for row in file_rows(found)
+        [str(cell) if isinstance(cell, str) else f"{cell:,}" for cell in row]
+        for row in file_rows(contamination)
     ]
     columns = [
         [file.file.name, column, f"{count:,}"]
-        for file in found.files
+        for file in contamination.files
         if len(file.columns) > 1
         for column, count in file.columns.items()
     ]
     return render_page(
         "decontamination.html.jinja",
         title="What the corpus has of the test files",
-        status=f"Corpus {found.corpus.path.name}",
+        status=f"Corpus {contamination.corpus.path.name}",
         headline=headline,
         warnings=[],
         files=Table("", [name.capitalize() for name in FILE_COLUMNS], files),
@@ -69,7 +73,7 @@ def render_contamination(found: Contamination, removed: Counts | None, command: 
                 [example_row(example, _LONGEST) for example in file.examples],
                 text_columns=frozenset(range(4)),
             )
-            for file in found.files
+            for file in contamination.files
             if file.examples
         ],
         untitled=lambda table: replace(table, title=""),

@@ -98,10 +98,10 @@ def corpus_tables(corpus: Mapping[str, Any]) -> list[Table]:
     if sources:
         rows = []
         for source in sources[:BIGGEST_SOURCES]:
-            kept = source.get("kept") or source
+            kept_counts = source.get("kept") or source
             duplicates = [source.get("exact_duplicates"), source.get("near_duplicates")]
             known = [number for number in duplicates if number is not None]
-            values = [kept.get("documents"), kept.get("words"), sum(known) if known else None]
+            values = [kept_counts.get("documents"), kept_counts.get("words"), sum(known) if known else None]
             formatted = map(formatting.count, [*values, source.get("empty")])
             rows.append([plain(source.get("name")), *formatted])
         columns = ["Source", "Documents", "Words", "Duplicates dropped", "Empty dropped"]

@@ -184,7 +184,7 @@ def test_what_is_no_number_spoils_what_sees_it_alone(kernel: str) -> None:
 @pytest.mark.parametrize("length", [13, 14, 15, 16])
 def test_queries_that_fill_up_the_last_six_write_nothing_behind_the_scratch(kernel: str, length: int) -> None:
     """Within a window of 0 they are further from all keys than any real one, whose attention is its value."""
-    qkv, library = random_qkv(50 * length, 8, 64, seed=6), kernels.library("")
+    qkv, library = random_qkv(50 * length, 8, 64, seed=6), kernels.load_library("")
     found = torch.empty(50 * length, 8, 64)
     job = attention._make_struct(qkv, (length,) * 50, 0)
     job.qkv, job.to = qkv.data_ptr(), found.data_ptr()
@@ -204,6 +204,6 @@ def test_a_window_below_zero_is_refused(kernel: str) -> None:
 
 def test_in_bfloat16_few_keys_in_reach_are_as_good_as_few_keys() -> None:
     qkv = torch.zeros(2000, 3, 1, 16, dtype=torch.bfloat16)
-    with patch.object(kernels, "library", return_value=len):
+    with patch.object(kernels, "load_library", return_value=len):
         assert is_kernel_faster(qkv, (2000,), 40)
         assert not is_kernel_faster(qkv, (2000,))

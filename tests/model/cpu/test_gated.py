@@ -116,6 +116,6 @@ def test_it_is_taken_where_it_can_be(kernel: str) -> None:
     assert not can_fuse_gate(up, x.double(), "gelu")
     with torch.autocast("cpu", torch.float16):
         assert not can_fuse_gate(up, x, "gelu")
-    with patch.object(kernels, "library", return_value=None):
+    with patch.object(kernels, "load_library", return_value=None):
         assert not can_fuse_gate(up, x, "gelu")
     fused_gate(up, x, "gelu")

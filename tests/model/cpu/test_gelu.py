@@ -86,7 +86,7 @@ def test_what_is_no_number_does_not_become_one(kernel: str, value: float) -> Non
 def test_a_layer_takes_it_where_it_can(kernel: str) -> None:
     feed_forward = FeedForward(make_config({"model_type": "bert", "vocab_size": 9, **SHAPE}, "test"))
     up, x = feed_forward.up, torch.randn(5, 32)
-    library = kernels.library("")
+    library = kernels.load_library("")
     feed_forward(x).sum().backward()
     assert up.bias.grad is not None
     assert library.activate_forward.call_count == library.activate_backward.call_count == 1
@@ -103,5 +103,5 @@ def test_a_layer_takes_it_where_it_can(kernel: str) -> None:
     assert not can_fuse_gelu(nn.Linear(32, 96, bias=False), x)
     assert not can_fuse_gelu(up, x.double())
     assert not can_fuse_gelu(up, x.to("meta"))
-    with patch.object(kernels, "library", return_value=None):
+    with patch.object(kernels, "load_library", return_value=None):
         assert not can_fuse_gelu(up, x)

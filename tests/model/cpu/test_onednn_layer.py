@@ -27,7 +27,7 @@ from bertsmith.model.cpu.onednn_layer import PackedLayer, PackedLinear, can_pack
 from bertsmith.model.layers.elementwise import Activation
 from bertsmith.model.layers.layer import Layer
 
-LIBRARY = kernels.library.__wrapped__  # without what it keeps
+LIBRARY = kernels.load_library.__wrapped__  # without what it keeps
 SHAPE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 96}
 
 
@@ -274,7 +274,10 @@ def test_kernels_refuse_rows_that_the_batch_does_not_have(kernels_alone: str) ->
 def test_a_copy_for_kernels_says_so_where_there_are_none(kernels_alone: str) -> None:
     encoder = prepare_for_inference(an_encoder())
     copy = pickle.dumps(encoder)
-    with patch.object(kernels, "library", return_value=None), pytest.raises(ModelError, match="missing here"):
+    with (
+        patch.object(kernels, "load_library", return_value=None),
+        pytest.raises(ModelError, match="missing here"),
+    ):
         pickle.loads(copy)
     encoder(batch_of([5]))
 

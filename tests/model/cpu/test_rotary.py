@@ -107,12 +107,12 @@ def test_what_does_not_fit_is_refused() -> None:
 
 def test_it_is_taken_where_there_are_kernels() -> None:
     qkv = torch.zeros(2, 3, 1, 48)
-    with patch.object(kernels, "library", return_value=len):
+    with patch.object(kernels, "load_library", return_value=len):
         assert can_use_kernel(qkv)
         assert can_use_kernel(qkv.bfloat16())
         assert not can_use_kernel(qkv.double())
         assert not can_use_kernel(qkv[..., :40].contiguous())
         assert not can_use_kernel(qkv[..., :32])
         assert not can_use_kernel(qkv.to("meta"))
-    with patch.object(kernels, "library", return_value=None):
+    with patch.object(kernels, "load_library", return_value=None):
         assert not can_use_kernel(qkv)

@@ -11,7 +11,7 @@ from bertsmith.model.cpu import kernels
 from bertsmith.model.layers.elementwise import Dropout
 
 COUNT = 1 << 20
-LIBRARY = kernels.library.__wrapped__  # without what it keeps
+LIBRARY = kernels.load_library.__wrapped__  # without what it keeps
 each_way = pytest.mark.usefixtures("inference_way")
 
 
@@ -65,7 +65,7 @@ def test_nothing_beyond_is_written_and_threads_change_nothing(count: int) -> Non
             assert torch.equal(alone, kept(0.5, count))
     if kernels.has_kernels():  # a longer one's beginning, then, and what lies behind stays
         room = torch.full((count + 16,), 7.0)
-        library = kernels.library("")
+        library = kernels.load_library("")
         library.dropout_mask(room.data_ptr(), count, 5, 128, 2.0, False, 1)
         assert (room[count:] == 7).all()
         longer = torch.empty(count + 100)
@@ -75,8 +75,8 @@ def test_nothing_beyond_is_written_and_threads_change_nothing(count: int) -> Non
 
 def test_a_mask_does_not_depend_on_the_processors_registers() -> None:
     masks = []
-    for name in {"avx2", "avx512", kernels.instructions()} if kernels.has_kernels() else ():
-        if name == "avx2" or kernels.instructions().startswith("avx512"):
+    for name in {"avx2", "avx512", kernels.find_instruction_set()} if kernels.has_kernels() else ():
+        if name == "avx2" or kernels.find_instruction_set().startswith("avx512"):
             masks.append(torch.empty(1000))
             LIBRARY(name).dropout_mask(masks[-1].data_ptr(), 1000, 5, 100, 2.0, False, 1)
     assert all(torch.equal(masks[0], other) for other in masks)

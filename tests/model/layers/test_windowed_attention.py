@@ -99,6 +99,6 @@ def test_attention_asks_whatever_there_is(
     torch.testing.assert_close(found.double(), expected, rtol=digits, atol=digits)
     torch.testing.assert_close(*gradients, rtol=digits, atol=2 * digits)
     if inference_way != "torch":
-        by_kernel = kernels.library("").attend.call_count
+        by_kernel = kernels.load_library("").attend.call_count
         assert by_kernel == (2 if size == 16 else 0)
         attend(torch.zeros(256, 3, 1, 16), batch)  # the fixture wants to see the library asked

@@ -124,4 +124,4 @@ def _address(tensor: Tensor | None) -> int | None:
 
 
 def _find_library() -> Any:
-    return kernels.library(kernels.instructions())
+    return kernels.load_library(kernels.find_instruction_set())

@@ -111,7 +111,7 @@ def _call_kernel(
         setattr(arguments, name, tensor.data_ptr())
     multiplications = 2 * qkv.shape[2] * qkv.shape[3] * _count_pairs(lengths, window)
     threads = 1 if multiplications <= _ONE_CORE else torch.get_num_threads()
-    if kernels.library(kernels.instructions()).attend(arguments, threads):
+    if kernels.load_library(kernels.find_instruction_set()).attend(arguments, threads):
         raise MemoryError(f"no memory for attention within {max(lengths)} tokens")
 
 
@@ -130,7 +130,7 @@ def _count_weights(
     qkv: Tensor, lengths: tuple[int, ...], window: int | None, *, only_kept: bool = False
 ) -> int:
     """The number S of attention weights, or of those that are kept for the gradient."""
-    library = kernels.library(kernels.instructions())
+    library = kernels.load_library(kernels.find_instruction_set())
     return int(library.attention_cells(_make_struct(qkv, lengths, window), only_kept))
 
 

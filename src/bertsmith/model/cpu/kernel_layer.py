@@ -53,7 +53,7 @@ class KernelLinear(nn.Module):
         memory = self.panels.data_ptr(), None, self.padded_bias.data_ptr()
         linear = kernels.LinearStruct(self.inputs, padded, *memory)
         threads = min(torch.get_num_threads(), padded // PANEL)
-        library = kernels.library(kernels.instructions())
+        library = kernels.load_library(kernels.find_instruction_set())
         library.product(linear, x.data_ptr(), len(x), threads, outputs.data_ptr())
         return outputs[:, : self.outputs].contiguous()
 
@@ -121,7 +121,7 @@ class KernelLayer(nn.Module):
         """The outputs (N, H) of hidden states (N, H), or (R, H) of the given rows, as `Layer` has them. The
         rows of padding tokens are undefined.
         """
-        library = kernels.library(kernels.instructions())
+        library = kernels.load_library(kernels.find_instruction_set())
         threads, count = torch.get_num_threads(), len(batch.lengths)
         states = hidden_states.float().contiguous()
         if states.shape != (batch.padding + sum(batch.lengths), self.width):

@@ -42,7 +42,7 @@ def rotate_(qkv: Tensor, positions: Tensor, cosines: Tensor, sines: Tensor, back
     if lowest < 0 or highest >= len(cosines):
         raise ValueError(f"expected positions of 0 to {len(cosines) - 1}, found {lowest} to {highest}")
     contiguous = positions.contiguous(), cosines.contiguous(), sines.float().contiguous()
-    library, is_bf16 = kernels.library(kernels.instructions()), qkv.dtype == torch.bfloat16
+    library, is_bf16 = kernels.load_library(kernels.find_instruction_set()), qkv.dtype == torch.bfloat16
     addresses = (tensor.data_ptr() for tensor in contiguous)
     threads = torch.get_num_threads()
     library.rotate(qkv.data_ptr(), *addresses, tokens, heads, size, is_bf16, backward, threads)

@@ -86,7 +86,7 @@ class Dropout(nn.Module):
         if kernels.can_read(mask):
             seed = int(torch.empty((), dtype=torch.int64, device=x.device).random_(-(2**63), None)) % 2**64
             is_bf16, threads = x.dtype == torch.bfloat16, torch.get_num_threads()
-            library = kernels.library(kernels.instructions())
+            library = kernels.load_library(kernels.find_instruction_set())
             library.dropout_mask(mask.data_ptr(), mask.numel(), seed, dropped, scale, is_bf16, threads)
             return mask
         draws = torch.empty((mask.numel() + 7) // 8, dtype=torch.int64)

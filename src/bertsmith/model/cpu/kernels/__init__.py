@@ -69,11 +69,11 @@ def can_read(x: Tensor) -> bool:
 
 def has_kernels() -> bool:
     """Whether the kernels are compiled for this processor."""
-    return library(instructions()) is not None
+    return load_library(find_instruction_set()) is not None
 
 
 @cache
-def instructions() -> str:
+def find_instruction_set() -> str:
     """The instruction set that torch uses on this processor: avx2, avx512, or avx512_vnni where it has VNNI,
     the products of int16, too.
     """
@@ -82,7 +82,7 @@ def instructions() -> str:
 
 
 @cache
-def library(instructions: str) -> Any:
+def load_library(instructions: str) -> Any:
     """The library with the functions of kernels.h for an instruction set; None where it isn't compiled."""
     try:
         kernels = ctypes.CDLL(str(Path(__file__).parent / f"{instructions}.so"))
