@@ -286,7 +286,7 @@ class AnswerShape(BaseModel):
         """Writes an answer with these values by path, its keys in the teacher's order. Raises KeyError for a
         field without a value.
         """
-        fields = {each.keys: each for each in self.fields}
+        fields = {field.keys: field for field in self.fields}
         constants = {constant.keys: constant.value for constant in self.constants}
         answer: dict[str, Json] = {}
         for keys in self.order:

@@ -85,7 +85,7 @@ class RelayedCall:
 
     @property
     def seconds(self) -> float:
-        """Seconds since the request came."""
+        """How long ago the request came, in seconds."""
         return time.perf_counter() - self._clock
 
     @property
@@ -271,7 +271,7 @@ class Relay:
             self._record(call)
             return
         try:
-            content = await body.begin(whole=call.form is not None and self.service.answers)
+            content = await body.begin(wait_for_all=call.form is not None and self.service.answers)
             body_to_send = await self._answer_by_student(content, call)
             if body_to_send is not None and content is not None:
                 await self._send_student_answer(body_to_send, call, send)

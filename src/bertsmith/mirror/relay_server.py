@@ -160,13 +160,13 @@ class RequestBody:
         """The whole body; None until all of it was received, and if it is larger than `max_bytes`."""
         return bytes(self._copy) if self._copy is not None and self.passed.is_set() else None
 
-    async def begin(self, *, whole: bool = False) -> bytes | None:
+    async def begin(self, *, wait_for_all: bool = False) -> bytes | None:
         """Receives the first piece and returns the body if that is all of it. Otherwise returns None, and the
-        caller has to iterate. With `whole` it waits for all pieces, unless they exceed `max_bytes`. Raises
-        ClientGone if the client closes the connection.
+        caller has to iterate. With `wait_for_all` it waits for all pieces, unless they exceed `max_bytes`.
+        Raises ClientGone if the client closes the connection.
         """
         self._first.append(await self._next())
-        while whole and self._copy is not None and not self.passed.is_set():
+        while wait_for_all and self._copy is not None and not self.passed.is_set():
             self._first.append(await self._next())
         if not self.passed.is_set():
             return None

@@ -214,7 +214,7 @@ class MirrorStudent:
         return None if template is None else template.input_of(request)
 
     def answer(self, texts: Sequence[str]) -> list[StudentAnswer]:
-        """Answers each text, in order."""
+        """Answers each text; the answers have the order of the texts."""
         answers: list[StudentAnswer] = []
         for begin in range(0, len(texts), _BATCH_SIZE):
             batch = texts[begin : begin + _BATCH_SIZE]

@@ -156,7 +156,7 @@ class Connections:
             await idle.popleft()[1].aclose()
 
     async def close(self) -> None:
-        """Closes all idle connections."""
+        """Closes all idle connections to the upstreams."""
         for idle in self._idle.values():
             while idle:
                 with suppress(OSError, httpcore.NetworkError):

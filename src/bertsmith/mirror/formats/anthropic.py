@@ -153,7 +153,7 @@ class Anthropic(WireFormat):
         return whole(message)
 
     def error_body(self, message: str, code: str) -> Json:
-        """The error in Anthropic's form."""
+        """The error in the form that Anthropic's clients read."""
         return {"type": "error", "error": {"type": "api_error", "message": f"{message} ({code})"}}
 
     def tokens_of(self, body: Mapping[str, Json]) -> Tokens:

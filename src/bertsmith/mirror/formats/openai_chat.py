@@ -68,12 +68,12 @@ class OpenAIFormat(WireFormat):
     BASE_HAS_VERSION = True
 
     def error_body(self, message: str, code: str) -> Json:
-        """The error in OpenAI's form."""
+        """The error in the form that OpenAI's clients read."""
         return {"error": {"message": message, "type": "upstream_error", "param": None, "code": code}}
 
 
 class OpenAIChat(OpenAIFormat):
-    """The chat completions API."""
+    """The chat completions API, which most servers of LLMs offer."""
 
     NAME = "openai-chat"
     PATH = "/chat/completions"

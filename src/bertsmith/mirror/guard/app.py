@@ -55,7 +55,7 @@ class GuardApp(RelayApp):
         self.connections = Connections(_CONNECT_SECONDS, settings.upstream_timeout_seconds)
 
     async def relay_call(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Judges and relays one request."""
+        """Judges a request, relays it, and judges its answer, by the policy."""
         await _GuardedCall(self, scope, receive, send).run()
 
     async def start(self) -> None:
@@ -126,7 +126,7 @@ class _GuardedCall:
             await self._refuse(404, "This guard has no upstream for this path.", "no_upstream")
             return
         try:
-            content = await self.body.begin(whole=True)
+            content = await self.body.begin(wait_for_all=True)
             settings, read = self.app.settings, self._request_reader(content)
             if await self._is_blocked("request", settings.request, read):
                 return

@@ -211,5 +211,5 @@ class AuditLog:
         }
 
     def close(self) -> None:
-        """Closes the file."""
+        """Closes the log's file; nothing is written afterwards."""
         self._file.close()

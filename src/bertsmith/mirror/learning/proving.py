@@ -172,9 +172,9 @@ def _prove_by_field(
     """Claims on the whole answer, and on each field where there are several."""
     claims = []
     for dev, proven in zip(devs, _certify_groups(devs, calibrations, settings), strict=True):
-        whole = _as_claim(proven[_WHOLE])
-        fields = {path: _as_claim(proven[path]) if path in proven else whole for path in dev.fields}
-        claims.append(Claims(epsilon=settings.epsilon, delta=settings.delta, whole=whole, fields=fields))
+        claim = _as_claim(proven[_WHOLE])
+        fields = {path: _as_claim(proven[path]) if path in proven else claim for path in dev.fields}
+        claims.append(Claims(epsilon=settings.epsilon, delta=settings.delta, whole=claim, fields=fields))
     return claims
 
 
@@ -223,9 +223,9 @@ def _group_calls(comparison: TeacherComparison, settings: LearnSettings) -> dict
             name: (comparison.confidence[predicted == name], comparison.differs[predicted == name])
             for name in np.unique(predicted).tolist()
         }
-    whole = {_WHOLE: (comparison.confidence, comparison.differs)}
+    whole_answer = {_WHOLE: (comparison.confidence, comparison.differs)}
     by_field = settings.call_price is None and len(comparison.fields) > 1
-    return whole | comparison.fields if by_field else whole
+    return whole_answer | comparison.fields if by_field else whole_answer
 
 
 def _prove_by_prices(
@@ -243,9 +243,9 @@ def _prove_by_prices(
             prices,
             settings.delta / len(devs),
         )
-        whole = _as_claim(priced.certificate if priced is not None else None)
-        epsilon = whole.epsilon if whole is not None else prices.break_even
-        claims.append(Claims(epsilon=epsilon, delta=settings.delta, whole=whole))
+        claim = _as_claim(priced.certificate if priced is not None else None)
+        epsilon = claim.epsilon if claim is not None else prices.break_even
+        claims.append(Claims(epsilon=epsilon, delta=settings.delta, whole=claim))
     return claims
 
 
