@@ -163,9 +163,9 @@ class ReportedScores:
             f"{score:.4f}" if error is None else f"{score:.4f} ± {1.96 * error:.4f}"
             for score, error in ((self.whole, self.whole_error), (self.chosen, self.chosen_error))
         )
-        kept = f", {self.chosen / self.whole:.1%} of it" if self.whole else ""
+        share = f", {self.chosen / self.whole:.1%} of it" if self.whole else ""
         return (
-            f"On {self.rows:,} rows of test the model itself has {metric} {own}, the chosen {chosen}{kept}."
+            f"On {self.rows:,} rows of test the model itself has {metric} {own}, the chosen {chosen}{share}."
         )
 
 
@@ -222,10 +222,10 @@ def find_doubts(
     keep: float,
     metric: str,
 ) -> list[str]:
-    """Sentences on what to mistrust in a choice."""
+    """Sentences on why the choice may be doubted, with what to do; empty when nothing speaks against it."""
     sentences = []
-    wanted = keep * whole.score
-    good = [result for result in tried if result.score >= wanted]
+    lowest = keep * whole.score
+    good = [result for result in tried if result.score >= lowest]
     if chosen.slug == whole.slug and good:
         smallest = min(good, key=lambda result: result.parameters)
         sentences.append(
@@ -237,10 +237,10 @@ def find_doubts(
             f"no smaller model keeps {keep:.0%} of the {metric}: give more texts with --texts, more epochs, "
             "or ask for less with --keep"
         )
-    elif chosen.interval[0] < wanted:
+    elif chosen.interval[0] < lowest:
         sentences.append(
             f"{chosen.name} has {metric} {chosen.score:.4f} on dev, but on other rows it may have as little "
-            f"as {chosen.interval[0]:.4f}, less than the {wanted:.4f} asked for: more dev rows would tell"
+            f"as {chosen.interval[0]:.4f}, less than the {lowest:.4f} asked for: more dev rows would tell"
         )
     return sentences
 
