@@ -49,9 +49,9 @@ def test_hyper_threads_share_a_core(tmp_path: Path) -> None:
         topology.mkdir(parents=True)
         (topology / "physical_package_id").write_text(f"{cpu % 4 // 2}\n")
         (topology / "core_id").write_text(f"{cpu % 2}\n")
-    assert machine._physical_cores(set(range(8)), tmp_path) == 4
-    assert machine._physical_cores({0, 1, 2, 4, 5, 6}, tmp_path) == 3
-    assert machine._physical_cores({0, 4}, tmp_path) == 1
+    assert machine._count_physical_cores(set(range(8)), tmp_path) == 4
+    assert machine._count_physical_cores({0, 1, 2, 4, 5, 6}, tmp_path) == 3
+    assert machine._count_physical_cores({0, 4}, tmp_path) == 1
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_matmul_speed_is_the_work_over_the_median_time(monkeypatch: pytest.Monke
     """One slow outlier, as another program causes, does not move the figure."""
     durations = iter([9.0, 0.2, 5.0, 0.2, 0.2])
     monkeypatch.setattr(machine, "_CPU_SIZE", 100)
-    monkeypatch.setattr(machine, "_seconds_of_product", lambda *_: next(durations))
+    monkeypatch.setattr(machine, "_time_product", lambda *_: next(durations))
     assert matmul_flops(torch.float32, seconds=5.5, device=torch.device("cpu")) == pytest.approx(2e6 / 0.2)
 
 

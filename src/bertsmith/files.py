@@ -297,7 +297,7 @@ def require_no_loss(path: Path, overwrite: bool, reads: Iterable[str | Path]) ->
     if path.exists():
         if not path.is_file():
             raise InputError(f"{path} is neither a file nor a pipe. Choose another --out.")
-        if any(_is_among(path, each) for each in reads):
+        if any(_is_among(path, read) for read in reads):
             raise InputError(f"This command reads {path}, and would overwrite it. Choose another --out.")
         if not overwrite:
             raise InputError(f"{path} already exists. Choose another --out, or replace it with --overwrite.")

@@ -82,14 +82,14 @@ class Hardware:
         limit = memory_limit()
         memory = psutil.virtual_memory()
         return cls(
-            processor=_cpuinfo("model name") or platform.processor() or platform.machine(),
+            processor=_read_cpuinfo("model name") or platform.processor() or platform.machine(),
             visible_cores=len(usable),
-            cores=_physical_cores(usable),
+            cores=_count_physical_cores(usable),
             cpu_limit=cpu_limit(),
-            instructions=_instructions(),
+            instructions=_list_instructions(),
             memory=min(memory.total, limit.total) if limit else memory.total,
             memory_available=min(memory.available, limit.available) if limit else memory.available,
-            gpus=_gpus(),
+            gpus=_list_gpus(),
         )
 
     @property
@@ -138,7 +138,7 @@ def device_of(name: torch.device | str) -> torch.device:
         device = None
     if device is None or device.type not in ("cpu", "cuda"):
         raise InputError(f"device must be auto, cpu or cuda, found {describe_value(name)}.")
-    if device.type == "cuda" and (device.index or 0) >= (count := len(_gpus())):
+    if device.type == "cuda" and (device.index or 0) >= (count := len(_list_gpus())):
         there = f"{count} that torch can use, counted from 0" if count else "no GPU that torch can use"
         raise InputError(f"device is {describe_value(str(name))}, but this machine has {there}.")
     return device
@@ -157,14 +157,14 @@ def matmul_flops(dtype: torch.dtype, seconds: float = 0.5, device: torch.device 
     random = torch.Generator(device).manual_seed(0)
     left, right = (torch.randn(size, size, device=device, generator=random).to(dtype) for _ in range(2))
     product = torch.empty_like(left)
-    _seconds_of_product(left, right, product)
+    _time_product(left, right, product)
     durations: list[float] = []
     while len(durations) < _FEWEST_PRODUCTS or sum(durations) < seconds:
-        durations.append(_seconds_of_product(left, right, product))
+        durations.append(_time_product(left, right, product))
     return float(2 * size**3 / statistics.median(durations))
 
 
-def _seconds_of_product(left: torch.Tensor, right: torch.Tensor, product: torch.Tensor) -> float:
+def _time_product(left: torch.Tensor, right: torch.Tensor, product: torch.Tensor) -> float:
     """A GPU works on its own time, so both ends wait for it."""
     on_gpu = left.device.type == "cuda"
     if on_gpu:
@@ -176,7 +176,7 @@ def _seconds_of_product(left: torch.Tensor, right: torch.Tensor, product: torch.
     return time.perf_counter() - start
 
 
-def _physical_cores(cpus: set[int], root: Path = Path("/sys/devices/system/cpu")) -> int:
+def _count_physical_cores(cpus: set[int], root: Path = Path("/sys/devices/system/cpu")) -> int:
     """How many different cores the logical processors belong to."""
     cores = set()
     try:
@@ -188,15 +188,15 @@ def _physical_cores(cpus: set[int], root: Path = Path("/sys/devices/system/cpu")
     return len(cores)
 
 
-def _instructions() -> tuple[str, ...]:
+def _list_instructions() -> tuple[str, ...]:
     """Linux says what the processor has; elsewhere torch's own level is all there is to know."""
-    flags = set((_cpuinfo("flags") or _cpuinfo("Features")).split())
+    flags = set((_read_cpuinfo("flags") or _read_cpuinfo("Features")).split())
     if not flags:
         return (torch.backends.cpu.get_cpu_capability().lower(),)
     return tuple(name for flag, name in _INSTRUCTIONS.items() if flag in flags)
 
 
-def _cpuinfo(key: str) -> str:
+def _read_cpuinfo(key: str) -> str:
     """The first value of a key in /proc/cpuinfo, or nothing."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
@@ -205,7 +205,7 @@ def _cpuinfo(key: str) -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.split(":")[0].strip() == key), "")
 
 
-def _gpus() -> tuple[Gpu, ...]:
+def _list_gpus() -> tuple[Gpu, ...]:
     if not torch.cuda.is_available():
         return ()
     found = [torch.cuda.get_device_properties(number) for number in range(torch.cuda.device_count())]
@@ -224,20 +224,24 @@ def cpu_limit(root: Path = Path("/")) -> float | None:
 
     `root` is where proc/ and sys/ are found; tests give their own.
     """
-    shares = [share for folder in _cgroups("cpu", root) if (share := _cpu_share(folder)) is not None]
+    shares = [
+        share for folder in _list_cgroups("cpu", root) if (share := _read_cpu_share(folder)) is not None
+    ]
     return min(shares, default=None)
 
 
 def memory_limit(root: Path = Path("/")) -> MemoryLimit | None:
     """The tightest memory limit of the cgroup and of those it lies in; None without one."""
-    limits = [limit for folder in _cgroups("memory", root) if (limit := _memory_limit(folder)) is not None]
+    limits = [
+        limit for folder in _list_cgroups("memory", root) if (limit := _read_memory_limit(folder)) is not None
+    ]
     return min(limits, key=lambda limit: limit.available, default=None)
 
 
-def _cgroups(controller: str, root: Path) -> Iterator[Path]:
+def _list_cgroups(controller: str, root: Path) -> Iterator[Path]:
     """The folders that govern this process, innermost first. Limits of outer ones hold as well."""
     mount = root / "sys/fs/cgroup"
-    for line in _lines(root / "proc/self/cgroup"):
+    for line in _read_lines(root / "proc/self/cgroup"):
         number, controllers, path = line.split(":", 2)
         if number != "0" and controller not in controllers.split(","):
             continue
@@ -246,39 +250,39 @@ def _cgroups(controller: str, root: Path) -> Iterator[Path]:
         yield from (folder for folder in (innermost, *innermost.parents) if folder.is_relative_to(base))
 
 
-def _cpu_share(folder: Path) -> float | None:
+def _read_cpu_share(folder: Path) -> float | None:
     """Version 2: "150000 100000" or "max 100000" in one file; version 1: two files, -1 for no limit."""
-    if words := _words(folder / "cpu.max"):
+    if words := _read_words(folder / "cpu.max"):
         quota, period = words
     else:
-        quota = "".join(_words(folder / "cpu.cfs_quota_us"))
-        period = "".join(_words(folder / "cpu.cfs_period_us"))
+        quota = "".join(_read_words(folder / "cpu.cfs_quota_us"))
+        period = "".join(_read_words(folder / "cpu.cfs_period_us"))
     if not quota or not period or quota in ("max", "-1"):
         return None
     return int(quota) / int(period)
 
 
-def _memory_limit(folder: Path) -> MemoryLimit | None:
-    total = _number(folder / "memory.max") or _number(folder / "memory.limit_in_bytes")
-    used = _number(folder / "memory.current") or _number(folder / "memory.usage_in_bytes") or 0
+def _read_memory_limit(folder: Path) -> MemoryLimit | None:
+    total = _read_number(folder / "memory.max") or _read_number(folder / "memory.limit_in_bytes")
+    used = _read_number(folder / "memory.current") or _read_number(folder / "memory.usage_in_bytes") or 0
     if total is None or total > _NO_LIMIT:
         return None
-    statistics = dict(line.split() for line in _lines(folder / "memory.stat"))
+    statistics = dict(line.split() for line in _read_lines(folder / "memory.stat"))
     # bytes of file cache that have not been touched lately
     reclaimable = int(statistics.get("total_inactive_file", statistics.get("inactive_file", "0")))
     return MemoryLimit(total, max(0, min(total, total - used + reclaimable)))
 
 
-def _number(path: Path) -> int | None:
-    words = _words(path)
+def _read_number(path: Path) -> int | None:
+    words = _read_words(path)
     return int(words[0]) if words and words[0].isdigit() else None
 
 
-def _words(path: Path) -> list[str]:
-    return [word for line in _lines(path) for word in line.split()]
+def _read_words(path: Path) -> list[str]:
+    return [word for line in _read_lines(path) for word in line.split()]
 
 
-def _lines(path: Path) -> list[str]:
+def _read_lines(path: Path) -> list[str]:
     """A file that isn't there (another system, another version) sets no limit."""
     try:
         return path.read_text(encoding="utf-8").splitlines()

@@ -73,7 +73,7 @@ _EXPECTED = {
 }
 
 
-def _parted(value: object) -> object:
+def _split_at_commas(value: object) -> object:
     if not isinstance(value, str):
         return tuple(value) if isinstance(value, list) else value  # of JSON, where types are strict
     inner = value[1:-1] if value.startswith("[") and value.endswith("]") else value
@@ -82,7 +82,7 @@ def _parted(value: object) -> object:
 
 # Of a setting that is a list, whose entries have no commas: query,value on the command line is one, and so is
 # [query,value], from which a shell took the quotes.
-BY_COMMAS = BeforeValidator(_parted)
+BY_COMMAS = BeforeValidator(_split_at_commas)
 EntryT = TypeVar("EntryT")
 Listed = Annotated[tuple[EntryT, ...], BY_COMMAS]
 
@@ -142,10 +142,10 @@ def first_problem(error: ValidationError, model: type[BaseModel]) -> str:
     An unknown key comes with the nearest that `model` knows. Where a value may be of several types, that one
     counts which it fits best; where it fits none, all are named.
     """
-    tried, place = error.errors(), _place(error.errors()[0])
-    tried = [each for each in tried if _place(each)[: len(place)] == place]
-    first = max(tried, key=lambda each: len(_place(each)))
-    key = ".".join(_place(first))
+    tried, place = error.errors(), _error_path(error.errors()[0])
+    tried = [each for each in tried if _error_path(each)[: len(place)] == place]
+    first = max(tried, key=lambda each: len(_error_path(each)))
+    key = ".".join(_error_path(first))
     if first["type"] == "missing":
         return f"the key {key!r} is missing."
     if first["type"] == "extra_forbidden":
@@ -157,27 +157,27 @@ def first_problem(error: ValidationError, model: type[BaseModel]) -> str:
         return f"{key} is a section: name what is meant in it ({', '.join(section)})."
     of_the_whole = first["type"] in _OF_THE_WHOLE and isinstance(first["input"], dict | BaseModel)
     found = "" if of_the_whole else f", found {_SHORTENED.repr(first['input'])}"
-    there = [each for each in tried if _place(each) == _place(first)]
-    said = _one_of([_EXPECTED.get(each["type"]) or _plain(each["msg"]) for each in there])
+    there = [each for each in tried if _error_path(each) == _error_path(first)]
+    said = _join_expectations([_EXPECTED.get(each["type"]) or _plain_message(each["msg"]) for each in there])
     return f"{key + ': ' if key else ''}{said}{found}."
 
 
-def _place(error: Mapping[str, Any]) -> tuple[str, ...]:
+def _error_path(error: Mapping[str, Any]) -> tuple[str, ...]:
     parts = [str(part) for part in error["loc"] if not _TYPE_TRIED.fullmatch(str(part))]
     if parts and parts[-1] in _PLAIN_TYPES and error["type"] not in ("missing", "extra_forbidden"):
         parts.pop()
     return tuple(parts)
 
 
-def _one_of(said: list[str]) -> str:
+def _join_expectations(said: list[str]) -> str:
     """expected 'none' or 'auto', or names with values"""
     first, *others = dict.fromkeys(said)
     if not all(each.startswith("expected ") for each in (first, *others)):
         return first
-    return ", or ".join([first, *(each.removeprefix("expected ") for each in others)])
+    return ", or ".join([first, *(other.removeprefix("expected ") for other in others)])
 
 
-def _plain(message: str) -> str:
+def _plain_message(message: str) -> str:
     """Without pydantic's ways of beginning; what a validator of ours says stays as it is."""
     if message.startswith("Value error, "):
         return message.removeprefix("Value error, ")

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("lancedb")
 
-from bertsmith.cli.embed import _heading, _passage, _window
+from bertsmith.cli.embed import _find_window, _format_heading, _format_passage
 from bertsmith.cli.main import main
 from bertsmith.inference.index.index import Index
 from bertsmith.inference.index.manifest import read_index_manifest, write_index_manifest
@@ -235,19 +235,19 @@ def test_mistakes_are_one_sentence(
 def test_a_long_passage_is_shown_from_a_little_before_its_first_match() -> None:
     text = "word " * 300 + "needle " + "word " * 300
     hit = Hit(1.0, "a", "a", "", text, 0, len(text), 1, ((1500, 1506),), {})
-    start, end = _window(hit)
+    start, end = _find_window(hit)
     assert start < 1500 and end >= 1506 and end - start <= 600
     assert text[start - 1] == " "
 
 
 def test_a_title_does_not_steer_the_terminal_either() -> None:
     hit = Hit(1.0, "a", "a\x1b[2J.txt", "b\x1b[2J\nc\td", "text", 0, 4, 1, (), {})
-    assert _heading(1, hit, "BM25").plain == "1  a [2J.txt:1  b [2J c d  BM25 1.0000"
+    assert _format_heading(1, hit, "BM25").plain == "1  a [2J.txt:1  b [2J c d  BM25 1.0000"
 
 
 def test_a_document_does_not_steer_the_terminal_and_marks_stay_in_place() -> None:
     text = "\x0c\x1b[2Jold\x07 tea\nhere"
-    shown = _passage(Hit(1.0, "a", "a", "", text, 0, len(text), 1, ((5, 8),), {}))
+    shown = _format_passage(Hit(1.0, "a", "a", "", text, 0, len(text), 1, ((5, 8),), {}))
     assert shown.plain == "  [2Jold  tea\nhere"
     assert [shown.plain[span.start : span.end] for span in shown.spans if span.style] == ["old"]
 

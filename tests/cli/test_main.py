@@ -338,7 +338,7 @@ def test_a_command_that_was_stopped_or_had_no_room_says_how_it_goes_on(
     words: str, way_on: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     typed = words.split()
-    app = frame.build_app(frame._command_in(typed))
+    app = frame.build_app(frame._find_command(typed))
     assert failures.exit_status(KeyboardInterrupt(), app, typed) == 130
     assert capsys.readouterr().err == f"Stopped by Ctrl-C. {way_on}\n"
     for failure in (DiskFull("The disk is full."), OSError(errno.ENOSPC, "No space left on device")):

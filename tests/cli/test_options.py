@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bertsmith.cli.main import build_app, main
-from bertsmith.cli.options import FileLayout, LabelledColumns, RunFiles, given
+from bertsmith.cli.options import FileLayout, LabelledColumns, RunFiles, collect_options
 
 LABELLED = ["--text", "body", "--text-pair", "title", "--label", "kind", "--encoding", "latin-1"]
 
@@ -13,8 +13,8 @@ LABELLED = ["--text", "body", "--text-pair", "title", "--label", "kind", "--enco
 def test_only_what_was_said_is_given_and_paths_are_text() -> None:
     files = RunFiles("minilm", Path("train.csv"), Path("runs/a"), test=Path("test.csv"))
     said = {"model": "minilm", "train": "train.csv", "out": "runs/a", "test": "test.csv"}
-    assert given(files, None, FileLayout()) == said
-    assert given(LabelledColumns(label="kind"), FileLayout(header=False)) == {
+    assert collect_options(files, None, FileLayout()) == said
+    assert collect_options(LabelledColumns(label="kind"), FileLayout(header=False)) == {
         "label": "kind",
         "header": False,
     }
@@ -34,7 +34,7 @@ def test_columns_and_layout_arrive_under_their_names(words: list[str]) -> None:
     _, bound, _ = app.parse_args([*words, *LABELLED, "--no-header"], exit_on_error=False, print_error=False)
     columns, layout = bound.arguments["columns"], bound.arguments["layout"]
     said = {"text": "body", "text_pair": "title", "label": "kind", "encoding": "latin-1", "header": False}
-    assert given(columns, layout) == said
+    assert collect_options(columns, layout) == said
 
 
 def test_predict_takes_no_label(capsys: pytest.CaptureFixture[str]) -> None:

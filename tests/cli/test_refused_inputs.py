@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bertsmith.cli.main import main
-from bertsmith.cli.mirror_calls import _prompt
+from bertsmith.cli.mirror_calls import _read_prompt
 
 DIGITS = "9" * 5000
 BUILD = ["corpus", "build", "texts.jsonl", "--out"]
@@ -149,7 +149,7 @@ def test_what_a_command_reads_is_never_written_over(desk: Path, words: list[str]
     "prompt", ["Which intent?", "positiv/negativ:{text}", "判断情感", "Be brief.\nSee a.txt"]
 )
 def test_an_instruction_is_no_name_of_a_file(prompt: str) -> None:
-    assert _prompt(prompt) == prompt
+    assert _read_prompt(prompt) == prompt
 
 
 def test_a_name_that_is_no_utf8_is_shown_by_its_bytes(

@@ -321,7 +321,7 @@ def test_a_gpu_is_given_large_batches_and_the_products_it_is_made_for(
     if not kernels.has_kernels() and precision == torch.int16:
         precision = torch.float32
     gpus = () if capability is None else (Gpu("a GPU", 1 << 34, capability),) * 2
-    monkeypatch.setattr(hardware, "_gpus", lambda: gpus)
+    monkeypatch.setattr(hardware, "_list_gpus", lambda: gpus)
     monkeypatch.setattr(Bert, "to", lambda self, device: self)
     found = Embedder(tiny_bert, device=device)
     assert (found.batch_tokens, found.compute_dtype) == (batch_tokens, precision)
@@ -335,7 +335,7 @@ def test_a_copy_for_another_process_computes_on_the_processor(
 ) -> None:
     """In float32, which each machine can."""
     with monkeypatch.context() as patched:
-        patched.setattr(hardware, "_gpus", lambda: (Gpu("a GPU", 1 << 34, (9, 0)),))
+        patched.setattr(hardware, "_list_gpus", lambda: (Gpu("a GPU", 1 << 34, (9, 0)),))
         patched.setattr(Bert, "to", lambda self, device: self)
         # which leaves a GPU's as it is
         prepare = "bertsmith.inference.engine.prepare_for_inference"
@@ -376,7 +376,7 @@ def test_products_are_in_int16_where_the_kernels_have_them(tiny_bert: Path, infe
 
 
 def test_a_gpu_has_no_products_in_int16(tiny_bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hardware, "_gpus", lambda: (Gpu("a GPU", 1 << 34, (9, 0)),))
+    monkeypatch.setattr(hardware, "_list_gpus", lambda: (Gpu("a GPU", 1 << 34, (9, 0)),))
     monkeypatch.setattr(Bert, "to", lambda self, device: super(Bert, self).to("meta"))
     with pytest.raises(InputError, match=r"int16 needs the compiled kernels"):
         Embedder(tiny_bert, device="cuda", compute_dtype=torch.int16)

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 pytest.importorskip("lancedb")
 
-from bertsmith.cli.embed import _ranges
+from bertsmith.cli.embed import _read_ranges
 from bertsmith.errors import InputError, ModelError
 from bertsmith.files import sha256
 from bertsmith.inference.embedding.embedder import Embedder
@@ -104,7 +104,7 @@ def test_another_last_product_is_noticed(tiny_bert: Path, docs: Path, tmp_path: 
     with pytest.raises(InputError, match="was made with model_sha256 "):
         embed_file(Embedder(folder), docs / "a.txt", vectors, resume=True)
     with pytest.raises(InputError, match="holds vectors of another model"):
-        _ranges(older, Embedder(folder))
+        _read_ranges(older, Embedder(folder))
 
 
 def test_texts_put_into_small_letters_first_are_noticed(tiny_bert: Path, docs: Path, tmp_path: Path) -> None:

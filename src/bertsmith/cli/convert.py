@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
 
-from bertsmith.cli.options import AS_TRAINED, FileLayout, Flag, LabelledColumns, Out, given
+from bertsmith.cli.options import AS_TRAINED, FileLayout, Flag, LabelledColumns, Out, collect_options
 from bertsmith.cli.screen import console, print_facts, print_note, print_paths, print_table, progress_bar
 from bertsmith.errors import ExportRefused, InputError
 
@@ -143,7 +143,7 @@ def export(
     from bertsmith.inference.export.gate import ExportLimits
     from bertsmith.tasks.registry import find_task
 
-    said = given(asked)
+    said = collect_options(asked)
     if said and not int8:
         raise InputError(
             f"--{next(iter(said))} is for int8: a graph in float32 must give the same answers. Leave it out, "
@@ -162,7 +162,7 @@ def export(
                 overwrite=overwrite,
                 task=find_task(task) if task else None,
                 progress=progress,
-                **given(columns, layout),
+                **collect_options(columns, layout),
             )
     except ExportRefused as refused:
         _show(model, refused.parity)

@@ -281,13 +281,13 @@ def decontaminate(
         command = as_typed(decontaminate, "corpus decontaminate", corpus, **options)
         atomic_write(page, render_contamination(found, removed, command))
     print_table(FILE_COLUMNS, file_rows(found), title=f"What {found.corpus.path} holds of the test files")
-    for each in found.files:
-        if each.examples:
-            rows = [example_row(example, _ROW_CHARACTERS) for example in each.examples[:_ROWS]]
-            print_table(EXAMPLE_COLUMNS, rows, title=f"Of {each.file.name}")
-        if len(each.columns) > 1 and each.found:
-            counted = ", ".join(f"{count:,} in {name!r}" for name, count in each.columns.items())
-            print_note(f"{each.file.name}: rows found {counted}")
+    for file in found.files:
+        if file.examples:
+            rows = [example_row(example, _ROW_CHARACTERS) for example in file.examples[:_ROWS]]
+            print_table(EXAMPLE_COLUMNS, rows, title=f"Of {file.file.name}")
+        if len(file.columns) > 1 and file.found:
+            counted = ", ".join(f"{count:,} in {name!r}" for name, count in file.columns.items())
+            print_note(f"{file.file.name}: rows found {counted}")
     if removed is not None:
         sentences, words = (
             formatting.counted(*each) for each in ((removed.sentences, "sentence"), (removed.words, "word"))

@@ -6,7 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from bertsmith.cli.options import AS_TRAINED, FileLayout, Flag, LabelledColumns, Out, given, takes_settings
+from bertsmith.cli.options import (
+    AS_TRAINED,
+    FileLayout,
+    Flag,
+    LabelledColumns,
+    Out,
+    collect_options,
+    takes_settings,
+)
 from bertsmith.cli.screen import console, print_paths, print_table, print_warning, progress_bar
 from bertsmith.errors import InputError
 
@@ -124,7 +132,7 @@ def distil(
 
     beside: dict[str, object]
     if static:
-        reading = given(columns, layout)
+        reading = collect_options(columns, layout)
         taken = {"text_column": reading.pop("text", None), "encoding": reading.pop("encoding", None)}
         beside = {"--corpus": corpus, "--train": train, "--dev": dev, "--test": test}
         beside |= {"--student": student, "--layers": layers, "--task": task}
@@ -134,7 +142,7 @@ def distil(
                 "--static takes --texts with --text, --encoding and --language, --dimensions, and --resume. "
                 f"Leave {others[0]} out."
             )
-        _as_table(teacher, texts or (), out, dimensions, taken | {"language": language}, resume)
+        _distil_static_table(teacher, texts or (), out, dimensions, taken | {"language": language}, resume)
         return
     if dimensions is not None:
         raise InputError("--dimensions is for --static. With --corpus it is a setting: dimensions=128.")
@@ -148,16 +156,16 @@ def distil(
                 f"--corpus is for encoders, which learn from raw text: {others[0]} doesn't go with it. A "
                 "fine-tuned model learns from --texts and --train."
             )
-        _on_a_corpus(teacher, corpus, out, layers, overrides, resume)
+        _distil_encoder(teacher, corpus, out, layers, overrides, resume)
         return
     settings = [word for word in overrides if _is_setting(word)]
     teachers = [teacher, *(word for word in overrides if not _is_setting(word))]
     if not Path(teacher).is_file():
         if find_format_by_ending(Path(teacher).suffix.lower()) and not Path(teacher).exists():
             raise InputError(f"{teacher} does not exist. Name a file of answers, or the model that teaches.")
-        _require_task(teacher)
-    values: dict[str, Any] = given(columns, layout)
-    values |= {"student": student, "layers": None if layers is None else _layers(layers), "task": task}
+        _require_fine_tuned(teacher)
+    values: dict[str, Any] = collect_options(columns, layout)
+    values |= {"student": student, "layers": None if layers is None else _parse_layers(layers), "task": task}
     result = distil_task(
         teachers,
         *settings,
@@ -179,7 +187,7 @@ def _is_setting(word: str) -> bool:
     return "=" in word and not Path(word).exists()
 
 
-def _layers(said: str) -> int | list[int]:
+def _parse_layers(said: str) -> int | list[int]:
     """A number, or several. Raises InputError."""
     parts = said.split(",")
     if not all(part.strip().isdecimal() for part in parts):
@@ -188,7 +196,7 @@ def _layers(said: str) -> int | list[int]:
     return numbers[0] if len(numbers) == 1 else numbers
 
 
-def _as_table(
+def _distil_static_table(
     teacher: str,
     texts: Sequence[Path],
     out: Path,
@@ -213,7 +221,7 @@ def _as_table(
     print_paths(model=result.model)
 
 
-def _on_a_corpus(
+def _distil_encoder(
     teacher: str, corpus: Path, out: Path, layers: str | None, overrides: Sequence[str], resume: bool
 ) -> None:
     from bertsmith.cli.results import show_losses
@@ -229,14 +237,14 @@ def _on_a_corpus(
         )
     values: dict[str, Any] = {"teacher": teacher, "corpus": str(corpus), "out": str(out)}
     if layers is not None:
-        values["layers"] = _layers(layers)
+        values["layers"] = _parse_layers(layers)
     recipe = make_encoder_recipe(values, list(overrides))
     result = distil_encoder(recipe, resume=resume, console=console)
     show_losses(result.before, result.metrics)
     print_paths(model=result.model, report=result.report)
 
 
-def _require_task(teacher: str) -> None:
+def _require_fine_tuned(teacher: str) -> None:
     """Raises InputError for a model that answers nothing yet."""
     from bertsmith.model.locate import locate_model
     from bertsmith.tasks.checkpoints.infer_task import model_kind
@@ -313,7 +321,7 @@ def shrink(
     from bertsmith.compression.shrinking.shrink import shrink as search
     from bertsmith.compression.shrinking.shrink_report import COLUMNS, make_rows
 
-    values: dict[str, Any] = given(columns, layout)
+    values: dict[str, Any] = collect_options(columns, layout)
     result = search(
         model,
         *overrides,

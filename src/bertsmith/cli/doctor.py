@@ -32,8 +32,8 @@ def doctor(*, json: Flag = False) -> None:
     if json:
         print_json(as_json(diagnosis))
         return
-    print_facts("This machine", _machine(diagnosis))
-    print_facts("What training uses", _used(diagnosis))
+    print_facts("This machine", _describe_machine(diagnosis))
+    print_facts("What training uses", _describe_use(diagnosis))
     console.print("\n[bold]Pre-training speed to expect[/bold] (rough; length 128, vocabulary 30,522)")
     rows = [
         (
@@ -45,11 +45,11 @@ def doctor(*, json: Flag = False) -> None:
         for speed in diagnosis.speeds
     ]
     print_table(("size", "parameters", "tokens/s", "a billion tokens"), rows)
-    shown = {"base": _versions(diagnosis.packages)}
+    shown = {"base": _format_versions(diagnosis.packages)}
     for extra, packages in diagnosis.extras.items():
         lacks = None in packages.values()
         how = f"not installed: pip install 'bertsmith[{extra}]'"
-        shown[f"extra {extra}"] = how if lacks else _versions(packages)
+        shown[f"extra {extra}"] = how if lacks else _format_versions(packages)
     print_facts("Packages", shown)
     for warning in diagnosis.warnings:
         print_warning(warning)
@@ -68,7 +68,7 @@ def as_json(diagnosis: "Diagnosis") -> dict[str, Any]:
     return {**asdict(diagnosis), "used": decided}
 
 
-def _machine(diagnosis: "Diagnosis") -> dict[str, str]:
+def _describe_machine(diagnosis: "Diagnosis") -> dict[str, str]:
     hardware = diagnosis.hardware
     gb = 1e9
     gpus = [
@@ -86,7 +86,7 @@ def _machine(diagnosis: "Diagnosis") -> dict[str, str]:
     }
 
 
-def _used(diagnosis: "Diagnosis") -> dict[str, str]:
+def _describe_use(diagnosis: "Diagnosis") -> dict[str, str]:
     hardware = diagnosis.hardware
     precision = str(hardware.precision).removeprefix("torch.")
     cpu = f"the CPU, {formatting.counted(diagnosis.threads, 'thread')}"
@@ -105,5 +105,5 @@ def _used(diagnosis: "Diagnosis") -> dict[str, str]:
     }
 
 
-def _versions(packages: dict[str, str | None]) -> str:
+def _format_versions(packages: dict[str, str | None]) -> str:
     return ", ".join(f"{name} {version or 'MISSING'}" for name, version in packages.items())

@@ -19,7 +19,7 @@ from bertsmith.cli.options import (
     Flag,
     Out,
     ReadableText,
-    given,
+    collect_options,
 )
 from bertsmith.cli.screen import console, error_console, paced_lines, print_note, print_warning
 from bertsmith.errors import InputError, printable
@@ -136,7 +136,7 @@ def embed(
             f"{embedder.folder} doesn't say that it was trained for fewer dimensions (Matryoshka). If it "
             f"wasn't, vectors of {embedder.width} of {embedder.full_width} may find less: compare both."
         )
-    with _rates() as watch:
+    with _show_rates() as watch:
         result = embed_file(
             embedder,
             str(input),
@@ -146,18 +146,18 @@ def embed(
             id=id,
             kind=kind,
             store_dtype=store_dtype,
-            ranges=_ranges(ranges, embedder),
+            ranges=_read_ranges(ranges, embedder),
             shard_rows=shard_rows,
             resume=resume,
             overwrite=overwrite,
             engine=engine,
             watch=watch,
-            **given(layout),
+            **collect_options(layout),
         )
     _print_result(result)
 
 
-def _ranges(path: Path | None, embedder: "Embedder") -> "Int8Ranges | None":
+def _read_ranges(path: Path | None, embedder: "Embedder") -> "Int8Ranges | None":
     from bertsmith.inference.embedding.vector_file import read_about
 
     if path is None:
@@ -178,13 +178,13 @@ def _ranges(path: Path | None, embedder: "Embedder") -> "Int8Ranges | None":
 
 
 @contextmanager
-def _rates() -> "Iterator[Watch]":
+def _show_rates() -> "Iterator[Watch]":
     """A line that is kept up to date in a terminal; elsewhere a line now and then."""
     with error_console.status("Embedding") as status:
         say = paced_lines()
 
         def watch(count: "Count") -> None:
-            line = f"Embedding: {_rate(count)}"
+            line = f"Embedding: {_format_rate(count)}"
             if error_console.is_terminal:
                 status.update(line)
             else:
@@ -193,7 +193,7 @@ def _rates() -> "Iterator[Watch]":
         yield watch
 
 
-def _rate(count: "Count") -> str:
+def _format_rate(count: "Count") -> str:
     seconds = max(count.seconds, 1e-9)
     return (
         f"{count.texts:,} texts, {count.tokens:,} tokens in {count.seconds:,.1f} s: "
@@ -203,7 +203,7 @@ def _rate(count: "Count") -> str:
 
 def _print_result(result: "EmbeddingResult") -> None:
     about, loss = result.about, result.loss
-    lines = [_rate(result.computed) if result.computed.texts else "Nothing was left to compute."]
+    lines = [_format_rate(result.computed) if result.computed.texts else "Nothing was left to compute."]
     if loss is not None:
         nearest = "nearest" if loss.k == 1 else f"{loss.k} nearest"
         kept = f", and {loss.neighbours_kept:.1%} of the {nearest} stay so" if loss.vectors > 2 else ""
@@ -278,30 +278,30 @@ def search(
         return
     kind = "relevance" if reranker else _SCORES[mode]
     for rank, hit in enumerate(hits, start=1):
-        console.print(_heading(rank, hit, kind))
-        console.print(_passage(hit))
+        console.print(_format_heading(rank, hit, kind))
+        console.print(_format_passage(hit))
         console.print()
     if not hits:
         console.print("Nothing was found.", markup=False)
 
 
-def _heading(rank: int, hit: "Hit", kind: str) -> Text:
+def _format_heading(rank: int, hit: "Hit", kind: str) -> Text:
     """Number, place, title, and the score with what it is: scores of different kinds don't compare."""
     heading = Text(f"{rank}  ")
-    heading.append(_on_one_line(hit.place), style="bold cyan")
+    heading.append(_join_lines(hit.place), style="bold cyan")
     if hit.title:
-        heading.append(f"  {_on_one_line(hit.title)}", style="bold")
+        heading.append(f"  {_join_lines(hit.title)}", style="bold")
     heading.append(f"  {kind} {hit.score:.4f}", style="dim")
     return heading
 
 
-def _on_one_line(text: str) -> str:
+def _join_lines(text: str) -> str:
     return " ".join(text.translate(_CONTROL).split())
 
 
-def _passage(hit: "Hit") -> Text:
+def _format_passage(hit: "Hit") -> Text:
     """As it stands, cut when it is long, the query's words marked."""
-    start, end = _window(hit)
+    start, end = _find_window(hit)
     text = Text(hit.text[start:end].translate(_CONTROL))
     for begin, stop in hit.matches:
         if start <= begin and stop <= end:
@@ -310,7 +310,7 @@ def _passage(hit: "Hit") -> Text:
     return Text.assemble(before, text, after)
 
 
-def _window(hit: "Hit") -> tuple[int, int]:
+def _find_window(hit: "Hit") -> tuple[int, int]:
     """The part of a long passage that begins a little before its first match."""
     if len(hit.text) <= _SHOWN:
         return 0, len(hit.text)

@@ -74,22 +74,22 @@ def exit_status(failure: BaseException, app: App | None = None, words: Sequence[
     if isinstance(failure, SystemExit):
         return failure.code if isinstance(failure.code, int) else int(failure.code is not None)
     if isinstance(failure, KeyboardInterrupt):
-        return _complain(f"Stopped by Ctrl-C. {_way_on(app, words) or _LEFT_NOTHING}", 130)
+        return _print_error(f"Stopped by Ctrl-C. {_describe_resumption(app, words) or _LEFT_NOTHING}", 130)
     if isinstance(failure, Termination):
-        stopped = f"Stopped by {failure.signal.name}. {_way_on(app, words) or _LEFT_NOTHING}"
-        return _complain(stopped, 128 + failure.signal)
+        stopped = f"Stopped by {failure.signal.name}. {_describe_resumption(app, words) or _LEFT_NOTHING}"
+        return _print_error(stopped, 128 + failure.signal)
     if isinstance(failure, BrokenPipeError):  # `bertsmith corpus info x | head` is not an error
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains at its end
         return 1
-    sentence = _encoding_sentence(failure, app, words) or _sentence(failure)
+    sentence = _describe_encoding_error(failure, app, words) or _describe_failure(failure)
     if isinstance(failure, DiskFull) or _is_disk_full(failure):
-        sentence = f"{sentence} {_way_on(app, words)}".rstrip()
+        sentence = f"{sentence} {_describe_resumption(app, words)}".rstrip()
     if sentence is not None:
-        return _complain(f"Error: {sentence}", 2)
-    return _complain(f"{''.join(traceback.format_exception(failure))}\n{_BUG}", 1)
+        return _print_error(f"Error: {sentence}", 2)
+    return _print_error(f"{''.join(traceback.format_exception(failure))}\n{_BUG}", 1)
 
 
-def _way_on(app: App | None, words: Sequence[str]) -> str:
+def _describe_resumption(app: App | None, words: Sequence[str]) -> str:
     """How the command is taken up again when it was stopped; '' for one that begins anew."""
     if app is None:
         return ""
@@ -97,7 +97,7 @@ def _way_on(app: App | None, words: Sequence[str]) -> str:
     command = apps[-1].default_command
     if command is None or names[0].startswith("-"):  # --help and --version
         return ""
-    if getattr(command, "goes_on_again", False):
+    if getattr(command, "continues_when_repeated", False):
         return _KEPT.format("")
     return _KEPT.format(" with --resume") if "--resume" in _options_of(apps[-1]) else ""
 
@@ -106,7 +106,7 @@ def _options_of(command: App) -> set[str]:
     return {name for argument in command.assemble_argument_collection() for name in argument.names}
 
 
-def _encoding_sentence(failure: BaseException, app: App | None, words: Sequence[str]) -> str:
+def _describe_encoding_error(failure: BaseException, app: App | None, words: Sequence[str]) -> str:
     """By the options that the command has; '' for other failures."""
     if app is None or not isinstance(failure, EncodingError):
         return ""
@@ -119,7 +119,7 @@ def _encoding_sentence(failure: BaseException, app: App | None, words: Sequence[
     return f"{sentence}."
 
 
-def _sentence(failure: BaseException) -> str | None:
+def _describe_failure(failure: BaseException) -> str | None:
     """What the user can do about it; None for a bug."""
     if isinstance(failure, BertsmithError):
         return str(failure)
@@ -128,7 +128,8 @@ def _sentence(failure: BaseException) -> str | None:
         if _is_lone_dash(failure):
             needed = "Give the text itself." if _has_option(failure, ReadableText) else "Name a file."
             return f"{command} can't read standard input. {needed}"
-        return f"{_missing(failure, command) or _said(failure)}{_as_setting(failure)} See `{command} --help`."
+        problem = _describe_missing_argument(failure, command) or _describe_usage_error(failure)
+        return f"{problem}{_suggest_setting(failure)} See `{command} --help`."
     if _is_out_of_memory(failure):
         return _OUT_OF_MEMORY
     if _is_disk_full(failure):
@@ -155,7 +156,7 @@ def _has_option(failure: CycloptsError, kind: object) -> bool:
     return failure.target is not None and kind in get_type_hints(failure.target, include_extras=True).values()
 
 
-def _missing(failure: CycloptsError, command: str) -> str:
+def _describe_missing_argument(failure: CycloptsError, command: str) -> str:
     """What a command can't do without: an argument as its help has it, in capitals, or an option."""
     if not isinstance(failure, MissingArgumentError) or failure.tokens_so_far or failure.argument is None:
         return ""
@@ -164,7 +165,7 @@ def _missing(failure: CycloptsError, command: str) -> str:
     return f"{command} needs {needed}."
 
 
-def _said(failure: CycloptsError) -> str:
+def _describe_usage_error(failure: CycloptsError) -> str:
     """What pydantic refused is said as everywhere, and not in its own lines."""
     from pydantic import BaseModel, ValidationError  # here, for --help answers at once
 
@@ -174,7 +175,7 @@ def _said(failure: CycloptsError) -> str:
     return first_problem(refused, BaseModel) if isinstance(refused, ValidationError) else str(failure)
 
 
-def _as_setting(failure: CycloptsError) -> str:
+def _suggest_setting(failure: CycloptsError) -> str:
     """How what was given as an option is given as a setting, where the command has one that is called so."""
     if not isinstance(failure, UnknownOptionError):
         return ""
@@ -202,7 +203,7 @@ def _is_out_of_memory(failure: BaseException) -> bool:
     return isinstance(failure, RuntimeError) and "can't allocate memory" in str(failure)
 
 
-def _complain(message: str, status: int) -> int:
+def _print_error(message: str, status: int) -> int:
     """Plain text: a message may hold anything that was typed or read, and rich is not needed to say it."""
     with contextlib.suppress(OSError):  # a terminal that has closed
         print(printable(message), file=sys.stderr)

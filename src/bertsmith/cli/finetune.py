@@ -13,8 +13,8 @@ from bertsmith.cli.options import (
     RunFiles,
     TextColumns,
     as_typed,
+    collect_options,
     finetune_setting_names,
-    given,
     takes_settings,
 )
 from bertsmith.cli.screen import (
@@ -88,7 +88,7 @@ def finetune(
     from bertsmith.training.finetuning.finetune import finetune as run
 
     more = {"unlabelled": None if unlabelled is None else str(unlabelled), "features": features}
-    values = given(files, columns, layout) | {
+    values = collect_options(files, columns, layout) | {
         name: value for name, value in more.items() if value is not None
     }
     result = run(task, *overrides, resume=resume, console=console, **values)
@@ -140,7 +140,9 @@ def tune(
         line = f"trial {trial.number}: {trial.shown_score} {trial.state}  {choice}"
         console.print(line, markup=False, soft_wrap=True)
 
-    result = run(task, *overrides, resume=resume, on_trial=on_trial, **given(files, columns, layout))
+    result = run(
+        task, *overrides, resume=resume, on_trial=on_trial, **collect_options(files, columns, layout)
+    )
     header_row, rows = trial_rows(result.trials)
     by = f"{result.results.task.main_metric} of {result.results.judge}"
     print_table(header_row, rows, title=f"{len(rows)} trials by {by}")
@@ -209,7 +211,7 @@ def suggest(
     if count < 1:
         raise InputError(f"--count must be 1 or more, found {count}.")
     require_place(out, overwrite, [file, *([labelled] if labelled else [])])  # before the work, not after it
-    said = given(columns, layout) | ({} if separator is None else {"separator": separator})
+    said = collect_options(columns, layout) | ({} if separator is None else {"separator": separator})
     with progress_bar("Reading") as progress:
         found = find(
             model, file, labelled=labelled, task=task, count=count, seed=seed, progress=progress, **said
@@ -226,12 +228,14 @@ def suggest(
 
 def _print_suggestions(found: "Suggestions") -> None:
     if found.rows:
-        rows = [(_cut(row.example.text), row.guess, f"{row.confidence:.0%}") for row in found.rows[:_SHOWN]]
+        rows = [
+            (_shorten(row.example.text), row.guess, f"{row.confidence:.0%}") for row in found.rows[:_SHOWN]
+        ]
         title = f"{len(found.rows):,} of {found.without_label:,} rows to label next"
         print_table(("text", "it looks like", "sure"), rows, title=title)
     if found.doubts:
         wrong = [
-            (_cut(each.example.text), found.label_of(each.example), each.guess)
+            (_shorten(each.example.text), found.label_of(each.example), each.guess)
             for each in found.wrong[:_SHOWN]
         ]
         title = f"{len(found.wrong):,} of {len(found.doubts):,} labels to look at"
@@ -241,14 +245,14 @@ def _print_suggestions(found: "Suggestions") -> None:
             print_note(f"none of the {len(found.doubts):,} labels looks wrong")
     if found.contradictions:
         pairs = [
-            (_cut(first.text), found.label_of(first), found.label_of(second))
+            (_shorten(first.text), found.label_of(first), found.label_of(second))
             for first, second, _ in found.contradictions[:_SHOWN]
         ]
         title = f"{len(found.contradictions):,} pairs of nearly the same text with different labels"
         print_table(("text", "label", "and"), pairs, title=title)
 
 
-def _cut(text: str) -> str:
+def _shorten(text: str) -> str:
     text = " ".join(text.split())
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
 
@@ -322,7 +326,7 @@ def mine(
 
     reads = [pairs, *([documents] if documents else []), locate_model(model).folder]
     require_output(out, overwrite, reads)
-    task = Retrieval(RetrievalSettings(missing=missing, **given(columns, layout)))
+    task = Retrieval(RetrievalSettings(missing=missing, **collect_options(columns, layout)))
     rows = task.read(pairs)
     for sentence in task.left_out:
         error_console.print(sentence, markup=False, soft_wrap=True)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
-from bertsmith.cli.options import ComputeDtype, Flag, Out, goes_on_again
+from bertsmith.cli.options import ComputeDtype, Flag, Out, continues_when_repeated
 from bertsmith.cli.screen import console, print_facts, print_json, progress_bar
 from bertsmith.errors import InputError
 from bertsmith.reporting import formatting
@@ -23,7 +23,7 @@ DOCUMENTS = DocumentSettings()
 
 
 @app.command
-@goes_on_again
+@continues_when_repeated
 def build(
     *sources: str,
     out: Out,
@@ -90,7 +90,7 @@ def build(
             sources,
             out,
             model,
-            embedder=_embedder(compute_dtype, model, out),
+            embedder=_open_embedder(compute_dtype, model, out),
             documents=documents,
             passages={name: value for name, value in given.items() if value is not None},
             approximate_from=approximate_from,
@@ -103,7 +103,7 @@ def build(
 
 
 @app.command
-@goes_on_again
+@continues_when_repeated
 def add(
     index: Path,
     *sources: str,
@@ -137,7 +137,7 @@ def add(
     if not sources:
         raise InputError("Name at least one SOURCE to add: files, folders, or addresses.")
     with progress_bar("Indexing") as progress:
-        opened = Index.open(index, _embedder(compute_dtype, None, index))
+        opened = Index.open(index, _open_embedder(compute_dtype, None, index))
         changes = opened.add(sources, documents=documents, engine=engine, progress=progress)
     _print_changes(changes, opened)
 
@@ -195,7 +195,7 @@ def info(index: Path, *, verify: Flag = False, json: Flag = False) -> None:
         console.print(f"\nall {opened.verify():,} passages are as they were committed", markup=False)
 
 
-def _embedder(compute_dtype: ComputeDtype | None, model: str | None, index: Path) -> "Embedder | None":
+def _open_embedder(compute_dtype: ComputeDtype | None, model: str | None, index: Path) -> "Embedder | None":
     """One that multiplies so: of the model that is named, else of the index's. None for the usual one."""
     if compute_dtype is None:
         return None

@@ -4,7 +4,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from bertsmith.cli.options import AS_NAMED, FileLayout, Flag, Out, ReadableText, given
+from bertsmith.cli.options import AS_NAMED, FileLayout, Flag, Out, ReadableText, collect_options
 from bertsmith.cli.screen import (
     console,
     print_facts,
@@ -77,7 +77,7 @@ def check(
         facts[name] = f"{agreeing}; {largest} (tolerated: {each.tolerance:.0e})"
     print_facts(f"{model} beside {found.beside}", facts)
     console.print()
-    lists = [found.settings, *(each.differences for each in found.comparisons.values())]
+    lists = [found.settings, *(comparison.differences for comparison in found.comparisons.values())]
     for differences in lists:
         for difference in differences[:_SHOWN]:
             print_warning(str(difference))
@@ -143,7 +143,7 @@ def look(
     from bertsmith.tasks.registry import find_task
     from bertsmith.text.files.rows import stream_texts
 
-    reading = given(layout) if column is None else {"column": column} | given(layout)
+    reading = collect_options(layout) if column is None else {"column": column} | collect_options(layout)
     if among is None and reading:
         options = " and ".join(
             f"--no-{name}" if value is False else f"--{name}" for name, value in reading.items()
@@ -151,7 +151,7 @@ def look(
         raise InputError(f"{options}: there is no file to read. Add --among, or leave this out.")
     require_output(out, overwrite, [locate_model(model).folder, *([] if among is None else [among])])
     _refuse_columns(model)
-    texts = None if among is None else stream_texts(among, column, **given(layout))
+    texts = None if among is None else stream_texts(among, column, **collect_options(layout))
     with progress_bar("Looking") as progress:
         found = look_at(
             model,

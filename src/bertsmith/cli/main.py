@@ -113,8 +113,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         terminate_cleanly()
         require_open_streams()
         _print_all_characters()
-        warnings.formatwarning = _as_line
-        app = build_app(_command_in(arguments))
+        warnings.formatwarning = _format_warning
+        app = build_app(_find_command(arguments))
         result = app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
         # Here rather than at the interpreter's end, where a closed pipe could only be complained about.
         sys.stdout.flush()
@@ -133,7 +133,7 @@ def _print_all_characters() -> None:
             stream.reconfigure(encoding=encoding, errors="backslashreplace")
 
 
-def _as_line(
+def _format_warning(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
 ) -> str:
     """Our own warnings as all that a command says; those of other libraries with their place in the code."""
@@ -155,7 +155,7 @@ def build_app(asked_for: str | None = None) -> App:
     )
     groups = {name: Group(name, sort_key=order) for order, name in enumerate(_GROUPS)}
     app["--help"].group = app["--version"].group = groups[_OPTIONS]
-    app.command(completion_of(app), name=COMPLETION, group=groups[_OPTIONS])
+    app.command(make_completion_command(app), name=COMPLETION, group=groups[_OPTIONS])
     for order, command in enumerate(COMMANDS):
         # A summary given here would replace the long help that the command itself has.
         summary = None if command.name == asked_for else command.summary
@@ -167,7 +167,7 @@ def build_app(asked_for: str | None = None) -> App:
     return app
 
 
-def _command_in(arguments: Sequence[str]) -> str | None:
+def _find_command(arguments: Sequence[str]) -> str | None:
     """The first word that is no option of all commands. Raises InputError when there is no such command."""
     names = [command.name for command in COMMANDS]
     word = next((word for word in arguments if word == COMPLETION or not word.startswith("-")), None)
@@ -193,17 +193,19 @@ def _lay_out_help(app: App) -> list[str]:
         hints = get_type_hints(app.default_command).values()
         kinds = [kind for hint in hints for kind in (hint, *get_args(hint)) if isinstance(kind, type)]
         for group in dict.fromkeys(base for kind in kinds for base in kind.__mro__ if is_dataclass(base)):
-            group.__doc__ = _unfolded(cleandoc(group.__doc__ or ""))
-        docstring = app.default_command.__doc__ = _unfolded(cleandoc(app.default_command.__doc__ or ""))
+            group.__doc__ = _unfold_paragraphs(cleandoc(group.__doc__ or ""))
+        docstring = app.default_command.__doc__ = _unfold_paragraphs(
+            cleandoc(app.default_command.__doc__ or "")
+        )
         examples = docstring_parser.parse(docstring).examples
         lines = [line for example in examples for line in (example.description or "").splitlines()]
     if lines:
-        folded = (part for line in lines for part in _folded(line))
+        folded = (part for line in lines for part in _fold_example(line))
         app.help_epilogue = "Examples:\n\n" + "\n".join(f"  {line}".rstrip() for line in folded) + "\n"
     return lines
 
 
-def _unfolded(docstring: str) -> str:
+def _unfold_paragraphs(docstring: str) -> str:
     """Each paragraph as one line, examples as they are."""
     head, examples_line, examples = docstring.partition("\nExamples\n")
     lines: list[str] = []
@@ -221,7 +223,7 @@ def _indentation(line: str) -> int:
     return len(line) - len(line.lstrip())
 
 
-def _folded(line: str) -> list[str]:
+def _fold_example(line: str) -> list[str]:
     """A command that is wider than a usual terminal goes on behind a backslash, so that it can be pasted. An
     option stays with its value.
     """
@@ -237,7 +239,7 @@ def _folded(line: str) -> list[str]:
     return parts or [""]
 
 
-def completion_of(app: App) -> Callable[..., None]:
+def make_completion_command(app: App) -> Callable[..., None]:
     """The command that installs it for all commands of `app`."""
 
     def install_completion(

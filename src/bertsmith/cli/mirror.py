@@ -11,8 +11,8 @@ from typing import Annotated, Literal
 from cyclopts import App, Parameter
 
 from bertsmith.cli import mirror_calls, mirror_learn, mirror_stages
-from bertsmith.cli.mirror_calls import StoreOptions, mirror_settings, require_mirror
-from bertsmith.cli.options import Flag, given
+from bertsmith.cli.mirror_calls import StoreOptions, read_mirror_settings, require_mirror
+from bertsmith.cli.options import Flag, collect_options
 from bertsmith.cli.screen import print_json
 from bertsmith.errors import require
 
@@ -172,8 +172,8 @@ def serve(
     bertsmith mirror serve --upstream https://api.openai.com/v1 --auto --epsilon 0.03
     """
     own = {"host": host, "port": port, "drain_seconds": drain_seconds, "log_requests": log_requests}
-    settings = mirror_settings(
-        StoreOptions(config=config), **own, **given(upstreams, recording, answering, page)
+    settings = read_mirror_settings(
+        StoreOptions(config=config), **own, **collect_options(upstreams, recording, answering, page)
     )
     if show_settings:
         from bertsmith.mirror.database import mask_password
@@ -245,7 +245,7 @@ def guard(
         "host": host,
         "port": port,
     }
-    settings = read_policy(policy, own | given(upstreams))
+    settings = read_policy(policy, own | collect_options(upstreams))
     if show_settings:
         print_json(settings.model_dump(mode="json"))
         return

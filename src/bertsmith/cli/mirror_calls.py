@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from bertsmith.cli.options import FileLayout, given, goes_on_again
+from bertsmith.cli.options import FileLayout, collect_options, continues_when_repeated
 from bertsmith.cli.screen import console, print_facts, print_note, print_table, print_warning, progress_bar
 from bertsmith.errors import BertsmithError, InputError, require
 
@@ -51,7 +51,7 @@ def require_mirror(what: str) -> None:
         require(module, "mirror", what)
 
 
-def mirror_settings(where: StoreOptions, **said: object) -> "MirrorSettings":
+def read_mirror_settings(where: StoreOptions, **said: object) -> "MirrorSettings":
     """From the command line, the environment and the file. Raises MissingExtra, RecipeError, InputError."""
     require_mirror("The mirror")
     from bertsmith.mirror.settings import read_settings
@@ -60,12 +60,12 @@ def mirror_settings(where: StoreOptions, **said: object) -> "MirrorSettings":
 
 
 @contextmanager
-def opened_store(where: StoreOptions, *, create: bool = False, reads: bool = False) -> Iterator["Store"]:
+def open_store(where: StoreOptions, *, create: bool = False, reads: bool = False) -> Iterator["Store"]:
     """One that is there, or is made; closed at the end. What only `reads` it waits for nobody who writes.
     Raises InputError where there is none, and where the database can't be read or written meanwhile, is
     damaged, or holds what Bertsmith never wrote.
     """
-    settings = mirror_settings(where)
+    settings = read_mirror_settings(where)
     from bertsmith.mirror.database import explain_failure
     from bertsmith.mirror.store import Store
 
@@ -82,7 +82,7 @@ def opened_store(where: StoreOptions, *, create: bool = False, reads: bool = Fal
         opened.close()
 
 
-@goes_on_again
+@continues_when_repeated
 def import_calls(
     *files: Path, where: StoreOptions = ANY_STORE, redact: str | None = None, format: str | None = None
 ) -> None:
@@ -111,12 +111,12 @@ def import_calls(
     """
     if not files:
         raise InputError("Name at least one FILE of calls: JSON lines, batch files, or spans.")
-    settings = mirror_settings(where, redact=redact, format=format)
+    settings = read_mirror_settings(where, redact=redact, format=format)
     from bertsmith.mirror.importing import CallImport
 
     calls = CallImport(files, settings.redactor, settings.formats)  # before there is a store
     with (
-        opened_store(where, create=True) as opened,
+        open_store(where, create=True) as opened,
         progress_bar("Importing") as progress,
     ):
         found = calls.into(opened, progress)
@@ -159,7 +159,7 @@ class BudgetOptions:
         return Budget(self.max_calls, self.max_money, self.input_price, self.output_price)
 
 
-@goes_on_again
+@continues_when_repeated
 def label(
     file: Path,
     *,
@@ -212,7 +212,7 @@ def label(
     bertsmith mirror label tickets.csv --upstream http://127.0.0.1:11434/v1 --model qwen3 \
               --prompt 'Which intent has the message?' --schema schema.json --student students/tickets
     """
-    settings = mirror_settings(where)
+    settings = read_mirror_settings(where)
     from bertsmith.mirror.identity import require_name
     from bertsmith.mirror.learning.asking import (
         LabellingPrompt,
@@ -227,15 +227,15 @@ def label(
     if site:
         require_name(site, "--site:")
     limits = limits or BudgetOptions()
-    texts = list(dict.fromkeys(stream_texts(file, text, **given(layout))))  # each once
+    texts = list(dict.fromkeys(stream_texts(file, text, **collect_options(layout))))  # each once
     for sentence in quoting_warnings(file, texts, None if layout is None else layout.format):
         print_warning(sentence)
-    question = LabellingPrompt(model, _prompt(prompt), read_schema(schema))
+    question = LabellingPrompt(model, _read_prompt(prompt), read_schema(schema))
     budget, asked = limits.budget, Upstream(upstream, key_from=key_from)
     if student is not None:
         texts = MirrorStudent.open(student).least_sure_first(texts)
     with (
-        opened_store(where, create=True) as opened,
+        open_store(where, create=True) as opened,
         asked,
         progress_bar("Labelling") as progress,
     ):
@@ -260,7 +260,7 @@ def label(
         )
 
 
-@goes_on_again
+@continues_when_repeated
 def relabel(
     site: str | None = None,
     *,
@@ -300,8 +300,8 @@ def relabel(
 
     bertsmith mirror relabel b1a8c286578d --upstream https://api.anthropic.com --count 500
     """
-    settings = mirror_settings(where)
-    with opened_store(where) as opened:
+    settings = read_mirror_settings(where)
+    with open_store(where) as opened:
         from bertsmith.mirror.learning.asking import Upstream, ask_again, choose_version
         from bertsmith.mirror.learning.understand import LearningRecords
 
@@ -323,7 +323,7 @@ def relabel(
     _print_asking("Asked again", found)
 
 
-def _prompt(given: str) -> str:
+def _read_prompt(given: str) -> str:
     """Itself, or what the file of this name holds. Raises InputError for the name of a file that isn't there:
     as a prompt it would be paid for.
     """
@@ -373,7 +373,7 @@ def merge(site: str, *versions: str, where: StoreOptions = ANY_STORE) -> None:
     --------
     bertsmith mirror merge b1a8c286578d 4c1f0aa2b9d3 77e01c55ab10
     """
-    with opened_store(where) as opened:
+    with open_store(where) as opened:
         from bertsmith.mirror.learning.understand import LearningRecords
 
         group = LearningRecords(opened).merge(site, versions)
@@ -398,7 +398,7 @@ def forget(
     --------
     bertsmith mirror forget customer-4711
     """
-    with opened_store(where) as opened:
+    with open_store(where) as opened:
         deleted = opened.forget(subject)
     console.print(f"{deleted:,} calls deleted.", markup=False)
     if not deleted:
@@ -428,7 +428,7 @@ def backup(out: Path, *, store: str | None = None, config: Path | None = None) -
     --------
     bertsmith mirror backup backups/monday.sqlite
     """
-    with opened_store(StoreOptions(store, config), reads=True) as opened:
+    with open_store(StoreOptions(store, config), reads=True) as opened:
         opened.back_up(out)
         calls = opened.count()
     console.print(f"{calls:,} calls in {out}.", markup=False)

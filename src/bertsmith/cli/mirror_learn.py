@@ -6,8 +6,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from bertsmith.cli.mirror_calls import ANY_STORE, StoreOptions, opened_store
-from bertsmith.cli.options import Flag, finetune_setting_names, given, goes_on_again, takes_settings
+from bertsmith.cli.mirror_calls import ANY_STORE, StoreOptions, open_store
+from bertsmith.cli.options import (
+    Flag,
+    collect_options,
+    continues_when_repeated,
+    finetune_setting_names,
+    takes_settings,
+)
 from bertsmith.cli.screen import console, print_facts, print_json, print_note, print_paths, print_table
 
 if TYPE_CHECKING:
@@ -103,7 +109,7 @@ def understand(
 
     bertsmith mirror understand b1a8c286578d --store calls.sqlite
     """
-    with opened_store(where, reads=True) as opened:
+    with open_store(where, reads=True) as opened:
         from bertsmith.mirror.learning.understand import LearningRecords
         from bertsmith.mirror.learning.understand import understand as look
 
@@ -115,14 +121,14 @@ def understand(
             groups = [records.group(site, version)]
         found = [look(opened, group) for group in groups]
         if json:
-            print_json([_as_json(each) for each in found])
+            print_json([_profile_as_json(each) for each in found])
             return
         for each in found:
-            _print_understood(each)
+            _print_profile(each)
 
 
 @takes_settings(finetune_setting_names)
-@goes_on_again
+@continues_when_repeated
 def train(
     *overrides: str,
     site: str | None = None,
@@ -164,10 +170,10 @@ def train(
 
     bertsmith mirror train --tiers tf-idf
     """
-    values = given(claim, learning)
+    values = collect_options(claim, learning)
     if "tiers" in values:
         values["tiers"] = tuple(values["tiers"].replace(",", " ").split())
-    with opened_store(where) as opened:
+    with open_store(where) as opened:
         from bertsmith.mirror.learning.settings import LearnSettings
         from bertsmith.mirror.learning.train import train_student
         from bertsmith.mirror.learning.understand import LearningRecords
@@ -205,11 +211,11 @@ def train(
         _print_learned(learned)
 
 
-def _print_understood(found: "SiteProfile") -> None:
+def _print_profile(found: "SiteProfile") -> None:
     latest = found.latest
     facts = {
         "call site": found.site,
-        "versions": ", ".join(each.version for each in found.versions),
+        "versions": ", ".join(version.version for version in found.versions),
         "LLM": latest.model,
         "calls": f"{found.calls:,}",
         "prompt": f"{found.fitting:,} of {found.looked_at:,} calls have this prompt",
@@ -224,7 +230,7 @@ def _print_understood(found: "SiteProfile") -> None:
         shares = found.shares[field.path]
         values = ", ".join(f"{name} {count:,}" for name, count in shares[:_SHOWN])
         more = f" and {len(shares) - _SHOWN:,} more" if len(shares) > _SHOWN else ""
-        notes = [name for name, holds in _traits(field).items() if holds]
+        notes = [name for name, holds in _field_traits(field).items() if holds]
         rows.append((field.path, field.kind, ", ".join(notes), values + more))
     if rows:
         print_table(("field", "kind", "", "values"), rows, "Fields")
@@ -235,11 +241,11 @@ def _print_understood(found: "SiteProfile") -> None:
         print_note(f"This call site can't be mirrored: {found.why_not}.")
 
 
-def _traits(field: Any) -> dict[str, bool]:
+def _field_traits(field: Any) -> dict[str, bool]:
     return {"nullable": field.nullable, "optional": field.optional, "values as seen": field.is_observed}
 
 
-def _as_json(found: "SiteProfile") -> dict[str, Any]:
+def _profile_as_json(found: "SiteProfile") -> dict[str, Any]:
     return {
         "site": found.site,
         "versions": [each.version for each in found.versions],
@@ -249,8 +255,13 @@ def _as_json(found: "SiteProfile") -> dict[str, Any]:
         "odd": found.odd,
         "templates": {version: each.describe() for version, each in found.templates.items()},
         "fields": [
-            {"path": each.path, "kind": each.kind, **_traits(each), "values": dict(found.shares[each.path])}
-            for each in found.shape.fields
+            {
+                "path": field.path,
+                "kind": field.kind,
+                **_field_traits(field),
+                "values": dict(found.shares[field.path]),
+            }
+            for field in found.shape.fields
         ],
         "not_learned": [vars(each) | {"path": each.path} for each in found.shape.refused],
         "is_mirrorable": not found.why_not,

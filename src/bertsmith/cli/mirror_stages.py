@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from bertsmith.cli.mirror_calls import ANY_STORE, StoreOptions, mirror_settings, opened_store, print_passed
+from bertsmith.cli.mirror_calls import ANY_STORE, StoreOptions, open_store, print_passed, read_mirror_settings
 from bertsmith.cli.options import Flag
 from bertsmith.cli.screen import console, print_facts, print_json, print_note, print_table
 from bertsmith.errors import InputError
@@ -52,15 +52,15 @@ def status(*, where: StoreOptions = ANY_STORE, json: Flag = False) -> None:
     from bertsmith.mirror.answering.accounts import read_accounts
     from bertsmith.mirror.page.state import StateReader
 
-    settings = mirror_settings(where)
-    with _stages(where, reads=True) as stages:
+    settings = read_mirror_settings(where)
+    with _open_stages(where, reads=True) as stages:
         opened = stages.store
         if json:
             print_json(StateReader(opened, settings).state())
             return
         versions, passed, calls = opened.versions(), opened.passed(), opened.count()
         answering = read_accounts(stages, settings.prices)
-        facts = {"calls": f"{calls:,}", "call sites": f"{len({each.site for each in versions}):,}"}
+        facts = {"calls": f"{calls:,}", "call sites": f"{len({version.site for version in versions}):,}"}
         print_facts("Recorded", facts)
         if versions:
             _print_versions(versions)
@@ -71,8 +71,8 @@ def status(*, where: StoreOptions = ANY_STORE, json: Flag = False) -> None:
 
 
 @contextmanager
-def _stages(where: StoreOptions, *, reads: bool = False) -> "Iterator[StageStore]":
-    with opened_store(where, reads=reads) as opened:
+def _open_stages(where: StoreOptions, *, reads: bool = False) -> "Iterator[StageStore]":
+    with open_store(where, reads=reads) as opened:
         from bertsmith.mirror.answering.stage_store import StageStore
 
         yield StageStore(opened)
@@ -80,7 +80,7 @@ def _stages(where: StoreOptions, *, reads: bool = False) -> "Iterator[StageStore
 
 def _print_versions(versions: "list[VersionCount]") -> None:
     most = sorted(versions, key=lambda each: each.calls, reverse=True)[:_SHOWN]
-    shown = [each for each in versions if each in most]
+    shown = [version for version in versions if version in most]
     rows = []
     fields = []
     for each in shown:
@@ -111,7 +111,7 @@ def _print_accounts(found: "list[Account]", students: "Mapping[str, StudentRecor
         (
             each.stage.site,
             each.stage.version,
-            f"{_mode(each.stage)}, fails" if each.fails else _mode(each.stage),
+            f"{_format_mode(each.stage)}, fails" if each.fails else _format_mode(each.stage),
             each.stage.student or "-",
             each.answered,
             sum(each.relayed.values()),
@@ -144,13 +144,13 @@ def _print_accounts(found: "list[Account]", students: "Mapping[str, StudentRecor
     ]
     if silent:
         print_table(("version", "reason", "calls", "counts as"), silent, "Without an answer of the LLM")
-    saved = [_saved(each) for each in found if each.answered]
+    saved = [_format_savings(each) for each in found if each.answered]
     if saved:
         money = ("version", "calls avoided", "ms each", "LLM's", "hours saved", "saved", "audits", "errors")
         print_table(money, saved, "Saved and paid")
 
 
-def _saved(account: "Account") -> tuple[object, ...]:
+def _format_savings(account: "Account") -> tuple[object, ...]:
     money = account.money
     errors = "-" if money is None or money.errors is None else "{:,.2f} to {:,.2f}".format(*money.errors)
     return (
@@ -165,7 +165,7 @@ def _saved(account: "Account") -> tuple[object, ...]:
     )
 
 
-def _mode(stage: "Stage") -> str:
+def _format_mode(stage: "Stage") -> str:
     said = f"{stage.mode} {stage.share:.0%}" if stage.mode == "canary" else stage.mode
     return f"{said}, held" if stage.is_held else said
 
@@ -213,10 +213,10 @@ def promote(
         raise InputError(
             "--candidate keeps the mode. Leave out --to and --student, or promote in a second step."
         )
-    settings = mirror_settings(where, canary_share=share)
-    with _stages(where) as stages:
+    settings = read_mirror_settings(where, canary_share=share)
+    with _open_stages(where) as stages:
         before = stages.find(site)
-        named = None if student is None else _student_in(student, before)
+        named = None if student is None else _read_student(student, before)
         after = before
         if named is not None and before.student in ("", named.id):
             after = replace(before, student=named.id)
@@ -238,7 +238,7 @@ def promote(
             )
         if named is not None:
             stages.add_student(named)
-        _change(stages, before, after)
+        _change_stage(stages, before, after)
 
 
 def demote(
@@ -273,15 +273,15 @@ def demote(
 
     if former and to is not None:
         raise InputError("--former keeps the mode. Leave out --to, or demote in a second step.")
-    settings = mirror_settings(where)
-    with _stages(where) as stages:
+    settings = read_mirror_settings(where)
+    with _open_stages(where) as stages:
         before = stages.find(site)
         move = "roll-back" if former else "demote"
         after = apply_move(stages, before, move, settings.canary_share, to or "")
-        _change(stages, before, after)
+        _change_stage(stages, before, after)
 
 
-def _student_in(folder: Path, before: "Stage") -> "StudentRecord":
+def _read_student(folder: Path, before: "Stage") -> "StudentRecord":
     """One that may answer this version. Raises InputError for another."""
     from bertsmith.mirror.answering.training_process import read_student
     from bertsmith.mirror.student_file import read_student_file
@@ -301,7 +301,7 @@ def _student_in(folder: Path, before: "Stage") -> "StudentRecord":
     return found
 
 
-def _change(stages: "StageStore", before: "Stage", after: "Stage") -> None:
+def _change_stage(stages: "StageStore", before: "Stage", after: "Stage") -> None:
     from bertsmith.mirror.answering.judging import change_stage
 
     if after != before:
@@ -337,7 +337,7 @@ def check(*, where: StoreOptions = ANY_STORE, files: bool = True, json: Flag = F
     """
     from bertsmith.mirror.answering.judging import check_guarantees
 
-    with _stages(where, reads=True) as stages:
+    with _open_stages(where, reads=True) as stages:
         found = check_guarantees(stages, looks_at_files=files)
     holds = bool(found) and all(each.holds for each in found)
     if json:

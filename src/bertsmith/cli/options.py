@@ -148,9 +148,9 @@ class FileLayout:
     encoding: str | None = None
 
 
-def goes_on_again(command: AnyCommand) -> AnyCommand:
+def continues_when_repeated(command: AnyCommand) -> AnyCommand:
     """Says that the same command goes on from what is finished; others need --resume, or begin anew."""
-    command.__dict__["goes_on_again"] = True
+    command.__dict__["continues_when_repeated"] = True
     return command
 
 
@@ -191,7 +191,7 @@ def as_typed(command: Callable[..., object], words: str, /, *arguments: object, 
     return join(typed)
 
 
-def given(*options: object) -> dict[str, Any]:
+def collect_options(*options: object) -> dict[str, Any]:
     """What was said on the command line, by name: paths as text, and nothing for what was left out.
 
     The rest is for the settings of the task to decide, which hold the defaults.

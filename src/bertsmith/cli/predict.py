@@ -13,7 +13,7 @@ from bertsmith.cli.options import (
     OutOrDash,
     ReadableText,
     TextColumns,
-    given,
+    collect_options,
 )
 from bertsmith.cli.screen import print_json, print_note, print_table, print_warning, progress_bar
 from bertsmith.errors import InputError
@@ -72,7 +72,12 @@ def predict(
     predictor = Predictor.load(model, own, compute_dtype=wanted)
     with progress_bar("Predicting") as progress:
         count = predictor.predict_file(
-            str(input), str(out), progress, overwrite=overwrite, warn=print_warning, **given(columns, layout)
+            str(input),
+            str(out),
+            progress,
+            overwrite=overwrite,
+            warn=print_warning,
+            **collect_options(columns, layout),
         )
     if not is_standard_output(out):
         print_note(f"{count:,} predictions in {out}")
@@ -119,7 +124,7 @@ def evaluate(
 
     bertsmith evaluate runs/quickstart/model runs/quickstart/corpus
     """
-    reading = given(columns, layout)
+    reading = collect_options(columns, layout)
     _require_its_options(data, {"train": train, "task": task} | reading, tokens, sequence_length)
     if data.is_dir():
         _evaluate_corpus(model, data, tokens, sequence_length, json)

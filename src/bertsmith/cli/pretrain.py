@@ -76,8 +76,8 @@ def plan(
     if json:
         print_json(as_json(made))
         return
-    print_facts("The run", _run(made))
-    print_facts("What it takes", _needs(made))
+    print_facts("The run", _describe_run(made))
+    print_facts("What it takes", _describe_needs(made))
     console.print("\n[bold]Where the hours go[/bold]")
     rows = [
         (
@@ -115,7 +115,7 @@ def as_json(plan: "Plan") -> dict[str, Any]:
     return values
 
 
-def _run(plan: "Plan") -> dict[str, str]:
+def _describe_run(plan: "Plan") -> dict[str, str]:
     phases = [
         f"{formatting.count(phase.steps)} of {phase.sequence_length} tokens"
         for phase in plan.phases
@@ -125,7 +125,7 @@ def _run(plan: "Plan") -> dict[str, str]:
     epochs = "" if plan.epochs is None else f", {plan.epochs:.3g} times the store's"
     tokens = formatting.large(plan.tokens)
     if plan.in_time:
-        tokens += _off_by(plan, plan.tokens, formatting.large)
+        tokens += _format_range(plan, plan.tokens, formatting.large)
     return {
         "weights": formatting.large(plan.weights),
         "steps": f"{formatting.count(plan.steps)}: {', '.join(phases)}",
@@ -135,13 +135,15 @@ def _run(plan: "Plan") -> dict[str, str]:
     }
 
 
-def _needs(plan: "Plan") -> dict[str, str]:
+def _describe_needs(plan: "Plan") -> dict[str, str]:
     memory, time = plan.memory, formatting.hours(plan.hours)
-    time += ", as asked for" if plan.in_time else _off_by(plan, plan.hours, formatting.hours)
+    time += ", as asked for" if plan.in_time else _format_range(plan, plan.hours, formatting.hours)
     copy = f"a checkpoint's copy {formatting.bytes(memory.copy)}, " if memory.copy else ""
     needs = {"time": time}
     if plan.cost is not None:
-        needs["cost"] = _money(plan.cost) + ("" if plan.in_time else _off_by(plan, plan.cost, _money))
+        needs["cost"] = _format_money(plan.cost) + (
+            "" if plan.in_time else _format_range(plan, plan.cost, _format_money)
+        )
     return needs | {
         "hardware": f"{plan.gpus} x {plan.hardware.title}",
         "speed": f"{formatting.count(plan.tokens_per_second)} tokens per second",
@@ -154,12 +156,12 @@ def _needs(plan: "Plan") -> dict[str, str]:
     }
 
 
-def _off_by(plan: "Plan", value: float, form: Callable[[float], str]) -> str:
+def _format_range(plan: "Plan", value: float, form: Callable[[float], str]) -> str:
     """How far what is predicted may be off, in brackets."""
     return f" ({form((1 - plan.error) * value)} to {form((1 + plan.error) * value)})"
 
 
-def _money(value: float) -> str:
+def _format_money(value: float) -> str:
     return f"{value:,.2f}"
 
 

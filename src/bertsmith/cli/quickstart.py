@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bertsmith.cli.options import Out, goes_on_again
+from bertsmith.cli.options import Out, continues_when_repeated
 from bertsmith.cli.screen import console, print_table, progress_bar
 from bertsmith.errors import InputError
 from bertsmith.files import read_json
@@ -30,7 +30,7 @@ _SMALL = ("epochs=10", "batch_size=16", "optimizer.learning_rate=1e-3")
 _LARGE = ("epochs=2", "batch_size=16", "optimizer.learning_rate=1e-4")
 
 
-@goes_on_again
+@continues_when_repeated
 def quickstart(
     *,
     out: Out = Path("runs/quickstart"),
@@ -66,13 +66,13 @@ def quickstart(
     if not minutes > 0:
         raise InputError(f"--minutes: expected more than 0, found {minutes:g}.")
     _require_same_choices(out, source, vocab_size, minutes)
-    corpus = _corpus(source, out / "corpus")
-    _tokenizer(corpus, out / "tokenizer", vocab_size)
+    corpus = _build_corpus(source, out / "corpus")
+    _build_tokenizer(corpus, out / "tokenizer", vocab_size)
     _train(out, minutes)
     # sentences with a mask: ours for Python's documentation, held-out ones of the run for other text
     fills = [] if source.startswith("pydocs") else read_json(out / "run" / FILLS)
     questions = [fill["text"] for fill in fills[: len(_QUESTIONS)]] or list(_QUESTIONS)
-    _show(MaskedLanguageModel.load(out / "run" / "model"), corpus, questions)
+    _show_model(MaskedLanguageModel.load(out / "run" / "model"), corpus, questions)
     used = _finetune(corpus, out)
     _say_what_next(6 if used else 5, out, questions[0])
 
@@ -98,7 +98,7 @@ def _require_same_choices(out: Path, source: str, vocab_size: int, minutes: floa
             )
 
 
-def _corpus(source: str, path: Path) -> "Corpus":
+def _build_corpus(source: str, path: Path) -> "Corpus":
     from bertsmith.text.corpus.building import build_corpus
     from bertsmith.text.corpus.corpus import Corpus
     from bertsmith.text.corpus_settings import CorpusSettings
@@ -111,7 +111,7 @@ def _corpus(source: str, path: Path) -> "Corpus":
     kept, dropped = corpus.manifest.kept, corpus.manifest.dropped
     copies = dropped["exact_duplicates"] + dropped["near_duplicates"]
     heldout = corpus.manifest.splits["heldout"].counts.documents
-    _tell(
+    _print_line(
         f"{formatting.counted(kept.documents, 'document')} of "
         f"{formatting.counted(len(corpus.manifest.sources), 'source')}, "
         f"{formatting.counted(kept.sentences, 'sentence')}, {kept.words:,} words; {copies:,} dropped as "
@@ -120,7 +120,7 @@ def _corpus(source: str, path: Path) -> "Corpus":
     return corpus
 
 
-def _tokenizer(corpus: "Corpus", path: Path, vocab_size: int) -> None:
+def _build_tokenizer(corpus: "Corpus", path: Path, vocab_size: int) -> None:
     from bertsmith.text.tokens.vocabulary import VocabularySettings, train_tokenizer
 
     _step(2, "A vocabulary", path)
@@ -128,12 +128,12 @@ def _tokenizer(corpus: "Corpus", path: Path, vocab_size: int) -> None:
         with progress_bar("learning pieces") as progress:
             train_tokenizer(corpus, path, VocabularySettings(vocab_size=vocab_size), progress=progress)
     report = read_json(path / "report.json")
-    _tell(
+    _print_line(
         f"{report['vocab_size']:,} pieces; {report['pieces_per_word']:.2f} pieces per word on held-out text, "
         f"{report['whole_words']:.1%} of words whole, {report['unknown_words']:.2%} unknown"
     )
     if report["examples"]:
-        _tell("for example: " + " ".join(report["examples"][0][:_PIECES_SHOWN]))
+        _print_line("for example: " + " ".join(report["examples"][0][:_PIECES_SHOWN]))
 
 
 def _train(out: Path, minutes: float) -> None:
@@ -148,27 +148,27 @@ def _train(out: Path, minutes: float) -> None:
     pretrain("quickstart", *overrides, resume=True, console=console)
 
 
-def _show(model: "MaskedLanguageModel", corpus: "Corpus", questions: list[str]) -> None:
+def _show_model(model: "MaskedLanguageModel", corpus: "Corpus", questions: list[str]) -> None:
     from bertsmith.inference.masked_language import measured_split
 
     _step(4, "What it has learned")
     figures = model.evaluate(corpus.path, max_tokens=100_000)
     measured = "held-out" if measured_split(corpus.path) == "heldout" else "training"
-    _tell(
+    _print_line(
         f"{measured} text: {figures['mlm_accuracy']:.1%} of masked pieces guessed right "
         f"({figures['mlm_majority']:.1%} by always giving the most frequent one), "
         f"perplexity {figures['mlm_perplexity']:.1f}"
     )
     if "nsp_accuracy" in figures:
-        _tell(
+        _print_line(
             f"does the second text follow the first? {figures['nsp_accuracy']:.1%} right "
             f"({figures['nsp_majority']:.1%} by always giving the same answer)"
         )
     for text in questions:
         guesses = model.fill_mask(text, top=4)[0]
-        _tell("")
-        _tell(text)
-        _tell("  " + "   ".join(f"{guess.token} {guess.probability:.0%}" for guess in guesses))
+        _print_line("")
+        _print_line(text)
+        _print_line("  " + "   ".join(f"{guess.token} {guess.probability:.0%}" for guess in guesses))
 
 
 def _finetune(corpus: "Corpus", out: Path) -> bool:
@@ -196,7 +196,7 @@ def _finetune(corpus: "Corpus", out: Path) -> bool:
         f"A use for it: which of {sources} sources does a text come from?",
         task / "random-weights" / "model",
     )
-    _tell(
+    _print_line(
         f"fine-tuned on {ROWS['train']} texts of each; the epoch chosen on {ROWS['dev']} others; accuracy on "
         f"{ROWS['test']} that had no part in either"
     )
@@ -224,13 +224,15 @@ def _finetune(corpus: "Corpus", out: Path) -> bool:
 def _say_what_next(number: int, out: Path, question: str) -> None:
     model = out / "run" / "model"
     _step(number, "What next")
-    _tell(f"look      {out / 'run' / 'report.html'}")
+    _print_line(f"look      {out / 'run' / 'report.html'}")
     # In double quotes for the shell where those do: apostrophes are common, and read badly in single ones.
     quoted = shlex.quote(question) if set(question) & set('"$`\\!') else f'"{question}"'
-    _tell(f"ask       bertsmith fill-mask {model} {quoted}")
-    _tell(f"measure   bertsmith evaluate {model} {out / 'corpus'}")
-    _tell("a use     bertsmith finetune classification --model minilm --train YOUR_ROWS.csv --out runs/yours")
-    _tell("yours     bertsmith quickstart --source YOUR_TEXT/ --minutes 30 --out runs/yours")
+    _print_line(f"ask       bertsmith fill-mask {model} {quoted}")
+    _print_line(f"measure   bertsmith evaluate {model} {out / 'corpus'}")
+    _print_line(
+        "a use     bertsmith finetune classification --model minilm --train YOUR_ROWS.csv --out runs/yours"
+    )
+    _print_line("yours     bertsmith quickstart --source YOUR_TEXT/ --minutes 30 --out runs/yours")
 
 
 def _step(number: int, title: str, made: Path | None = None) -> None:
@@ -240,5 +242,5 @@ def _step(number: int, title: str, made: Path | None = None) -> None:
     console.print(f"\n[bold]{number}  {escape(title)}[/bold]{again}")
 
 
-def _tell(text: str) -> None:
+def _print_line(text: str) -> None:
     console.print(f"   {text}".rstrip(), markup=False, soft_wrap=True)

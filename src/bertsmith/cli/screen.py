@@ -49,31 +49,31 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[object]], title: 
     where that isn't enough, lines are longer than the terminal. No word is cut or left out.
     """
     if title:
-        console.print(f"\n[bold]{_shown(title)}[/bold]", soft_wrap=True)
-    columns = [[name, *(_cell(row[number]) for row in rows)] for number, name in enumerate(header)]
+        console.print(f"\n[bold]{_escape(title)}[/bold]", soft_wrap=True)
+    columns = [[name, *(_format_cell(row[number]) for row in rows)] for number, name in enumerate(header)]
     widths = [max(map(len, cells)) for cells in columns]
     words = [max(len(word) for cell in cells for word in (cell.split() or [""])) for cells in columns]
     whole = {number for number, cells in enumerate(columns) if all(map(_FIGURE.match, cells[1:]))}
 
-    def least() -> int:
+    def minimal_width() -> int:
         """Columns have a blank on each side, and one between them."""
         return 1 + sum(3 + (widths if number in whole else words)[number] for number in range(len(columns)))
 
-    while least() > console.width and any(widths[number] > words[number] for number in whole):
+    while minimal_width() > console.width and any(widths[number] > words[number] for number in whole):
         whole.remove(max(whole, key=lambda number: widths[number] - words[number]))
-    width = least()
+    width = minimal_width()
     table = Table(box=box.SIMPLE_HEAD, width=width if width > console.width else None)
     for number, name in enumerate(header):
         numeric = all(isinstance(row[number], int | float) for row in rows)
         table.add_column(
-            _shown(name),
+            _escape(name),
             justify="right" if numeric else "left",
             overflow="fold",
             no_wrap=number in whole,
             min_width=words[number],
         )
     for row in rows:
-        table.add_row(*[_shown(_cell(value)) for value in row])
+        table.add_row(*[_escape(_format_cell(value)) for value in row])
     console.print(table, crop=False)
 
 
@@ -83,8 +83,8 @@ def print_facts(title: str, facts: Mapping[str, str]) -> None:
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
     for name, fact in facts.items():
-        grid.add_row(f"  {_shown(name)}", _shown(fact))
-    console.print(f"\n[bold]{_shown(title)}[/bold]")
+        grid.add_row(f"  {_escape(name)}", _escape(fact))
+    console.print(f"\n[bold]{_escape(title)}[/bold]")
     console.print(grid)
 
 
@@ -119,7 +119,7 @@ def progress_bar(title: str) -> Iterator[Progress]:
     """
     if not error_console.is_terminal:
         say = paced_lines()
-        yield lambda done, total, unit: say(f"{title}: {_amount(done, total, unit)}")
+        yield lambda done, total, unit: say(f"{title}: {_format_amount(done, total, unit)}")
         return
     from rich import progress as bars  # here: `--help` of every command has no use for it
 
@@ -138,7 +138,9 @@ def progress_bar(title: str) -> Iterator[Progress]:
                 for earlier in tasks.values():
                     shown.stop_task(earlier)
                 tasks[unit] = shown.add_task(escape(title), total=total, amount="")
-            shown.update(tasks[unit], completed=done, total=total, amount=escape(_amount(done, total, unit)))
+            shown.update(
+                tasks[unit], completed=done, total=total, amount=escape(_format_amount(done, total, unit))
+            )
 
         yield report
 
@@ -157,7 +159,7 @@ def paced_lines() -> Callable[[str], None]:
     return say
 
 
-def _amount(done: int, total: int | None, unit: str) -> str:
+def _format_amount(done: int, total: int | None, unit: str) -> str:
     if unit == "bytes":
         whole = "" if total is None else f" / {formatting.bytes(total)}"
         return f"{formatting.bytes(done)}{whole}"
@@ -165,12 +167,12 @@ def _amount(done: int, total: int | None, unit: str) -> str:
     return f"{done:,}{whole} {unit}"
 
 
-def _shown(text: str) -> str:
+def _escape(text: str) -> str:
     """Escaped before its width is measured, so that nothing is cut off."""
     return escape(printable(text))
 
 
-def _cell(value: object) -> str:
+def _format_cell(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):

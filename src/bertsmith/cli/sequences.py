@@ -5,7 +5,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from bertsmith.cli.options import AS_NAMED, FileLayout, Flag, Out, OutOrDash, given
+from bertsmith.cli.options import AS_NAMED, FileLayout, Flag, Out, OutOrDash, collect_options
 from bertsmith.cli.screen import console, print_facts, print_warning, progress_bar
 from bertsmith.data.sequences.building import SequenceSettings
 from bertsmith.files import is_standard_output
@@ -96,7 +96,9 @@ def encode(
     from bertsmith.data.sequences.encoding import encode_sequences
 
     with progress_bar("Encoding") as progress:
-        found = encode_sequences(file, like, out, overwrite=overwrite, progress=progress, **given(layout))
+        found = encode_sequences(
+            file, like, out, overwrite=overwrite, progress=progress, **collect_options(layout)
+        )
     if is_standard_output(out):
         return
     console.print(f"{found.rows:,} rows written to {out}", markup=False)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import Group, Parameter
 
-from bertsmith.cli.options import Flag, given
+from bertsmith.cli.options import Flag, collect_options
 from bertsmith.errors import require
 
 _LIMITS = Group("Limits", help="How much a request may ask for, and how much may wait.")
@@ -135,7 +135,9 @@ def serve(
         signal.signal(signal.SIGHUP, lambda *_: None)
     from bertsmith.serving.settings import read_settings
 
-    settings = read_settings(models, config, given(listening, limits) | {"task": task, "routes": routes})
+    settings = read_settings(
+        models, config, collect_options(listening, limits) | {"task": task, "routes": routes}
+    )
     if show_settings:
         print(settings.model_dump_json(indent=2))
         return

@@ -166,7 +166,7 @@ def encode(
 
     pieces = Tokenizer.load(locate_tokenizer(tokenizer)).encode(text, read_special_tokens=read_special_tokens)
     if json:
-        offsets = [list(each) for each in pieces.offsets]
+        offsets = [list(offset) for offset in pieces.offsets]
         print_json({"tokens": list(pieces.tokens), "ids": list(map(int, pieces.ids)), "offsets": offsets})
         return
     rows = [
@@ -181,8 +181,8 @@ def print_extension(extension: "Extension", settings: ExtensionSettings) -> None
     from bertsmith.training.extending import format_fit_rows
 
     rows = [
-        (each.word, " ".join(each.pieces), each.count, each.saved)
-        for each in extension.words[:MOST_SAVING_SHOWN]
+        (word.word, " ".join(word.pieces), word.count, word.saved)
+        for word in extension.words[:MOST_SAVING_SHOWN]
     ]
     added = f"{len(extension.words):,} words added"
     if len(extension.pieces) > len(extension.words):
