@@ -226,3 +226,13 @@ def test_a_stream_whose_client_hangs_up_at_the_last_event_is_read_compressed_too
     assert read_call(exchange, Redactor((), {})).completion.value == {"intent": "card"}
     with pytest.raises(NotMirrored, match="cut"):
         read_call(replace(exchange, answer=[sent[:-8]]), Redactor((), {}))
+
+
+def test_levels_with_the_same_label_are_not_mirrored() -> None:
+    # Answers name levels by their labels: with two of one label, the wrong level would be learned.
+    levels = [{"label": "low"}, {"label": "low"}, {"label": "high"}]
+    body = {"model": "m", "input": "x", "questions": [{"type": "score", "name": "s", "levels": levels}]}
+    with pytest.raises(NotMirrored, match="malformed-request"):
+        FORMATS_BY_NAME["openai-decisions"].read_request(body)
+    del levels[1]
+    FORMATS_BY_NAME["openai-decisions"].read_request(body)

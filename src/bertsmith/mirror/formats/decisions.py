@@ -151,6 +151,9 @@ def _question_schema(question: Mapping[str, Json]) -> dict[str, Json]:
         return {"enum": values, **described, "criteria": choices}
     if question_type == "score":
         levels = list_of(question.get("levels"), "malformed-request")
+        labels = [object_of(level, "malformed-request").get("label") for level in levels]
+        if len(set(labels)) < len(labels):  # an answer names its levels by their labels
+            raise NotMirrored("malformed-request")
         return {"type": "integer", "enum": list(range(len(levels))), **described, "criteria": levels}
     raise NotMirrored("unknown-question")
 
