@@ -75,13 +75,13 @@ def check_path(value: Any, name: str) -> None:
 
 
 def check_text(value: Any, name: str) -> None:
-    """Accepts a str."""
+    """Raises InputError for anything that is no str."""
     if not isinstance(value, str):
         raise InputError(f"{name} must be text, found {describe_value(value)}.")
 
 
 def check_flag(value: Any, name: str) -> None:
-    """Accepts True and False."""
+    """Raises InputError for anything but True and False."""
     if not isinstance(value, bool):
         raise InputError(f"{name} must be True or False, found {describe_value(value)}.")
 
@@ -99,7 +99,7 @@ def integer_from(least: int, most: int | None = None) -> Check:
 
 
 def check_number(value: Any, name: str) -> None:
-    """Accepts a finite real number."""
+    """Raises InputError for anything that is no finite real number; True and False are none."""
     if not isinstance(value, Real) or isinstance(value, bool) or not math.isfinite(value):
         raise InputError(f"{name} must be a number, found {describe_value(value)}.")
 

@@ -344,7 +344,7 @@ def _is_among(path: Path, read: str | Path) -> bool:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes readable JSON atomically."""
+    """Writes `value` as indented JSON; the file appears whole or not at all."""
     atomic_write(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 

@@ -10,5 +10,5 @@ Show = Callable[[str], AbstractContextManager[Progress]]  # a bar of that title
 
 @contextmanager
 def silent(title: str) -> Iterator[Progress]:
-    """Where nobody watches."""
+    """A `Show` that shows nothing: for calls from a program."""
     yield lambda done, total, unit: None

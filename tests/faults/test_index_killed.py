@@ -128,7 +128,7 @@ def test_a_first_build_killed(place: str, tmp_path: Path, docs: Path, expected: 
     if job.index.exists():
         opened = Index.open(job.index, embedder=Counting())
         with pytest.warns(
-            UserWarning, match="isn't complete.*Repeat the same `bertsmith index build`: it goes"
+            UserWarning, match="isn't complete.*Repeat the same `bertsmith index build`: it continues"
         ):
             opened.search("silver", mode="text")
     finish_update(job)

@@ -282,7 +282,9 @@ def test_what_is_finished_is_not_computed_again(embedder: Embedder, table: Path,
 
 def test_unfinished_parts_are_refused_without_resume(embedder: Embedder, table: Path, tmp_path: Path) -> None:
     interrupted(embedder, table, tmp_path / "v.parquet")
-    with pytest.raises(InputError, match=r"v.parquet.parts holds the parts of an unfinished job. --resume"):
+    with pytest.raises(
+        InputError, match=r"v.parquet.parts holds the parts of an unfinished job. With --resume"
+    ):
         run(embedder, table, tmp_path / "v.parquet")
 
 

@@ -45,7 +45,7 @@ def comparison() -> Comparison:
 def test_the_table_shows_each_system_beside_the_baseline() -> None:
     columns, rows = figure_table(comparison())
     assert columns == ["", "MRR@10", "95 % interval", "recall@2", "above BM25", "p", "ms/query"]
-    assert [row[0] for row in rows] == ["BM25", "dense"]
+    assert [row[0] for row in rows] == ["BM25", "dense (by embeddings)"]
     assert rows[0][1] == f"{(1 / 2 + 1 / 3 + 1 + 1 / 2) / 4:.4f}"
     assert rows[0][4:] == ["", "", "1.5"]
     assert rows[1][4].startswith(f"{(1 + 1 / 2 + 1 / 3) / 4 - 7 / 12:+.4f} (")
@@ -57,7 +57,7 @@ def test_failures_are_the_worst_queries_of_the_best_system() -> None:
     assert best.system.name == "BM25"
     listed = find_failures(found, best)
     assert [failure.id for failure in listed] == ["q2", "q1", "q4"]
-    assert listed[0].scores == "BM25 0.333 · dense 0.500"
+    assert listed[0].scores == "BM25 0.333 · dense (by embeddings) 0.500"
     assert [(hit.rank, hit.document, hit.grade) for hit in listed[0].first] == [
         (1, "c", 0),
         (2, "b", 0),
@@ -95,7 +95,7 @@ class Tags(HTMLParser):
 def test_the_page_holds_pictures_and_escapes_what_texts_hold() -> None:
     page = render_comparison(comparison(), "bertsmith rank minilm data")
     assert page == render_comparison(comparison(), "bertsmith rank minilm data")
-    assert "dense: 2 queries better than BM25, 2 worse" in page
+    assert "dense (by embeddings): 2 queries better than BM25, 2 worse" in page
     assert "bertsmith rank minilm data" in page
     assert Tags(page).found.count("svg") == 1
     assert not {"script", "img"} & set(Tags(page).found)

@@ -227,7 +227,7 @@ def left_open(mirror: RunningMirror, tmp_path: Path, *texts: str) -> StudentReco
     folder = make_student(tmp_path / "made", call, WORDS, USUAL)
     student = put_in_mode(mirror.stages, folder, call, "live", 1.0)
     wait_until(lambda: mirror.app.reconciler.open_students.answers)
-    mirror.app.recorder.told = None
+    mirror.app.recorder.on_outcome = None
     for text in texts:
         assert ask(mirror, text).startswith("answered")
     wait_until(lambda: len(mirror.calls()) == 1 + len(texts))

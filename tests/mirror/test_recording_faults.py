@@ -390,7 +390,7 @@ def test_an_audit_whose_answer_cannot_be_read_is_no_evidence(
     monkeypatch.setattr("bertsmith.mirror.recorder.read_call", fault)
     _, recorder = failing
     told: list[CallOutcome] = []
-    recorder.told = told.append
+    recorder.on_outcome = told.append
     routing = CallRouting("v", "s", is_sure=True, probability=0.05, least=0.05, audit="a1")
     recorder.offer(replace(offered("card"), routing=routing))
     recorder.offer(offered("transfer"))
@@ -430,12 +430,12 @@ def test_a_batch_that_cannot_be_told_of_does_not_end_the_recording(
     def told(_: Any) -> None:
         raise RuntimeError("a bug")
 
-    recorder.told = told
+    recorder.on_outcome = told
     recorder.start()
     recorder.offer(offered("card 0"))
     wait_until(lambda: recorder.is_idle)
     assert "RuntimeError in a batch of 1 calls" in said
-    recorder.told = None
+    recorder.on_outcome = None
     recorder.offer(offered("card 1"))
     wait_until(lambda: recorder.is_idle)
     assert store.added == ["card 0", "card 1"]

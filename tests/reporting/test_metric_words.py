@@ -2,7 +2,7 @@
 
 import pytest
 
-from bertsmith.reporting.metric_words import explain_metrics, metric_title
+from bertsmith.reporting.tables import explain_metrics, metric_title
 
 
 @pytest.mark.parametrize(

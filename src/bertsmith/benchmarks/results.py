@@ -193,8 +193,8 @@ def _score_columns(result: BenchmarkResult) -> list[str]:
         names.append(task.name)
         names += [
             name
-            for name, (task_name, part) in _OTHER_NAMES.items()
-            if task_name == task.name and part in task.best.figures
+            for name, (suite_task, part) in _OTHER_NAMES.items()
+            if suite_task == task.name and part in task.best.figures
         ]
     return names
 
@@ -205,10 +205,10 @@ def _our_score(result: BenchmarkResult, column: str, part: str = DEV, *, best: b
         seeds = (task.best,) if best else task.seeds
         if column in task.best.figures[DEV]:  # a metric, where there is one task
             return sum(seed.figures[DEV][column] for seed in seeds) / len(seeds)
-        name, its_part = _OTHER_NAMES.get(column, (column, part))
+        suite_task, its_part = _OTHER_NAMES.get(column, (column, part))
         if part != DEV and its_part != part:
             continue  # MNLI's mismatched half is a split of its own, measured on dev
-        if task.name == name and its_part in task.best.figures:
+        if suite_task == task.name and its_part in task.best.figures:
             return statistics.mean(seed.figures[its_part][SCORE] for seed in seeds)
     return None
 

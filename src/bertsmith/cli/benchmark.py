@@ -241,7 +241,7 @@ def nanobeir(folder: Path, *, search: Annotated[SearchOptions, Parameter(name="*
 
 def _search(name: str, folder: Path, search: SearchOptions) -> None:
     from bertsmith.benchmarks.retrieval import dataset_table, run_retrieval, write_retrieval_report
-    from bertsmith.reporting.metric_words import explain_metrics
+    from bertsmith.reporting.tables import explain_metrics
 
     with progress_bar("Ranking") as progress:
         result = run_retrieval(
@@ -381,7 +381,7 @@ def rank(
     """
     from bertsmith.inference.index.ranking import rank_model_or_index
     from bertsmith.inference.ranking.report import figure_table, write_comparison
-    from bertsmith.reporting.metric_words import explain_metrics
+    from bertsmith.reporting.tables import explain_metrics
 
     options: dict[str, Any] = {"reranker": reranker, "format": format, "split": split, "encoding": encoding}
     options |= {"k": k, "depth": max(depth, k), "reranked": reranked, "queries": queries, "english": english}

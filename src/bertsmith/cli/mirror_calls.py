@@ -46,7 +46,7 @@ ANY_STORE = StoreOptions()  # that of the environment, or mirror.sqlite
 
 
 def require_mirror(what: str) -> None:
-    """Raises MissingExtra."""
+    """Raises MissingExtra where a package of the extra `mirror` is missing; `what` needs it."""
     for module in ("sqlalchemy", "httpx", "orjson"):
         require(module, "mirror", what)
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from bertsmith.cli.screen import console, print_table, print_warning
 from bertsmith.metrics.baselines import baseline_title
 from bertsmith.reporting import formatting
-from bertsmith.reporting.metric_words import explain_metrics
-from bertsmith.reporting.tables import Table
+from bertsmith.reporting.tables import Table, explain_metrics
 from bertsmith.tasks.evaluating.error_analysis import ErrorAnalysis
 from bertsmith.tasks.evaluating.evaluation import Evaluation
 from bertsmith.training.finetuning.figures import class_table, column_tables, confusions_table, mark_best
@@ -69,7 +68,7 @@ def show_meanings(names: Iterable[str]) -> None:
 
 
 def show_remarks(remarks: Mapping[str, str]) -> None:
-    """How files were understood."""
+    """Prints how each file was read: a line a file."""
     for name, remark in remarks.items():
         console.print(f"{name}: {remark}", markup=False)
 

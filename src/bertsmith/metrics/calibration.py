@@ -55,7 +55,7 @@ class Confidence(BaseModel):
     label_thresholds: tuple[float, ...] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values, for bertsmith.json."""
+        """The values as JSON has them, as bertsmith.json keeps them."""
         return self.model_dump(mode="json")
 
     def figures(self) -> dict[str, float]:

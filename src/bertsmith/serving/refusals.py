@@ -49,7 +49,7 @@ class InvalidRequest(Refusal):
 
 
 class EmptyRequest(InvalidRequest):
-    """A request for nothing."""
+    """A request without any input."""
 
     code = "no_inputs"
 
@@ -82,7 +82,7 @@ class BodyTimeout(Refusal):
 
 
 class RequestTooLarge(Refusal):
-    """More than the service takes."""
+    """A body or a list longer than the service reads."""
 
     status, code = 413, "too_large"
 
@@ -100,13 +100,13 @@ class AuthenticationError(Refusal):
 
 
 class PermissionDeniedError(Refusal):
-    """A key without this right."""
+    """A key that doesn't have the right to do this."""
 
     status, code = 403, "forbidden"
 
 
 class UnknownModel(Refusal):
-    """No model of this name."""
+    """The service has no model of this name."""
 
     status, code = 404, "model_not_found"
 
@@ -118,7 +118,7 @@ class UnknownPipeline(Refusal):
 
 
 class UnsupportedRequest(Refusal):
-    """The model can't do this."""
+    """A request that the model has no operation for."""
 
     status, code = 422, "unsupported"
 
@@ -130,7 +130,7 @@ class ServiceOverload(Refusal):
 
 
 class ServiceUnavailable(Refusal):
-    """Starting or stopping."""
+    """The service is starting or stopping, and takes no requests."""
 
     status, code = 503, "unavailable"
 

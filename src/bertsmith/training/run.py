@@ -83,7 +83,7 @@ class Run(Generic[R]):
 
     @property
     def out(self) -> Path:
-        """The run's folder, by `recipe.out`."""
+        """The run's folder, which the recipe names as `out`."""
         return Path(self.recipe.out or "")
 
     @property

@@ -13,9 +13,8 @@ from bertsmith.files import atomic_folder, write_json
 from bertsmith.inference.ranking.ranking import system_title
 from bertsmith.inference.ranking.results import Comparison, Figures
 from bertsmith.reporting.charts import FIRST, MUTED, SECOND, picture
-from bertsmith.reporting.metric_words import explain_metrics, metric_title
 from bertsmith.reporting.page import as_markup, render_page
-from bertsmith.reporting.tables import Table, raw_facts
+from bertsmith.reporting.tables import Table, explain_metrics, metric_title, raw_facts
 from bertsmith.text.retrieval.trec_run import write_run
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from bertsmith.errors import InputError
 from bertsmith.inference.ranking.ranking import System, system_title
 from bertsmith.metrics.ranking_scores import RankingScores, ranking_scores
 from bertsmith.metrics.scores import Interval, intervals_of_means, p_value
-from bertsmith.reporting.metric_words import metric_title
+from bertsmith.reporting.tables import metric_title
 from bertsmith.text.retrieval.retrieval_data import RetrievalData
 
 

@@ -53,7 +53,7 @@ class Option(StrictBody):
 
 
 class Choice(NamedQuestion):
-    """One of the choices."""
+    """A question that is answered by one of its choices."""
 
     type: Literal["choice"]
     choices: ListOf[Option] = Field(min_length=1, max_length=255)
@@ -73,7 +73,7 @@ class Level(StrictBody):
 
 
 class Score(NamedQuestion):
-    """How far up the levels."""
+    """A question that is answered by a number: how far up the levels."""
 
     type: Literal["score"]
     levels: ListOf[Level] = Field(min_length=2, max_length=255)

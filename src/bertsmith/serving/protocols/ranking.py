@@ -52,7 +52,7 @@ class DocumentsBody(ClientsBody):
 
 
 class TextsBody(tei.TruncatedBody):
-    """What TEI's clients send."""
+    """The body of a re-ranking request as Text Embeddings Inference defines it."""
 
     query: str
     texts: ListOf[str]

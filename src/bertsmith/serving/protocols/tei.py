@@ -84,7 +84,7 @@ class Sentences(StrictBody):
 
 
 class SimilarityParameters(TruncatedBody):
-    """As TEI has them."""
+    """Parameters of a similarity request, as Text Embeddings Inference defines them."""
 
     prompt_name: str | None = None
 
@@ -98,7 +98,7 @@ class SimilarityBody(ClientsBody):
 
 
 class TokenizeBody(ClientsBody):
-    """`inputs`: a text, or several."""
+    """A request for tokens; `inputs` is a text or a list of texts."""
 
     inputs: str | ListOf[str]
     add_special_tokens: bool = True

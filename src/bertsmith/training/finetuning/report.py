@@ -22,7 +22,6 @@ from bertsmith.metrics.calibration import ReliabilityBin, reliability
 from bertsmith.metrics.scores import LengthScore
 from bertsmith.reporting import tables
 from bertsmith.reporting.charts import FIRST, MOST_POINTS, MUTED, SECOND, Curve, Point, picture, smooth
-from bertsmith.reporting.metric_words import explain_metrics
 from bertsmith.reporting.page import REPORT_FILE, as_markup, render_page
 from bertsmith.tasks.evaluating.error_analysis import Calibration, ErrorAnalysis
 from bertsmith.training.finetune_recipe import MADE_FROM_EPOCHS, FinetuneRecipe
@@ -115,7 +114,7 @@ def results_context(results: Results, logs: Sequence[Sequence[Record]]) -> dict[
             figures.evaluation_table(name, evaluation, task.main_metric, errors[name])
             for name, evaluation in results.evaluations.items()
         ],
-        "metrics_in_words": explain_metrics(dev.model),
+        "metrics_in_words": tables.explain_metrics(dev.model),
         "judge": results.judge,
         "tried": figures.method_table(results) if results.tried else None,
         "methods_in_words": describe_methods([tried.method for tried in results.tried], task),
@@ -137,7 +136,7 @@ def results_context(results: Results, logs: Sequence[Sequence[Record]]) -> dict[
         "where": _error_pictures(results, details),
         "sure": _confidence_pictures(results, details, answered),
         "calibration": [(figures.metric_name(n), f"{v:.4f}") for n, v in results.figures.items()],
-        "calibration_in_words": explain_metrics(results.figures),
+        "calibration_in_words": tables.explain_metrics(results.figures),
         "coverage": None if answered is None else figures.coverage_table(*answered),
         "worst": figures.worst_errors(task, dev, details),
     }
