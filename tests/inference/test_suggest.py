@@ -18,7 +18,7 @@ from bertsmith.inference.suggesting.folder import write_suggestions
 from bertsmith.inference.suggesting.suggest import NextRow, Suggestions, suggest
 from bertsmith.metrics.calibration import Confidence
 from bertsmith.tasks.examples.text_task import TextExample
-from bertsmith.tasks.heads.linear_start import features_of
+from bertsmith.tasks.heads.linear_start import compute_features
 from bertsmith.tasks.multi_label import MultiLabel, MultiLabelSettings
 from bertsmith.tasks.registry import find_task
 from bertsmith.text.files.rows import stream_rows
@@ -178,9 +178,9 @@ def test_of_very_many_rows_some_are_read_and_that_is_told(
 
     def counted(model: Any, encoded: Any, progress: Any = None) -> Any:
         read.append(len(encoded))
-        return features_of(model, encoded, progress)
+        return compute_features(model, encoded, progress)
 
-    monkeypatch.setattr(label_doubts, "features_of", counted)
+    monkeypatch.setattr(label_doubts, "compute_features", counted)
     found = suggest(tiny_bert, mixed, count=5)
     assert read == [6] and found.without_label == 18
     assert found.notes == ["of 18 rows without a label 6 were drawn by chance, and read"]

@@ -12,7 +12,7 @@ from small_tasks import VALUES, WORDS, examples_of, make_task, random_model, spl
 from bertsmith.tasks.examples.held_out import folds_of
 from bertsmith.tasks.heads import linear_start
 from bertsmith.tasks.heads.classifier_head import ClassifierHead
-from bertsmith.tasks.heads.linear_start import LinearProbe, LinearStart, features_of, fit_linear_start
+from bertsmith.tasks.heads.linear_start import LinearProbe, LinearStart, compute_features, fit_linear_start
 from bertsmith.tasks.tagging import TaggingHead
 from bertsmith.tasks.task_model import TaskModel, outputs_of
 from bertsmith.text.tokens.tokenizer import Tokenizer
@@ -62,7 +62,7 @@ def test_classes_are_those_of_scikit_learns_logistic_regression(
     tokenizer: Tokenizer, pooling: str | None
 ) -> None:
     _, model, train, start = start_of("classification", tokenizer, pooling=pooling)
-    features = torch.stack(features_of(model, train.encoded)).numpy()
+    features = torch.stack(compute_features(model, train.encoded)).numpy()
     scale = np.sqrt((features**2).sum(1).mean())
     gold = np.array([each.target for each in train.encoded])
     theirs = LogisticRegression(C=1 / start.strength, tol=1e-8, max_iter=5000).fit(features / scale, gold)
@@ -76,7 +76,7 @@ def test_classes_are_those_of_scikit_learns_logistic_regression(
 @pytest.mark.usefixtures("fitted_to_the_end")
 def test_numbers_are_those_of_scikit_learns_ridge_regression(tokenizer: Tokenizer) -> None:
     _, model, train, start = start_of("regression", tokenizer, pooling="mean")
-    features = torch.stack(features_of(model, train.encoded)).numpy()
+    features = torch.stack(compute_features(model, train.encoded)).numpy()
     gold = np.array([each.target for each in train.encoded])
     scale = np.sqrt((features**2).sum(1).mean())
     # half of the squares here, all of them there
@@ -124,10 +124,10 @@ def test_many_examples_are_sampled(tokenizer: Tokenizer, monkeypatch: pytest.Mon
     monkeypatch.setattr(linear_start, "MOST_EXAMPLES", 12)
     monkeypatch.setattr(linear_start, "_MOST_TO_CHOOSE_BY", 9)
     read: list[int] = []
-    original = linear_start.features_of
+    original = linear_start.compute_features
     monkeypatch.setattr(
         linear_start,
-        "features_of",
+        "compute_features",
         lambda model, encoded, *given: read.append(len(encoded)) or original(model, encoded, *given),
     )
     start_of("classification", tokenizer)
@@ -149,12 +149,12 @@ def test_of_a_head_that_answers_for_each_word_as_many_are_taken_as_fit_into_memo
         probe = LinearProbe.of(task, model, train)
         assert probe is not None and probe.examples is not None
         assert expected <= len(probe) == len(probe.examples) <= expected + 1
-        judged, said = probe.judge_some(1.0)
+        judged, said = probe.predict_some_held_out(1.0)
         assert len(judged) == len(probe)
         for each, outputs in zip(probe.examples.some(judged).encoded, said, strict=True):
             assert name != "tagging" or len(outputs) == sum(len(window.rows) for window in each.windows)
         monkeypatch.setattr(linear_start, "_MOST_ROWS_TO_CHOOSE_BY", 60)
-        judged, _ = probe.judge_some(1.0)
+        judged, _ = probe.predict_some_held_out(1.0)
         assert (len(judged) < len(probe)) == (name == "tagging")
         monkeypatch.setattr(linear_start, "_MOST_ROWS_TO_CHOOSE_BY", 100_000)
 
@@ -180,13 +180,13 @@ def test_a_trained_crf_changes_nothing_of_the_linear_model_beside_it(tokenizer: 
     probe = LinearProbe.of(task, model, split_of(task, examples, tokenizer))
     assert probe is not None
     folds = np.arange(30) % 3
-    before = probe.judge(folds, 0.06)
+    before = probe.predict_held_out(folds, 0.06)
     trained = random_model(task, tokenizer)
     assert isinstance(trained.head, TaggingHead) and trained.head.crf is not None
     with torch.no_grad():
         trained.head.crf.transitions.normal_(0, 5)
     task.bind(trained.head)
-    for ours, theirs in zip(probe.judge(folds, 0.06), before, strict=True):
+    for ours, theirs in zip(probe.predict_held_out(folds, 0.06), before, strict=True):
         np.testing.assert_array_equal(ours, theirs)
     assert np.array_equal(task.bound_weights()["transitions"], trained.head.crf.transitions.detach().numpy())
 
@@ -206,8 +206,8 @@ def test_those_who_judge_some_learned_from_most(
     examples = examples_of(task, WORDS, 60, longest=12)
     probe = LinearProbe.of(task, random_model(task, tokenizer), split_of(task, examples, tokenizer))
     assert probe is not None
-    rows, said = probe.judge_some(0.25)
-    whole = probe.judge(folds_of(task, examples, 5), 0.25)
+    rows, said = probe.predict_some_held_out(0.25)
+    whole = probe.predict_held_out(folds_of(task, examples, 5), 0.25)
     assert 20 <= len(rows) == len(said) < 60
     for row, each in zip(rows.tolist(), said, strict=True):
         np.testing.assert_allclose(each, whole[row], rtol=1e-4, atol=1e-5)

@@ -1,4 +1,6 @@
-"""`bertsmith benchmark`: GLUE, SuperGLUE, SQuAD and BEIR run whole; `bertsmith rank`: your own queries."""
+"""`bertsmith benchmark` runs GLUE, SuperGLUE, SQuAD, BEIR or NanoBEIR; `bertsmith rank` evaluates search on
+queries of your own.
+"""
 
 import shlex
 import sys
@@ -31,7 +33,7 @@ app = App(name="benchmark", help="Run a whole benchmark, with its official files
 @Parameter(name="*")
 @dataclass(frozen=True)
 class TrainingOptions:
-    """What a benchmark of fine-tuned tasks is told.
+    """The options of a benchmark that fine-tunes tasks.
 
     Parameters
     ----------
@@ -58,7 +60,7 @@ class TrainingOptions:
 @Parameter(name="*")
 @dataclass(frozen=True)
 class SearchOptions:
-    """What a benchmark of search is told.
+    """The options of a benchmark of search.
 
     Parameters
     ----------
@@ -263,7 +265,10 @@ def _search(name: str, folder: Path, search: SearchOptions) -> None:
 
 
 def _names(listed: str | None, option: str) -> tuple[str, ...] | None:
-    """Names with commas between; None without the option. Raises InputError where it names none."""
+    """Splits the comma-separated names of an option; None if the option wasn't given.
+
+    Raises InputError if it has no name in it.
+    """
     if listed is None:
         return None
     names = tuple(name.strip() for name in listed.split(",") if name.strip())
@@ -273,7 +278,7 @@ def _names(listed: str | None, option: str) -> tuple[str, ...] | None:
 
 
 def _typed() -> str:
-    """What was typed, as it may be typed again."""
+    """The command line of this process, quoted for a shell."""
     return shlex.join(["bertsmith", *sys.argv[1:]])
 
 
@@ -388,17 +393,17 @@ def rank(
     if out is not None:
         require_free(out)
     with progress_bar("Ranking") as progress:
-        found = rank_model_or_index(model, data, progress, **options)
+        comparison = rank_model_or_index(model, data, progress, **options)
     try:
         if out is not None:
-            write_comparison(out, found, as_typed(rank, "rank", model, data, **options))
-    finally:  # what took hours is shown where the disk is full, too
+            write_comparison(out, comparison, as_typed(rank, "rank", model, data, **options))
+    finally:  # figures that took hours are shown even if the disk is full
         if json:
-            print_json(found.to_json())
+            print_json(comparison.to_json())
         else:
-            size = f"{len(found.data.documents):,} documents, {len(found.queries):,} queries"
-            print_table(*figure_table(found), title=f"{found.data.name}: {size}")
-            for note in (found.verdict(), explain_metrics(found.metrics), *found.notes()):
+            size = f"{len(comparison.data.documents):,} documents, {len(comparison.queries):,} queries"
+            print_table(*figure_table(comparison), title=f"{comparison.data.name}: {size}")
+            for note in (comparison.verdict(), explain_metrics(comparison.metrics), *comparison.notes()):
                 console.print(note, markup=False)
     if out is not None and not json:
         print_paths(report=out / "report.html", runs=out / "runs")

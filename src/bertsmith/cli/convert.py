@@ -55,7 +55,7 @@ def import_checkpoint(folder: Path, *, out: Out) -> None:
         print_note(note)
 
 
-_ASKED = Parameter(
+_GATE_GROUP = Parameter(
     group=Group("What int8 must keep to", help="A graph in float32 must give the same answers.")
 )
 
@@ -95,7 +95,7 @@ def export(
     int8: Flag = False,
     overwrite: Flag = False,
     task: str | None = None,
-    asked: Annotated[GateOptions | None, _ASKED] = None,
+    gate_options: Annotated[GateOptions | None, _GATE_GROUP] = None,
     columns: Annotated[LabelledColumns | None, AS_TRAINED] = None,
     layout: Annotated[FileLayout | None, AS_TRAINED] = None,
 ) -> None:
@@ -143,13 +143,13 @@ def export(
     from bertsmith.inference.export.gate import ExportLimits
     from bertsmith.tasks.registry import find_task
 
-    said = collect_options(asked)
-    if said and not int8:
+    limits_given = collect_options(gate_options)
+    if limits_given and not int8:
         raise InputError(
-            f"--{next(iter(said))} is for int8: a graph in float32 must give the same answers. Leave it out, "
-            "or add --int8."
+            f"--{next(iter(limits_given))} is for int8: a graph in float32 must give the same answers. "
+            "Leave it out, or add --int8."
         )
-    limits = ExportLimits(**said) if said else None
+    limits = ExportLimits(**limits_given) if limits_given else None
     try:
         with progress_bar("Comparing") as progress:
             result = export_model(
@@ -179,16 +179,18 @@ def _show(model: str, parity: Mapping[str, Any]) -> None:
     from bertsmith.cli.results import show_meanings
     from bertsmith.inference.export.artefact import readable_figures
 
-    tried = parity.get("tried", [])
-    if len(tried) > 1:
+    attempts = parity.get("tried", [])
+    if len(attempts) > 1:
         rows = [
-            (number, len(each["in_float"]), "; ".join(each["problems"]) or "passed")
-            for number, each in enumerate(tried, 1)
+            (number, len(attempt["in_float"]), "; ".join(attempt["problems"]) or "passed")
+            for number, attempt in enumerate(attempts, 1)
         ]
         print_table(("try", "products in float32", "what came of it"), rows)
     name = parity["file"]["name"]
-    figures = parity["gate"]
-    print_facts(f"{model} against its graph in {parity['precision']} on {name}", readable_figures(figures))
+    gate_figures = parity["gate"]
+    print_facts(
+        f"{model} against its graph in {parity['precision']} on {name}", readable_figures(gate_figures)
+    )
     console.print("Gate: the check that the exported graph answers like the model, on these rows.")
     explained = {"calibration_error": "ece", "temperature": "temperature"}
-    show_meanings(metric for name, metric in explained.items() if name in figures)
+    show_meanings(metric for name, metric in explained.items() if name in gate_figures)

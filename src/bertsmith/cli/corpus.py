@@ -264,7 +264,7 @@ def decontaminate(
         require_writable(page)
     removed = None
     with progress_bar("Looking for test rows") as progress:
-        found = find_contamination(
+        contamination = find_contamination(
             Corpus.open(corpus),
             against,
             columns=column,
@@ -274,14 +274,18 @@ def decontaminate(
             progress=progress,
         )
         if out is not None:
-            _, removed = write_decontaminated(found, out, progress=progress)
+            _, removed = write_decontaminated(contamination, out, progress=progress)
             page = page or out / "decontamination.html"
     if page is not None:
         options = {"against": against, "out": out, "column": column, "format": format, "encoding": encoding}
         command = as_typed(decontaminate, "corpus decontaminate", corpus, **options)
-        atomic_write(page, render_contamination(found, removed, command))
-    print_table(FILE_COLUMNS, file_rows(found), title=f"What {found.corpus.path} holds of the test files")
-    for file in found.files:
+        atomic_write(page, render_contamination(contamination, removed, command))
+    print_table(
+        FILE_COLUMNS,
+        file_rows(contamination),
+        title=f"What {contamination.corpus.path} holds of the test files",
+    )
+    for file in contamination.files:
         if file.examples:
             rows = [example_row(example, _ROW_CHARACTERS) for example in file.examples[:_ROWS]]
             print_table(EXAMPLE_COLUMNS, rows, title=f"Of {file.file.name}")
@@ -290,16 +294,16 @@ def decontaminate(
             print_note(f"{file.file.name}: rows found {counted}")
     if removed is not None:
         sentences, words = (
-            formatting.counted(*each) for each in ((removed.sentences, "sentence"), (removed.words, "word"))
+            formatting.counted(*pair) for pair in ((removed.sentences, "sentence"), (removed.words, "word"))
         )
-        documents = formatting.counted(found.documents, "document")
+        documents = formatting.counted(contamination.documents, "document")
         console.print(
             f"Removed: {sentences}, {words}. Of {documents} concerned {removed.documents:,} went whole.",
             markup=False,
             soft_wrap=True,
         )
-    elif found.documents:
-        documents = formatting.counted(found.documents, "document")
+    elif contamination.documents:
+        documents = formatting.counted(contamination.documents, "document")
         print_note(
             f"{documents} of the corpus concerned. --out FOLDER writes the corpus without what was found"
         )

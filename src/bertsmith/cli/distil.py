@@ -1,10 +1,13 @@
-"""Smaller models: `bertsmith distil`, whose kind follows from the teacher and from what it is given, and
-`bertsmith shrink`, which looks for the smallest that answers as well.
+"""Smaller models: `bertsmith distil` and `bertsmith shrink`.
+
+`distil` teaches a student, in one of three ways: a fine-tuned teacher on texts and labelled rows, an encoder
+on a corpus (--corpus), or an embedding model as a static table (--static). `shrink` tries several students of
+a fine-tuned model and chooses the fastest one that keeps its score.
 """
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from bertsmith.cli.options import (
     AS_TRAINED,
@@ -17,9 +20,6 @@ from bertsmith.cli.options import (
 )
 from bertsmith.cli.screen import console, print_paths, print_table, print_warning, progress_bar
 from bertsmith.errors import InputError
-
-if TYPE_CHECKING:
-    pass
 
 
 def _recipe_setting_names(words: Sequence[str]) -> list[str]:
@@ -130,28 +130,30 @@ def distil(
     from bertsmith.compression.distilling.distil import distil_task
     from bertsmith.text.files.tables import find_format_by_ending
 
-    beside: dict[str, object]
+    unusable: dict[str, object]
     if static:
         reading = collect_options(columns, layout)
-        taken = {"text_column": reading.pop("text", None), "encoding": reading.pop("encoding", None)}
-        beside = {"--corpus": corpus, "--train": train, "--dev": dev, "--test": test}
-        beside |= {"--student": student, "--layers": layers, "--task": task}
-        beside |= {f"--{name.replace('_', '-')}": value for name, value in reading.items()}
-        if others := [*(name for name, value in beside.items() if value is not None), *overrides]:
+        text_options = {"text_column": reading.pop("text", None), "encoding": reading.pop("encoding", None)}
+        unusable = {"--corpus": corpus, "--train": train, "--dev": dev, "--test": test}
+        unusable |= {"--student": student, "--layers": layers, "--task": task}
+        unusable |= {f"--{name.replace('_', '-')}": value for name, value in reading.items()}
+        if others := [*(name for name, value in unusable.items() if value is not None), *overrides]:
             raise InputError(
                 "--static takes --texts with --text, --encoding and --language, --dimensions, and --resume. "
                 f"Leave {others[0]} out."
             )
-        _distil_static_table(teacher, texts or (), out, dimensions, taken | {"language": language}, resume)
+        _distil_static_table(
+            teacher, texts or (), out, dimensions, text_options | {"language": language}, resume
+        )
         return
     if dimensions is not None:
         raise InputError("--dimensions is for --static. With --corpus it is a setting: dimensions=128.")
     if language is not None:
         raise InputError("--language is for --static. Leave it out.")
     if corpus is not None:
-        beside = {"--texts": texts, "--train": train, "--dev": dev, "--test": test, "--student": student}
-        beside |= {"--task": task, "columns of a table": columns, "the layout of a table": layout}
-        if others := [name for name, value in beside.items() if value is not None]:
+        unusable = {"--texts": texts, "--train": train, "--dev": dev, "--test": test, "--student": student}
+        unusable |= {"--task": task, "columns of a table": columns, "the layout of a table": layout}
+        if others := [name for name, value in unusable.items() if value is not None]:
             raise InputError(
                 f"--corpus is for encoders, which learn from raw text: {others[0]} doesn't go with it. A "
                 "fine-tuned model learns from --texts and --train."
@@ -183,15 +185,18 @@ def distil(
 
 
 def _is_setting(word: str) -> bool:
-    """key=value, and no path that has an equals sign."""
+    """Whether this argument is a setting, key=value, and not an existing path with an equals sign in it."""
     return "=" in word and not Path(word).exists()
 
 
-def _parse_layers(said: str) -> int | list[int]:
-    """A number, or several. Raises InputError."""
-    parts = said.split(",")
+def _parse_layers(text: str) -> int | list[int]:
+    """Parses --layers: a count such as "3", or the layers to start from such as "1,3,6".
+
+    Raises InputError for anything else.
+    """
+    parts = text.split(",")
     if not all(part.strip().isdecimal() for part in parts):
-        raise InputError(f"--layers: expected a number, or numbers as in 1,3,6; found {said!r}.")
+        raise InputError(f"--layers: expected a number, or numbers as in 1,3,6; found {text!r}.")
     numbers = [int(part) for part in parts]
     return numbers[0] if len(numbers) == 1 else numbers
 
@@ -245,7 +250,7 @@ def _distil_encoder(
 
 
 def _require_fine_tuned(teacher: str) -> None:
-    """Raises InputError for a model that answers nothing yet."""
+    """Raises InputError for a teacher that isn't fine-tuned: it has no answers for a student to learn."""
     from bertsmith.model.locate import locate_model
     from bertsmith.tasks.checkpoints.infer_task import model_kind
 

@@ -1,4 +1,4 @@
-"""`bertsmith doctor`: what this machine has, what will be used and why."""
+"""`bertsmith doctor`: shows this machine's hardware and packages, what training will use, and why."""
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -56,7 +56,7 @@ def doctor(*, json: Flag = False) -> None:
 
 
 def as_json(diagnosis: "Diagnosis") -> dict[str, Any]:
-    """The diagnosis in plain values; what is decided (device, threads, precision) stands under "used"."""
+    """The diagnosis as plain values for JSON; "used" has the choices: device, threads and precision."""
     hardware = diagnosis.hardware
     decided = {
         "device": str(hardware.device),

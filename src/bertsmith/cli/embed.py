@@ -129,8 +129,8 @@ def embed(
     from bertsmith.inference.embedding.job import embed_file
     from bertsmith.tasks.checkpoints.sentence_folder import is_for_fewer_dimensions
 
-    wanted = None if compute_dtype is None else getattr(torch, compute_dtype)
-    embedder = Embedder(model, prefix, prefix, max_length, long_texts, dimensions, compute_dtype=wanted)
+    dtype = None if compute_dtype is None else getattr(torch, compute_dtype)
+    embedder = Embedder(model, prefix, prefix, max_length, long_texts, dimensions, compute_dtype=dtype)
     if embedder.width < embedder.full_width and not is_for_fewer_dimensions(embedder.folder):
         print_note(
             f"{embedder.folder} doesn't say that it was trained for fewer dimensions (Matryoshka). If it "
@@ -217,7 +217,8 @@ def _print_result(result: "EmbeddingResult") -> None:
     console.print("\n".join(lines), markup=False, soft_wrap=True)
     if result.blank:
         print_warning(
-            f"{result.blank:,} rows have no text, from {result.first_blank} on: theirs is that of none"
+            f"{result.blank:,} rows have no text, the first is {result.first_blank}: they got the vector of "
+            "an empty text"
         )
     for sentence in result.doubts:
         print_warning(sentence)

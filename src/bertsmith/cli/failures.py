@@ -181,12 +181,12 @@ def _suggest_setting(failure: CycloptsError) -> str:
         return ""
     from bertsmith.validation import called_so
 
-    given = (failure.token.keyword or failure.token.value).lstrip("-").partition("=")[0].replace("-", "_")
+    typed = (failure.token.keyword or failure.token.value).lstrip("-").partition("=")[0].replace("-", "_")
     names_of = getattr(failure.target, "settings", None)
     known = [] if names_of is None else names_of(failure.root_input_tokens or ())
-    names = [given] if given in known else called_so(given, known)[:2]
-    said = " or ".join(f"{name}=VALUE" for name in names)
-    return f" Settings are given without dashes: {said}." if said else ""
+    names = [typed] if typed in known else called_so(typed, known)[:2]
+    settings = " or ".join(f"{name}=VALUE" for name in names)
+    return f" Settings are given without dashes: {settings}." if settings else ""
 
 
 def _is_disk_full(failure: BaseException) -> bool:

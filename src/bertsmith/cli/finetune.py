@@ -1,4 +1,4 @@
-"""`bertsmith finetune` and `tune`, and the rows for them: `bertsmith suggest` and `mine`."""
+"""`bertsmith finetune` and `tune`, and the commands that find rows for them: `suggest` and `mine`."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -211,44 +211,45 @@ def suggest(
     if count < 1:
         raise InputError(f"--count must be 1 or more, found {count}.")
     require_place(out, overwrite, [file, *([labelled] if labelled else [])])  # before the work, not after it
-    said = collect_options(columns, layout) | ({} if separator is None else {"separator": separator})
+    reading = collect_options(columns, layout) | ({} if separator is None else {"separator": separator})
     with progress_bar("Reading") as progress:
-        found = find(
-            model, file, labelled=labelled, task=task, count=count, seed=seed, progress=progress, **said
+        suggestions = find(
+            model, file, labelled=labelled, task=task, count=count, seed=seed, progress=progress, **reading
         )
-    options = {"count": count, "labelled": labelled, "task": task, "seed": seed, **said, "out": out}
-    write_suggestions(out, found, as_typed(suggest, "suggest", model, file, **options), overwrite)
-    for note in found.notes:
+    options = {"count": count, "labelled": labelled, "task": task, "seed": seed, **reading, "out": out}
+    write_suggestions(out, suggestions, as_typed(suggest, "suggest", model, file, **options), overwrite)
+    for note in suggestions.notes:
         print_note(note)
-    _print_suggestions(found)
-    paths = {"rows": out / "rows.csv"} if found.rows else {}
-    paths |= {"labels": out / "labels.csv"} if found.doubts else {}
+    _print_suggestions(suggestions)
+    paths = {"rows": out / "rows.csv"} if suggestions.rows else {}
+    paths |= {"labels": out / "labels.csv"} if suggestions.doubts else {}
     print_paths(**paths, report=out / "report.html")
 
 
-def _print_suggestions(found: "Suggestions") -> None:
-    if found.rows:
+def _print_suggestions(suggestions: "Suggestions") -> None:
+    if suggestions.rows:
         rows = [
-            (_shorten(row.example.text), row.guess, f"{row.confidence:.0%}") for row in found.rows[:_SHOWN]
+            (_shorten(row.example.text), row.guess, f"{row.confidence:.0%}")
+            for row in suggestions.rows[:_SHOWN]
         ]
-        title = f"{len(found.rows):,} of {found.without_label:,} rows to label next"
+        title = f"{len(suggestions.rows):,} of {suggestions.without_label:,} rows to label next"
         print_table(("text", "it looks like", "sure"), rows, title=title)
-    if found.doubts:
+    if suggestions.doubts:
         wrong = [
-            (_shorten(each.example.text), found.label_of(each.example), each.guess)
-            for each in found.wrong[:_SHOWN]
+            (_shorten(doubt.example.text), suggestions.label_of(doubt.example), doubt.guess)
+            for doubt in suggestions.wrong[:_SHOWN]
         ]
-        title = f"{len(found.wrong):,} of {len(found.doubts):,} labels to look at"
+        title = f"{len(suggestions.wrong):,} of {len(suggestions.doubts):,} labels to look at"
         if wrong:
             print_table(("text", "label", "it looks like"), wrong, title=title)
         else:
-            print_note(f"none of the {len(found.doubts):,} labels looks wrong")
-    if found.contradictions:
+            print_note(f"none of the {len(suggestions.doubts):,} labels looks wrong")
+    if suggestions.contradictions:
         pairs = [
-            (_shorten(first.text), found.label_of(first), found.label_of(second))
-            for first, second, _ in found.contradictions[:_SHOWN]
+            (_shorten(first.text), suggestions.label_of(first), suggestions.label_of(second))
+            for first, second, _ in suggestions.contradictions[:_SHOWN]
         ]
-        title = f"{len(found.contradictions):,} pairs of nearly the same text with different labels"
+        title = f"{len(suggestions.contradictions):,} pairs of nearly the same text with different labels"
         print_table(("text", "label", "and"), pairs, title=title)
 
 
@@ -335,10 +336,10 @@ def mine(
     if documents is not None:
         settings = task.settings
         format = None if tells_format(documents) else settings.format
-        found = read_rows(
+        document_rows = read_rows(
             documents, [document_text], format=format, header=settings.header, encoding=settings.encoding
         )
-        texts = (as_text(values[0], where) for values, where in found)
+        texts = (as_text(values[0], where) for values, where in document_rows)
         searched = [text for text in texts if not is_blank(text)]
         for sentence in quoting_warnings(documents, searched, format):
             error_console.print(sentence, markup=False, soft_wrap=True)
@@ -356,7 +357,7 @@ def mine(
             progress=progress,
         )
     write_jsonl(mined.rows, out)
-    # Beside the output, which may be the standard one.
+    # On standard error: --out may be standard output.
     if any(row.scores is not None for row in rows):
         error_console.print("The pairs' scores were left out: no teacher has scored the negatives found.")
     reasons = "; ".join(f"{count:,} {reason}" for reason, count in mined.passed_over.most_common())

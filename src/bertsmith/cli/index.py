@@ -1,4 +1,4 @@
-"""`bertsmith index`: build one, add to it, remove from it, look at it."""
+"""`bertsmith index`: builds an index, adds and removes documents, and shows what an index holds."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -84,7 +84,7 @@ def build(
 
     if not sources:
         raise InputError("Name at least one SOURCE: files, folders, or addresses.")
-    given = {"tokens": passage_tokens, "overlap": passage_overlap, "language": language}
+    passages = {"tokens": passage_tokens, "overlap": passage_overlap, "language": language}
     with progress_bar("Indexing") as progress:
         index = Index.build(
             sources,
@@ -92,7 +92,7 @@ def build(
             model,
             embedder=_open_embedder(compute_dtype, model, out),
             documents=documents,
-            passages={name: value for name, value in given.items() if value is not None},
+            passages={name: value for name, value in passages.items() if value is not None},
             approximate_from=approximate_from,
             engine=engine,
             progress=progress,
@@ -196,7 +196,10 @@ def info(index: Path, *, verify: Flag = False, json: Flag = False) -> None:
 
 
 def _open_embedder(compute_dtype: ComputeDtype | None, model: str | None, index: Path) -> "Embedder | None":
-    """One that multiplies so: of the model that is named, else of the index's. None for the usual one."""
+    """Opens the embedder of `model`, or of the index's own model, for this precision of matrix products.
+
+    None without a precision, and for a new index without a model: `Index` then opens its own or refuses.
+    """
     if compute_dtype is None:
         return None
     import torch
@@ -221,29 +224,33 @@ def _print_changes(changes: "Changes", index: "Index") -> None:
 def _print_info(index: "Index") -> None:
     from bertsmith.inference.index.metadata import OWN
 
-    noted = index.info
-    passages = formatting.counted(noted.rows, "passage")
+    manifest = index.info
+    passages = formatting.counted(manifest.rows, "passage")
     size = sum(path.stat().st_size for path in index.path.rglob("*") if path.is_file())
-    tokens, overlap, language = noted.passages.tokens, noted.passages.overlap, noted.passages.language
+    tokens, overlap, language = (
+        manifest.passages.tokens,
+        manifest.passages.overlap,
+        manifest.passages.language,
+    )
     search = "exact: every vector is compared"
-    if (measured := noted.approximate) is not None:
+    if (approximate := manifest.approximate) is not None:
         search = (
-            f"approximate: recall@10 {measured.recall:.1%} of exact search, measured on {measured.queries} "
-            f"vectors when it had {formatting.counted(measured.rows, 'passage')} ({measured.probes} groups "
-            "looked at)"
+            f"approximate: it finds {approximate.recall:.1%} of the 10 best passages of an exact search "
+            f"(recall@10), measured on {approximate.queries} vectors when it had "
+            f"{formatting.counted(approximate.rows, 'passage')} ({approximate.probes} groups looked at)"
         )
-    columns = [f"{name} ({kind})" for name, kind in noted.metadata.items()]
+    columns = [f"{name} ({kind})" for name, kind in manifest.metadata.items()]
     columns += [name for name in OWN if name != "vector"]
     facts = {
-        "documents": f"{noted.documents:,}, {passages}, {formatting.bytes(size)} on disk",
-        "model": f"{noted.model.name}, {noted.model.dimension} dimensions",
+        "documents": f"{manifest.documents:,}, {passages}, {formatting.bytes(size)} on disk",
+        "model": f"{manifest.model.name}, {manifest.model.dimension} dimensions",
         "passages": f"{tokens} tokens at most, overlap {overlap}, language {language}",
         "search": search,
         "filters on": ", ".join(columns),
-        "sources": ", ".join(noted.sources) or "none: documents were added",
+        "sources": ", ".join(manifest.sources) or "none: documents were added",
     }
-    if noted.to_repeat:
+    if manifest.to_repeat:
         facts["interrupted"] = (
-            f"yes, or running still: repeat {noted.to_repeat}; it continues where it stopped"
+            f"yes, or running still: repeat {manifest.to_repeat}; it continues where it stopped"
         )
     print_facts(f"Index {index.path}", facts)

@@ -65,19 +65,21 @@ def check(
     from bertsmith.inference.checking.check import check_model
     from bertsmith.tasks.registry import find_task
 
-    found = check_model(model, find_task(task) if task else None, against=against, write=write)
-    status = 0 if found.agrees else 1
+    result = check_model(model, find_task(task) if task else None, against=against, write=write)
+    status = 0 if result.agrees else 1
     if json:
-        print_json({"agrees": found.agrees, **asdict(found), "folder": str(found.folder)})
+        print_json({"agrees": result.agrees, **asdict(result), "folder": str(result.folder)})
         return status
     facts = {}
-    for name, each in found.comparisons.items():
-        largest = f"largest difference: {each.largest}" if each.largest.size else "no difference of numbers"
-        agreeing = f"{each.texts - len(each.differences)} of {each.texts} texts agree"
-        facts[name] = f"{agreeing}; {largest} (tolerated: {each.tolerance:.0e})"
-    print_facts(f"{model} beside {found.beside}", facts)
+    for name, compared in result.comparisons.items():
+        largest = (
+            f"largest difference: {compared.largest}" if compared.largest.size else "no difference of numbers"
+        )
+        agreeing = f"{compared.texts - len(compared.differences)} of {compared.texts} texts agree"
+        facts[name] = f"{agreeing}; {largest} (tolerated: {compared.tolerance:.0e})"
+    print_facts(f"{model} beside {result.beside}", facts)
     console.print()
-    lists = [found.settings, *(comparison.differences for comparison in found.comparisons.values())]
+    lists = [result.settings, *(comparison.differences for comparison in result.comparisons.values())]
     for differences in lists:
         for difference in differences[:_SHOWN]:
             print_warning(str(difference))
@@ -153,7 +155,7 @@ def look(
     _refuse_columns(model)
     texts = None if among is None else stream_texts(among, column, **collect_options(layout))
     with progress_bar("Looking") as progress:
-        found = look_at(
+        view = look_at(
             model,
             text if second is None else (text, second),
             target=target,
@@ -162,8 +164,8 @@ def look(
             task=find_task(task) if task else None,
             progress=progress,
         )
-    _print_look(model, found)
-    found.save(out, overwrite=overwrite)
+    _print_look(model, view)
+    view.save(out, overwrite=overwrite)
     print_paths(page=out)
 
 
@@ -182,25 +184,26 @@ def _refuse_columns(model: str) -> None:
         )
 
 
-def _print_look(model: str, found: "Look") -> None:
+def _print_look(model: str, view: "Look") -> None:
     """What the answer rests on most, and a word's neighbours in the last layer."""
     from bertsmith.text.tokens.pieces import describe_tokens
 
-    rests = found.attributions
-    if rests is not None:
+    attributions = view.attributions
+    if attributions is not None:
         facts = {
-            "the answer": f"{rests.target}: {rests.value:.4f}",
-            "without the text": f"{rests.baseline_value:.4f}",
+            "the answer": f"{attributions.target}: {attributions.value:.4f}",
+            "without the text": f"{attributions.baseline_value:.4f}",
         }
         print_facts(f"{model} on this input", facts)
-        shown = describe_tokens(found.tokenizer, rests.token_ids)
-        best = sorted(range(len(shown)), key=lambda place: -abs(rests.scores[place]))[:10]
+        shown = describe_tokens(view.tokenizer, attributions.token_ids)
+        best = sorted(range(len(shown)), key=lambda position: -abs(attributions.scores[position]))[:10]
         print_table(
-            ("token", "adds"), [(shown[place]["text"], f"{rests.scores[place]:+.4f}") for place in best]
+            ("token", "adds"),
+            [(shown[position]["text"], f"{attributions.scores[position]:+.4f}") for position in best],
         )
-    if found.neighbours is not None:
+    if view.neighbours is not None:
         last = [
             (f"{near.before} [{near.word}] {near.after}", f"{near.cosine:.3f}")
-            for near in found.neighbours.layers[-1]
+            for near in view.neighbours.layers[-1]
         ]
-        print_table((f"nearest to {found.neighbours.word} in the last layer", "cosine"), last)
+        print_table((f"nearest to {view.neighbours.word} in the last layer", "cosine"), last)

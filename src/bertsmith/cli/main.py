@@ -211,7 +211,7 @@ def _unfold_paragraphs(docstring: str) -> str:
     lines: list[str] = []
     for line in head.splitlines():
         before = lines[-1] if lines else ""
-        prose = all(each.strip() and not each.startswith("-") for each in (before, line))
+        prose = all(neighbour.strip() and not neighbour.startswith("-") for neighbour in (before, line))
         if prose and _indentation(line) == _indentation(before):
             lines[-1] += f" {line.strip()}"
         else:
@@ -228,8 +228,8 @@ def _fold_example(line: str) -> list[str]:
     option stays with its value.
     """
     parts: list[str] = []
-    for found in re.findall(r"(?:--\S+ +(?!-))?(?:\"[^\"]*\"|\S)+", line):
-        word = " ".join(found.split()) if '"' not in found else found
+    for part in re.findall(r"(?:--\S+ +(?!-))?(?:\"[^\"]*\"|\S)+", line):
+        word = " ".join(part.split()) if '"' not in part else part
         if parts and len(parts[-1]) + len(word) < _EXAMPLE_WIDTH:
             parts[-1] += f" {word}"
             continue

@@ -51,12 +51,12 @@ def require_mirror(what: str) -> None:
         require(module, "mirror", what)
 
 
-def read_mirror_settings(where: StoreOptions, **said: object) -> "MirrorSettings":
+def read_mirror_settings(where: StoreOptions, **options: object) -> "MirrorSettings":
     """From the command line, the environment and the file. Raises MissingExtra, RecipeError, InputError."""
     require_mirror("The mirror")
     from bertsmith.mirror.settings import read_settings
 
-    return read_settings(where.config, {"store": where.store, **said})
+    return read_settings(where.config, {"store": where.store, **options})
 
 
 @contextmanager
@@ -119,12 +119,12 @@ def import_calls(
         open_store(where, create=True) as opened,
         progress_bar("Importing") as progress,
     ):
-        found = calls.into(opened, progress)
-    print_facts("Imported", {"new calls": f"{found.added:,}", "known before": f"{found.known:,}"})
-    if found.unanswered:
-        print_note(f"{found.unanswered:,} requests of the batch have no answer.")
-    if found.passed:
-        print_passed(dict(found.passed))
+        counts = calls.into(opened, progress)
+    print_facts("Imported", {"new calls": f"{counts.added:,}", "known before": f"{counts.known:,}"})
+    if counts.unanswered:
+        print_note(f"{counts.unanswered:,} requests of the batch have no answer.")
+    if counts.passed:
+        print_passed(dict(counts.passed))
 
 
 @Parameter(name="*")
@@ -231,18 +231,18 @@ def label(
     for sentence in quoting_warnings(file, texts, None if layout is None else layout.format):
         print_warning(sentence)
     question = LabellingPrompt(model, _read_prompt(prompt), read_schema(schema))
-    budget, asked = limits.budget, Upstream(upstream, key_from=key_from)
+    budget, llm = limits.budget, Upstream(upstream, key_from=key_from)
     if student is not None:
         texts = MirrorStudent.open(student).least_sure_first(texts)
     with (
         open_store(where, create=True) as opened,
-        asked,
+        llm,
         progress_bar("Labelling") as progress,
     ):
-        found = label_texts(
+        result = label_texts(
             texts,
             question,
-            asked,
+            llm,
             opened,
             settings.redactor,
             budget,
@@ -250,8 +250,8 @@ def label(
             at_once=limits.at_once,
             progress=progress,
         )
-        apart = find_other_version(question, asked, opened, settings.redactor, site)
-    _print_asking("Labelled", found)
+        apart = find_other_version(question, llm, opened, settings.redactor, site)
+    _print_asking("Labelled", result)
     if apart is not None:
         print_note(
             f"These calls are a version of their own in the call site {site}: the student of its other "
@@ -307,12 +307,12 @@ def relabel(
 
         limits = limits or BudgetOptions()
         drawn = choose_version(opened, LearningRecords(opened).group(site, version), version)
-        asked = Upstream(upstream, drawn.protocol, key_from, formats=settings.formats)
-        with asked, progress_bar("Asking again") as progress:
-            found = ask_again(
+        llm = Upstream(upstream, drawn.protocol, key_from, formats=settings.formats)
+        with llm, progress_bar("Asking again") as progress:
+            result = ask_again(
                 opened,
                 drawn.version,
-                asked,
+                llm,
                 count,
                 settings.redactor,
                 limits.budget,
@@ -320,14 +320,14 @@ def relabel(
                 at_once=limits.at_once,
                 progress=progress,
             )
-    _print_asking("Asked again", found)
+    _print_asking("Asked again", result)
 
 
-def _read_prompt(given: str) -> str:
+def _read_prompt(prompt: str) -> str:
     """Itself, or what the file of this name holds. Raises InputError for the name of a file that isn't there:
     as a prompt it would be paid for.
     """
-    path = Path(given)
+    path = Path(prompt)
     try:
         is_file = path.is_file()
     except OSError:  # a prompt may be longer than a name
@@ -337,24 +337,24 @@ def _read_prompt(given: str) -> str:
             return path.read_text(encoding="utf-8").rstrip("\n")
         except ValueError as error:
             raise InputError(f"{path} isn't UTF-8. Save the prompt as UTF-8.") from error
-    if "{text}" not in given and _FILE_NAME.fullmatch(given):
+    if "{text}" not in prompt and _FILE_NAME.fullmatch(prompt):
         raise InputError(
-            f"--prompt: there is no file {given!r}, and it reads like the name of one. Name a file that "
+            f"--prompt: there is no file {prompt!r}, and it reads like the name of one. Name a file that "
             "exists, or give an instruction of several words."
         )
-    return given
+    return prompt
 
 
-def _print_asking(title: str, found: "AskingResult") -> None:
-    facts = {"new calls": f"{found.asked:,}", "known before": f"{found.known:,}"}
-    if found.money:
-        facts["cost"] = f"{found.money:,.4f}"
+def _print_asking(title: str, result: "AskingResult") -> None:
+    facts = {"new calls": f"{result.asked:,}", "known before": f"{result.known:,}"}
+    if result.money:
+        facts["cost"] = f"{result.money:,.4f}"
     print_facts(title, facts)
-    if found.passed:
-        rows = sorted(found.passed.items())
+    if result.passed:
+        rows = sorted(result.passed.items())
         print_table(("reason", "answers"), rows, "Nothing to learn from")
-    if found.left:
-        print_note(f"{found.left:,} are left: the budget was reached. Run this again to go on.")
+    if result.left:
+        print_note(f"{result.left:,} are left: the budget was reached. Run this again to go on.")
 
 
 def merge(site: str, *versions: str, where: StoreOptions = ANY_STORE) -> None:
@@ -377,7 +377,7 @@ def merge(site: str, *versions: str, where: StoreOptions = ANY_STORE) -> None:
         from bertsmith.mirror.learning.understand import LearningRecords
 
         group = LearningRecords(opened).merge(site, versions)
-    calls = sum(each.calls for each in group)
+    calls = sum(version.calls for version in group)
     console.print(f"{len(group)} versions of {site} count as one, with {calls:,} calls.", markup=False)
 
 

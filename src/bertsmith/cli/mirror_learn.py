@@ -119,12 +119,12 @@ def understand(
             groups = list(latest.values()) or [records.group(None)]
         else:
             groups = [records.group(site, version)]
-        found = [look(opened, group) for group in groups]
+        profiles = [look(opened, group) for group in groups]
         if json:
-            print_json([_profile_as_json(each) for each in found])
+            print_json([_profile_as_json(profile) for profile in profiles])
             return
-        for each in found:
-            _print_profile(each)
+        for profile in profiles:
+            _print_profile(profile)
 
 
 @takes_settings(finetune_setting_names)
@@ -211,61 +211,61 @@ def train(
         _print_learned(learned)
 
 
-def _print_profile(found: "SiteProfile") -> None:
-    latest = found.latest
+def _print_profile(profile: "SiteProfile") -> None:
+    latest = profile.latest
     facts = {
-        "call site": found.site,
-        "versions": ", ".join(version.version for version in found.versions),
+        "call site": profile.site,
+        "versions": ", ".join(version.version for version in profile.versions),
         "LLM": latest.model,
-        "calls": f"{found.calls:,}",
-        "prompt": f"{found.fitting:,} of {found.looked_at:,} calls have this prompt",
+        "calls": f"{profile.calls:,}",
+        "prompt": f"{profile.fitting:,} of {profile.looked_at:,} calls have this prompt",
     }
-    if found.odd:
-        facts["passed over"] = f"{found.odd:,} of {found.looked_at:,}, whose answers don't fit the fields"
+    if profile.odd:
+        facts["passed over"] = f"{profile.odd:,} of {profile.looked_at:,}, whose answers don't fit the fields"
     print_facts("Understood", facts)
-    for template in dict.fromkeys(each.describe() for each in found.templates.values()):
-        console.print(template, markup=False, highlight=False)
+    for prompt in dict.fromkeys(template.describe() for template in profile.templates.values()):
+        console.print(prompt, markup=False, highlight=False)
     rows = []
-    for field in found.shape.fields:
-        shares = found.shares[field.path]
+    for field in profile.shape.fields:
+        shares = profile.shares[field.path]
         values = ", ".join(f"{name} {count:,}" for name, count in shares[:_SHOWN])
         more = f" and {len(shares) - _SHOWN:,} more" if len(shares) > _SHOWN else ""
         notes = [name for name, holds in _field_traits(field).items() if holds]
         rows.append((field.path, field.kind, ", ".join(notes), values + more))
     if rows:
         print_table(("field", "kind", "", "values"), rows, "Fields")
-    refused = [(each.path, each.why, "yes" if each.required else "no") for each in found.shape.refused]
+    refused = [(part.path, part.why, "yes" if part.required else "no") for part in profile.shape.refused]
     if refused:
         print_table(("part", "why it can't be learned", "required"), refused, "Not learned")
-    if found.why_not:
-        print_note(f"This call site can't be mirrored: {found.why_not}.")
+    if profile.why_not:
+        print_note(f"This call site can't be mirrored: {profile.why_not}.")
 
 
 def _field_traits(field: Any) -> dict[str, bool]:
     return {"nullable": field.nullable, "optional": field.optional, "values as seen": field.is_observed}
 
 
-def _profile_as_json(found: "SiteProfile") -> dict[str, Any]:
+def _profile_as_json(profile: "SiteProfile") -> dict[str, Any]:
     return {
-        "site": found.site,
-        "versions": [each.version for each in found.versions],
-        "calls": found.calls,
-        "looked_at": found.looked_at,
-        "fitting": found.fitting,
-        "odd": found.odd,
-        "templates": {version: each.describe() for version, each in found.templates.items()},
+        "site": profile.site,
+        "versions": [version.version for version in profile.versions],
+        "calls": profile.calls,
+        "looked_at": profile.looked_at,
+        "fitting": profile.fitting,
+        "odd": profile.odd,
+        "templates": {version: template.describe() for version, template in profile.templates.items()},
         "fields": [
             {
                 "path": field.path,
                 "kind": field.kind,
                 **_field_traits(field),
-                "values": dict(found.shares[field.path]),
+                "values": dict(profile.shares[field.path]),
             }
-            for field in found.shape.fields
+            for field in profile.shape.fields
         ],
-        "not_learned": [vars(each) | {"path": each.path} for each in found.shape.refused],
-        "is_mirrorable": not found.why_not,
-        "why_not": found.why_not or None,
+        "not_learned": [vars(part) | {"path": part.path} for part in profile.shape.refused],
+        "is_mirrorable": not profile.why_not,
+        "why_not": profile.why_not or None,
     }
 
 

@@ -79,20 +79,24 @@ def _open_stages(where: StoreOptions, *, reads: bool = False) -> "Iterator[Stage
 
 
 def _print_versions(versions: "list[VersionCount]") -> None:
-    most = sorted(versions, key=lambda each: each.calls, reverse=True)[:_SHOWN]
+    most = sorted(versions, key=lambda version: version.calls, reverse=True)[:_SHOWN]
     shown = [version for version in versions if version in most]
     rows = []
     fields = []
-    for each in shown:
+    for version in shown:
         first, last = (
             datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M")
-            for seconds in (each.began, each.ended)
+            for seconds in (version.began, version.ended)
         )
-        rows.append((each.site, each.version, each.schema_name, each.model, each.calls, first, last))
+        rows.append(
+            (version.site, version.version, version.schema_name, version.model, version.calls, first, last)
+        )
         kinds_of: dict[str, list[str]] = {}
-        for path, kind in each.fields:
+        for path, kind in version.fields:
             kinds_of.setdefault(path, []).append(kind)
-        fields += [(each.site, each.version, path, " or ".join(kinds)) for path, kinds in kinds_of.items()]
+        fields += [
+            (version.site, version.version, path, " or ".join(kinds)) for path, kinds in kinds_of.items()
+        ]
     header = ("call site", "version", "schema", "model", "calls", "first", "last")
     print_table(header, rows, "By call site and version")
     console.print(_SITES, markup=False, soft_wrap=True)
@@ -104,23 +108,25 @@ def _print_versions(versions: "list[VersionCount]") -> None:
         )
 
 
-def _print_accounts(found: "list[Account]", students: "Mapping[str, StudentRecord]") -> None:
-    deltas = {students[each.stage.student].delta for each in found if each.stage.student in students}
+def _print_accounts(accounts: "list[Account]", students: "Mapping[str, StudentRecord]") -> None:
+    deltas = {
+        students[account.stage.student].delta for account in accounts if account.stage.student in students
+    }
     confidence = f"{100 * (1 - max(deltas)):g} % confidence" if deltas else "confidence"
     rows = [
         (
-            each.stage.site,
-            each.stage.version,
-            f"{_format_mode(each.stage)}, fails" if each.fails else _format_mode(each.stage),
-            each.stage.student or "-",
-            each.answered,
-            sum(each.relayed.values()),
-            each.compared,
-            "-" if each.differs is None else f"{each.differs:.1%}",
-            f"at most {each.interval.high:.1%}" if each.compared else "-",
-            "yes" if each.has_drifted else "no",
+            account.stage.site,
+            account.stage.version,
+            f"{_format_mode(account.stage)}, fails" if account.fails else _format_mode(account.stage),
+            account.stage.student or "-",
+            account.answered,
+            sum(account.relayed.values()),
+            account.compared,
+            "-" if account.differs is None else f"{account.differs:.1%}",
+            f"at most {account.interval.high:.1%}" if account.compared else "-",
+            "yes" if account.has_drifted else "no",
         )
-        for each in found
+        for account in accounts
     ]
     header = (
         "call site", "version", "mode", "student", "answered", "relayed", "compared", "differ",
@@ -130,21 +136,24 @@ def _print_accounts(found: "list[Account]", students: "Mapping[str, StudentRecor
     console.print(_STUDENTS, markup=False, soft_wrap=True)
     console.print(_DRIFT, markup=False, soft_wrap=True)
     reasons = [
-        (each.stage.version, reason, calls)
-        for each in found
-        for reason, calls in sorted(each.relayed.items())
+        (account.stage.version, reason, calls)
+        for account in accounts
+        for reason, calls in sorted(account.relayed.items())
     ]
     if reasons:
         print_table(("version", "reason", "calls"), reasons, "Relayed although a student serves")
     silent = [
-        (each.stage.version, reason, calls, said)
-        for each in found
-        for of, said in ((each.refused, "differing, where the student is sure"), (each.void, "nothing"))
+        (account.stage.version, reason, calls, meaning)
+        for account in accounts
+        for of, meaning in (
+            (account.refused, "differing, where the student is sure"),
+            (account.void, "nothing"),
+        )
         for reason, calls in sorted(of.items())
     ]
     if silent:
         print_table(("version", "reason", "calls", "counts as"), silent, "Without an answer of the LLM")
-    saved = [_format_savings(each) for each in found if each.answered]
+    saved = [_format_savings(account) for account in accounts if account.answered]
     if saved:
         money = ("version", "calls avoided", "ms each", "LLM's", "hours saved", "saved", "audits", "errors")
         print_table(money, saved, "Saved and paid")
@@ -282,12 +291,14 @@ def demote(
 
 
 def _read_student(folder: Path, before: "Stage") -> "StudentRecord":
-    """One that may answer this version. Raises InputError for another."""
+    """Reads a student that may answer this version. Raises InputError if nothing is proven of it, or if it
+    was trained for another version.
+    """
     from bertsmith.mirror.answering.training_process import read_student
     from bertsmith.mirror.student_file import read_student_file
 
-    found = read_student(folder, before.version)
-    if found is None:
+    student = read_student(folder, before.version)
+    if student is None:
         raise InputError(
             f"Nothing is proven of the student in {folder}, so it would never answer. Record more calls and "
             "train again."
@@ -298,7 +309,7 @@ def _read_student(folder: Path, before: "Stage") -> "StudentRecord":
             f"The student in {folder} was trained for version {', '.join(sorted(templates))}, and not for "
             f"{before.version}. Name that version, or train a student for this one."
         )
-    return found
+    return student
 
 
 def _change_stage(stages: "StageStore", before: "Stage", after: "Stage") -> None:
@@ -306,12 +317,12 @@ def _change_stage(stages: "StageStore", before: "Stage", after: "Stage") -> None
 
     if after != before:
         change_stage(stages, before, after, "by command")
-    said = f"{before.version}: {before.mode} → {after.mode}"
+    change = f"{before.version}: {before.mode} → {after.mode}"
     if after.candidate and after.candidate != before.candidate:
-        said += f", candidate {after.candidate}"
+        change += f", candidate {after.candidate}"
     elif after.student:
-        said += f", student {after.student}"
-    console.print(said, markup=False)
+        change += f", student {after.student}"
+    console.print(change, markup=False)
 
 
 def check(*, where: StoreOptions = ANY_STORE, files: bool = True, json: Flag = False) -> int:
@@ -338,14 +349,14 @@ def check(*, where: StoreOptions = ANY_STORE, files: bool = True, json: Flag = F
     from bertsmith.mirror.answering.judging import check_guarantees
 
     with _open_stages(where, reads=True) as stages:
-        found = check_guarantees(stages, looks_at_files=files)
-    holds = bool(found) and all(each.holds for each in found)
+        checks = check_guarantees(stages, looks_at_files=files)
+    holds = bool(checks) and all(check.holds for check in checks)
     if json:
-        print_json({"holds": holds, "findings": [vars(each) for each in found]})
-    elif found:
+        print_json({"holds": holds, "findings": [vars(check) for check in checks]})
+    elif checks:
         rows = [
-            (each.site, each.version, each.mode, "holds" if each.holds else "BROKEN", each.what)
-            for each in found
+            (check.site, check.version, check.mode, "holds" if check.holds else "BROKEN", check.what)
+            for check in checks
         ]
         print_table(("call site", "version", "mode", "", "what"), rows, "Guarantees")
     else:

@@ -1,5 +1,5 @@
-"""Options that several commands share, each named and explained once; and what a command says of itself
-beside its options, for the sentences of failures.py.
+"""Options that several commands share, each defined and explained once; and decorators with which a command
+tells failures.py that it continues when repeated, and which settings it takes.
 """
 
 import re
@@ -21,35 +21,39 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 FileOrDash = Annotated[Path, Parameter(allow_leading_hyphen=True)]  # a lone dash looks like an option
 
 
-def _place_or_dash(kind: type[Path], tokens: Sequence[Token]) -> Path:
-    """Raises InputError for an empty name, which as a path would be the current folder, and for an option."""
+def _read_path_or_dash(path_type: type[Path], tokens: Sequence[Token]) -> Path:
+    """Converts --out to a path; "-" is standard output.
+
+    Raises InputError for an empty name, which as a path would be the current folder, and for an option.
+    """
     name = tokens[0].value
     if not name:
         raise InputError("--out is empty. Is a shell variable not set? The current folder is '.'.")
     if name.startswith("-") and name != "-":
         raise InputError(f"--out: expected a name, found {name}. Write ./{name} if it is one.")
-    return kind(name)
+    return path_type(name)
 
 
-def _place(kind: type[Path], tokens: Sequence[Token]) -> Path:
-    """The same for what can't be written to standard output. Raises InputError for a name that is no UTF-8,
-    which pyarrow and others don't write.
+def _read_path(path_type: type[Path], tokens: Sequence[Token]) -> Path:
+    """Converts --out to a path, for a command that can't write to standard output.
+
+    Raises InputError for "-", and for a name that isn't UTF-8: pyarrow and others can't write it.
     """
     if tokens[0].value == "-":
         raise InputError("This command can't write to standard output. Name a file or a folder as --out.")
     if _SURROGATES.search(tokens[0].value):
         raise InputError(f"--out: expected a name in UTF-8, found {tokens[0].value}. Choose another.")
-    return _place_or_dash(kind, tokens)
+    return _read_path_or_dash(path_type, tokens)
 
 
-def _readable(kind: type[str], tokens: Sequence[Token]) -> str:
-    """Bytes that are no UTF-8 come as lone surrogates, which no tokenizer takes: � stands for each."""
-    return kind(_SURROGATES.sub("\ufffd", tokens[0].value))
+def _replace_surrogates(text_type: type[str], tokens: Sequence[Token]) -> str:
+    """Replaces lone surrogates, which stand for bytes that aren't UTF-8, by �: no tokenizer takes them."""
+    return text_type(_SURROGATES.sub("\ufffd", tokens[0].value))
 
 
-ReadableText = Annotated[str, Parameter(converter=_readable)]
-Out = Annotated[Path, Parameter(converter=_place, allow_leading_hyphen=True)]
-OutOrDash = Annotated[Path, Parameter(converter=_place_or_dash, allow_leading_hyphen=True)]
+ReadableText = Annotated[str, Parameter(converter=_replace_surrogates)]
+Out = Annotated[Path, Parameter(converter=_read_path, allow_leading_hyphen=True)]
+OutOrDash = Annotated[Path, Parameter(converter=_read_path_or_dash, allow_leading_hyphen=True)]
 
 _READING = "How the rows are read"
 
@@ -64,7 +68,7 @@ AS_TRAINED = Parameter(group=Group(_READING, help="By default as in training, bu
 @Parameter(name="*")
 @dataclass(frozen=True)
 class RunFiles:
-    """What a fine-tuning begins with, reads and writes.
+    """The model that a fine-tuning starts from, the files it reads and the folder it writes.
 
     Parameters
     ----------
@@ -149,23 +153,23 @@ class FileLayout:
 
 
 def continues_when_repeated(command: AnyCommand) -> AnyCommand:
-    """Says that the same command goes on from what is finished; others need --resume, or begin anew."""
+    """Marks a command that continues where it stopped when it is repeated; others need --resume."""
     command.__dict__["continues_when_repeated"] = True
     return command
 
 
 def takes_settings(names: Callable[[Sequence[str]], list[str]]) -> Callable[[AnyCommand], AnyCommand]:
-    """Says that a command takes settings as key=value, and their `names`, given the words of the command."""
+    """Marks a command that takes settings as key=value. `names` lists them, given the command's words."""
 
-    def said(command: AnyCommand) -> AnyCommand:
+    def mark(command: AnyCommand) -> AnyCommand:
         command.__dict__["settings"] = names
         return command
 
-    return said
+    return mark
 
 
 def finetune_setting_names(words: Sequence[str]) -> list[str]:
-    """Of the task that is among the words, or what all tasks have."""
+    """The names of finetune's settings: of the task among the words, or those that all tasks have."""
     from bertsmith.tasks.registry import TASKS, find_task
     from bertsmith.tasks.task import TaskSettings
     from bertsmith.training.finetune_recipe import FinetuneRecipe, list_finetune_settings
@@ -175,8 +179,8 @@ def finetune_setting_names(words: Sequence[str]) -> list[str]:
 
 
 def as_typed(command: Callable[..., object], words: str, /, *arguments: object, **options: object) -> str:
-    """What to type to run a command again: its words, its arguments, and the options that differ from their
-    defaults.
+    """The command line that runs `command` again: its words, its arguments, and the options that differ from
+    their defaults, quoted for a shell.
     """
     typed = ["bertsmith", *words.split(), *map(str, arguments)]
     parameters = signature(command).parameters
@@ -192,16 +196,16 @@ def as_typed(command: Callable[..., object], words: str, /, *arguments: object, 
 
 
 def collect_options(*options: object) -> dict[str, Any]:
-    """What was said on the command line, by name: paths as text, and nothing for what was left out.
+    """The options that were given on the command line, by name, with paths as text.
 
-    The rest is for the settings of the task to decide, which hold the defaults.
+    An option that was left out is left out here, too: the task's settings hold its default.
     """
-    said = {name: value for option in options if option is not None for name, value in vars(option).items()}
-    return {name: _as_text(value) for name, value in said.items() if value is not None}
+    values = {name: value for option in options if option is not None for name, value in vars(option).items()}
+    return {name: _as_text(value) for name, value in values.items() if value is not None}
 
 
 def _as_text(value: Any) -> Any:
-    """Paths, and those of a list."""
+    """Paths as text, those in a list too; other values as they are."""
     if isinstance(value, list):
         return [_as_text(part) for part in value]
     return str(value) if isinstance(value, Path) else value

@@ -1,4 +1,4 @@
-"""What a model says: `bertsmith predict`, `bertsmith evaluate` and `bertsmith fill-mask`."""
+"""What a trained model predicts: `bertsmith predict`, `bertsmith evaluate` and `bertsmith fill-mask`."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -18,7 +18,7 @@ from bertsmith.cli.options import (
 from bertsmith.cli.screen import print_json, print_note, print_table, print_warning, progress_bar
 from bertsmith.errors import InputError
 
-_TOKENS, _LENGTH = 1_000_000, 128  # of a corpus
+_TOKENS, _LENGTH = 1_000_000, 128  # tokens to read of a corpus, and tokens of a sequence
 
 
 def predict(
@@ -68,8 +68,8 @@ def predict(
 
     own = find_task(task) if task else None
     require_output(out, overwrite, [input, locate_model(model).folder])
-    wanted = getattr(torch, compute_dtype) if compute_dtype else None
-    predictor = Predictor.load(model, own, compute_dtype=wanted)
+    dtype = getattr(torch, compute_dtype) if compute_dtype else None
+    predictor = Predictor.load(model, own, compute_dtype=dtype)
     with progress_bar("Predicting") as progress:
         count = predictor.predict_file(
             str(input),
@@ -133,7 +133,10 @@ def evaluate(
 
 
 def _require_its_options(data: Path, of_rows: dict[str, Any], tokens: int, sequence_length: int) -> None:
-    """Raises InputError for what isn't there, and for an option that says nothing about it."""
+    """Raises InputError if `data` doesn't exist, or for an option that isn't for this kind of data.
+
+    A folder is a corpus or a token store, which has no use for `of_rows`; a file holds labelled rows.
+    """
     if not data.exists():
         raise InputError(
             f"{data} does not exist. Name a file of labelled rows, or the folder of a corpus or of a token "
@@ -141,13 +144,13 @@ def _require_its_options(data: Path, of_rows: dict[str, Any], tokens: int, seque
         )
     if data.is_dir():
         what, other = "a folder, so it is measured as a corpus or a token store", "labelled rows"
-        said = [name for name, value in of_rows.items() if value is not None]
+        refused = [name for name, value in of_rows.items() if value is not None]
     else:
         what, other = "a file, so it is measured as labelled rows", "a corpus"
-        given_now = {"tokens": tokens != _TOKENS, "sequence_length": sequence_length != _LENGTH}
-        said = [name for name, is_given in given_now.items() if is_given]
-    if said:
-        options = " and ".join(f"--{name.replace('_', '-')}" for name in said)
+        changed = {"tokens": tokens != _TOKENS, "sequence_length": sequence_length != _LENGTH}
+        refused = [name for name, is_given in changed.items() if is_given]
+    if refused:
+        options = " and ".join(f"--{name.replace('_', '-')}" for name in refused)
         raise InputError(f"{data} is {what}: leave out {options}, for {other} alone.")
 
 
@@ -198,9 +201,10 @@ def _evaluate_rows(
         figures = {"model": evaluation.model, "standard_error": error, "baselines": evaluation.baselines}
         confusions = [] if analysis.confusion is None else analysis.confusion.most_frequent()
         classes = {
-            "per_class": [asdict(each) for each in analysis.per_class],
+            "per_class": [asdict(row) for row in analysis.per_class],
             "confusions": [
-                {"right": right, "taken_for": given, "times": times} for right, given, times in confusions
+                {"right": right, "taken_for": predicted, "times": times}
+                for right, predicted, times in confusions
             ],
         }
         print_json(

@@ -1,4 +1,4 @@
-"""`bertsmith plan` and `bertsmith pretrain`: what a run will take, and the run."""
+"""`bertsmith plan` estimates what a pre-training run will take; `bertsmith pretrain` runs it."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -104,7 +104,7 @@ def plan(
 
 
 def as_json(plan: "Plan") -> dict[str, Any]:
-    """The plan in plain values; what is computed from others stands with them."""
+    """The plan as plain values for JSON, with the totals that its properties compute."""
     from dataclasses import asdict
     from json import loads
 
@@ -157,7 +157,7 @@ def _describe_needs(plan: "Plan") -> dict[str, str]:
 
 
 def _format_range(plan: "Plan", value: float, form: Callable[[float], str]) -> str:
-    """How far what is predicted may be off, in brackets."""
+    """Formats the range in which the true value probably is, in brackets: the estimate ± the plan's error."""
     return f" ({form((1 - plan.error) * value)} to {form((1 + plan.error) * value)})"
 
 

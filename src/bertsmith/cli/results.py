@@ -90,7 +90,8 @@ def _print_figures(
     """A row for each of those named; above them the file, its rows, and how far the metric may be off."""
     names = list(evaluation.model)
     rows = [
-        (who, *(formatting.score(figures.get(each)) for each in names)) for who, figures in by_name.items()
+        (who, *(formatting.score(figures.get(metric_name)) for metric_name in names))
+        for who, figures in by_name.items()
     ]
     spread = "" if error is None else f", {metric} ± {error:.4f}"
     print_table(("", *names), rows, title=f"{name}: {evaluation.rows:,} rows{spread}")
@@ -128,7 +129,7 @@ def show_losses(before: Mapping[str, float], after: Mapping[str, float]) -> None
     """How far an encoder is from its teacher on held-out text, where there is any."""
     names = [name for name in _LOSSES if f"{name}_loss" in after]
     rows = [
-        (_LOSSES[name], *(formatting.loss(each.get(f"{name}_loss")) for each in (before, after)))
+        (_LOSSES[name], *(formatting.loss(losses.get(f"{name}_loss")) for losses in (before, after)))
         for name in names
     ]
     if rows:

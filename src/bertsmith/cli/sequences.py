@@ -1,4 +1,6 @@
-"""`bertsmith sequences`: integers, symbols and table rows to a token store; labelled rows likewise."""
+"""`bertsmith sequences`: turns integers, symbols, table rows, series and images into a token store, and
+encodes labelled rows in the same tokens.
+"""
 
 from pathlib import Path
 from typing import Annotated
@@ -96,14 +98,15 @@ def encode(
     from bertsmith.data.sequences.encoding import encode_sequences
 
     with progress_bar("Encoding") as progress:
-        found = encode_sequences(
+        encoded = encode_sequences(
             file, like, out, overwrite=overwrite, progress=progress, **collect_options(layout)
         )
     if is_standard_output(out):
         return
-    console.print(f"{found.rows:,} rows written to {out}", markup=False)
-    if found.unknown:
+    console.print(f"{encoded.rows:,} rows written to {out}", markup=False)
+    if encoded.unknown:
         print_warning(
-            f"{found.unknown:,} of {found.symbols:,} symbols are not in the vocabulary of {like}, such as "
-            f"{', '.join(found.unknown_examples)}: the model reads [UNK]."
+            f"{encoded.unknown:,} of {encoded.symbols:,} symbols are not in the vocabulary of {like}, such "
+            f"as {', '.join(encoded.unknown_examples)}: the model reads [UNK], the token for what it doesn't "
+            "know."
         )

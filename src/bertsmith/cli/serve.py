@@ -1,4 +1,4 @@
-"""`bertsmith serve`."""
+"""`bertsmith serve`: answers HTTP requests with models and indexes. The service itself is in serving/."""
 
 import signal
 from dataclasses import dataclass
@@ -60,7 +60,7 @@ class ListeningOptions:
 @Parameter(name="*")
 @dataclass(frozen=True)
 class LimitOptions:
-    """How much is taken of a request, and of all that wait.
+    """Limits on one request, and on all requests that wait.
 
     Parameters
     ----------
@@ -131,7 +131,7 @@ def serve(
 
     bertsmith serve --config serving.toml --host 0.0.0.0 --keys-file keys.txt
     """
-    if hasattr(signal, "SIGHUP"):  # it asks for a look at the models, of which none is opened yet
+    if hasattr(signal, "SIGHUP"):  # it reloads the models: nothing to do until one is open
         signal.signal(signal.SIGHUP, lambda *_: None)
     from bertsmith.serving.settings import read_settings
 

@@ -1,4 +1,4 @@
-"""`bertsmith tokenizer`: learn a vocabulary or extend one, see how well it fits and reads a text."""
+"""`bertsmith tokenizer`: learns or extends a vocabulary, measures its fit, and shows a text's tokens."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -177,7 +177,7 @@ def encode(
 
 
 def print_extension(extension: "Extension", settings: ExtensionSettings) -> None:
-    """The words that save most, and how well the vocabulary fits before and after."""
+    """Prints the added words that save most tokens, and how well the vocabulary fits before and after."""
     from bertsmith.training.extending import format_fit_rows
 
     rows = [
@@ -199,7 +199,7 @@ def print_extension(extension: "Extension", settings: ExtensionSettings) -> None
 
 
 def print_report(measured: "VocabularyReport") -> None:
-    """A vocabulary report as facts and two tables of words."""
+    """Prints a vocabulary report: facts, then tables of the words that it fits worst, and examples."""
     size = f"{measured.vocab_size:,} pieces, {measured.alphabet:,} of them single characters"
     if measured.vocab_size < measured.asked_for:
         more = "has no more" if not measured.dropped else "has no more of the characters that were kept"

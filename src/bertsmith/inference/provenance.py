@@ -130,9 +130,9 @@ def frozen_predictions(
     if probe is None and not task.compares_vectors:
         return {}
     if probe is not None:
-        start = probe.best()
+        start = probe.fit_best()
         start.apply(model)
-        rows, outputs = probe.judge_some(start.strength)
+        rows, outputs = probe.predict_some_held_out(start.strength)
         assert probe.examples is not None
         examples = probe.examples.some(rows)
         task.calibrate(outputs, examples.examples, examples.encoded)

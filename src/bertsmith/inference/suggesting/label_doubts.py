@@ -22,7 +22,7 @@ from bertsmith.tasks.examples.held_out import folds_of
 from bertsmith.tasks.examples.text_settings import choose_pooling
 from bertsmith.tasks.examples.text_task import TextExample, TextTask
 from bertsmith.tasks.finetuning import EncodedExamples, encode_examples
-from bertsmith.tasks.heads.linear_start import LinearProbe, features_of
+from bertsmith.tasks.heads.linear_start import LinearProbe, compute_features
 from bertsmith.tasks.task import Outputs
 from bertsmith.tasks.task_model import TaskModel, outputs_of
 
@@ -45,7 +45,7 @@ class AnsweringModel(NamedTuple):
     def answer(self, rows: Sequence[TextExample], progress: Progress | None) -> tuple[Floats, Floats]:
         """The features (E, F) that the head's last layer reads, and the labels' probabilities (E, C)."""
         encoded = self.encode(rows).encoded
-        features = torch.stack(features_of(self.model, encoded, progress))
+        features = torch.stack(compute_features(self.model, encoded, progress))
         with torch.inference_mode():
             logits = self.model.head.answer_features(features)
         outputs = np.stack(outputs_of(self.model, encoded)) if logits is None else logits.cpu().numpy()
@@ -119,8 +119,8 @@ class LabelJudge:
         if probe is None:
             notes.append(f"labels are not doubted: the head of {task.name} is no linear model of features")
             return None
-        best_start = probe.best()
-        outputs = probe.judge(folds, best_start.strength)
+        best_start = probe.fit_best()
+        outputs = probe.predict_held_out(folds, best_start.strength)
         best_start.apply(model)
         return cls(rows, answering, outputs)
 

@@ -34,14 +34,17 @@ MOST_EXAMPLES = 20_000  # more are sampled: a pass over them takes a minute
 _MOST_TO_CHOOSE_BY = 2000
 # A head that answers for each token has hundreds of rows an example: the limit is half a GB of numbers.
 _MOST_FEATURES, _MOST_ROWS_TO_CHOOSE_BY = 1 << 27, 100_000
-_FOLDS, _FOLDS_TO_JUDGE = 3, 5  # to choose a strength; to judge rows by a model of nearly all others
+# Folds to choose a strength by; folds for held-out predictions, whose models learn from nearly all rows.
+_FOLDS, _HELD_OUT_FOLDS = 3, 5
 # Relative to the summed loss: scikit-learn's 1 / C.
 _STRENGTHS = (4.0, 1.0, 0.25, 0.06, 0.015, 0.004)
 _USUAL_STRENGTH, _COLUMN_SHARES = 0.06, (1.0, 0.5, 0.25, 0.1, 0.03)
 _ITERATIONS = 100
 
 
-def features_of(model: TaskModel, encoded: Sequence[Any], progress: Progress | None = None) -> list[Tensor]:
+def compute_features(
+    model: TaskModel, encoded: Sequence[Any], progress: Progress | None = None
+) -> list[Tensor]:
     """The input of the head's last layer for each example: (F,), or (R, F) for a head that is `per_row`."""
     head = model.head
 
@@ -62,24 +65,24 @@ def features_of(model: TaskModel, encoded: Sequence[Any], progress: Progress | N
     return [feature for feature in features if feature is not None]
 
 
-def mean_lengths(features: Sequence[Tensor], columns: int) -> float | Tensor:
+def measure_lengths(features: Sequence[Tensor], columns: int) -> float | Tensor:
     """The root mean square length by which features are divided, so that strengths mean the same for every
     encoder. One number or, if the last features are those of columns beside the text, (F,): text and columns
     are scaled separately.
     """
     if columns:
         text, of_columns = (
-            [feature[..., part] for feature in features] for part in text_and_columns(columns)
+            [feature[..., part] for feature in features] for part in slice_text_and_columns(columns)
         )
-        lengths = [mean_lengths(part, 0) for part in (text, of_columns)]
+        lengths = [measure_lengths(part, 0) for part in (text, of_columns)]
         widths = torch.tensor([text[0].shape[-1], columns])
         return torch.tensor(lengths).repeat_interleave(widths)
     squares = sum(float(feature.square().sum()) for feature in features)
     return math.sqrt(squares / sum(feature.numel() // feature.shape[-1] for feature in features)) or 1.0
 
 
-def text_and_columns(columns: int) -> tuple[slice, slice]:
-    """The slices of the text's features, and of those of columns beside it."""
+def slice_text_and_columns(columns: int) -> tuple[slice, slice]:
+    """The slices of the text's features and of the features of `columns` beside it, which come last."""
     return slice(None, -columns), slice(-columns, None)
 
 
@@ -109,7 +112,7 @@ def fit_linear_start(task: Task[Any], model: TaskModel, train: EncodedExamples) 
     Deterministic. The model stays as it is.
     """
     probe = LinearProbe.of(task, model, train)
-    return None if probe is None else probe.best()
+    return None if probe is None else probe.fit_best()
 
 
 class LinearProbe:
@@ -130,9 +133,11 @@ class LinearProbe:
         """`features`: (F,) or (R, F) of each example. See `of`."""
         self._task, self._head, self._examples = copy(task), head, examples
         self.examples: EncodedExamples | None = None
-        self._task.bind(head)  # the copy stays bound: by the time of `judge` the task may have a trained head
+        self._task.bind(
+            head
+        )  # the copy stays bound: by the time of `predict_held_out` the task may have a trained head
         self._features, self._targets, self.seconds = features, targets, seconds
-        self._scale = mean_lengths(features, head.columns)
+        self._scale = measure_lengths(features, head.columns)
 
     @classmethod
     def of(
@@ -157,7 +162,7 @@ class LinearProbe:
             width = max(rows / len(train), 1) * head.out.in_features
             most = max(min(MOST_EXAMPLES, int(_MOST_FEATURES / width)), 2)
         chosen = train.some(_draw(len(train), most))
-        features = features_of(model, chosen.encoded, progress)
+        features = compute_features(model, chosen.encoded, progress)
         targets = [example.target for example in chosen.encoded]
         probe = cls(task, head, chosen.examples, features, targets, time.monotonic() - started)
         probe.examples = chosen
@@ -174,8 +179,8 @@ class LinearProbe:
         77 classes of eight rows.
         """
         full_scale = self._scale
-        chosen, folds = self._choosing_folds()
-        of_columns = text_and_columns(self._head.columns)[1]
+        chosen, folds = self._draw_choosing_folds()
+        of_columns = slice_text_and_columns(self._head.columns)[1]
         scales, losses = [], []
         for share in _COLUMN_SHARES:
             self._scale = torch.as_tensor(full_scale).clone()
@@ -183,28 +188,28 @@ class LinearProbe:
             scales.append(self._scale)
             losses.append(0.0)
             for train_rows, held_rows in _split_by_fold(chosen, folds):
-                weights = self.begin()
+                weights = self.make_initial_weights()
                 self.solve(weights, train_rows, _USUAL_STRENGTH)
                 losses[-1] += self.loss(weights, held_rows)
         self._scale = scales[int(np.argmin(losses))]
 
-    def _rows_to_choose_by(self) -> int:
+    def _count_rows_to_choose_by(self) -> int:
         """How many examples to choose by: at least one for each fold."""
         rows = sum(map(len, self._features)) / len(self) if self._head.per_row else 1
-        return min(_MOST_TO_CHOOSE_BY, max(int(_MOST_ROWS_TO_CHOOSE_BY / max(rows, 1)), _FOLDS_TO_JUDGE))
+        return min(_MOST_TO_CHOOSE_BY, max(int(_MOST_ROWS_TO_CHOOSE_BY / max(rows, 1)), _HELD_OUT_FOLDS))
 
-    def _choosing_folds(self) -> tuple[Ints, Ints]:
-        """Rows to choose by, and the fold of each."""
-        chosen = _draw(len(self._targets), self._rows_to_choose_by())
+    def _draw_choosing_folds(self) -> tuple[Ints, Ints]:
+        """Draws the rows (n,) to choose a strength by, and gives each its fold (n,)."""
+        chosen = _draw(len(self._targets), self._count_rows_to_choose_by())
         return chosen, folds_of(self._task, [self._examples[row] for row in chosen], _FOLDS)
 
-    def scaled(self, features: Tensor) -> Tensor:
-        """Scales features (…, F) to what `solve` takes."""
+    def scale(self, features: Tensor) -> Tensor:
+        """Divides features (…, F) by their lengths, as `solve` takes them."""
         return features / self._scale
 
-    def without(self, *, text: bool = False, columns: bool = False) -> "LinearProbe":
+    def with_zeroed(self, *, text: bool = False, columns: bool = False) -> "LinearProbe":
         """The same examples with the features of the text, or of the columns, set to zero."""
-        of_text, of_columns = text_and_columns(self._head.columns)
+        of_text, of_columns = slice_text_and_columns(self._head.columns)
         features = [feature.clone() for feature in self._features]
         for feature in features:
             if text:
@@ -213,7 +218,7 @@ class LinearProbe:
                 feature[..., of_columns] = 0
         return LinearProbe(self._task, self._head, self._examples, features, self._targets, self.seconds)
 
-    def class_shares(self, rows: Ints) -> Tensor:
+    def count_class_shares(self, rows: Ints) -> Tensor:
         """How often each class (C,) is the target of these examples of a classification, with one added to
         each count.
         """
@@ -221,34 +226,36 @@ class LinearProbe:
         counts = torch.bincount(targets, minlength=self._head.out.out_features) + 1.0
         return counts / counts.sum()
 
-    def best(self) -> LinearStart:
+    def fit_best(self) -> LinearStart:
         """Fits all examples with the strength that does best in cross-validation."""
         started = time.monotonic()
         losses = np.zeros(len(_STRENGTHS))
-        for train_rows, held_rows in _split_by_fold(*self._choosing_folds()):
-            weights = self.begin()
+        for train_rows, held_rows in _split_by_fold(*self._draw_choosing_folds()):
+            weights = self.make_initial_weights()
             for index, strength in enumerate(_STRENGTHS):  # each starts from the solution of the one before
                 self.solve(weights, train_rows, strength)
                 losses[index] += self.loss(weights, held_rows)
         strength = _STRENGTHS[int(losses.argmin())]
-        weights = self.begin()
+        weights = self.make_initial_weights()
         self.solve(weights, np.arange(len(self._targets)), strength)
-        return LinearStart(*self.unscaled(weights), strength, self.seconds + time.monotonic() - started)
+        return LinearStart(*self.unscale(weights), strength, self.seconds + time.monotonic() - started)
 
-    def judge(self, folds: Ints, strength: float, share: float = 1.0, seed: int = 0) -> list[Outputs]:
+    def predict_held_out(
+        self, folds: Ints, strength: float, share: float = 1.0, seed: int = 0
+    ) -> list[Outputs]:
         """Each example's outputs, (C,) or (R, C), by the linear model fitted to the other folds, or to this
         share of them, drawn by the seed. `folds` (E,) has at least two.
         """
         outputs: list[Outputs] = [np.empty(0, np.float32)] * len(self._targets)
-        for held_rows, weights in self.learned(folds, strength, share, seed):
-            for row, output in zip(held_rows.tolist(), self._outputs_of(weights, held_rows), strict=True):
+        for held_rows, weights in self.fit_folds(folds, strength, share, seed):
+            for row, output in zip(held_rows.tolist(), self._split_outputs(weights, held_rows), strict=True):
                 outputs[row] = output
         return outputs
 
-    def judge_some(self, strength: float) -> tuple[Ints, list[Outputs]]:
+    def predict_some_held_out(self, strength: float) -> tuple[Ints, list[Outputs]]:
         """Outputs of some of the examples, each by the linear model fitted to the other folds. There are as
-        many folds as for cross-validated methods; they are judged one after another until there are enough
-        examples.
+        many folds as for cross-validated methods; one after another is predicted until there are enough
+        examples. Returns the examples' indices and their outputs.
 
         Each model learns from most of the examples, like the final model. A model that knows fewer is far
         surer that a label it hasn't seen is absent, and thresholds chosen by it would let the final model
@@ -257,31 +264,32 @@ class LinearProbe:
         every = np.arange(len(self._targets))
         rows, outputs = list[int](), list[Outputs]()
         for train_rows, held_rows in _split_by_fold(
-            every, folds_of(self._task, self._examples, _FOLDS_TO_JUDGE)
+            every, folds_of(self._task, self._examples, _HELD_OUT_FOLDS)
         ):
-            weights = self.begin()
+            weights = self.make_initial_weights()
             self.solve(weights, train_rows, strength)
             rows += held_rows.tolist()
-            outputs += self._outputs_of(weights, held_rows)
-            if len(rows) >= self._rows_to_choose_by():
+            outputs += self._split_outputs(weights, held_rows)
+            if len(rows) >= self._count_rows_to_choose_by():
                 break
         return np.array(rows), outputs
 
-    def _outputs_of(self, weights: tuple[Tensor, Tensor], rows: Ints) -> list[Outputs]:
+    def _split_outputs(self, weights: tuple[Tensor, Tensor], rows: Ints) -> list[Outputs]:
+        """The outputs of these examples, (C,) or (R, C) each."""
         outputs = self.outputs(weights, rows).numpy()
         row_ends = np.cumsum([len(self._features[row]) for row in rows[:-1].tolist()])
         return np.split(outputs, row_ends) if self._head.per_row else list(outputs)
 
-    def learned(
+    def fit_folds(
         self, folds: Ints, strength: float, share: float = 1.0, seed: int = 0
     ) -> Iterator[tuple[Ints, tuple[Tensor, Tensor]]]:
-        """Yields the rows of each fold, with the weights fitted to the others as in `judge`."""
+        """Yields the rows of each fold, with the weights fitted to the others as in `predict_held_out`."""
         generator = np.random.default_rng(seed)
         for fold in sorted(set(folds.tolist())):
             held_rows, others = np.flatnonzero(folds == fold), np.flatnonzero(folds != fold)
             if share < 1:
                 others = np.sort(generator.choice(others, max(round(share * len(others)), 1), replace=False))
-            weights = self.begin()
+            weights = self.make_initial_weights()
             self.solve(weights, others, strength)
             yield held_rows, weights
 
@@ -290,18 +298,18 @@ class LinearProbe:
         parts = [self._features[row] for row in rows.tolist()]
         return torch.cat(parts) if self._head.per_row else torch.stack(parts)
 
-    def answers(self, weights: tuple[Tensor, Tensor], features: Tensor) -> Tensor:
+    def predict(self, weights: tuple[Tensor, Tensor], features: Tensor) -> Tensor:
         """Outputs (E, C), or (R, C), for features as `features` returns them."""
         with torch.no_grad():
-            return self._outputs(weights, self.scaled(features))
+            return self._outputs(weights, self.scale(features))
 
-    def begin(self) -> tuple[Tensor, Tensor]:
-        """Zero weights, and the head's own biases: its outputs without a look at the text."""
+    def make_initial_weights(self) -> tuple[Tensor, Tensor]:
+        """Zero weights (C, F) and a copy of the head's biases (C,): outputs that don't depend on the text."""
         out = self._head.out
         weight = torch.zeros_like(out.weight, device="cpu").requires_grad_()
         return weight, out.bias.detach().cpu().clone().requires_grad_()
 
-    def unscaled(self, weights: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    def unscale(self, weights: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """Weights and biases in the scale of the head's features."""
         return weights[0].detach() / self._scale, weights[1].detach()
 
@@ -322,12 +330,12 @@ class LinearProbe:
         count = self._task.count(data[1])
         minimise(weights, lambda: self._penalised_loss(weights, *data, strength) / count)
 
-    def total(self, weights: tuple[Tensor, Tensor], rows: Ints, strength: float) -> Tensor:
-        """The summed loss on these examples plus the penalty."""
+    def penalised_loss(self, weights: tuple[Tensor, Tensor], rows: Ints, strength: float) -> Tensor:
+        """The loss summed over these examples, plus the penalty: what `solve` minimises."""
         return self._penalised_loss(weights, *self._data(rows), strength)
 
     def _data(self, rows: Ints) -> tuple[Tensor, list[Any]]:
-        return self.scaled(self.features(rows)), [self._targets[row] for row in rows.tolist()]
+        return self.scale(self.features(rows)), [self._targets[row] for row in rows.tolist()]
 
     def _penalised_loss(
         self, weights: tuple[Tensor, Tensor], features: Tensor, targets: list[Any], strength: float
@@ -362,7 +370,7 @@ def minimise(
 
 
 def _split_by_fold(rows: Ints, folds: Ints) -> Iterator[tuple[Ints, Ints]]:
-    """Yields, for each fold, the rows to learn from and those to judge by, if there are both."""
+    """Yields, for each fold, the rows to learn from and the held-out rows, if there are both."""
     for fold in sorted(set(folds.tolist())):
         train_rows, held_rows = rows[folds != fold], rows[folds == fold]
         if len(train_rows) and len(held_rows):

@@ -106,7 +106,7 @@ def _sequence_length(source: Path, max_length: int) -> int:
 def _predict_by_folds(session: FinetuneSession) -> list[Prediction]:
     """Predictions for all training rows by linear models of the features, each trained on the other folds."""
     assert session.folds is not None and session.probe is not None and session.linear is not None
-    outputs = session.probe.judge(session.folds, session.linear.strength)
+    outputs = session.probe.predict_held_out(session.folds, session.linear.strength)
     return session.task.decode_by_folds(outputs, session.train.examples, session.train.encoded, session.folds)
 
 

@@ -189,7 +189,7 @@ def _predict_untrained(
     assert session.folds is not None
     known, start = {}, time.monotonic()
     if LINEAR in methods and session.probe is not None and session.linear is not None:
-        outputs = session.probe.judge(session.folds, session.linear.strength)
+        outputs = session.probe.predict_held_out(session.folds, session.linear.strength)
         known[LINEAR] = HeldOutOutputs(outputs, session.linear.seconds + time.monotonic() - start)
     elif LINEAR in methods:
         outputs = outputs_of(session.start(recipe, recipe.seed), session.train.encoded)

@@ -25,7 +25,7 @@ from bertsmith.tasks.examples.held_out import names_groups
 from bertsmith.tasks.examples.text_task import TextTask
 from bertsmith.tasks.finetuning import EncodedExamples
 from bertsmith.tasks.heads.classifier_head import ClassifierHead
-from bertsmith.tasks.heads.linear_start import LinearProbe, features_of
+from bertsmith.tasks.heads.linear_start import LinearProbe, compute_features
 from bertsmith.tasks.task import Outputs, Prediction
 from bertsmith.tasks.task_model import TaskModel
 from bertsmith.training.finetuning.choosing import main_score, measure_gain
@@ -106,12 +106,12 @@ def study_by_folds(
     `folds` (E,) has the fold of each row, `strength` is the regularisation of the model of both.
     """
     rows = _sample_rows(len(train))
-    alone = {TEXT: probe.without(columns=True), COLUMNS: probe.without(text=True)}
-    outputs = {name: part.judge(folds, part.best().strength) for name, part in alone.items()}
+    alone = {TEXT: probe.with_zeroed(columns=True), COLUMNS: probe.with_zeroed(text=True)}
+    outputs = {name: part.predict_held_out(folds, part.fit_best().strength) for name, part in alone.items()}
     boosted = _boost_by_folds(task, train, folds)
     if boosted is not None:
         outputs[BOOSTED] = boosted
-    fold_weights, generator = list(probe.learned(folds, strength)), np.random.default_rng(0)
+    fold_weights, generator = list(probe.fit_folds(folds, strength)), np.random.default_rng(0)
 
     def predict(shuffled_features: slice | None) -> list[Outputs]:
         by_row: list[Outputs] = [np.empty(0, np.float32)] * len(train)
@@ -119,7 +119,7 @@ def study_by_folds(
             features = probe.features(held_out)
             if shuffled_features is not None:
                 features = _shuffle(features, shuffled_features, generator)
-            answers = probe.answers(weights, features).numpy()
+            answers = probe.predict(weights, features).numpy()
             for row, answer in zip(held_out.tolist(), answers, strict=True):
                 by_row[row] = answer
         return by_row
@@ -153,20 +153,20 @@ def study_on_dev(
     what their shuffling costs.
     """
     dev = dev.some(_sample_rows(len(dev)))
-    features = torch.stack(features_of(start, dev.encoded))
+    features = torch.stack(compute_features(start, dev.encoded))
     width = features.shape[1] - task.column_width
     text, columns = features.clone(), features.clone()
     text[:, width:], columns[:, :width] = 0, 0
-    alone = {TEXT: (probe.without(columns=True), text), COLUMNS: (probe.without(text=True), columns)}
+    alone = {TEXT: (probe.with_zeroed(columns=True), text), COLUMNS: (probe.with_zeroed(text=True), columns)}
     outputs = {
-        name: _fit_and_predict(part, part.best().strength, part_features)
+        name: _fit_and_predict(part, part.fit_best().strength, part_features)
         for name, (part, part_features) in alone.items()
     }
     rounds = boosted_rounds(max(len(task.labels), 1), 1)
     if rounds:
         outputs[BOOSTED] = list(_boost_columns(task, train, dev, rounds))
     outputs[BOTH] = _fit_and_predict(probe, strength, features)
-    trained_features, generator = torch.stack(features_of(model, dev.encoded)), np.random.default_rng(0)
+    trained_features, generator = torch.stack(compute_features(model, dev.encoded)), np.random.default_rng(0)
 
     def predict_shuffled(columns: slice) -> Iterator[list[Outputs]]:
         for _ in range(_SHUFFLES):
@@ -284,9 +284,9 @@ def _shuffle(features: Tensor, columns: slice, generator: np.random.Generator) -
 
 def _fit_and_predict(probe: LinearProbe, strength: float, features: Tensor) -> list[Outputs]:
     """Outputs for the features (E, H + F) of other rows by a linear model of all of the probe's rows."""
-    weights = probe.begin()
+    weights = probe.make_initial_weights()
     probe.solve(weights, np.arange(len(probe)), strength)
-    return list(probe.answers(weights, features).numpy())
+    return list(probe.predict(weights, features).numpy())
 
 
 @torch.no_grad()

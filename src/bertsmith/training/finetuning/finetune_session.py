@@ -142,7 +142,7 @@ class FinetuneSession:
         if not recipe.reinit_layers:  # features of reinitialised layers are worth nothing to a linear model
             model = start_model(recipe, task, source).model.to(machine.device)
             probe = LinearProbe.of(task, model, train, progress=progress)
-        linear = None if probe is None else probe.best()
+        linear = None if probe is None else probe.fit_best()
         methods = list_possible_methods(
             *(task, recipe, source, tokenizer, start.model),
             linear=linear is not None,

@@ -125,7 +125,7 @@ def _measure_frozen_by_folds(session: FinetuneSession, choice: MethodChoice) -> 
     if probe is None or session.linear is None or len(probe) < len(session.train):
         score = choice.simplest_score()
         return None if score is None else {task.main_metric: score}
-    outputs = probe.judge(session.folds, session.linear.strength)
+    outputs = probe.predict_held_out(session.folds, session.linear.strength)
     split, split_outputs = session.train.some(choice.rows), [outputs[row] for row in choice.rows.tolist()]
     folds = session.folds[choice.rows]
     predictions = task.decode_by_folds(split_outputs, split.examples, split.encoded, folds)
@@ -150,7 +150,7 @@ def _predict_frozen(
     if "dev" in outputs:
         task.calibrate(outputs["dev"], session.dev.examples, session.dev.encoded)
     elif session.probe is not None and session.linear is not None:
-        rows, held_out_outputs = session.probe.judge_some(session.linear.strength)
+        rows, held_out_outputs = session.probe.predict_some_held_out(session.linear.strength)
         assert session.probe.examples is not None
         calibration = session.probe.examples.some(rows)
         task.calibrate(held_out_outputs, calibration.examples, calibration.encoded)
@@ -224,8 +224,8 @@ def measure_learning_curve(
     def predictions(outputs: list[Outputs]) -> list[Prediction]:
         return task.decode_by_folds(outputs, train.examples, train.encoded, folds)
 
-    parts = [predictions(probe.judge(folds, strength, share)) for share in _SHARES]
-    by_all = predictions(probe.judge(folds, strength))
+    parts = [predictions(probe.predict_held_out(folds, strength, share)) for share in _SHARES]
+    by_all = predictions(probe.predict_held_out(folds, strength))
     score, last_gain, error = measure_gain(task, by_all, parts[-1], train.examples)
     missing = max(1 - score, 0.0)
     missing_before = missing + last_gain

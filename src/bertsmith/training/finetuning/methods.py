@@ -33,7 +33,7 @@ from bertsmith.progress import Progress
 from bertsmith.tasks.checkpoints.sentence_folder import ends_in_projection, read_truncate_dim
 from bertsmith.tasks.checkpoints.task_checkpoint import StartingModel, begin_task_model
 from bertsmith.tasks.finetuning import EncodedExamples
-from bertsmith.tasks.heads.linear_start import LinearProbe, LinearStart, features_of, minimise
+from bertsmith.tasks.heads.linear_start import LinearProbe, LinearStart, compute_features, minimise
 from bertsmith.tasks.task import Outputs, Task
 from bertsmith.tasks.task_model import TaskModel
 from bertsmith.tasks.teaching import FEWEST_A_BATCH, can_be_gapped
@@ -293,7 +293,7 @@ class SelfTraining:
         each unlabelled text.
         """
         self._probe, self._strength, self.seconds = probe, strength, seconds
-        self._unlabelled = probe.scaled(torch.stack(list(features)))
+        self._unlabelled = probe.scale(torch.stack(list(features)))
 
     @classmethod
     def of(
@@ -306,7 +306,7 @@ class SelfTraining:
     ) -> "SelfTraining":
         """Computes the features of unlabelled `texts` by the `model` that the probe's features are from."""
         start = time.monotonic()
-        features = features_of(model, texts.encoded, progress)
+        features = compute_features(model, texts.encoded, progress)
         return cls(probe, strength, features, time.monotonic() - start)
 
     def fit(self) -> LinearStart:
@@ -314,7 +314,7 @@ class SelfTraining:
         start = time.monotonic()
         weights = self._learn(np.arange(len(self._probe)))
         seconds = self.seconds + time.monotonic() - start
-        return LinearStart(*self._probe.unscaled(weights), self._strength, seconds)
+        return LinearStart(*self._probe.unscale(weights), self._strength, seconds)
 
     def judge(self, folds: Ints) -> list[Outputs]:
         """Outputs (C,) for each labelled text by a model of the other folds and the unlabelled texts. `folds`
@@ -330,9 +330,9 @@ class SelfTraining:
 
     def _learn(self, rows: Ints) -> tuple[Tensor, Tensor]:
         """The weights of a linear model of these labelled rows and all unlabelled texts."""
-        weights = self._probe.begin()
+        weights = self._probe.make_initial_weights()
         self._probe.solve(weights, rows, self._strength)
-        shares = self._probe.class_shares(rows)
+        shares = self._probe.count_class_shares(rows)
         for _ in range(_ROUNDS):
             with torch.no_grad():
                 targets = _align_and_sharpen(self._unlabelled_logits(weights).softmax(1), shares)
@@ -340,7 +340,7 @@ class SelfTraining:
             def total(weights: tuple[Tensor, Tensor] = weights, targets: Tensor = targets) -> Tensor:
                 logits = self._unlabelled_logits(weights)
                 unlabelled = F.cross_entropy(logits, targets, reduction="sum")
-                return self._probe.total(weights, rows, self._strength) + _WEIGHT * unlabelled
+                return self._probe.penalised_loss(weights, rows, self._strength) + _WEIGHT * unlabelled
 
             minimise(weights, total, _ITERATIONS)
         return weights

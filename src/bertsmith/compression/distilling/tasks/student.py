@@ -128,4 +128,4 @@ def start_head(task: Task[Any], model: TaskModel, examples: EncodedExamples) -> 
     """
     probe = LinearProbe.of(task, model, examples)
     if probe is not None:
-        probe.best().apply(model)
+        probe.fit_best().apply(model)
