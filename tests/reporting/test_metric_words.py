@@ -13,8 +13,16 @@ from bertsmith.reporting.tables import explain_metrics, metric_title
             "nDCG@10: 1 where the best documents come first; MRR@10: 1 / rank of the first right one; "
             "recall@10: the share of the right documents that are found.",
         ),
-        (("accuracy", "macro_f1", "matthews"), "Matthews correlation: −1 to 1; 0 is chance."),
-        (("precision", "recall", "f1"), ""),
+        (
+            ("accuracy", "macro_f1", "matthews"),
+            "macro F1: the mean of the labels' F1 (1 where a label is given to all its rows and to no "
+            "others); Matthews correlation: −1 to 1; 0 is chance.",
+        ),
+        (
+            ("precision", "recall", "f1"),
+            "F1: 1 where everything is found and nothing is wrongly found.",
+        ),
+        (("accuracy", "precision", "recall"), ""),
         (
             ("ece_before", "ece_after"),
             "calibration error: how far confidence is from how often it is right.",

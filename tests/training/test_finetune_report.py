@@ -365,6 +365,14 @@ def test_rows_that_are_all_wrong_have_no_standard_error_rather_than_none_at_all(
         assert standard_error(task, all_wrong, answers) is None
 
 
+def test_a_score_without_a_standard_error_claims_none(run: FinetuneRecipe) -> None:
+    task, dev = classified(60)
+    results = results_of(task, dev)
+    results.__dict__["standard_errors"] = {"dev": None}  # all rows right: their spread says nothing
+    html = render_finetune(Path(run.out), run, results)
+    assert "<span>accuracy on dev</span>" in html
+
+
 def test_classes_without_a_row_are_counted_and_not_listed() -> None:
     found = [ClassScore(f"c{n}", 0.0, 0.0, 0.0, 0) for n in range(30)]
     found += [ClassScore("rare", 0.5, 0.5, 0.5, 2), ClassScore("missed", 0.0, 0.0, 0.0, 1)]

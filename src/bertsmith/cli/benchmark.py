@@ -403,7 +403,10 @@ def rank(
         else:
             size = f"{len(comparison.data.documents):,} documents, {len(comparison.queries):,} queries"
             print_table(*figure_table(comparison), title=f"{comparison.data.name}: {size}")
-            for note in (comparison.verdict(), explain_metrics(comparison.metrics), *comparison.notes()):
+            meanings = explain_metrics(comparison.metrics)
+            if len(comparison.figures) > 1:
+                meanings += "\np: the probability of such a difference by chance alone."
+            for note in (comparison.verdict(), meanings, *comparison.notes()):
                 console.print(note, markup=False)
     if out is not None and not json:
         print_paths(report=out / "report.html", runs=out / "runs")

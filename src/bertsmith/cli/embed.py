@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 # A blank for each: documents must not steer the terminal, and rich would take some of them away without
 # moving the marks.
 _CONTROL = {code: " " for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"}
+_FUSION = "Rank fusion: of the ranks by meaning and by words. Only the order of the scores counts."
 _SCORES = {"vector": "cosine", "text": "BM25", "hybrid": "rank fusion score (RRF)"}
 _SHOWN = 600  # characters of a passage; --json has all of it
 
@@ -284,10 +285,12 @@ def search(
         console.print()
     if not hits:
         console.print("Nothing was found.", markup=False)
+    elif kind == _SCORES["hybrid"]:
+        console.print(_FUSION, markup=False)
 
 
 def _format_heading(rank: int, hit: "Hit", kind: str) -> Text:
-    """Number, place, title, and the score with what it is: scores of different kinds don't compare."""
+    """The hit's rank, where it is, its title, and its score with its kind: kinds can't be compared."""
     heading = Text(f"{rank}  ")
     heading.append(_join_lines(hit.place), style="bold cyan")
     if hit.title:
@@ -301,7 +304,7 @@ def _join_lines(text: str) -> str:
 
 
 def _format_passage(hit: "Hit") -> Text:
-    """As it stands, cut when it is long, the query's words marked."""
+    """The passage's text, cut if it is long, with the query's words marked."""
     start, end = _find_window(hit)
     text = Text(hit.text[start:end].translate(_CONTROL))
     for begin, stop in hit.matches:

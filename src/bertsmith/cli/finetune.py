@@ -148,7 +148,7 @@ def tune(
     print_table(header_row, rows, title=f"{len(rows)} trials by {by}")
     if result.importance:
         shares = [(name, f"{share:.0%}") for name, share in result.importance.items()]
-        print_table(("setting", "share of the spread"), shares)
+        print_table(("setting", "how much of the differences between trials it explains"), shares)
     show_results(result.results)
     out = files.out
     print_paths(model=out / "model", recipe=out / "best.toml", report=out / "report.html")
@@ -233,7 +233,11 @@ def _print_suggestions(suggestions: "Suggestions") -> None:
             for row in suggestions.rows[:_SHOWN]
         ]
         title = f"{len(suggestions.rows):,} of {suggestions.without_label:,} rows to label next"
-        print_table(("text", "it looks like", "sure"), rows, title=title)
+        print_table(("text", "it looks like", "how sure"), rows, title=title)
+        console.print(
+            "Those that the model is least sure of, unlike each other: fill in their labels in rows.csv.",
+            markup=False,
+        )
     if suggestions.doubts:
         wrong = [
             (_shorten(doubt.example.text), suggestions.label_of(doubt.example), doubt.guess)

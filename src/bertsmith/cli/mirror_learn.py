@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from bertsmith.mirror.learning.understand import SiteProfile
 
 _SHOWN = 12  # values of a field
+_INPUT = (
+    "«text» stands for what differs from call to call: the student reads it, and nothing else of the prompt."
+)
 
 
 @Parameter(name="*")
@@ -225,6 +228,8 @@ def _print_profile(profile: "SiteProfile") -> None:
     print_facts("Understood", facts)
     for prompt in dict.fromkeys(template.describe() for template in profile.templates.values()):
         console.print(prompt, markup=False, highlight=False)
+    if profile.templates:
+        console.print(_INPUT, markup=False, soft_wrap=True)
     rows = []
     for field in profile.shape.fields:
         shares = profile.shares[field.path]
@@ -279,9 +284,10 @@ def _print_learned(learned: "LearningResult") -> None:
     from bertsmith.mirror.learning.tiers import tier_title
 
     file, parts = learned.file, learned.parts
+    texts = len(parts.train) + len(parts.dev)
     facts = {
         "call site": file.site,
-        "learned from": f"{len(parts.learned):,} calls, {len(parts.train) + len(parts.dev):,} texts",
+        "learned from": f"{len(parts.learned):,} calls, {texts:,} different texts",
         "kept to prove it with": f"{len(parts.calibration):,} calls",
         "student": f"{tier_title(file.tier)}: your small model, which learned from the LLM",
     }
@@ -291,7 +297,7 @@ def _print_learned(learned: "LearningResult") -> None:
     rows = [format_agreement_row(name, judged) for name, judged in learned.tiers.items()]
     print_table(("student", "agrees with the LLM", "calls"), rows, "On the calls to choose the model by")
     if not learned.why:
-        header = ("of", "confidence from", "answers", "of them differ", "guaranteed")
+        header = ("part", "confidence from", "answers", "of them differ", "guaranteed")
         print_table(header, format_claim_rows(file.claims), "Proven")
     console.print(describe_claims(file.claims, learned.unmatched), markup=False)
     if learned.why:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from bertsmith.cli.screen import console, print_table, print_warning
 from bertsmith.metrics.baselines import baseline_title
 from bertsmith.reporting import formatting
-from bertsmith.reporting.tables import Table, explain_metrics
+from bertsmith.reporting.tables import CLASS_FIGURES, Table, explain_metrics
 from bertsmith.tasks.evaluating.error_analysis import ErrorAnalysis
 from bertsmith.tasks.evaluating.evaluation import Evaluation
 from bertsmith.training.finetuning.figures import class_table, column_tables, confusions_table, mark_best
@@ -101,6 +101,7 @@ def show_classes(analysis: ErrorAnalysis) -> None:
     """How each class fares, the worst first, and which are taken for which most often."""
     if analysis.per_class:
         _show_table(class_table(analysis.per_class))
+        console.print(CLASS_FIGURES, markup=False)
     if analysis.confusion is not None:
         _show_table(confusions_table(analysis.confusion))
 

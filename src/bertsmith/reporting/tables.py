@@ -33,11 +33,30 @@ _MEANINGS = {
     "mrr": "1 / rank of the first right one",
     "map": "1 where all right ones come before all others",
     "recall": "the share of the right documents that are found",
+    "f1": "1 where everything is found and nothing is wrongly found",
+    "macro": "the mean of the labels' F1 (1 where a label is given to all its rows and to no others)",
+    "micro": "F1 of all labels counted together: 1 where all are given and none wrongly",
     "matthews": "−1 to 1; 0 is chance",
+    "spearman": "−1 to 1; 1 where the order is right, 0 is chance",
+    "pearson": "−1 to 1; 1 where predictions rise and fall in step with the right numbers, 0 is chance",
     "ece": "how far confidence is from how often it is right",
-    "temperature": "divides the logits so that a confidence of 80 % is right 80 % of the time",
+    "temperature": (
+        "divides the model's raw scores (logits) so that a confidence of 80 % is right 80 % of the time"
+    ),
 }
-_TITLES = {"matthews": "Matthews correlation", "ece": "calibration error"}
+_TITLES = {
+    "f1": "F1",
+    "macro": "macro F1",
+    "micro": "micro F1",
+    "matthews": "Matthews correlation",
+    "spearman": "Spearman correlation",
+    "pearson": "Pearson correlation",
+    "ece": "calibration error",
+}
+CLASS_FIGURES = (
+    "Precision: of the rows that got this label, the share that has it. Recall: of the rows that have it, "
+    "the share that got it. F1: between the two, nearer to the lower."
+)
 _RANKING_ONLY = "recall"  # explained for rankings (recall@10); of classes it is the usual recall
 
 

@@ -40,7 +40,10 @@ def test_the_interval_holds_the_true_number_of_rows_in_nine_of_ten_curves(runs: 
 def test_a_target_that_the_teacher_s_noise_forbids_is_never_reached() -> None:
     law = fit_power_law(ROWS, 0.06 * 1000 + 1000 * ROWS**-0.5 // 1, np.full(4, 1000), floor=0.06)
     assert law.rows_for(0.95).rows == math.inf
-    assert law.rows_for(0.95).as_sentence() == "More calls alone are not expected to reach 95 %."
+    assert (
+        law.rows_for(0.95).as_sentence()
+        == "More calls alone are not expected to reach 95 % agreement with the LLM."
+    )
 
 
 def test_a_curve_that_does_not_fall_reaches_nothing() -> None:
@@ -52,7 +55,7 @@ def test_a_curve_that_does_not_fall_reaches_nothing() -> None:
 )
 def test_a_flat_curve_below_the_target_needs_no_more_calls(wrong: list[int]) -> None:
     found = fit_power_law(ROWS, wrong, np.full(4, 1000)).rows_for(0.95)
-    assert found.as_sentence() == "The calls recorded should be enough to reach 95 %."
+    assert found.as_sentence() == "The calls recorded should be enough to reach 95 % agreement with the LLM."
     assert found.interval.high <= found.have == 2000
 
 
@@ -72,10 +75,14 @@ def test_the_same_curve_and_seed_give_the_same_interval() -> None:
 @pytest.mark.parametrize(
     ("rows", "interval", "sentence"),
     [
-        (3437, (2911, 4583), "About 1,400 more calls to reach 95 % (from 910 to 2,600)."),
-        (2050, (1500, math.inf), "About 50 more calls to reach 95 % (at least 0)."),
-        (2004, (2001, 2009), "About 4 more calls to reach 95 % (from 1 to 9)."),
-        (1900, (1500, 2500), "The calls recorded should be enough to reach 95 %."),
+        (
+            3437,
+            (2911, 4583),
+            "About 1,400 more calls to reach 95 % agreement with the LLM (from 910 to 2,600).",
+        ),
+        (2050, (1500, math.inf), "About 50 more calls to reach 95 % agreement with the LLM (at least 0)."),
+        (2004, (2001, 2009), "About 4 more calls to reach 95 % agreement with the LLM (from 1 to 9)."),
+        (1900, (1500, 2500), "The calls recorded should be enough to reach 95 % agreement with the LLM."),
     ],
 )
 def test_what_is_said(rows: float, interval: tuple[float, float], sentence: str) -> None:

@@ -35,8 +35,8 @@ class RowsNeeded:
     interval: Interval
 
     def as_sentence(self) -> str:
-        """'About 1,400 more calls to reach 95 % (from 900 to 2,600).'"""
-        target = f"{100 * self.agreement:g} %"
+        """'About 1,400 more calls to reach 95 % agreement with the LLM (from 900 to 2,600).'"""
+        target = f"{100 * self.agreement:g} % agreement with the LLM"
         if self.rows <= self.have:
             return f"The calls recorded should be enough to reach {target}."
         if math.isinf(self.rows):

@@ -104,8 +104,8 @@ class CallCurve:
     recorded: int
 
     def forecast(self, agreement: float) -> str:
-        """'About 1,400 more calls to reach 95 % (from 900 to 2,600).' Assumes as many calls for each text as
-        so far.
+        """'About 1,400 more calls to reach 95 % agreement with the LLM (from 900 to 2,600).' Assumes as many
+        calls for each text as so far.
         """
         texts = self.law.rows_for(agreement)
         # Divided first, so that as many texts as there are come to exactly the calls recorded.

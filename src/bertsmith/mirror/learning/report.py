@@ -86,7 +86,7 @@ def render_report(report: StudentReport) -> str:
         claim=describe_claims(file.claims, report.unmatched),
         claims=Table(
             "",
-            ["of", "confidence from", "answers", "of them differ", "guaranteed"],
+            ["part", "confidence from", "answers", "of them differ", "guaranteed"],
             format_claim_rows(file.claims),
         ),
         tiers=Table(
@@ -121,7 +121,7 @@ def _describe_calls(used: CallsUsed) -> str:
     began, ended = (
         datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%d") for time in (used.began, used.ended)
     )
-    return f"{used.calls:,} calls, {used.texts:,} texts, {began} to {ended}"
+    return f"{used.calls:,} calls, {used.texts:,} different texts, {began} to {ended}"
 
 
 def _draw_pictures(report: StudentReport, comparison: TeacherComparison, part: str) -> list[tuple[str, Any]]:

@@ -93,10 +93,10 @@ def headline(results: Results) -> list[tuple[str, str]]:
     metric = results.task.main_metric
     tiles = [
         (
-            f"{metric_name(metric)} on {name}, ± standard error",
-            format_figure(metric, evaluation.model[metric], results.standard_errors[name]),
+            f"{metric_name(metric)} on {name}" + ("" if error is None else ", ± standard error"),
+            format_figure(metric, results.evaluations[name].model[metric], error),
         )
-        for name, evaluation in results.evaluations.items()
+        for name, error in results.standard_errors.items()
     ]
     tiles += [
         (f"{baseline_title(name)}, on {results.judge}", format_figure(metric, score))
@@ -226,7 +226,7 @@ def class_table(scores: Sequence[ClassScore]) -> Table:
         ]
         for score in by_f1[:MOST_CLASSES]
     ]
-    columns = ["Class, the worst first", "Precision", "Recall", "F1", "Support"]
+    columns = ["Class, the worst first", "Precision", "Recall", "F1", "Rows"]
     absent = len(scores) - len(occurring)
     title = f"{absent:,} classes without a row are left out" if absent else ""
     return Table(title, columns, rows, max(0, len(by_f1) - MOST_CLASSES))

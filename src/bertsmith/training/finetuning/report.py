@@ -115,6 +115,7 @@ def results_context(results: Results, logs: Sequence[Sequence[Record]]) -> dict[
             for name, evaluation in results.evaluations.items()
         ],
         "metrics_in_words": tables.explain_metrics(dev.model),
+        "class_figures_in_words": tables.CLASS_FIGURES,
         "judge": results.judge,
         "tried": figures.method_table(results) if results.tried else None,
         "methods_in_words": describe_methods([tried.method for tried in results.tried], task),
