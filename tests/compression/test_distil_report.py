@@ -30,7 +30,7 @@ def test_the_page_shows_all_sides_and_escapes_what_it_is_given(
         "without the teacher",
         "always the most frequent label",
         "Agreement",
-        "a text alone",
+        "time for a text, one at a time",
         "SHA-256",
     ):
         assert shown in page

@@ -722,7 +722,7 @@ def test_what_is_not_tried_says_what_it_takes_and_which_setting_allows_it(
     full = next(each for each in result.results.tried if each.method == FULL)
     assert full.score is None and full.minutes is not None
     said = out.getvalue().splitlines()
-    before = next(line for line in said if line.startswith("About the time, by 2 folds and then on all rows"))
+    before = next(line for line in said if line.startswith("Expected time for 2 folds of cross-validation"))
     assert f"full {formatting.duration(full.seconds)} (not tried)" in before
     allowed = (
         f"not tried: it would take about {formatting.duration(full.seconds)}; minutes={full.minutes} allows"

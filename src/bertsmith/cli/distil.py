@@ -324,7 +324,7 @@ def shrink(
               --test last.csv --out runs/shrunk --hours 2 --keep 0.97 epochs=10
     """
     from bertsmith.compression.shrinking.shrink import shrink as search
-    from bertsmith.compression.shrinking.shrink_report import COLUMNS, make_rows
+    from bertsmith.compression.shrinking.shrink_report import COLUMNS, MEANINGS, make_rows
 
     values: dict[str, Any] = collect_options(columns, layout)
     result = search(
@@ -347,7 +347,12 @@ def shrink(
     print_table(
         COLUMNS, make_rows(shrunk), title=f"{shrunk.metric} on dev, at least {shrunk.wanted:.4f} wanted"
     )
-    console.print(f"The least work that keeps {shrunk.keep:.0%}: {shrunk.chosen.name}.", markup=False)
+    console.print(MEANINGS, markup=False)
+    console.print(
+        f"Of those that keep {shrunk.keep:.0%} of the score, the one with the least work: "
+        f"{shrunk.chosen.name}.",
+        markup=False,
+    )
     if shrunk.on_test is not None:
         console.print(shrunk.on_test.sentence(shrunk.metric), markup=False)
     for warning in shrunk.warnings:

@@ -102,7 +102,7 @@ def describe_run(model: nn.Module, config: BertConfig, data: str, machine: Machi
     count = sum(parameter.numel() for parameter in model.parameters())
     precision = str(machine.precision).removeprefix("torch.")
     return {
-        "model": f"{config.num_hidden_layers} layers × {config.hidden_size}",
+        "model": f"{formatting.counted(config.num_hidden_layers, 'layer')} × {config.hidden_size}",
         "parameters": f"{count / 1e6:.1f} M parameters",
         "data": data,
         "precision": precision,

@@ -18,12 +18,18 @@ COLUMNS = (
     "",
     "score",
     "95 % interval",
-    "of the model's",
+    "of the model's score",
     "parameters",
     "of its work",
-    "a text alone",
+    "one text at a time",
     "of its time",
-    "among many",
+    "of its time in batches",
+)
+MEANINGS = (
+    "Work: the calculations (FLOP) for the rows of dev, the same on every machine; times are measured on "
+    "this one. Static table: a vector for each piece of the vocabulary, and no layers. N pieces: the model "
+    "itself with only so many pieces in its vocabulary; a text may then take more of them. N layers of M: "
+    "layers that are M numbers wide."
 )
 
 
@@ -43,16 +49,16 @@ def render_shrink(shrunk: ShrinkResults, model: str) -> str:
         title="How small can it be?",
         status=f"{model} · {shrunk.metric} on dev · to keep {shrunk.keep:.0%}",
         headline=[
-            ("the least work that keeps it", chosen.name),
-            ("of its score", share_kept),
-            ("of its time for a text", formatting.percent(chosen.share_alone)),
-            ("of its parameters", formatting.percent(chosen.parameters / whole.parameters)),
+            ("keeps the score with the least work", chosen.name),
+            ("of the model's score", share_kept),
+            ("of the model's time for one text", formatting.percent(chosen.share_alone)),
+            ("of the model's parameters", formatting.percent(chosen.parameters / whole.parameters)),
         ],
         warnings=list(shrunk.warnings),
         on_test=None if shrunk.on_test is None else shrunk.on_test.sentence(shrunk.metric),
         pictures=[
             (
-                "Time of a text that comes alone",
+                "Time for one text at a time",
                 as_markup(
                     _draw_scatter(shrunk, lambda result: result.share_alone, "share of the model's time")
                 ),
@@ -65,6 +71,7 @@ def render_shrink(shrunk: ShrinkResults, model: str) -> str:
             ),
         ],
         table=Table("", list(COLUMNS), make_rows(shrunk), 0, frozenset({0})),
+        meanings=MEANINGS,
     )
 
 

@@ -86,8 +86,8 @@ def try_pruned(search: ShrinkSearch, data: DistilData) -> CandidateResult | None
     )
     saved = 1 - pruned.parameters / pruned.parameters_before
     search.say(
-        f"Vocabulary: {pruned.pieces:,} of {pruned.pieces_before:,} pieces occur; {saved:.0%} of the "
-        "parameters are those of others."
+        f"Vocabulary: {pruned.pieces:,} of {pruned.pieces_before:,} pieces occur in the texts; the other "
+        f"pieces hold {saved:.0%} of the parameters."
     )
     if saved < _LEAST_SAVED:
         shutil.rmtree(folder)

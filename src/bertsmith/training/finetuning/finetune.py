@@ -220,7 +220,10 @@ def _choose(run: Run[FinetuneRecipe], recipe: FinetuneRecipe, session: FinetuneS
             for name, estimate in seconds.items()
         )
         listed = ", ".join(durations)
-        _print_line(console, f"About the time, by {fold_count} folds and then on all rows: {listed}.")
+        _print_line(
+            console,
+            f"Expected time for {fold_count} folds of cross-validation, then all rows: {listed}.",
+        )
     with console.status("") as status:
 
         def show_fold(method: str, number: int) -> None:

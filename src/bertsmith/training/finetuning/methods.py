@@ -48,7 +48,7 @@ UNTRAINED = LINEAR, SELF_TRAINING  # leave the encoder as it is
 TRAINED = FULL, UPPER, LORA  # train the encoder together with the head
 _AUXILIARY_EPOCHS = 4  # of contrastive and cloze
 _MEANINGS = {
-    LINEAR: "a linear classifier on the frozen encoder",
+    LINEAR: "a linear classifier on the encoder as it is",
     SELF_TRAINING: "the same, learning from the unlabelled texts too",
     CONTRASTIVE: "SetFit's way: pairs of rows first, then linear",
     CLOZE: "the encoder learns to put the label's words into a gap, then linear",
@@ -180,13 +180,13 @@ def require_possible(recipe: FinetuneRecipe, task: Task[Any], possible: Sequence
 
 
 def describe_methods(methods: Sequence[str], task: Task[Any]) -> str:
-    """What the methods are, in a line: 'linear: a linear classifier on the frozen encoder; full: …'."""
+    """What the methods are, in a line: 'linear (a linear classifier on the encoder as it is), full (…)'."""
     meanings = dict(_MEANINGS)
     if task.compares_vectors:
-        meanings[LINEAR] = "the cosine of the frozen encoder's vectors"
+        meanings[LINEAR] = "the cosine of the encoder's vectors as they are"
     elif not task.labels:
-        meanings[LINEAR] = "a linear regression on the frozen encoder"
-    return "; ".join(f"{method}: {meanings[method]}" for method in methods)
+        meanings[LINEAR] = "a linear regression on the encoder as it is"
+    return ", ".join(f"{method} ({meanings[method]})" for method in methods)
 
 
 # -- what training begins with -------------------------------------------------------------------------

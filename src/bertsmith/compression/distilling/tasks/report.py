@@ -138,8 +138,8 @@ def _compare_costs(results: DistilResults) -> tables.Table:
     shown: dict[str, Callable[[Cost], str]] = {
         "parameters": lambda cost: f"{cost.parameters:,}",
         "weights on disk": lambda cost: formatting.bytes(cost.bytes),
-        "a text among many": lambda cost: f"{1e3 * cost.seconds:.2f} ms",
-        "a text alone": lambda cost: f"{1e3 * cost.alone:.2f} ms",
+        "time for a text, in batches": lambda cost: f"{1e3 * cost.seconds:.2f} ms",
+        "time for a text, one at a time": lambda cost: f"{1e3 * cost.alone:.2f} ms",
     }
     if teacher is None:
         return tables.Table("", ["", "Student"], [[name, show(student)] for name, show in shown.items()])

@@ -228,19 +228,25 @@ class DistilResults:
         for name in self.student.evaluations:
             share, agreement = self.share_kept(name), self.agreement.get(name)
             parts = [] if share is None else [f"{share:.1%} of the teacher's {self.metric}"]
-            parts += [] if agreement is None else [f"agreement with it {agreement:.4f} ({self.metric})"]
+            parts += (
+                [] if agreement is None else [f"agreement with its answers {agreement:.4f} ({self.metric})"]
+            )
             lines += [f"{name}: {', '.join(parts)}"] if parts else []
         student, teacher = saving.student, saving.teacher
         if teacher is None:
-            millis = f"{1e3 * student.seconds:.2f} ms, alone {1e3 * student.alone:.2f} ms"
-            return [*lines, f"parameters {student.parameters / 1e6:.1f} M, time of a text {millis}"]
+            return [
+                *lines,
+                f"{student.parameters / 1e6:.1f} M parameters; time for a text: "
+                f"{1e3 * student.seconds:.2f} ms in batches, {1e3 * student.alone:.2f} ms one at a time",
+            ]
         return [
             *lines,
-            f"parameters {student.parameters / 1e6:.1f} M of {teacher.parameters / 1e6:.1f} M, "
-            f"{formatting.bytes(student.bytes)} of {formatting.bytes(teacher.bytes)}",
-            f"time of a text {1e3 * student.seconds:.2f} ms of {1e3 * teacher.seconds:.2f} ms "
-            f"({saving.share:.2f}); alone {1e3 * student.alone:.2f} ms of {1e3 * teacher.alone:.2f} ms "
-            f"({saving.share_alone:.2f})",
+            f"student: {student.parameters / 1e6:.1f} M parameters, {formatting.bytes(student.bytes)}; "
+            f"teacher: {teacher.parameters / 1e6:.1f} M, {formatting.bytes(teacher.bytes)}",
+            f"time for a text, in batches: {1e3 * student.seconds:.2f} ms, {saving.share:.0%} of the "
+            f"teacher's ({1e3 * teacher.seconds:.2f} ms); one at a time: {1e3 * student.alone:.2f} ms, "
+            f"{saving.share_alone:.0%} of the teacher's ({1e3 * teacher.alone:.2f} ms). The shares are "
+            "medians of rounds in which both took turns.",
         ]
 
     @property
