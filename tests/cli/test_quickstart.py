@@ -108,3 +108,13 @@ def test_its_model_is_put_to_use_where_texts_have_several_sources(
     made = {path: path.stat().st_mtime_ns for path in Path("made").rglob("*") if path.is_file()}
     assert main(command) == 0
     assert {path: path.stat().st_mtime_ns for path in Path("made").rglob("*") if path.is_file()} == made
+
+
+@pytest.mark.parametrize(
+    ("source", "own"), [("pydocs:", False), ("pydocs:numpy", False), ("pydocs-mine", True)]
+)
+def test_sentences_to_fill_are_of_the_text_itself(source: str, own: bool, tmp_path: Path) -> None:
+    """A folder may be called like the source of Python's documentation."""
+    fills = tmp_path / "fills.json"
+    fills.write_text('[{"text": "The [MASK] of the tenant."}]')
+    assert (quickstart._choose_questions(source, fills) == ["The [MASK] of the tenant."]) is own

@@ -70,12 +70,20 @@ def quickstart(
     corpus = _build_corpus(source, out / "corpus")
     _build_tokenizer(corpus, out / "tokenizer", vocab_size)
     _train(out, minutes)
-    # Sentences with a mask: our own for Python's documentation; for other text, held-out ones of the run.
-    fills = [] if source.startswith("pydocs") else read_json(out / "run" / FILLS)
-    questions = [fill["text"] for fill in fills[: len(_QUESTIONS)]] or list(_QUESTIONS)
+    questions = _choose_questions(source, out / "run" / FILLS)
     _show_model(MaskedLanguageModel.load(out / "run" / "model"), corpus, questions)
     used = _finetune(corpus, out)
     _say_what_next(6 if used else 5, out, questions[0])
+
+
+def _choose_questions(source: str, fills: Path) -> list[str]:
+    """Sentences with a mask: our own for Python's documentation; for other text, held-out ones that the run
+    wrote to the file `fills`, if there are any.
+    """
+    from bertsmith.text.prose.pydocs import PREFIX
+
+    own_text = [] if source.startswith(PREFIX) else read_json(fills)
+    return [fill["text"] for fill in own_text[: len(_QUESTIONS)]] or list(_QUESTIONS)
 
 
 def _require_same_choices(out: Path, source: str, vocab_size: int, minutes: float) -> None:
