@@ -1,7 +1,7 @@
-"""Files and folders that are whole or absent: write under a temporary name, flush, rename.
+"""Writes files and folders that are complete or absent: under a temporary name, flushed, then renamed.
 
-Then the one file that a command writes, where nothing is replaced unasked; JSON; checksums; and locks that
-the system itself lets go of when their process dies.
+Also: the one file that a command writes, which replaces nothing without --overwrite; JSON; checksums; and
+locks that the system releases when their process dies. Read `atomic_folder` and `atomic_file` first.
 """
 
 import contextlib
@@ -38,9 +38,9 @@ def atomic_folder(path: Path, overwrite: bool = False) -> Iterator[Path]:
     """Yields an empty folder beside `path` that becomes `path` when the block ends without an error.
 
     Everything in it is flushed to disk first. On an error nothing remains; what a killed process left is
-    cleared by the next that writes `path`. Raises InputError when `path` exists, isn't an empty folder, and
-    `overwrite` is False, also where it came to be while the block ran. A link stays, and what it leads to is
-    written.
+    removed by the next that writes `path`. A symbolic link stays, and its target is written. Raises
+    InputError if `path` exists, isn't an empty folder and `overwrite` is False, also if it was created while
+    the block ran; DiskFull and ResourceError if it can't be written.
     """
     path = Path(path)
     if path.is_symlink():
@@ -53,7 +53,7 @@ def atomic_folder(path: Path, overwrite: bool = False) -> Iterator[Path]:
     try:
         partial.mkdir()
     except OSError as error:
-        raise _refusal(error, path) from error
+        raise _as_user_error(error, path) from error
     try:
         yield partial
         flush_folder(partial)
@@ -75,15 +75,17 @@ def atomic_folder(path: Path, overwrite: bool = False) -> Iterator[Path]:
 
 
 def atomic_write(path: Path, content: bytes | str) -> None:
-    """Writes a file that is either the old one or the whole new one, whatever happens."""
+    """Writes a file. Whatever happens, `path` is then the old file or the complete new one."""
     with atomic_file(path) as file:
         file.write(content.encode() if isinstance(content, str) else content)
 
 
 @contextlib.contextmanager
 def atomic_file(path: Path) -> Iterator[BinaryIO]:
-    """The same for content that is never in memory at once: yields a file that becomes `path` when the block
-    ends without an error, or nothing does. What killed processes left of writing `path` is cleared first.
+    """Yields a file that becomes `path` when the block ends without an error; on an error nothing remains.
+
+    For content that doesn't fit into memory. What killed processes left of writing `path` is removed first.
+    Raises InputError, DiskFull or ResourceError if it can't be written.
     """
     path = Path(path)
     file = _open_partial(path)
@@ -101,21 +103,22 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def refuse_existing(path: Path) -> None:
-    """Raises InputError where something is called `path` that isn't an empty folder."""
+    """Raises InputError if `path` exists and isn't an empty folder."""
     if path.exists() and not is_empty_folder(path):
         raise InputError(f"{path} already exists. Choose another name or remove it first.")
 
 
 def require_free(path: Path) -> None:
-    """To be asked before the work, not only after it: raises InputError as `refuse_existing` does, and
-    InputError or ResourceError where no folder can be made there.
+    """Checks before the work that a folder can be created at `path`.
+
+    Raises InputError if something is there, and InputError or ResourceError if no folder can be created.
     """
     refuse_existing(path)
     require_writable_folder(path)
 
 
 def is_empty_folder(path: Path) -> bool:
-    """Whether a folder can take its place: not that of the current one, or where another disk begins."""
+    """Whether `path` is empty and another folder can replace it: no mount point or current folder."""
     try:
         empty = path.is_dir() and not any(path.iterdir())
         return empty and not os.path.ismount(path) and path.resolve() != Path.cwd()
@@ -124,13 +127,15 @@ def is_empty_folder(path: Path) -> bool:
 
 
 def require_writable(path: Path) -> None:
-    """Raises InputError or ResourceError, before the work of hours is lost, when `path` can't be made."""
+    """Whether `path` is empty, and can be replaced: it is neither the current folder nor a mount point."""
     _open_partial(path).close()
     _partial(path).unlink()
 
 
 def require_writable_folder(path: Path) -> None:
-    """The same for a folder. Of those above it that aren't there either, the first is tried; none is made."""
+    """Raises InputError or ResourceError if the folder `path` can't be created. It tries the outermost
+    missing folder above it, and creates none.
+    """
     if path.is_symlink():
         path = Path(os.path.realpath(path))
     while not path.parent.exists():
@@ -157,23 +162,23 @@ def _open_partial(path: Path) -> BinaryIO:
     try:
         return _partial(path).open("wb")
     except OSError as error:
-        raise _refusal(error, path) from error
+        raise _as_user_error(error, path) from error
 
 
 def _partial(path: Path) -> Path:
-    """What `path` is called until it is whole."""
+    """The temporary name of `path`, beside it, until it is complete."""
     return path.parent / f".{path.name}.partial-{os.getpid()}"
 
 
 def _clear_remains(path: Path) -> None:
-    """What processes that are gone left of writing the file or folder `path`. A folder that was put aside for
-    another that never came gets its name back.
+    """Removes what processes that are gone left behind when they wrote the file or folder `path`. A folder
+    that was put aside for a new one gets its name back if the new one never came.
     """
     if not path.parent.is_dir():
         return
     for remains in path.parent.glob(f".{glob.escape(path.name)}.*-*"):
         kind, _, owner = remains.name.removeprefix(f".{path.name}.").rpartition("-")
-        if kind not in ("partial", "old") or not owner.isdigit() or _others_at_work(int(owner)):
+        if kind not in ("partial", "old") or not owner.isdigit() or _is_other_process(int(owner)):
             continue
         if kind == "old" and not path.exists():
             remains.rename(path)
@@ -183,7 +188,8 @@ def _clear_remains(path: Path) -> None:
             remains.unlink(missing_ok=True)
 
 
-def _others_at_work(process: int) -> bool:
+def _is_other_process(process: int) -> bool:
+    """Whether the number is that of another process that still runs."""
     import psutil  # here, for reading files needs no more than the standard library
 
     try:
@@ -192,8 +198,8 @@ def _others_at_work(process: int) -> bool:
         return False
 
 
-def _refusal(error: OSError, path: Path) -> Exception:
-    """Why nothing can be begun under the name `path`."""
+def _as_user_error(error: OSError, path: Path) -> Exception:
+    """The error to raise if nothing can be created under the name `path`: always one of Bertsmith's own."""
     known = _as_resource_error(error, path)
     if known is not error:
         return known
@@ -201,7 +207,9 @@ def _refusal(error: OSError, path: Path) -> Exception:
 
 
 def _as_resource_error(error: OSError, path: Path) -> Exception:
-    """A full disk or a missing right is the user's to mend; any other failure stays what it is."""
+    """Turns a full disk or a missing permission, which the user can mend, into an error of Bertsmith's; any
+    other error is returned as it is.
+    """
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DiskFull(f"The disk is full: {path} was not written. Free some space and run this again.")
     if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
@@ -211,14 +219,14 @@ def _as_resource_error(error: OSError, path: Path) -> Exception:
 
 @contextlib.contextmanager
 def tensors_written_to(path: Path) -> Iterator[None]:
-    """Around safetensors' save_file, which gives the system's error in words only: raises it as an OSError.
+    """Wraps safetensors' save_file: raises the system's error, which it has in its message only, as OSError.
 
-    Inside `atomic_folder` a full disk is then known as one. save_file makes a file that its owner alone may
-    read, whatever the umask: it gets the mode of any other new file here.
+    So `atomic_folder` recognises a full disk. save_file creates a file that only its owner may read, whatever
+    the umask: it gets the mode that any other new file gets in this folder.
     """
     try:
         yield
-        path.chmod(_mode_of_new_files(path.parent))
+        path.chmod(_find_new_file_mode(path.parent))
     except SafetensorError as error:
         number = re.search(r"os error (\d+)", str(error))
         if number is None:
@@ -226,9 +234,9 @@ def tensors_written_to(path: Path) -> Iterator[None]:
         raise OSError(int(number[1]), str(error), str(path)) from error
 
 
-def _mode_of_new_files(folder: Path) -> int:
-    """As the umask and the folder's own rules say: one file is made to see it. To read the umask is to change
-    it for a moment, for every thread.
+def _find_new_file_mode(folder: Path) -> int:
+    """The mode of a new file in the folder, by the umask and the folder's own rules. A file is created to see
+    it: the umask can't be read without changing it for a moment, for every thread.
     """
     with tempfile.TemporaryDirectory(prefix=".mode-", dir=folder) as own:
         (Path(own) / "new").touch()
@@ -236,8 +244,9 @@ def _mode_of_new_files(folder: Path) -> int:
 
 
 def make_folder(path: Path) -> list[Path]:
-    """The folder and those above it. Returns those that weren't there, the innermost first. Raises InputError
-    where none can be made.
+    """Creates the folder and its missing parents, and returns those that it created, the innermost first.
+
+    Raises InputError if it can't create them.
     """
     try:
         missing = [folder for folder in (path, *path.parents) if not folder.exists()]
@@ -248,7 +257,7 @@ def make_folder(path: Path) -> list[Path]:
 
 
 def remove_empty(folders: Iterable[Path]) -> None:
-    """Those of the folders that nothing is in."""
+    """Removes those of the folders that are empty."""
     for folder in folders:
         with contextlib.suppress(OSError):
             folder.rmdir()
@@ -262,7 +271,7 @@ def flush_folder(path: Path) -> None:
 
 
 def flush(path: Path) -> None:
-    """Forces one file or folder to disk. Windows does so with files alone, opened for writing."""
+    """Forces one file or folder to disk. Windows can do that only for files opened for writing."""
     if not can_open_folders() and path.is_dir():
         return
     descriptor = os.open(path, os.O_RDONLY if can_open_folders() else os.O_RDWR)
@@ -273,13 +282,13 @@ def flush(path: Path) -> None:
 
 
 def can_open_folders() -> bool:
-    """Whether the system opens a folder, to force it to disk or to lock it. Windows doesn't."""
+    """Whether the system can open a folder, to force it to disk or to lock it. Windows can't."""
     return hasattr(os, "O_DIRECTORY")
 
 
 def require_output(path: str | Path, overwrite: bool, reads: Iterable[str | Path]) -> None:
-    """Raises InputError, before any work, where `output_file` couldn't write, or would lose something as of
-    `require_no_loss`.
+    """Raises InputError, before any work, if `output_file` couldn't write `path` or would replace a file that
+    it must not (see `require_no_loss`).
     """
     if is_standard_output(path) or is_stream(path):
         return
@@ -288,9 +297,10 @@ def require_output(path: str | Path, overwrite: bool, reads: Iterable[str | Path
 
 
 def require_no_loss(path: Path, overwrite: bool, reads: Iterable[str | Path]) -> None:
-    """Raises InputError for what is there, unless it is a file and `overwrite` says to replace it; that is
-    never one of `reads`, the files and folders that the command reads, under whatever name. '-' among them is
-    standard input.
+    """Raises InputError if `path` exists, unless it is a file and `overwrite` is True.
+
+    A file that the command reads is never replaced: `reads` are its files and folders, under whatever name,
+    and '-' is standard input.
     """
     if path.is_dir():
         raise InputError(f"{path} is a folder. Name a file as --out.")
@@ -305,7 +315,7 @@ def require_no_loss(path: Path, overwrite: bool, reads: Iterable[str | Path]) ->
 
 @contextlib.contextmanager
 def output_file(path: str | Path) -> Iterator[BinaryIO]:
-    """A pipe or a device as it is; else a file that is whole or absent, behind a link where `path` is one."""
+    """Opens `path` for writing: a pipe or a device as it is, a file or a link's target by `atomic_file`."""
     if is_stream(path):
         with Path(path).open("wb") as file:
             yield file
@@ -315,7 +325,7 @@ def output_file(path: str | Path) -> Iterator[BinaryIO]:
 
 
 def is_standard_output(path: str | Path) -> bool:
-    """By either of its names: to open the second would begin a file anew that the shell appends to."""
+    """Whether `path` is '-' or /dev/stdout: to open that would truncate a file that the shell appends to."""
     return str(path) in ("-", "/dev/stdout")
 
 
@@ -329,12 +339,12 @@ def is_stream(path: str | Path) -> bool:
 
 
 def behind_links(path: str | Path) -> Path:
-    """Where a link leads; else `path` itself."""
+    """The target of a symbolic link; any other path as it is."""
     return Path(path).resolve() if Path(path).is_symlink() else Path(path)
 
 
 def _is_among(path: Path, read: str | Path) -> bool:
-    """Hard and symbolic links to a file that is read are that file."""
+    """Whether `path` is the file `read`, or in the folder `read`, also by a hard or symbolic link."""
     if str(read) == "-":
         with contextlib.suppress(OSError):  # standard input may be closed
             return os.path.samestat(os.fstat(0), path.stat())
@@ -361,8 +371,8 @@ def read_json(path: Path) -> Any:
 
 
 def parse_json(text: str, to_object: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
-    """As json.loads, but a comma too many is called that: Python complains of what stands behind it.
-    `to_object` makes an object of its keys and values.
+    """Like json.loads, but names a comma too many as the fault: Python names what follows it. `to_object`
+    makes an object from its pairs of key and value.
     """
     try:
         return json.loads(text, object_pairs_hook=to_object)
@@ -376,14 +386,14 @@ def parse_json(text: str, to_object: Callable[[list[tuple[str, Any]]], Any] | No
 
 
 def with_distinct_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """For `parse_json`: raises ValueError for a key that stands twice in an object, as pyarrow and so
-    Hugging Face's datasets refuse it: one of the two values would be lost.
+    """A `to_object` for `parse_json`: raises ValueError for a key that is in an object twice, since one of
+    the two values would be lost. pyarrow, and so Hugging Face's datasets, refuse it too.
     """
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    values = dict(pairs)
+    if len(values) < len(pairs):
         keys = [key for key, _ in pairs]
         raise ValueError(f"the key {max(keys, key=keys.count)[:80]!r} stands twice in one object")
-    return found
+    return values
 
 
 def sha256(path: Path) -> str:
@@ -393,21 +403,22 @@ def sha256(path: Path) -> str:
 
 
 def crc32_of(path: Path) -> str:
-    """The file's CRC-32 as hexadecimal digits, read as `sha256` is, in a small part of its time: it tells
-    damage, and nobody's intent.
+    """The file's CRC-32 as hexadecimal digits. It takes a fraction of the time of `sha256`, and finds
+    damage, but not tampering.
     """
-    found, block = 0, memoryview(bytearray(1 << 20))
+    checksum, block = 0, memoryview(bytearray(1 << 20))
     with Path(path).open("rb", buffering=0) as file:
         while count := file.readinto(block):
-            found = crc32(block[:count], found)
-    return f"{found:08x}"
+            checksum = crc32(block[:count], checksum)
+    return f"{checksum:08x}"
 
 
 def lock(file: int | TextIO, wait: bool = False) -> bool:
-    """Whether this process has the file, or the folder of a descriptor, for itself until it closes it. With
-    `wait` it comes back only when it has.
+    """Locks the file, or the folder of a descriptor, until it is closed. Returns whether this process got the
+    lock; with `wait` it waits for it.
 
-    By flock(2). Windows has none, nor have some file systems of networks: there nobody is kept out.
+    By flock(2). Where there is none, as on Windows and on some network file systems, it returns True and
+    keeps nobody out.
     """
     if fcntl is None:
         return True
@@ -421,14 +432,14 @@ def lock(file: int | TextIO, wait: bool = False) -> bool:
 
 
 def is_still(path: Path, descriptor: int) -> bool:
-    """Whether that is still what the name stands for. A lock on what was removed keeps nobody out."""
+    """Whether `path` is still the file of the descriptor. A lock on a removed file keeps nobody out."""
     return path.exists() and os.path.samestat(os.fstat(descriptor), path.stat())
 
 
 @contextlib.contextmanager
 def locked_folder(folder: Path, wait: bool = False) -> Iterator[bool]:
-    """Whether this process has the folder itself for the block: no file is left in it. A folder that another
-    process has removed meanwhile is nobody's.
+    """Locks the folder itself for the block, without a file in it, and yields whether this process got the
+    lock. For a folder that another process has removed meanwhile it yields False.
     """
     if not can_open_folders():
         yield True
