@@ -127,7 +127,7 @@ def is_empty_folder(path: Path) -> bool:
 
 
 def require_writable(path: Path) -> None:
-    """Whether `path` is empty, and can be replaced: it is neither the current folder nor a mount point."""
+    """Raises InputError or ResourceError if the file `path` can't be made: to be called before the work."""
     _open_partial(path).close()
     _partial(path).unlink()
 
