@@ -7,7 +7,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from bertsmith.errors import did_you_mean
-from bertsmith.validation import first_problem
+from bertsmith.validation import describe_problem
 
 
 class Section(BaseModel):
@@ -44,7 +44,7 @@ class Settings(BaseModel):
 def problem(values: Any) -> str:
     with pytest.raises(ValidationError) as caught:
         Settings.model_validate(values)
-    return first_problem(caught.value, Settings)
+    return describe_problem(caught.value, Settings)
 
 
 @pytest.mark.parametrize(

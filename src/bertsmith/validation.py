@@ -1,4 +1,7 @@
-"""Settings and manifests as pydantic has them, and what it refuses as a sentence of ours."""
+"""The base classes of settings and manifests (pydantic models), and their errors as sentences of ours.
+
+Read `Strict`, `UserSettings` and `check` first.
+"""
 
 import re
 import reprlib
@@ -57,8 +60,8 @@ _OF_TRANSFORMERS = {
     "logging_steps": ("log_every",),
     "output_dir": ("out",),
 }
-# Of these the value is all that stands around the fault.
-_OF_THE_WHOLE = ("missing", "value_error")
+# Problems for which pydantic gives the whole model as the value.
+_OF_WHOLE_MODEL = ("missing", "value_error")
 _EXPECTED = {
     "bool_parsing": "expected true or false",
     "dict_type": "expected names with values",
@@ -80,8 +83,8 @@ def _split_at_commas(value: object) -> object:
     return tuple(part.strip() for part in inner.split(","))
 
 
-# Of a setting that is a list, whose entries have no commas: query,value on the command line is one, and so is
-# [query,value], from which a shell took the quotes.
+# For a setting that is a list of entries without commas: on the command line, query,value is a list, and so
+# is [query,value], from which a shell took the quotes.
 BY_COMMAS = BeforeValidator(_split_at_commas)
 EntryT = TypeVar("EntryT")
 Listed = Annotated[tuple[EntryT, ...], BY_COMMAS]
@@ -90,24 +93,24 @@ ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
 class Strict(BaseModel):
-    """An unknown key is an error, and a value does not change once made."""
+    """A pydantic model that refuses unknown keys and can't be changed."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     @model_validator(mode="wrap")
     @classmethod
-    def _truth_is_no_number(cls, given: Any, read: ModelWrapValidatorHandler[Self]) -> Self:
-        """True is a whole number in Python, and pydantic would take it for 1."""
-        made = read(given)
-        for name, value in given.items() if isinstance(given, Mapping) else ():
-            if isinstance(value, bool) and type(getattr(made, name, None)) in (int, float):
+    def _refuse_bool_as_number(cls, values: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
+        """Refuses True for a number: it is an int in Python, and pydantic would take it for 1."""
+        model = validate(values)
+        for name, value in values.items() if isinstance(values, Mapping) else ():
+            if isinstance(value, bool) and type(getattr(model, name, None)) in (int, float):
                 raise ValueError(f"{name}: expected a number, found {value}")
-        return made
+        return model
 
 
-class _RefusesInASentence(ModelMetaclass):
-    """What is made by its class's name, and so by hand, is refused in a sentence of ours. What is read
-    (`model_validate`) keeps pydantic's error, which says where in the whole the fault is.
+class _SettingsMeta(ModelMetaclass):
+    """A metaclass: calling the class raises the class's `refusal` with a sentence of ours. `model_validate`,
+    for values that were read from a file, keeps pydantic's error, which has the path of the wrong value.
     """
 
     def __call__(cls: Any, *values: Any, **named: Any) -> Any:  # noqa: N805
@@ -117,10 +120,10 @@ class _RefusesInASentence(ModelMetaclass):
         try:
             return type.__call__(cls, **named)
         except ValidationError as error:
-            raise cls.refusal(f"{cls.__name__}: {first_problem(error, cls)}") from error
+            raise cls.refusal(f"{cls.__name__}: {describe_problem(error, cls)}") from error
 
 
-class UserSettings(Strict, metaclass=_RefusesInASentence):
+class UserSettings(Strict, metaclass=_SettingsMeta):
     """Settings that users write in Python too. `CorpusSettings(heldout=2)` raises `refusal`."""
 
     model_config = ConfigDict(allow_inf_nan=False)
@@ -129,22 +132,26 @@ class UserSettings(Strict, metaclass=_RefusesInASentence):
 
 
 def check(kind: type[ModelT], values: dict[str, Any], where: str) -> ModelT:
-    """Values as checked settings. Raises RecipeError naming the wrong key and the nearest right one."""
+    """Makes settings of class `kind` from plain values.
+
+    Raises RecipeError with `where` the values are from, the wrong key and the nearest right one.
+    """
     try:
         return kind.model_validate(values)
     except ValidationError as error:
-        raise RecipeError(f"{where}: {first_problem(error, kind)}") from error
+        raise RecipeError(f"{where}: {describe_problem(error, kind)}") from error
 
 
-def first_problem(error: ValidationError, model: type[BaseModel]) -> str:
-    """The first thing that `model` refused, with its full stop: the key, what was expected, what was found.
+def describe_problem(error: ValidationError, model: type[BaseModel]) -> str:
+    """Describes the first problem of `error` as a sentence with its full stop: the key, what was expected,
+    what was found.
 
-    An unknown key comes with the nearest that `model` knows. Where a value may be of several types, that one
-    counts which it fits best; where it fits none, all are named.
+    An unknown key comes with the nearest that `model` has. If a value may be of several types, pydantic has a
+    problem for each: the one counts that got furthest into the value; if none did, all types are named.
     """
-    tried, place = error.errors(), _error_path(error.errors()[0])
-    tried = [each for each in tried if _error_path(each)[: len(place)] == place]
-    first = max(tried, key=lambda each: len(_error_path(each)))
+    problems, path = error.errors(), _error_path(error.errors()[0])
+    problems = [problem for problem in problems if _error_path(problem)[: len(path)] == path]
+    first = max(problems, key=lambda problem: len(_error_path(problem)))
     key = ".".join(_error_path(first))
     if first["type"] == "missing":
         return f"the key {key!r} is missing."
@@ -155,30 +162,33 @@ def first_problem(error: ValidationError, model: type[BaseModel]) -> str:
     if first["type"] in ("model_type", "model_attributes_type"):
         section = [name for name in _keys(model.model_fields) if name.startswith(f"{key}.")]
         return f"{key} is a section: name what is meant in it ({', '.join(section)})."
-    of_the_whole = first["type"] in _OF_THE_WHOLE and isinstance(first["input"], dict | BaseModel)
-    found = "" if of_the_whole else f", found {_SHORTENED.repr(first['input'])}"
-    there = [each for each in tried if _error_path(each) == _error_path(first)]
-    said = _join_expectations([_EXPECTED.get(each["type"]) or _plain_message(each["msg"]) for each in there])
-    return f"{key + ': ' if key else ''}{said}{found}."
+    is_whole_model = first["type"] in _OF_WHOLE_MODEL and isinstance(first["input"], dict | BaseModel)
+    found = "" if is_whole_model else f", found {_SHORTENED.repr(first['input'])}"
+    same_path = [problem for problem in problems if _error_path(problem) == _error_path(first)]
+    expected = _join_expectations(
+        [_EXPECTED.get(problem["type"]) or _plain_message(problem["msg"]) for problem in same_path]
+    )
+    return f"{key + ': ' if key else ''}{expected}{found}."
 
 
 def _error_path(error: Mapping[str, Any]) -> tuple[str, ...]:
+    """The path of keys to a problem, without the types that pydantic tried."""
     parts = [str(part) for part in error["loc"] if not _TYPE_TRIED.fullmatch(str(part))]
     if parts and parts[-1] in _PLAIN_TYPES and error["type"] not in ("missing", "extra_forbidden"):
         parts.pop()
     return tuple(parts)
 
 
-def _join_expectations(said: list[str]) -> str:
-    """expected 'none' or 'auto', or names with values"""
-    first, *others = dict.fromkeys(said)
-    if not all(each.startswith("expected ") for each in (first, *others)):
+def _join_expectations(expectations: list[str]) -> str:
+    """Joins what each type expects: "expected 'none' or 'auto', or names with values"."""
+    first, *others = dict.fromkeys(expectations)
+    if not all(expectation.startswith("expected ") for expectation in (first, *others)):
         return first
     return ", or ".join([first, *(other.removeprefix("expected ") for other in others)])
 
 
 def _plain_message(message: str) -> str:
-    """Without pydantic's ways of beginning; what a validator of ours says stays as it is."""
+    """Removes pydantic's openings ("Value error", "Input should be") from a message."""
     if message.startswith("Value error, "):
         return message.removeprefix("Value error, ")
     message = re.sub("^Input should be ", "expected ", message)
@@ -186,19 +196,19 @@ def _plain_message(message: str) -> str:
 
 
 def setting_names(model: type[BaseModel]) -> list[str]:
-    """Every dotted name, sections among them."""
+    """All dotted names of the model's settings, with those of its sections."""
     return list(_keys(model.model_fields))
 
 
 def did_you_mean_setting(key: str, known: Collection[str]) -> str:
-    """What follows a sentence on an unknown key, as of `did_you_mean`: what is called so by transformers or
-    in another section, two at most; else the nearest.
+    """A "Did you mean …?" for an unknown key: at most two settings that transformers calls so or that another
+    section has under this name, else the nearest. See `did_you_mean`.
     """
-    return did_you_mean(key, called_so(key, known), count=2, cutoff=0) or did_you_mean(key, known)
+    return did_you_mean(key, find_settings_called(key, known), count=2, cutoff=0) or did_you_mean(key, known)
 
 
-def called_so(key: str, known: Collection[str]) -> list[str]:
-    """Those of the `known` settings that are called so: by transformers or else, in any section, here."""
+def find_settings_called(key: str, known: Collection[str]) -> list[str]:
+    """The `known` settings of this name: the one that transformers calls so, else those of any section."""
     last = key.rpartition(".")[2]
     theirs = [name for name in _OF_TRANSFORMERS.get(last, ()) if name in known]
     return theirs[:1] or [name for name in known if name.rpartition(".")[2] == last]

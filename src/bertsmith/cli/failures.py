@@ -169,22 +169,22 @@ def _describe_usage_error(failure: CycloptsError) -> str:
     """What pydantic refused is said as everywhere, and not in its own lines."""
     from pydantic import BaseModel, ValidationError  # here, for --help answers at once
 
-    from bertsmith.validation import first_problem
+    from bertsmith.validation import describe_problem
 
     refused = failure.__cause__
-    return first_problem(refused, BaseModel) if isinstance(refused, ValidationError) else str(failure)
+    return describe_problem(refused, BaseModel) if isinstance(refused, ValidationError) else str(failure)
 
 
 def _suggest_setting(failure: CycloptsError) -> str:
     """How what was given as an option is given as a setting, where the command has one that is called so."""
     if not isinstance(failure, UnknownOptionError):
         return ""
-    from bertsmith.validation import called_so
+    from bertsmith.validation import find_settings_called
 
     typed = (failure.token.keyword or failure.token.value).lstrip("-").partition("=")[0].replace("-", "_")
     names_of = getattr(failure.target, "settings", None)
     known = [] if names_of is None else names_of(failure.root_input_tokens or ())
-    names = [typed] if typed in known else called_so(typed, known)[:2]
+    names = [typed] if typed in known else find_settings_called(typed, known)[:2]
     settings = " or ".join(f"{name}=VALUE" for name in names)
     return f" Settings are given without dashes: {settings}." if settings else ""
 

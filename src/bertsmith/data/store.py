@@ -28,7 +28,7 @@ from bertsmith.files import read_json, sha256
 from bertsmith.progress import Progress
 from bertsmith.text.corpus.manifest import Split
 from bertsmith.text.tokens.tokenizer import Tokenizer
-from bertsmith.validation import first_problem
+from bertsmith.validation import describe_problem
 
 SPLITS: tuple[Split, ...] = ("train", "heldout")
 TOKENS, SENTENCES, DOCUMENTS = "tokens.bin", "sentences.bin", "documents.bin"
@@ -103,7 +103,7 @@ def read_manifest(store: Path) -> StoreManifest:
     except ValidationError as error:
         raise StoreError(
             f"{path} is not the manifest of a token store of this version: "
-            f"{first_problem(error, StoreManifest)} {REMAKE}"
+            f"{describe_problem(error, StoreManifest)} {REMAKE}"
         ) from error
     except InputError as error:
         raise StoreError(f"{error} {REMAKE}") from error

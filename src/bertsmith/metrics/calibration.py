@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from bertsmith.arrays import Floats
 from bertsmith.errors import ModelError
 from bertsmith.metrics.thresholds import NEVER, at_threshold, thresholds_per_label
-from bertsmith.validation import first_problem
+from bertsmith.validation import describe_problem
 
 # Beyond these the dev set says nothing useful: every answer certain, or every answer alike.
 COLDEST, HOTTEST = 0.01, 100.0
@@ -76,7 +76,7 @@ class Confidence(BaseModel):
             return cls.model_validate_json(json.dumps(settings))
         except ValidationError as error:
             raise ModelError(
-                f"{where}: confidence: {first_problem(error, cls)} The file was altered: take it from "
+                f"{where}: confidence: {describe_problem(error, cls)} The file was altered: take it from "
                 "a copy, or train again."
             ) from error
 

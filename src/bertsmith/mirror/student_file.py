@@ -16,7 +16,7 @@ from bertsmith.files import read_json, sha256
 from bertsmith.metrics.guarantees.learn_then_test import Certificate
 from bertsmith.mirror.fields import AnswerShape, FieldHead, Values, format_value
 from bertsmith.mirror.template import PromptTemplate
-from bertsmith.validation import first_problem
+from bertsmith.validation import describe_problem
 
 FILE, MODEL, SPANS = "student.json", "model", "spans"
 _ID_LENGTH = 12  # hexadecimal digits
@@ -160,7 +160,9 @@ def read_student_file(folder: Path) -> StudentFile:
     try:
         file = StudentFile.model_validate(read_json(path))
     except ValidationError as error:
-        raise ModelError(f"{path}: {first_problem(error, StudentFile)} Train the student again.") from error
+        raise ModelError(
+            f"{path}: {describe_problem(error, StudentFile)} Train the student again."
+        ) from error
     for name, expected_hash in file.files.items():
         part = folder / name
         if not part.resolve().is_relative_to(folder.resolve()):

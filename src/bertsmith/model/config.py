@@ -12,7 +12,7 @@ from bertsmith.argument_checks import check_arguments, check_text
 from bertsmith.errors import BertsmithError, ModelError
 from bertsmith.model.families import BERT_SIZES, Family, find_family
 from bertsmith.model.rotary_json import layer_types
-from bertsmith.validation import UserSettings, first_problem
+from bertsmith.validation import UserSettings, describe_problem
 
 Activation = Literal["gelu", "gelu_new", "relu", "silu"]
 LayerType = Literal["full_attention", "sliding_attention"]
@@ -207,4 +207,4 @@ def make_config(values: dict[str, Any], where: str) -> BertConfig:
     try:
         return BertConfig.model_validate(values)
     except ValidationError as error:
-        raise ModelError(f"{where}: {first_problem(error, BertConfig)}") from error
+        raise ModelError(f"{where}: {describe_problem(error, BertConfig)}") from error

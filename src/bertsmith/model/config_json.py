@@ -14,7 +14,7 @@ from bertsmith.errors import ModelError
 from bertsmith.model.config import BertConfig, make_config
 from bertsmith.model.families import FAMILIES, Family, find_family
 from bertsmith.model.folder_keys import CONFIG, FileKeys
-from bertsmith.validation import first_problem
+from bertsmith.validation import describe_problem
 
 # Other names of our activations.
 _ACTIVATIONS = {"gelu_python": "gelu", "gelu_pytorch_tanh": "gelu_new"}
@@ -112,7 +112,7 @@ def read_labels(values: Mapping[str, Any], where: str) -> dict[str, Any]:
     try:
         return Labels.model_validate(entries, strict=True).model_dump(exclude_none=True)
     except ValidationError as error:
-        raise ModelError(f"the config.json of {where}: {first_problem(error, Labels)}") from error
+        raise ModelError(f"the config.json of {where}: {describe_problem(error, Labels)}") from error
 
 
 class Architecture(NamedTuple):

@@ -14,7 +14,7 @@ import bertsmith
 from bertsmith.errors import ModelError
 from bertsmith.files import sha256, write_json
 from bertsmith.model.untrusted import plain_file, read_settings
-from bertsmith.validation import first_problem
+from bertsmith.validation import describe_problem
 
 MANIFEST = "bertsmith.json"
 IMPORTED = (
@@ -120,7 +120,8 @@ def _parse(path: Path) -> Manifest:
         return Manifest.model_validate(read_settings(path))
     except ValidationError as error:
         raise ModelError(
-            f"{path}: {first_problem(error, Manifest)} It was altered, or written by a newer Bertsmith than "
+            f"{path}: "
+            f"{describe_problem(error, Manifest)} It was altered, or written by a newer Bertsmith than "
             f"{bertsmith.__version__}."
         ) from error
 

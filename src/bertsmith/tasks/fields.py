@@ -30,7 +30,7 @@ from bertsmith.tasks.examples.text_task import TextExample, TextTask, as_text_or
 from bertsmith.tasks.heads.classifier_head import PooledHead
 from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, TaskSettings
 from bertsmith.text.files.values import as_label, shown
-from bertsmith.validation import first_problem
+from bertsmith.validation import describe_problem
 
 FieldLabel = Mapping[str, float] | tuple[str, ...]  # shares of classes, or labels that hold
 
@@ -214,7 +214,9 @@ class Fields(TextTask):
         try:
             task._set_fields(FieldOutputs.model_validate(field) for field in state["fields"])
         except (KeyError, TypeError, ValidationError) as error:
-            problem = first_problem(error, FieldOutputs) if isinstance(error, ValidationError) else str(error)
+            problem = (
+                describe_problem(error, FieldOutputs) if isinstance(error, ValidationError) else str(error)
+            )
             raise ModelError(
                 f"{where}: fields: {problem} Take the file from a copy, or train again."
             ) from error

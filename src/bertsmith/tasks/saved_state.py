@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from bertsmith.errors import ModelError
-from bertsmith.validation import first_problem
+from bertsmith.validation import describe_problem
 
 S = TypeVar("S", bound=BaseModel)
 _ADVICE = "The file was altered: take it from a copy, or train again."
@@ -31,7 +31,7 @@ def read_state(state: Mapping[str, Any], settings: type[S], where: str) -> tuple
         checked = settings.model_validate_json(json.dumps(parsed.settings), strict=True)
     except ValidationError as error:
         model = _State if error.title == _State.__name__ else settings
-        raise ModelError(f"{where}: {first_problem(error, model)} {_ADVICE}") from error
+        raise ModelError(f"{where}: {describe_problem(error, model)} {_ADVICE}") from error
     require_labels(parsed.labels, where)
     return checked, parsed.labels
 

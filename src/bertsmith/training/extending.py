@@ -42,7 +42,7 @@ from bertsmith.text.tokens.extension import (
     remove_extension,
 )
 from bertsmith.text.tokens.tokenizer import Tokenizer
-from bertsmith.validation import first_problem
+from bertsmith.validation import describe_problem
 
 EXTENSION = "extension.json"
 REPORT = "report.html"
@@ -154,7 +154,7 @@ def read_extension(folder: Path) -> Extension | None:
         return Extension.model_validate(read_json(path))
     except ValidationError as error:
         raise TokenizerError(
-            f"{path}: {first_problem(error, Extension)} It was altered, or written by a newer Bertsmith."
+            f"{path}: {describe_problem(error, Extension)} It was altered, or written by a newer Bertsmith."
         ) from error
 
 

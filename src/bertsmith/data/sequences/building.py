@@ -70,7 +70,7 @@ from bertsmith.text.tokens.value_tokenizers import (
     load_tokenizer,
     parse_spelled_number,
 )
-from bertsmith.validation import UserSettings, first_problem
+from bertsmith.validation import UserSettings, describe_problem
 
 _PROGRESS_ROWS = 1000  # rows between two calls of progress
 _FILE_SETTINGS = ("heldout", "header", "format", "encoding")  # settings that don't decide what a token is
@@ -413,7 +413,7 @@ def fit_patches(
     try:
         shape = PatchShape.model_validate(fields)
     except ValidationError as error:
-        raise InputError(f"{files[0].path}: {first_problem(error, PatchShape)} Change --patch.") from error
+        raise InputError(f"{files[0].path}: {describe_problem(error, PatchShape)} Change --patch.") from error
     value_tokens = [f"[VALUE{number}]" for number in range(shape.values)]
     return PatchTokenizer.of(build_symbol_tokenizer([PATCH, *value_tokens]), shape), rows
 

@@ -37,7 +37,7 @@ from bertsmith.text.files.values import LARGEST, as_category, as_number, is_prin
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.text.tokens.tokenizer_json import MAX_PIECES
 from bertsmith.text.tokens.value_tokenizers import NumberScale, NumberScales
-from bertsmith.validation import Strict, first_problem
+from bertsmith.validation import Strict, describe_problem
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 LONGEST_SYMBOL = 1000  # characters
@@ -374,5 +374,5 @@ def read_codec(store: Path | str) -> Codec:
         return Codec.model_validate(read_json(path))
     except ValidationError as error:
         raise StoreError(
-            f"{path} was altered: {first_problem(error, Codec)} Build the store again."
+            f"{path} was altered: {describe_problem(error, Codec)} Build the store again."
         ) from error

@@ -18,7 +18,7 @@ from bertsmith.errors import InputError
 from bertsmith.files import atomic_write, read_json
 from bertsmith.text.corpus_settings import AS_BUILT
 from bertsmith.text.retrieval.passages import PassageSettings
-from bertsmith.validation import Strict, first_problem
+from bertsmith.validation import Strict, describe_problem
 
 MANIFEST = "index.json"
 APPROXIMATE_FROM = 100_000  # rows; below, comparing every vector takes some ten milliseconds
@@ -150,7 +150,7 @@ def read_index_manifest(folder: Path) -> IndexManifest:
         return IndexManifest.model_validate(read_json(path), context=AS_BUILT)
     except ValidationError as error:
         raise InputError(
-            f"{path}: {first_problem(error, IndexManifest)} It was altered, or written by a newer "
+            f"{path}: {describe_problem(error, IndexManifest)} It was altered, or written by a newer "
             f"Bertsmith than {bertsmith.__version__}."
         ) from error
 

@@ -23,7 +23,7 @@ from bertsmith.model.untrusted import plain_file, read_small_json
 from bertsmith.tasks.golden.subject import GoldenInput, GoldenSubject, Item, open_subject
 from bertsmith.tasks.task import Task
 from bertsmith.text.tokens.tokenizer import Tokenizer
-from bertsmith.validation import Strict, first_problem
+from bertsmith.validation import Strict, describe_problem
 
 PROJECTIONS = 32
 
@@ -155,7 +155,8 @@ def parse_golden(path: Path) -> GoldenAnswers:
         return GoldenAnswers.model_validate(read_small_json(path))
     except ValidationError as error:
         raise ModelError(
-            f"{path}: {first_problem(error, GoldenAnswers)} It was altered, or written by a newer Bertsmith."
+            f"{path}: "
+            f"{describe_problem(error, GoldenAnswers)} It was altered, or written by a newer Bertsmith."
         ) from error
 
 

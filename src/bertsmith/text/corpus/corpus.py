@@ -19,7 +19,7 @@ from bertsmith.errors import CorpusError
 from bertsmith.files import read_json, sha256
 from bertsmith.progress import Progress
 from bertsmith.text.corpus.manifest import CorpusManifest, CorpusShard, Split
-from bertsmith.validation import first_problem
+from bertsmith.validation import describe_problem
 
 SCHEMA = pa.schema([("id", pa.string()), ("source", pa.string()), ("sentences", pa.list_(pa.string()))])
 ROW_GROUP_BYTES = 8 << 20  # in memory; a reader holds one row group
@@ -61,7 +61,7 @@ class Corpus:
         except ValidationError as error:
             raise CorpusError(
                 f"{path / 'manifest.json'} is not the manifest of a corpus of this version: "
-                f"{first_problem(error, CorpusManifest)} Build the corpus again."
+                f"{describe_problem(error, CorpusManifest)} Build the corpus again."
             ) from error
         corpus = cls(path, manifest)
         for shard in (shard for split in manifest.splits for shard in corpus._shards(split)):

@@ -21,7 +21,7 @@ from bertsmith.errors import InputError
 from bertsmith.text.corpus_settings import Language
 from bertsmith.text.prose.sentences import split_sentences
 from bertsmith.text.tokens.tokenizer import Tokenizer
-from bertsmith.validation import UserSettings, first_problem
+from bertsmith.validation import UserSettings, describe_problem
 
 Offsets = npt.NDArray[np.int64]  # (T, 2)
 
@@ -54,7 +54,7 @@ class PassageSettings(UserSettings):
         try:
             return PassageSettings.model_validate(self.model_dump(exclude_unset=True) | dict(values))
         except ValidationError as error:
-            raise InputError(f"passages: {first_problem(error, PassageSettings)}") from error
+            raise InputError(f"passages: {describe_problem(error, PassageSettings)}") from error
 
     def within(self, room: int) -> "PassageSettings":
         """A copy that fits a model that reads `room` tokens: passages take four fifths of it at most, the

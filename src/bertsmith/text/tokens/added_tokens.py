@@ -18,7 +18,7 @@ from tokenizers import Tokenizer as Backend
 
 from bertsmith.errors import TokenizerError
 from bertsmith.text.tokens.tokenizer_json import MAX_ADDED, AddedToken, Component, SearchedToken, read_object
-from bertsmith.validation import first_problem
+from bertsmith.validation import describe_problem
 
 ADDED_TOKENS = "added_tokens.json"
 #: The settings' keys for special tokens without a role: the current one, and that before transformers 5.
@@ -170,4 +170,4 @@ def _validate(model_class: type[ComponentType], content: dict[str, Any], path: P
     try:
         return model_class.model_validate_json(json.dumps(content))
     except ValidationError as error:
-        raise TokenizerError(f"{path}: {first_problem(error, model_class)}") from None
+        raise TokenizerError(f"{path}: {describe_problem(error, model_class)}") from None

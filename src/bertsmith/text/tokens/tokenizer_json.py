@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from bertsmith.errors import TokenizerError
 from bertsmith.files import parse_json
-from bertsmith.validation import first_problem
+from bertsmith.validation import describe_problem
 
 _WHAT_IS_READ = (
     "Bertsmith reads WordPiece and byte-level BPE tokenizers as BERT and RoBERTa have them, and no regular "
@@ -270,7 +270,7 @@ def read_tokenizer_json(path: Path) -> dict[str, Any]:
     try:
         TokenizerFile.model_validate_json(text)
     except ValidationError as error:
-        raise TokenizerError(f"{path}: {first_problem(error, TokenizerFile)} {_WHAT_IS_READ}") from None
+        raise TokenizerError(f"{path}: {describe_problem(error, TokenizerFile)} {_WHAT_IS_READ}") from None
     return content | {"padding": None}
 
 

@@ -30,7 +30,7 @@ from bertsmith.files import read_json, write_json
 from bertsmith.text.files.values import LARGEST, as_number
 from bertsmith.text.tokens.long_texts import TextEncoding, WordEncodings
 from bertsmith.text.tokens.tokenizer import Encoding, Tokenizer
-from bertsmith.validation import Strict, first_problem
+from bertsmith.validation import Strict, describe_problem
 
 PATCHES, NUMBERS = "patches.json", "numbers.json"
 VALUE_FILES = (PATCHES, NUMBERS)  # beside tokenizer.json, where tokens carry values
@@ -368,5 +368,5 @@ def _read_scaling(path: Path, settings: type[Settings]) -> Settings:
     try:
         return settings.model_validate(read_json(path))
     except (ValidationError, InputError) as error:
-        problem = first_problem(error, settings) if isinstance(error, ValidationError) else str(error)
+        problem = describe_problem(error, settings) if isinstance(error, ValidationError) else str(error)
         raise TokenizerError(f"{path} was cut or altered: {problem}") from error

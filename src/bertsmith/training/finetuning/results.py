@@ -48,9 +48,10 @@ class LearningCurve:
     error: float
 
     def as_sentence(self, metric: str) -> str:
-        """Formats as 'Twice the rows would bring a linear model about +0.0210 ± 0.0080 accuracy.'"""
+        """Formats as 'Twice the rows would bring about +0.0210 ± 0.0080 accuracy (estimated with …).'"""
         return (
-            f"Twice the rows would bring a linear model about {self.gain:+.4f} ± {self.error:.4f} {metric}."
+            f"Twice the rows would bring about {self.gain:+.4f} ± {self.error:.4f} {metric} "
+            "(estimated with a linear model on the encoder as it is)."
         )
 
 
