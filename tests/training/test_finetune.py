@@ -482,6 +482,26 @@ def test_a_run_does_not_go_on_with_other_rows(
     run("classification", encoder, tmp_path, "epochs=2", train=str(train), dev=str(dev), resume=True)
 
 
+def test_a_run_does_not_go_on_without_the_last_file_of_its_folder(
+    encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other files keep their numbers in data.json."""
+    folder = tmp_path / "rows"
+    folder.mkdir()
+    for number, name in enumerate(("a.jsonl", "b.jsonl", "c.jsonl")):
+        write_rows(folder / name, "classification", 32, seed=number)
+
+    def interrupted(*arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(BestWeights, "consider", interrupted)
+        run("classification", encoder, tmp_path, "epochs=2", train=folder)
+    (folder / "c.jsonl").rename(tmp_path / "c.jsonl")
+    with pytest.raises(RecipeError, match="The file given as train 3 has changed"):
+        run("classification", encoder, tmp_path, "epochs=2", train=folder, resume=True)
+
+
 def test_two_runs_write_alike_to_the_byte_what_the_page_names(encoder: Path, tmp_path: Path) -> None:
     """But for what takes down times, and the recipe's `out`."""
     train = write_rows(tmp_path / "train.jsonl", "classification", 40)

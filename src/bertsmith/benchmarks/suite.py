@@ -247,7 +247,7 @@ def _require_same_parts(folder: Path, files: TaskFiles) -> None:
     make_folder(folder)  # SQuAD's official files stay where they are
     hashes = {part: sha256(path) for part, path in files.predicted.items()}
     begun = hashes | (read_json(folder / _PARTS) if (folder / _PARTS).exists() else {})
-    require_unchanged(begun, hashes, f"the runs in {folder}")
+    require_unchanged({part: begun[part] for part in hashes}, hashes, f"the runs in {folder}")
     write_json(folder / _PARTS, begun)
 
 

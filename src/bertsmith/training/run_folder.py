@@ -160,7 +160,7 @@ def require_unused(out: Path) -> None:
 
 def require_same_data(out: Path, hashes: dict[str, str]) -> None:
     """Raises RecipeError when a file of data has changed since the run in `out` was begun. `hashes` are the
-    SHA-256 of the files now, by their setting's name.
+    SHA-256 of all its files now, by their setting's name.
     """
     data_file = out / _DATA
     if data_file.exists():
@@ -169,9 +169,10 @@ def require_same_data(out: Path, hashes: dict[str, str]) -> None:
 
 def require_unchanged(old_hashes: dict[str, str], hashes: dict[str, str], what: str) -> None:
     """Raises RecipeError when a file's hash differs from the one in `old_hashes`, with which `what` was
-    begun: its results and positions are about the old files.
+    begun, or when a file was added or removed: its results and positions are about the old files.
     """
-    changed = [name for name in hashes if old_hashes.get(name) != hashes[name]]
+    names = dict.fromkeys([*hashes, *old_hashes])  # of fewer files in a folder, the last number is missing
+    changed = [name for name in names if old_hashes.get(name) != hashes.get(name)]
     if changed:
         raise RecipeError(
             f"The file given as {', '.join(changed)} has changed since {what} was begun. Put the old one "
