@@ -59,7 +59,7 @@ class TokenizerError(InputError):
 
 
 class FilterError(InputError):
-    """A filter of a search that isn't one, or names what there isn't."""
+    """A search's filter can't be parsed, or names a column that the index doesn't have."""
 
 
 class StoreError(InputError):
@@ -75,15 +75,15 @@ class ModelError(BertsmithError):
 
 
 class NotFinite(ModelError):
-    """What a model computes is infinite or NaN."""
+    """A model's outputs are infinite or NaN."""
 
 
 class ResourceError(BertsmithError):
-    """Too little disk or memory for what was asked."""
+    """There is too little disk or memory for the work, or no permission to write."""
 
 
 class DiskFull(ResourceError):
-    """Too little disk for what was asked; what was finished stays."""
+    """The disk is full, or too small for the work; what was finished is kept."""
 
 
 class TrainingStopped(BertsmithError):
@@ -106,7 +106,9 @@ class MissingExtra(BertsmithError):
 
 
 def require(module: str, extra: str, purpose: str, package: str = "") -> None:
-    """Raises MissingExtra unless `module` can be imported; `package` has it, if the name is another."""
+    """Raises MissingExtra unless `module` can be imported. `package`: the one to install, if it has another
+    name.
+    """
     try:
         import_module(module)
     except ImportError as error:
@@ -114,16 +116,17 @@ def require(module: str, extra: str, purpose: str, package: str = "") -> None:
 
 
 def did_you_mean(name: str, choices: Collection[str], count: int = 1, cutoff: float = 0.5) -> str:
-    """What follows a sentence on an unknown name, a blank before it; empty when no choice is near.
+    """' Did you mean …?', with a blank before it, to append to a sentence on an unknown name; '' if no choice
+    is near.
 
-    Names `count` choices at most, the nearest first, whose likeness by difflib is at least `cutoff`.
+    It names at most `count` choices, the nearest first, with a similarity by difflib of at least `cutoff`.
     """
     near = get_close_matches(name, choices, n=count, cutoff=cutoff)
     return f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
 
 
 def printable(text: str) -> str:
-    """For a terminal, which would obey control characters in names and texts of others: each as its escape,
-    \\u001b, which JSON reads as the character again.
+    """Replaces control characters by their escape, such as \\u001b: a terminal would obey them in names and
+    texts of others. JSON reads the escape as the character again.
     """
-    return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)

@@ -75,7 +75,7 @@ class Hardware:
     @classmethod
     def detect(cls) -> "Hardware":
         """Looks at the machine; takes milliseconds, or the start of the CUDA driver where there is a GPU."""
-        # Those this process may run on; all of them where it can't be asked.
+        # The logical cores that this process may run on; all of them if the system can't tell.
         usable = (
             os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
         )
@@ -107,7 +107,7 @@ class Hardware:
 
     @property
     def precision(self) -> torch.dtype:
-        """bfloat16 where the hardware computes in it, else float32."""
+        """bfloat16 if the hardware has instructions for it, else float32."""
         if self.gpus:
             native = all(gpu.has_bfloat16 for gpu in self.gpus)
         else:
@@ -116,16 +116,16 @@ class Hardware:
 
     @property
     def precision_reason(self) -> str:
-        """Why `precision` is what it is, for people."""
+        """A sentence for people on why `precision` was chosen."""
         if self.gpus:
             major, minor = min(gpu.capability for gpu in self.gpus)
-            found = "has" if self.precision == torch.bfloat16 else "has no"
-            return f"compute capability {major}.{minor} {found} bfloat16 (8.0 and later do)"
+            verb = "has" if self.precision == torch.bfloat16 else "has no"
+            return f"compute capability {major}.{minor} {verb} bfloat16 (8.0 and later do)"
         native = sorted(_NATIVE_BFLOAT16.intersection(self.instructions))
         if native:
             return f"the processor has {' and '.join(native)}"
         # Measured: 1 against 105 GFLOP/s on two Zen 3 cores.
-        return "the processor has no bfloat16 instructions; emulated it is 100 times slower"
+        return "the processor has no bfloat16 instructions; without them it is 100 times slower"
 
 
 def device_of(name: torch.device | str) -> torch.device:

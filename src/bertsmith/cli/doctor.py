@@ -99,7 +99,7 @@ def _describe_use(diagnosis: "Diagnosis") -> dict[str, str]:
     return {
         "device": "the GPU" if hardware.gpus else cpu,
         "precision": f"{precision}: {hardware.precision_reason}",
-        "matrix product": formatting.flops(diagnosis.matmul_flops),
+        "matrix product": f"{formatting.flops(diagnosis.matmul_flops)} (calculations a second), measured now",
         **({} if hardware.gpus else {"kernels": kernels}),
         "network": "not needed; only a model given by its hub name is fetched",
     }

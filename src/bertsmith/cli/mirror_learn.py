@@ -307,4 +307,9 @@ def _print_learned(learned: "LearningResult") -> None:
             print_note(sentence)
     if learned.curve is not None:
         print_note(learned.curve.forecast(1 - file.claims.epsilon))
+    if not learned.why:
+        print_note(
+            "to compare the student with the LLM on new calls, which changes no answer: "
+            f"bertsmith mirror promote {file.site} --student {learned.folder}"
+        )
     print_paths(student=learned.folder, report=learned.folder / "report.html")

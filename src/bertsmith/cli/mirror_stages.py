@@ -28,6 +28,12 @@ _SITES = (
 )
 _STUDENTS = "Student: your small model, which learned from the LLM's answers. Relayed: answered by the LLM."
 _DRIFT = "Drift: today's calls differ from those that the student was first compared on."
+_MODES = {
+    "record": "the LLM answers every call, and nothing is compared",
+    "shadow": "the LLM answers every call, and the student is compared with it",
+    "canary": "the student answers a share of the calls that it is sure of, the LLM all others",
+    "live": "the student answers the calls that it is sure of, the LLM all others",
+}
 
 
 def status(*, where: StoreOptions = ANY_STORE, json: Flag = False) -> None:
@@ -134,6 +140,10 @@ def _print_accounts(accounts: "list[Account]", students: "Mapping[str, StudentRe
     )  # fmt: skip
     print_table(header, rows, "Who answers")
     console.print(_STUDENTS, markup=False, soft_wrap=True)
+    modes = {account.stage.mode for account in accounts}
+    for mode in _MODES:
+        if mode in modes:
+            console.print(f"Mode {mode}: {_MODES[mode]}.", markup=False, soft_wrap=True)
     console.print(_DRIFT, markup=False, soft_wrap=True)
     reasons = [
         (account.stage.version, reason, calls)
@@ -323,6 +333,7 @@ def _change_stage(stages: "StageStore", before: "Stage", after: "Stage") -> None
     elif after.student:
         change += f", student {after.student}"
     console.print(change, markup=False)
+    console.print(f"Mode {after.mode}: {_MODES[after.mode]}.", markup=False, soft_wrap=True)
 
 
 def check(*, where: StoreOptions = ANY_STORE, files: bool = True, json: Flag = False) -> int:

@@ -60,7 +60,7 @@ class ClassifierHead(Head):
 
     def forward(self, states: Tensor, layout: Layout) -> Tensor:
         """Outputs (E, C), or (R, C) for a head that is `per_row`."""
-        return self.in_units(self.out(self.dropped(self.features(states, layout))))
+        return self.in_units(self.out(self.apply_dropout(self.features(states, layout))))
 
     def outputs(self, states: Tensor) -> Tensor:
         if self.dense is not None and self.activation is not None:
@@ -85,7 +85,7 @@ class ClassifierHead(Head):
             states = self.norm(states)
         return states
 
-    def dropped(self, features: Tensor) -> Tensor:
+    def apply_dropout(self, features: Tensor) -> Tensor:
         """Applies dropout to the text's features only: a whole column is too much to lose at once."""
         if not self.columns:
             dropped: Tensor = self.dropout(features)
@@ -134,7 +134,7 @@ class PooledHead(ClassifierHead):
 
     def answer(self, pooled: Tensor, layout: Layout) -> Tensor:
         """Pooled text features (E, H) -> outputs (E, C)."""
-        return self.in_units(self.out(self.dropped(self._add_columns(pooled, layout))))
+        return self.in_units(self.out(self.apply_dropout(self._add_columns(pooled, layout))))
 
     def _add_columns(self, pooled: Tensor, layout: Layout) -> Tensor:
         text = pooled if self.pooling is None else F.normalize(pooled, dim=1)

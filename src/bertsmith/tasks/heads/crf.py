@@ -2,8 +2,8 @@
 
 W words of all sentences end to end, B sentences, C labels, A sentences that go on at a step (shrinking).
 
-Every recursion takes one step for all sentences at once: the longest stand first, so that the sentences which
-still have a word at a step are the first A rows of the last step. Nothing is padded.
+Every recursion takes one step for all sentences at once. Sentences are sorted by length, the longest first,
+so that those which still have a word at a step are the first A rows of the step before. Nothing is padded.
 
 Transitions that IOB2 forbids have a score of minus infinity, in decoding and in training's sum over all
 paths: the model is then a distribution over the paths it may answer with, and need not learn the rule.
@@ -87,11 +87,11 @@ class ConditionalRandomField(nn.Module):
         log_partition: Tensor = _LogPartition.apply(  # type: ignore[no-untyped-call]
             emissions, *self.scores(), steps
         )
-        return log_partition - self._score(emissions, tags, lengths)
+        return log_partition - self._score_paths(emissions, tags, lengths)
 
-    def _score(self, emissions: Tensor, tags: Tensor, lengths: tuple[int, ...]) -> Tensor:
-        """The summed score of the given paths: the number of each transition, counted on the host, times its
-        score.
+    def _score_paths(self, emissions: Tensor, tags: Tensor, lengths: tuple[int, ...]) -> Tensor:
+        """The summed score of these paths: the emissions of their labels, and each transition's score times
+        its count, counted on the host.
         """
         path, count = tags.cpu().numpy(), len(self.labels)
         firsts, lasts, followers = _find_sentence_rows(lengths)
@@ -99,10 +99,12 @@ class ConditionalRandomField(nn.Module):
         pairs = np.bincount(path[followers - 1] * count + path[followers], minlength=count * count)
         pairs = pairs.reshape(count, count)
         self._refuse_illegal(starts, pairs)
-        of_words = emissions.gather(1, to_device(path, emissions.device).unsqueeze(1)).sum()
-        counted = ((starts, self.start), (ends, self.end), (pairs, self.transitions))
-        of_transitions = ((to_device(counts, emissions.device) * score).sum() for counts, score in counted)
-        return of_words + sum(of_transitions)
+        emission_score = emissions.gather(1, to_device(path, emissions.device).unsqueeze(1)).sum()
+        counts_and_scores = ((starts, self.start), (ends, self.end), (pairs, self.transitions))
+        transition_scores = (
+            (to_device(counts, emissions.device) * score).sum() for counts, score in counts_and_scores
+        )
+        return emission_score + sum(transition_scores)
 
     def _refuse_illegal(self, starts: Ints, pairs: Ints) -> None:
         legal_start, legal_pairs = self._legal_on_host
@@ -167,10 +169,10 @@ def _trace_back(totals: Tensor, befores: Tensor, end: Tensor, steps: "_Steps") -
     labels = torch.empty(len(totals), dtype=torch.int64)
     later = slice(0, 0)
     for step in steps.slices(backwards=True):
-        here, going_on = labels[step], later.stop - later.start  # sentences that have a later word
-        if going_on:
-            here[:going_on] = befores[later].gather(1, labels[later].unsqueeze(1)).squeeze(1)
-        here[going_on:] = (totals[step][going_on:] + end).argmax(-1)
+        step_labels, continuing = labels[step], later.stop - later.start  # sentences with a later word
+        if continuing:
+            step_labels[:continuing] = befores[later].gather(1, labels[later].unsqueeze(1)).squeeze(1)
+        step_labels[continuing:] = (totals[step][continuing:] + end).argmax(-1)
         later = step
     return labels
 
@@ -193,19 +195,20 @@ class _LogPartition(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, None]:
+    def backward(ctx: Any, output_gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, None]:
         emissions, pairs, forward, backward = ctx.saved_tensors
         steps: _Steps = ctx.steps
-        of_words = (forward + backward - emissions).softmax(-1) * upstream
+        word_gradient = (forward + backward - emissions).softmax(-1) * output_gradient  # (W, C)
         # (W - B, C, C); normalised word by word, because rounding adds up along a sentence
         joint = forward[steps.followers - 1].unsqueeze(2) + pairs + backward[steps.followers].unsqueeze(1)
-        of_pairs = joint.flatten(1).softmax(-1).sum(0).view_as(pairs) * upstream
-        return of_words, of_words[steps.firsts].sum(0), of_pairs, of_words[steps.lasts].sum(0), None
+        pair_gradient = joint.flatten(1).softmax(-1).sum(0).view_as(pairs) * output_gradient
+        start_gradient, end_gradient = word_gradient[steps.firsts].sum(0), word_gradient[steps.lasts].sum(0)
+        return word_gradient, start_gradient, pair_gradient, end_gradient, None
 
 
 def _sum_both_ways(emissions: Tensor, scores: TransitionScores, steps: "_Steps") -> tuple[Tensor, Tensor]:
-    """The log-sums (W, C) over all paths up to each word's label, and over all paths from it, both with the
-    word itself.
+    """The forward and backward scores (W, C): the log-sums over all paths up to each word's label, and over
+    all paths from it, both with the word's own emission.
 
     The backward recursion is the forward one on reversed sentences, so that one loop computes both.
     """
