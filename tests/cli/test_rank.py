@@ -169,6 +169,7 @@ def test_mistakes_get_a_sentence_before_any_work(
     assert main(["rank", model, data, "--split", "dev"]) == 2
     assert "There are: test. Choose with --split." in capsys.readouterr().err
     for option, complaint in {
+        "depth": "depth and reranked must be 1 or more, found 0 and 50",
         "reranked": "depth and reranked must be 1 or more",
         "k": "k must be 1 or more, found 0",
         "queries": "The number of queries must be 1 or more, found 0",

@@ -389,7 +389,8 @@ def rank(
     from bertsmith.reporting.tables import explain_metrics
 
     options: dict[str, Any] = {"reranker": reranker, "format": format, "split": split, "encoding": encoding}
-    options |= {"k": k, "depth": max(depth, k), "reranked": reranked, "queries": queries, "english": english}
+    depth = max(depth, k) if depth > 0 else depth  # below 1 it is refused
+    options |= {"k": k, "depth": depth, "reranked": reranked, "queries": queries, "english": english}
     if out is not None:
         require_free(out)
     with progress_bar("Ranking") as progress:
