@@ -28,6 +28,7 @@ from bertsmith.text.corpus.building import build_corpus
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.log import RunLog
+from bertsmith.training.loop import is_due
 from bertsmith.training.pretrain import pretrain
 from bertsmith.training.recipe import Recipe, check_recipe
 
@@ -152,6 +153,19 @@ def test_evaluation_reads_no_more_held_out_text_than_there_is(inputs: dict[str, 
 
     assert evaluation(50) == pytest.approx(evaluation(100) / 2)
     assert evaluation(10**6) == evaluation(10**9)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_general_text_is_evaluated_on_too_and_before_the_first_step(
+    inputs: dict[str, str], share: float
+) -> None:
+    data = {"batch_size": 8, "sequence_lengths": [16], "sequence_shares": [1.0], "general_share": share}
+
+    def evaluation(**changes: str) -> float:
+        made = plan(recipe_of(**inputs, data=data, evaluation={"every": 0.25}, **changes), hardware=GPU)
+        return next(part.flops for part in made.parts if part.name == "evaluation")
+
+    assert evaluation(general=inputs["corpus"]) == pytest.approx(2 * evaluation() * 5 / 4, rel=0.01)
 
 
 @pytest.mark.parametrize(
@@ -333,6 +347,14 @@ def test_steps_of_phases_are_where_the_loop_changes_over(steps: int, weights: li
 def test_how_often_a_pause_is_due(every: float, steps: int, times: int) -> None:
     """The last evaluation and the last checkpoint come at the end, due or not."""
     assert count_times_due(every, steps) == times
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(1, 300), st.floats(0.001, 0.999) | st.integers(1, 400))
+def test_a_pause_is_as_often_due_as_in_the_loop(steps: int, every: float) -> None:
+    shares = [step / steps for step in range(steps + 1)]
+    due = [step for step in range(1, steps) if is_due(every, step, shares[step - 1], shares[step])]
+    assert count_times_due(every, steps) == len(due) + 1
 
 
 def test_several_gpus_have_their_shares_of_the_batch_in_memory() -> None:

@@ -231,7 +231,9 @@ class RunCost:
         products = [part for part in of_step if part.flops and part.name != OPTIMIZER]
         batches = self.inputs.evaluated_tokens(self.recipe) / self.amounts[0].tokens
         # a step is a forward pass and a backward pass of twice its length
-        passes = count_times_due(self.recipe.evaluation.every, steps) * batches / 3
+        times = count_times_due(self.recipe.evaluation.every, steps)
+        times += self.recipe.general is not None  # before the first step, to tell what is forgotten
+        passes = times * batches / 3
         flops = passes * sum(part.flops for part in products)
         evaluation = StepPart("evaluation", flops, 0.0, passes * sum(part.seconds for part in products))
         parts = self.machine.ranks.count if self.machine.sharded else 1
@@ -284,4 +286,5 @@ def count_times_due(every: float, steps: int) -> int:
     """
     if every >= 1:
         return math.ceil(steps / int(every))
-    return min(steps, math.ceil(1 / every - 1e-9))
+    # a share that falls due in the last step is the end itself, as in the loop's `is_due`
+    return 1 + min(steps - 1, int((steps - 1) / steps / every + 1e-9))

@@ -97,10 +97,12 @@ class PlanInputs:
         return sum(parameter.numel() for parameter in self.model.parameters())
 
     def evaluated_tokens(self, recipe: Recipe) -> float:
-        """The tokens of one evaluation: what the recipe asks for, or all held-out text if that is less."""
-        if self.store is None:
-            return recipe.evaluation.tokens
-        return min(recipe.evaluation.tokens, self.store.manifest.splits["heldout"].tokens)
+        """The tokens of one evaluation: of the corpus, and again of general text where there is any, what the
+        recipe asks for, or all held-out text if that is less.
+        """
+        stores = [self.store] if recipe.general is None else [self.store, self.general]
+        most = recipe.evaluation.tokens
+        return sum(most if store is None else min(most, _count_heldout(store)) for store in stores)
 
     def step(self, recipe: Recipe, phase: int) -> StepAmounts:
         """The content of a step of this phase: sampled from the store, or full without one."""
@@ -130,9 +132,9 @@ def find_inputs(recipe: Recipe) -> PlanInputs:
     require_fit(recipe, config, config.vocab_size if tokenizer is None else tokenizer.vocab_size)
     store, store_notes = _open_store(recipe.corpus, tokenizer)
     general = None
-    if recipe.general is not None and recipe.data.general_share and store is not None:
+    if recipe.general is not None and store is not None:
         general, missing = _open_store(recipe.general, tokenizer)
-        if missing:
+        if missing and recipe.data.general_share:
             store_notes.append(
                 f"{recipe.general} holds no token store: its sequences are taken to be like the corpus's."
             )
@@ -178,6 +180,10 @@ def _open_store(corpus: str | None, tokenizer: Tokenizer | None) -> tuple[TokenS
             "text has shorter ones, and a step then more of them. bertsmith corpus tokenize makes a store."
         ]
     return TokenStore.open(path / "train", tokenizer), []
+
+
+def _count_heldout(store: TokenStore) -> int:
+    return store.manifest.splits["heldout"].tokens
 
 
 def divide_steps(recipe: Recipe, steps: int) -> list[int]:
