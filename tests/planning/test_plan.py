@@ -30,7 +30,7 @@ from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.log import RunLog
 from bertsmith.training.loop import is_due
 from bertsmith.training.pretrain import pretrain
-from bertsmith.training.recipe import Recipe, check_recipe
+from bertsmith.training.recipe import Recipe, check_recipe, read_recipe
 
 WORDS = [first + second for first in "bcdfghklmnprstvw" for second in ("al", "en", "ir", "om", "un", "ate")]
 STEPS = 15
@@ -256,6 +256,13 @@ def test_gpus_that_get_too_little_to_do_are_warned_of() -> None:
     (warning,) = plan("bert-base", hardware="h100", gpus=8).warnings
     assert "only 4,096 tokens a step" in warning
     assert plan("bert-base", hardware="h100", gpus=4).warnings == ()
+
+
+def test_a_phase_without_steps_is_not_warned_of() -> None:
+    """A decay begins in the phase of its checkpoint: those before it have the share 0."""
+    recipe = read_recipe("bert-base", [])
+    late = recipe.data.model_copy(update={"sequence_shares": (0.0, 1.0)})
+    assert plan(recipe.model_copy(update={"data": late}), hardware="h100", gpus=8).warnings == ()
 
 
 def test_of_a_run_of_given_hours_the_tokens_are_what_may_be_off() -> None:

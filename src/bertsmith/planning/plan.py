@@ -246,7 +246,7 @@ def _note_unknown_share(machine: Accelerator, width: int) -> list[str]:
 
 def _warn_of_few_tokens(phases: tuple[PhaseWork, ...], machine: Accelerator, gpus: int) -> list[str]:
     """A warning if kernels are so short that launching them, which isn't in the cost model, takes as long."""
-    fewest = min(phase.step.tokens for phase in phases) / gpus
+    fewest = min(phase.step.tokens for phase in phases if phase.steps) / gpus
     if machine.name == "here-cpu" or fewest >= _FEW_TOKENS:
         return []
     return [
