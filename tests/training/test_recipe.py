@@ -176,6 +176,12 @@ def test_a_length_on_the_command_line_replaces_the_recipes(recipe_file: str) -> 
     assert (recipe.steps, recipe.hours) == (None, 0.5)
 
 
+@pytest.mark.parametrize("lengths", [["steps=10", "hours=0.5"], ["hours=0.5", "seed=1", "steps=10"]])
+def test_two_lengths_on_the_command_line_are_refused(lengths: list[str], recipe_file: str) -> None:
+    with pytest.raises(RecipeError, match=r"steps=10 and hours=0\.5 are both given"):
+        read_recipe(recipe_file, [*lengths, "optimizer.warmup=0.1"])
+
+
 @pytest.mark.parametrize("override", ["steps", "=3", ""])
 def test_an_override_without_key_or_value(override: str, recipe_file: str) -> None:
     with pytest.raises(RecipeError, match=r"Expected dotted.key=value, found "):

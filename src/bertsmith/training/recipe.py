@@ -17,7 +17,14 @@ from bertsmith.errors import ModelError, RecipeError, did_you_mean
 from bertsmith.model.config import Activation, BertConfig, make_config, preset
 from bertsmith.model.families import find_family
 from bertsmith.tasks.pretraining.objective_choices import Objective, ObjectiveChoices
-from bertsmith.training.settings import PathText, RunSettings, Schedule, override, read_toml
+from bertsmith.training.settings import (
+    PathText,
+    RunSettings,
+    Schedule,
+    override,
+    read_toml,
+    require_one_length,
+)
 from bertsmith.validation import Listed, UserSettings, check
 
 _DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob")
@@ -275,6 +282,7 @@ def read_recipe(name: str, overrides: list[str]) -> Recipe:
     An override of `init` replaces the file's shape of the model, and one of its size or family the file's
     widths and layers. A shape among the overrides is not replaced: beside `init` it is refused.
     """
+    require_one_length(overrides)
     values = read_toml(find_recipe(name), name)
     keys = [change.partition("=")[0] for change in overrides]
     replaced_settings = {

@@ -8,6 +8,7 @@ import math
 import os
 import re
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType, UnionType
@@ -252,6 +253,17 @@ def override(values: dict[str, Any], change: str, *models: type[BaseModel]) -> N
     other = {"steps": "hours", "hours": "steps"}.get(key)
     if other is not None:  # the run's length on the command line replaces the recipe's
         values.pop(other, None)
+
+
+def require_one_length(changes: Sequence[str]) -> None:
+    """Raises RecipeError when both steps and hours are among the `dotted.key=value` changes: `override` would
+    drop the first of them.
+    """
+    lengths = {change.partition("=")[0]: change for change in changes}
+    if {"steps", "hours"} <= lengths.keys():
+        raise RecipeError(
+            f"{lengths['steps']} and {lengths['hours']} are both given; a run's length is one of them."
+        )
 
 
 def _stays_text(model: type[BaseModel], key: str, value: object) -> bool:

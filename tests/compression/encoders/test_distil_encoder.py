@@ -271,6 +271,7 @@ def test_what_cannot_be_is_one_sentence_and_leaves_nothing(
     ("changes", "sentence"),
     [
         (["hours=1"], "exactly one of steps and hours"),
+        (["hours=1", "steps=3"], "steps=3 and hours=1 are both given"),
         (["lr=1e-4"], "unknown key 'lr'. Did you mean 'optimizer.learning_rate'?"),
         (["max_seq_length=64"], "Did you mean 'data.sequence_length'?"),
         (["layer=3"], "unknown key 'layer'. Did you mean 'layers'?"),

@@ -27,6 +27,7 @@ from bertsmith.training.settings import (
     PathText,
     RunSettings,
     override,
+    require_one_length,
 )
 from bertsmith.validation import Listed, UserSettings, check, did_you_mean_setting, setting_names
 
@@ -268,6 +269,7 @@ class EncoderDistilRecipe(RunSettings):
 
 def make_encoder_recipe(values: dict[str, Any], overrides: list[str]) -> EncoderDistilRecipe:
     """A checked recipe from values and `dotted.key=value` overrides. Raises RecipeError."""
+    require_one_length(overrides)
     values = dict(values)
     for change in overrides:
         override(values, change, EncoderDistilRecipe)
