@@ -1162,7 +1162,7 @@ def test_doubling_once_more_divides_what_is_missing_as_before(
     task, train = examples(tmp_path, 40)
 
     class Probe:
-        def judge(self, folds: Any, strength: float, share: float = 1.0) -> list[Any]:
+        def predict_held_out(self, folds: Any, strength: float, share: float = 1.0) -> list[Any]:
             targets = [task.target(example.label) for example in train.examples]
             said = [1 - each for each in targets[: wrong[share]]] + targets[wrong[share] :]
             return [np.eye(2, dtype=np.float32)[each] for each in said]
