@@ -406,6 +406,18 @@ def test_a_row_trained_on_counts_once_with_the_label_of_the_file(tiny_bert: Path
     assert len(suggest(run.model, path, count=3).doubts) == 25
 
 
+def test_a_row_of_the_labelled_file_counts_once_with_the_label_of_the_file(
+    tiny_bert: Path, tmp_path: Path
+) -> None:
+    """It was learned from and doubted twice, and contradicted itself."""
+    rows = [(text, colour(text)) for text in TEXTS[:24]]
+    labelled = write(tmp_path / "labelled.csv", [(rows[0][0], "green"), *rows[1:]])  # the first one is red
+    file = write(tmp_path / "file.csv", [rows[0], *((text, "") for text in TEXTS[24:])])
+    found = suggest(tiny_bert, file, labelled=labelled, count=3)
+    assert found.contradictions == []
+    assert sorted((doubt.example.text, doubt.example.label) for doubt in found.doubts) == sorted(rows)
+
+
 def test_a_column_for_each_label_says_which_rows_have_labels(tmp_path: Path) -> None:
     """They were all taken for rows without a label, to be labelled again."""
     path = write(tmp_path / "rows.csv", [("x", "1", "0"), ("y", "", ""), ("z", "0", "0")], ("text", "a", "b"))

@@ -209,8 +209,8 @@ def _read_rows(
         known_rows = reading.read(labelled)
     elif labelled is None and trained is not None:
         known_rows, notes = _read_training_rows(trained, folder, file)
-        newer = {_row_content(row) for row in file_rows}
-        known_rows = [row for row in known_rows if _row_content(row) not in newer]
+    newer = {_row_content(row) for row in file_rows}
+    known_rows = [row for row in known_rows if _row_content(row) not in newer]
     notes += reading.left_out
     _require_alike([*known_rows, *rows])
     pool = [row for row in rows if row.label is None]
