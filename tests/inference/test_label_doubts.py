@@ -122,6 +122,24 @@ def texts_with_copies(rows: int, seed: int = 0) -> list[str]:
     return [" ".join(text) for text in texts]
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "likeness"),
+    [
+        ("मैं घर जाता हूँ", "मैं घर जाती हूँ", 0.0),  # the vowel says who goes: it was 1
+        ("की", "का", 0.0),
+        ("café au lait", "cafe\u0301 au lait", 1.0),  # the accent on its own
+        ("👍", "👍", 1.0),  # texts without words were never compared
+        (":-)", ":-)", 1.0),
+        (":-)", ":-(", 0.0),
+    ],
+)
+def test_marks_belong_to_their_letters_and_texts_need_no_words(
+    first: str, second: str, likeness: float
+) -> None:
+    found = [pair.likeness for pair in CharacterNgrams([first, second, "another text"]).pairs()]
+    assert found == ([pytest.approx(likeness, abs=1e-5)] if likeness >= SAME else [])
+
+
 def test_the_near_copies_are_those_of_all_pairs() -> None:
     """Whatever wasn't compared whole."""
     texts = texts_with_copies(600)

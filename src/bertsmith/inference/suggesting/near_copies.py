@@ -10,7 +10,7 @@ seconds on a core.
 E texts, N n-grams.
 """
 
-import re
+import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bertsmith.arrays import Bools, Floats, Ints
+from bertsmith.text.words import WORD
 
 SAME = 0.9  # the cosine of two texts' character n-grams from which on they are near copies
 _FREQUENT = 0.7  # at most this share of a text's squared length is left out at first; below SAME squared
@@ -39,11 +40,12 @@ class NearCopy(NamedTuple):
 
 class CharacterNgrams:
     """Texts as TF-IDF vectors of their words' n-grams of three to five characters, ignoring case and
-    punctuation.
+    punctuation. A text without words, such as an emoji, is compared as it is.
     """
 
     def __init__(self, texts: Sequence[str]) -> None:
-        words = [re.sub(r"\W+", " ", text.casefold()).strip() for text in texts]
+        folded = [unicodedata.normalize("NFC", text.casefold()) for text in texts]
+        words = [" ".join(WORD.findall(text) or text.split()) for text in folded]
         self._rows: Any = _count_ngrams(words) if any(words) else None
 
     def pairs(self, kinds: Sequence[int] | None = None) -> Iterator[NearCopy]:
