@@ -523,7 +523,7 @@ def test_a_row_without_text_is_answered_so(classifier: Predictor, tmp_path: Path
     assert plain == classifier.predict(["bano", "delo"])
     (sentence,) = warnings
     place = {"csv": "line 3", "jsonl": "line 2", "txt": "line 2"}[ending]
-    assert sentence == f"1 of 3 rows have no text and no prediction, from {path}, {place} on"
+    assert sentence == f"1 of 3 rows have no text and no prediction, the first is {path}, {place}"
 
 
 def test_a_blank_text_that_is_given_is_answered(classifier: Predictor) -> None:

@@ -163,7 +163,8 @@ class Predictor:
         warnings = list(task.left_out)
         if blank:
             warnings.append(
-                f"{len(blank):,} of {len(examples):,} rows have no text and no prediction, from {blank[0]} on"
+                f"{len(blank):,} of {len(examples):,} rows have no text and no prediction, the first is "
+                f"{blank[0]}"
             )
         if warn is not None:
             for sentence in warnings:

@@ -20,7 +20,7 @@ from bertsmith.machine import Hardware
 from bertsmith.metrics.baselines import baseline_title
 from bertsmith.metrics.calibration import ReliabilityBin, reliability
 from bertsmith.metrics.scores import LengthScore
-from bertsmith.reporting import tables
+from bertsmith.reporting import formatting, tables
 from bertsmith.reporting.charts import FIRST, MOST_POINTS, MUTED, SECOND, Curve, Point, picture, smooth
 from bertsmith.reporting.page import REPORT_FILE, as_markup, render_page
 from bertsmith.tasks.evaluating.error_analysis import Calibration, ErrorAnalysis
@@ -404,7 +404,11 @@ def draw_length_bars(scores: Sequence[LengthScore], metric: str) -> str:
                 textcoords="offset points",
                 ha="center",
             )
-        labels = [f"{length.shortest}–{length.longest}\n{length.count:,} texts" for length in scores]
+        counts = [formatting.counted(length.count, "text") for length in scores]
+        labels = [
+            f"{length.shortest}–{length.longest}\n{count}"
+            for length, count in zip(scores, counts, strict=True)
+        ]
         axes.set_xticks(positions, labels)
         axes.grid(visible=False, axis="x")
         axes.margins(y=0.15)
