@@ -54,26 +54,49 @@ class ServingSettings(Strict):
     """
 
     models: tuple[ModelSettings, ...] = Field((), min_length=1)
+    """What is served: `["minilm", "intents=runs/intents/model"]`."""
     task: str | None = None
+    """For models with a task of your own: `package.module:Class`."""
     routes: Listed[str] = ()
+    """Routes of your own, as `package.module:PROTOCOL`; on the command line separated by commas."""
     host: str = "127.0.0.1"
+    """The address to listen on: this machine alone."""
     port: int = Field(8000, ge=0, le=65535)
+    """0 takes a free one."""
     workers: int = Field(1, ge=1, le=256)
+    """Processes that share the cores; more than one only if Python itself is the limit."""
     pid_file: Path | None = None
+    """A file for the number of the service's process, while it runs. Each service has its own: one that
+    another has is refused at the start."""
     keys_file: Path | None = None
+    """Who may ask."""
     timeout_ms: float = Field(10_000, gt=0, le=3_600_000)
+    """The longest that a request may take, waiting included."""
     max_body_bytes: int = Field(2_000_000, ge=1024)
+    """Bytes of a request."""
     max_inputs: int = Field(2048, ge=1)
+    """Texts of a request."""
     max_input_characters: int = Field(1_000_000, ge=1024)
+    """Characters of a text, however few of them are read."""
     max_input_tokens: int = Field(8192, ge=8)
+    """Tokens of a text, overlaps of windows included."""
     max_request_tokens: int = Field(300_000, ge=8)
+    """Tokens of all texts of a request."""
     queue_tokens: int = Field(1_000_000, ge=8)
+    """Tokens that may wait; if several keys wait, each has an equal share, and all together at most twice as
+    many."""
     batch_tokens: int | None = Field(None, ge=8)
+    """Tokens computed together by a core: 384, and 32,768 on a GPU."""
     drain_seconds: float = Field(30, ge=1, le=LONGEST_DRAIN)
+    """Time to finish what was accepted, when the service stops."""
     drain_delay: float = Field(0, ge=0, le=600)
+    """Seconds for which readiness is red before the socket closes."""
     log_texts: bool = False
+    """Bodies in the log."""
     log_requests: bool = True
+    """A line for each request."""
     page: bool = True
+    """The page at `/`."""
 
     @field_validator("models")
     @classmethod

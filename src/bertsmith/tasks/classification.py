@@ -57,9 +57,13 @@ class ClassificationSettings(MixedSettings):
         "abstain_cost",
     }
     class_weights: Literal["none", "auto"] | dict[str, _Weight] = "none"
+    """`auto`, or a weight per label."""
     coverage: float | None = Field(None, gt=0, le=1)
+    """Share of dev to be answered."""
     error_cost: float | None = Field(None, gt=0, allow_inf_nan=False)
+    """What a wrong answer costs."""
     abstain_cost: float | None = Field(None, ge=0, allow_inf_nan=False)
+    """What no answer costs."""
 
     @model_validator(mode="after")
     def _require_one_rule(self) -> Self:

@@ -54,7 +54,9 @@ class MultiLabelSettings(MixedSettings):
     """
 
     separator: str = Field(",", min_length=1)
+    """Stands between labels in one cell."""
     labels: Listed[str] = ()
+    """Names of all labels: a column for each, or the places of multi-hot lists."""
 
 
 class MultiLabel(CalibratedTask):

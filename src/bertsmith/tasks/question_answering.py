@@ -55,9 +55,13 @@ class AnswerSettings(TaskSettings):
 
     of_model: ClassVar[frozenset[str]] = TaskSettings.of_model | {"longest_answer"}
     max_length: int = Field(384, ge=16)
+    """Tokens of a window, question included."""
     stride: int | None = Field(128, ge=0)
+    """Tokens that two windows share."""
     longest_answer: int = Field(30, ge=1)
+    """In pieces."""
     group: str | int | None = None
+    """A key, in SQuAD's JSON `title`: as for classification. By default the passage."""
 
 
 @dataclass(frozen=True, slots=True)

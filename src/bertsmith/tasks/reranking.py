@@ -46,7 +46,9 @@ class RerankingSettings(RowSettings):
 
     of_model: ClassVar[frozenset[str]] = RowSettings.of_model | {"loss", "positive_weight"}
     loss: Literal["pointwise", "listwise"] = "pointwise"
+    """Or `listwise`."""
     positive_weight: float = Field(1.0, gt=0)
+    """Weight of the relevant rows in a pointwise loss."""
 
 
 @dataclass(frozen=True)

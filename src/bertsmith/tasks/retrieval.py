@@ -55,17 +55,30 @@ class RetrievalSettings(RowSettings):
         "normalise",
     }
     loss: LossName = "softmax"
+    """Or `margin`, `margin-mse`, `kl`: see the losses."""
     scale: float = Field(20.0, gt=0)
+    """Similarities are multiplied by this before a softmax."""
     symmetric: bool = False
+    """Whether documents look for their query too."""
     margin: float = Field(0.2, gt=0)
+    """How far negatives should stay below the document, for `loss=margin`."""
     pooling: Pooling = "mean"
+    """As for similarity."""
     normalise: bool = True
+    """Vectors of length 1, compared by cosine; false: dot products; set `scale` to 1 then. `rank`, `mine` and
+    indexes compare by cosine all the same, and say so."""
     query_prefix: str = ""
+    """Stands before each query."""
     document_prefix: str = ""
+    """Stands before each document."""
     query: str | int | None = None
+    """Column of the query, or `--text`."""
     positive: str | int | None = None
+    """Column of the document, or `--text-pair`."""
     negative: str | int | None = None
+    """Column of negatives."""
     negatives: int | None = Field(None, ge=0)
+    """The most negatives to use of a row; by default all."""
 
 
 class Retrieval(Task[QueryExample]):

@@ -40,7 +40,9 @@ class SimilaritySettings(RowSettings):
 
     of_model: ClassVar[frozenset[str]] = RowSettings.of_model | {"pooling", "target"}
     pooling: Pooling = "mean"
+    """`mean`, `cls` or `max`; where it isn't given, as the model's folder says."""
     target: Literal["score", "class"] = "score"
+    """`score` or `class`."""
 
 
 class Similarity(TextTask):

@@ -87,9 +87,14 @@ class TaggingSettings(TaskSettings):
 
     of_model: ClassVar[frozenset[str]] = TaskSettings.of_model | {"crf", "constrained"}
     crf: bool = False
+    """A conditional random field over the tags."""
     constrained: bool = True
+    """Only legal sequences of tags are predicted; false: each word's likeliest tag, for models that
+    `transformers` saved."""
     scheme: SchemeName | None = None
+    """How the tags are written, `--scheme`; by default recognised."""
     missing: Literal["refuse", "drop", "keep"] = "refuse"
+    """As for classification, of rows without a text."""
 
     @field_validator("scheme", mode="before")
     @classmethod

@@ -66,13 +66,21 @@ class TaskSettings(UserSettings):
 
     of_model: ClassVar[frozenset[str]] = frozenset({"max_length", "stride"})
     max_length: int = Field(128, ge=8)
+    """Tokens of a text or a window, special ones included."""
     stride: int | None = Field(None, ge=0)
+    """Tokens that two windows share; by default long texts are cut."""
     text: str | int | None = None
+    """Column of the text, `--text`."""
     text_pair: str | int | None = None
+    """Column of the second text, `--text-pair`."""
     label: str | int | None = None
+    """Column of the label, `--label`."""
     header: bool = True
+    """Whether the first row names the columns, `--no-header`."""
     format: str | None = None
+    """Format of the files, `--format`."""
     encoding: str = "utf-8"
+    """Encoding of the files, such as latin-1; `--encoding` of `predict` and `evaluate`."""
 
     @property
     def stride_problem(self) -> str | None:

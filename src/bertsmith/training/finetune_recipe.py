@@ -54,8 +54,11 @@ class FinetuneOptimizer(OptimizerSettings):
     """
 
     learning_rate: float = Field(5e-5, gt=0, le=1)
+    """The head's learning rate at its peak; by default the model's width decides."""
     warmup: float = Field(0.1, ge=0)
+    """Share of the run until the peak; from 1 on, steps."""
     epsilon: float = Field(1e-8, gt=0)
+    """What AdamW adds to the root of the squared gradient."""
 
 
 class LoraRecipe(UserSettings):
@@ -64,9 +67,14 @@ class LoraRecipe(UserSettings):
     """
 
     rank: int = Field(0, ge=0)
+    """LoRA: width of the added products; 0 trains all weights instead."""
     alpha: float = Field(16, gt=0)
+    """The products are multiplied by alpha / rank."""
     dropout: float = Field(0.0, ge=0, lt=1)
+    """Dropout on the products' input."""
     targets: Listed[str] | None = None
+    """Weights that get a product, such as query,key,value; by default `query` and `value`, in ModernBERT
+    `qkv`."""
 
 
 class FinetuneRecipe(RunSettings):
@@ -76,28 +84,54 @@ class FinetuneRecipe(RunSettings):
     """
 
     task: str
+    """A name from the table of tasks, or `module:Class`."""
     model: PathText
+    """The model to begin with."""
     train: TrainingFiles = Field(min_length=1)
+    """Labelled rows."""
     dev: PathText | None = None
+    """Rows to choose by; without it, cross-validation of up to 2,000 rows, else a share of train."""
     test: PathText | None = None
+    """Rows to report on."""
     out: PathText
+    """The run's folder."""
     epochs: float = Field(_MANY_EPOCHS, gt=0)
+    """Passes over train; 0.5 is half of one. If you give none, few rows get up to 10, so that the run has
+    about 600 steps; above 2,000 rows as many as the work allows."""
     batch_size: int = Field(32, ge=1)
+    """Rows per step."""
     micro_batch_tokens: int | None = Field(None, ge=8)
+    """Tokens computed at a time; decided by the hardware. It changes speed and memory, not the loss."""
     dev_share: float = Field(0.1, gt=0, lt=1)
+    """Share of train that is held out if there is neither dev nor cross-validation. If you give it, rows are
+    held out instead of cross-validated."""
     unlabelled: PathText | None = None
+    """More texts of the same kind, without labels, for self-training."""
     method: Literal["auto", "linear", "self-training", "contrastive", "cloze", "full", "upper", "lora"] = (
         "auto"
     )
+    """How the model learns. `auto` compares methods by cross-validation on few rows, and takes `full` on
+    many."""
     folds: int | None = Field(None, ge=2)
+    """Folds for cross-validation of few rows; 5 if there is no dev and at most 2,000 rows."""
     minutes: float | None = Field(None, ge=0)
+    """Work for comparing methods, or for training on more than 2,000 rows, in minutes of 4.2 TFLOP; by
+    default 10 seconds and 0.1 per row. In tagging, the first fold of each method may take 10 seconds and 1
+    per sentence."""
     evaluations: int = Field(1, ge=1)
+    """How many evaluations on dev each epoch has."""
     patience: int | None = Field(None, ge=1)
+    """How many evaluations without a better one end the run; by default none do."""
     restarts: int = Field(1, ge=1)
+    """Seeds to train; the best on dev is kept."""
     dropout: float | None = Field(None, ge=0, lt=1)
+    """Dropout everywhere; by default the model's own."""
     freeze_embeddings: bool = False
+    """The embeddings stay as they are."""
     freeze_layers: int = Field(0, ge=0)
+    """The embeddings and the lowest n layers stay as they are."""
     reinit_layers: int = Field(0, ge=0)
+    """The top n layers and the pooler begin anew."""
     lora: LoraRecipe = LoraRecipe()
     optimizer: FinetuneOptimizer = FinetuneOptimizer()
     # the loss of a batch with a few wrong examples isn't a spike

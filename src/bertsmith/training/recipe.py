@@ -37,22 +37,42 @@ class ModelSettings(UserSettings):
     """
 
     model_type: str = "bert"
+    """The family: `bert`, `roberta`, `distilbert`, `electra`, `modernbert`, `nomic_bert`, or that of a
+    package."""
     size: str = "base"
+    """A published size: `tiny`, `mini`, `small`, `medium`, `base` or `large` (Turc et al. 2019, Devlin et al.
+    2019); for `modernbert` `ettin-17m`, `ettin-32m`, `ettin-68m`, `base` or `large`; for `electra` `small`,
+    `base` or `large`."""
     hidden_size: int | None = None
+    """Width; decided by the size, like the next four."""
     embedding_size: int | None = None
+    """`electra` only: width of the embeddings, if it differs from the layers'."""
     num_hidden_layers: int | None = None
+    """Layers."""
     num_attention_heads: int | None = None
+    """Heads; they must divide the width."""
     intermediate_size: int | None = None
+    """Width of the feed-forward part."""
     hidden_act: Activation | None = None
+    """`gelu`, `gelu_new`, `relu` or `silu`; as the family was published, like all that follow."""
     max_position_embeddings: int | None = None
+    """The longest sequence; rows of the table of positions, if there is one."""
     initializer_range: float | None = None
+    """Standard deviation of the first weights."""
     layer_norm_eps: float | None = None
+    """What norms add to the variance."""
     rope_theta: float | None = None
+    """Base of the rotary angles, in layers with global attention."""
     local_rope_theta: float | None = None
+    """The same in layers with local attention."""
     local_attention: int | None = None
+    """Width of the window of local attention, in tokens."""
     global_attn_every_n_layers: int | None = None
+    """Every n-th layer, from the first one on, has global attention."""
     hidden_dropout_prob: float | None = None
+    """Dropout of hidden states; 0.1 for BERT and its kin, 0 for the others."""
     attention_probs_dropout_prob: float | None = None
+    """Dropout of attention weights; none in bfloat16 on a GPU."""
 
     @field_validator("model_type")
     @classmethod
@@ -100,18 +120,22 @@ _SHAPE_SETTINGS = [f"model.{name}" for name in ModelSettings.model_fields if nam
 
 
 class DataSettings(UserSettings):
-    """The batches: a step has `batch_size` × the phase's sequence length tokens, of which `general_share` are
-    of `Recipe.general`, where that is given. `sequence_shares` divide the run into phases, one for each of
-    the `sequence_lengths`.
-    """
+    """How the corpus becomes batches."""
 
     batch_size: int = Field(256, ge=1)
+    """The most tokens of a step, divided by the sequence length of its phase."""
     micro_batch_tokens: int | None = Field(None, ge=8)  # None: what is fastest on the device
+    """Tokens computed at a time; 4,096 on a CPU, 32,768 on a GPU."""
     sequence_lengths: Listed[int] = (128, 512)
+    """Tokens of a sequence in each phase, special ones included."""
     sequence_shares: Listed[float] = (0.9, 0.1)
+    """Each phase's share of the run."""
     next_sentence: bool = True
+    """Pairs and next-sentence prediction; `false`: full segments without it."""
     short_seq_prob: float = Field(0.1, ge=0, le=1)
+    """Share of documents whose pairs are made short, so that the model meets short texts."""
     general_share: float = Field(0.0, ge=0, lt=1)
+    """Share of each batch that is text of `general`, if that is given."""
 
     @model_validator(mode="after")
     def _phases_fit(self) -> Self:
@@ -138,19 +162,21 @@ class DataSettings(UserSettings):
 
 
 class MaskingSettings(UserSettings):
-    """How tokens are masked (Devlin et al. 2019, section 3.1): `mask_rate` of them are chosen, and of these
-    80 % become [MASK], 10 % a random token, and 10 % stay.
-
-    `final_mask_rate` is the share chosen at the end, reached while the learning rate decays. `spans` chooses
-    spans of whole words (Joshi et al. 2020, section 3.1).
-    """
+    """Devlin et al. 2019, section 3.1: of the chosen tokens 80 % masked, 10 % random, 10 % kept."""
 
     mask_rate: float = Field(0.15, gt=0, lt=1)
+    """Share of a sequence's tokens to be predicted."""
     masked: float = Field(0.8, ge=0, le=1)
+    """Of those, the share replaced by `[MASK]`."""
     random: float = Field(0.1, ge=0, le=1)
+    """Of those, the share replaced by a random piece; the rest stays."""
     whole_words: bool = False
+    """All pieces of a word together, or none."""
     final_mask_rate: float | None = Field(None, gt=0, lt=1)
+    """The share to be predicted at the end: it moves there from `masking.mask_rate`, linearly, while the
+    learning rate decays."""
     spans: bool = False
+    """Spans of whole words together (Joshi et al. 2020, section 3.1)."""
 
     @model_validator(mode="after")
     def _rates_fit(self) -> Self:
@@ -164,26 +190,24 @@ class MaskingSettings(UserSettings):
 
 
 class LossSettings(UserSettings):
-    """The loss of masked tokens. With `sampled_pieces` it is computed over so many tokens of the vocabulary,
-    drawn anew for every step (Jean et al. 2015, section 3.1); 0: over all.
-
-    With `decoder_layers`, for series and images, the encoder sees only the patches that aren't masked, and a
-    decoder of so many layers predicts the others (He et al. 2022, section 3); 0: the encoder predicts them.
-    """
+    """Cheaper losses: sampled softmax (Jean et al. 2015, 3.1), a decoder (He et al. 2022, section 3)."""
 
     sampled_pieces: int = Field(0, ge=0)
+    """Pieces of the vocabulary that a masked token is compared with, drawn anew for every step; 0: all."""
     decoder_layers: int = Field(0, ge=0, le=100)
+    """For series and images: layers of a decoder that predicts the masked patches, so that the encoder sees
+    only the others; 0: the encoder predicts them."""
 
 
 class ReplacedSettings(UserSettings):
-    """Settings of objective=replaced-tokens (Clark et al. 2020, sections 3.1 and 3.2): the `weight` of the
-    discriminator's loss, the generator's width as a share of the discriminator's, or the folder of a trained
-    `generator` to go on with.
-    """
+    """ELECTRA's objective (Clark et al. 2020, sections 3.1 and 3.2)."""
 
     weight: float = Field(50.0, gt=0)
+    """With `objective=replaced-tokens`: weight of the discriminator's loss, beside the generator's."""
     generator_share: float = Field(0.25, gt=0, le=1)
+    """The generator's share of the discriminator's heads, width and feed-forward width."""
     generator: PathText | None = None
+    """A trained generator, to go on with beside `init`."""
 
 
 class Recipe(RunSettings):
@@ -192,12 +216,21 @@ class Recipe(RunSettings):
     """
 
     corpus: PathText | None = None
+    """A corpus, or a token store."""
     general: PathText | None = None
+    """A corpus or token store of text that the model must not forget: measured beside the corpus, and mixed
+    in."""
     tokenizer: PathText | None = None
+    """A tokenizer's folder or `vocab.txt`; with `init`, the checkpoint's own."""
     init: PathText | None = None
+    """The checkpoint to go on from: a folder, `minilm`, or `organisation/name` on the hub."""
     decay_from: PathText | None = None
+    """A run, or a checkpoint in its stable phase, to begin the decay from."""
     out: PathText | None = None
+    """The run's folder."""
     objective: Objective = "masked-language"
+    """What is learned; the others are `sentence-order` and `replaced-tokens`, or your own as `module:Class`.
+    """
     model: ModelSettings = ModelSettings()
     data: DataSettings = DataSettings()
     masking: MaskingSettings = MaskingSettings()

@@ -71,50 +71,57 @@ def _check_optimizer(kind: str) -> str:
 
 
 class OptimizerSettings(UserSettings):
-    """The optimizer and its schedule. `kind` is `adamw`, `muon` (Muon for the matrices of the layers, AdamW
-    for everything else), or a user's optimizer as `module:Class`, which doesn't get `beta1`, `beta2`,
-    `epsilon` and `momentum`.
-
-    With the schedule `linear` the rate falls linearly after the warm-up; with `wsd` it stays at its peak
-    until the `decay`. `warmup` and `decay` are numbers of steps, or shares of the run if they are below 1.
-
-    `matrix_rate_factor` and `momentum` are Muon's: its learning rate as a multiple of AdamW's, and its
-    momentum. `layer_decay` multiplies the learning rate once for each layer below the head. It is for
-    training a new head on a trained encoder, since the rate that the head needs would spoil the encoder.
+    """AdamW, or Muon for the matrices of the layers beside AdamW for all else; or a user's `module:Class`,
+    which isn't told `beta1`, `beta2`, `epsilon` and `momentum`.
     """
 
     kind: Annotated[str, AfterValidator(_check_optimizer)] = "adamw"
+    """`muon`: Muon for the matrices of the layers, AdamW for all else. Or your own as `module:Class`."""
     learning_rate: float = Field(1e-4, gt=0, le=1)
+    """The learning rate at its peak."""
     schedule: Literal["linear", "wsd"] = "linear"
+    """After the warm-up the rate falls to zero (`linear`), or stays at its peak until the decay (`wsd`)."""
     warmup: float = Field(10_000, ge=0)
+    """Steps to the peak; below 1, a share of the run. With `hours` it has to be a share."""
     decay: float = Field(0.2, ge=0)
+    """With `wsd`, share of the run at its end in which the rate falls; from 1 on, steps."""
     weight_decay: float = Field(0.01, ge=0)
+    """Not applied to biases and LayerNorm."""
     beta1: float = Field(0.9, ge=0, lt=1)
+    """AdamW's memory of the gradient."""
     beta2: float = Field(0.999, ge=0, lt=1)
+    """AdamW's memory of its square."""
     epsilon: float = Field(1e-6, gt=0)
+    """What AdamW adds to the root of the squared gradient."""
     max_grad_norm: float = Field(1.0, gt=0)
+    """A longer gradient is cut to this norm."""
     layer_decay: float = Field(1.0, gt=0, le=1)
+    """Multiplies the learning rate once for each layer below the head, whose rate would spoil a trained
+    encoder. Fine-tuning takes 0.75 where neither it nor a rate is given."""
     matrix_rate_factor: float = Field(10.0, gt=0)
+    """Muon's learning rate, in units of AdamW's."""
     momentum: float = Field(0.95, ge=0, lt=1)
+    """Muon's memory of the gradient."""
 
 
 class EvaluationSettings(UserSettings):
-    """Evaluation on held-out text. `every` is a number of steps, or a share of the run if it is below 1;
-    `tokens` is the amount of held-out text.
-    """
+    """When held-out text is measured, and how much of it."""
 
     every: float = Field(0.05, gt=0)
+    """Steps between two evaluations; below 1, a share of the run."""
     tokens: int = Field(500_000, ge=1)
+    """Held-out text at most, the same at each evaluation."""
 
 
 class CheckpointSettings(UserSettings):
-    """Checkpoints. `every` is a number of steps, or a share of the run if it is below 1. With `minutes`, the
-    next one is written at the latest so many minutes after the last. The newest `keep` are kept.
-    """
+    """When a checkpoint is written, and how many stay."""
 
     every: float = Field(0.02, gt=0)
+    """Steps between two checkpoints; below 1, a share of the run."""
     minutes: float | None = Field(None, gt=0)
+    """Write a checkpoint also when the last one is so many minutes old."""
     keep: int = Field(2, ge=1)
+    """How many of the newest checkpoints stay."""
 
 
 class GuardSettings(UserSettings):
@@ -123,31 +130,38 @@ class GuardSettings(UserSettings):
     """
 
     action: Literal["stop", "skip"] = "stop"
+    """At a bad step: `stop`, or `skip` to go back and leave the batch out."""
     spike_factor: float = Field(3.0, gt=1)
+    """A loss over this many times the running mean is bad; ten times as many for rows of numbers."""
     skips: int = Field(10, ge=0)
+    """How many batches may be skipped before the run stops all the same."""
 
 
 class HardwareSettings(UserSettings):
-    """The hardware to run on. `auto` takes what the machine has; `bertsmith doctor` tells what that is and
-    why.
-
-    `shard` is what several processes divide between them: only batches (`none`, DDP), or the weights,
-    gradients and the optimizer's state too (`full`, FSDP2).
-    """
+    """`auto` takes what the machine has; `bertsmith doctor` says what that is and why."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    """`cpu` or `cuda`."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """`float32` or `bfloat16`; `auto` takes bfloat16 where the processor or GPU has instructions for it."""
     threads: int | None = Field(None, ge=1)
+    """Threads of each process; by default one per core, divided over the processes of the machine."""
     shard: Literal["none", "full"] = "none"
+    """What several processes divide: batches alone (DDP), or with `full` weights, gradients and optimiser too
+    (FSDP2)."""
 
 
 class RunSettings(UserSettings):
     """The settings of every run of the loop. Its length is given by `steps` or by `hours`."""
 
     steps: int | None = Field(None, ge=1)
+    """The run's length in optimiser steps; give this or `hours`."""
     hours: float | None = Field(None, gt=0)
-    seed: int = Field(0, ge=0, lt=2**63)  # torch takes 64 bits, and restarts count on from here
+    """The run's length in hours of training."""
+    seed: int = Field(0, ge=0, lt=2**63)  # as torch takes it, with room to count on
+    """Decides the first weights, the order, the masks and dropout."""
     log_every: int = Field(1, ge=1)
+    """Steps between two lines of the log."""
     optimizer: OptimizerSettings = OptimizerSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
     checkpoint: CheckpointSettings = CheckpointSettings()

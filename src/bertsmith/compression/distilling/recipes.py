@@ -57,43 +57,55 @@ _COLUMNS = ("text", "text_pair", "label", "missing", "header", "format", "encodi
 
 
 class DistilRecipe(RunSettings):
-    """A distillation of a task. `teacher` names folders of fine-tuned models, whose outputs are averaged, or
-    one file of answers.
-
-    `student` is the model whose layers the student starts from, by default the first teacher. `layers` is the
-    number of these layers, or their list counted from 1; by default half of a teacher's, and all of a
-    `student`'s. `width` is the student's hidden size, `feed_forward` the neurons of its feed-forward parts,
-    where they are to be smaller.
-
-    `temperature` softens the teacher's outputs for classes, tags and spans (Hinton et al. 2015, section 2).
-    `soft_weight` is the teacher's share in the loss of labelled rows: 1 ignores the labels. With `compare`,
-    the same student is also trained on the labels alone, to show what the teacher adds.
-    """
+    """A distillation of a task: a student learns the answers of fine-tuned models, or of a file."""
 
     teacher: tuple[PathText, ...] = Field(min_length=1)
+    """Folders of fine-tuned models, whose outputs are averaged, or one file of answers."""
     texts: tuple[PathText, ...] = ()
+    """Texts without labels, which the teacher answers."""
     train: TrainingFiles = ()
+    """Labelled rows, whose labels are learned beside the teacher's answers."""
     dev: PathText | None = None
+    """Labelled rows to choose the weights by; without them a tenth of `train` or of the texts is held out."""
     test: PathText | None = None
+    """Labelled rows to report on, once."""
     out: PathText
+    """The run's folder."""
     task: str | None = None
+    """The task's name or `module:Class`, where the teacher is a file of answers."""
     student: PathText | None = None
+    """The model whose layers the student starts from; by default the first teacher."""
     layers: int | Listed[int] | None = None
+    """Number of the student's layers, or the list of the layers to take, counted from 1; by default half of a
+    teacher's, and all of a `student`'s."""
     width: int | None = Field(None, ge=1)
+    """The student's hidden size, a multiple of the size of a head."""
     feed_forward: int | None = Field(None, ge=1)
+    """Neurons of each feed-forward part of the student."""
     temperature: float = Field(2.0, gt=0)
+    """Softens the teacher's outputs for classes, labels, tags and spans (Hinton et al. 2015, section 2)."""
     soft_weight: float = Field(0.7, ge=0, le=1)
+    """The teacher's share in the loss of labelled rows; 1 ignores the labels."""
     compare: bool = True
+    """Whether the same student is also trained on the labels alone, to show what the teacher adds."""
     dev_share: float = Field(0.1, gt=0, lt=1)
+    """Share of the labelled rows that is held out where there is no dev."""
     epochs: float = Field(3, gt=0)
+    """Passes over labelled rows and texts; by default 3 to 30, for about 2,000 steps."""
     batch_size: int = Field(32, ge=1)
+    """Rows per step."""
     micro_batch_tokens: int | None = Field(None, ge=8)
+    """Tokens computed at a time; decided by the hardware."""
     evaluations: int = Field(1, ge=1)
+    """How many evaluations on dev each epoch has."""
     patience: int | None = Field(None, ge=1)
+    """How many evaluations without a better one end the run; by default none do."""
     dropout: float | None = Field(None, ge=0, lt=1)
+    """The student's dropout in training."""
     optimizer: FinetuneOptimizer = FinetuneOptimizer()
     guard: GuardSettings = GuardSettings(spike_factor=1e6)
     settings: dict[str, Any] = Field(default_factory=dict)
+    """Settings of the task, as in fine-tuning."""
 
     @model_validator(mode="after")
     def _length_by_epochs(self) -> Self:
@@ -187,29 +199,33 @@ def make_distil_recipe(values: dict[str, Any], overrides: list[str]) -> DistilRe
 
 
 class DataSettings(UserSettings):
-    """Texts are cut to `sequence_length` tokens; a batch has `batch_size` times `sequence_length` tokens."""
+    """How the corpus is cut into batches."""
 
     sequence_length: int = Field(128, ge=8)
+    """Tokens that a text is cut to."""
     batch_size: int = Field(64, ge=1)
+    """Times the sequence length: the tokens of a batch."""
 
 
 class DistilLossSettings(UserSettings):
-    """The weight of each loss; 0 leaves it out, None takes the default for the teacher.
-
-    `soft`: the teacher's probabilities of masked words at `temperature`. `mlm`: the masked words themselves.
-    `states`: cosines of the last hidden states. `relations`: self-attention relations between the teacher's
-    layer `teacher_layer` (counted from 1, by default the last) and the student's last layer, in at most
-    `relation_heads` heads. `vectors`: cosines of the vectors of texts.
-    """
+    """The weight of each loss; 0 leaves it out, None takes the default for the teacher."""
 
     soft: float | None = Field(None, ge=0)
+    """Weight of the teacher's probabilities of masked words, at `temperature`."""
     mlm: float | None = Field(None, ge=0)
+    """Weight of the masked words themselves."""
     states: float | None = Field(None, ge=0)
+    """Weight of the cosines of the last hidden states."""
     relations: float | None = Field(None, ge=0)
+    """Weight of the self-attention relations (MiniLMv2, Wang et al. 2021)."""
     vectors: float | None = Field(None, ge=0)
+    """Weight of the cosines of the vectors of texts."""
     temperature: float = Field(2.0, gt=0)
+    """Softens the probabilities of masked words."""
     teacher_layer: int | None = Field(None, ge=1)
+    """The teacher's layer whose relations are learned, counted from 1; by default the last."""
     relation_heads: int = Field(12, ge=1)
+    """The most heads that relations are divided into."""
 
 
 class StudentOptimizer(OptimizerSettings):
@@ -220,24 +236,29 @@ class StudentOptimizer(OptimizerSettings):
 
 
 class EncoderDistilRecipe(RunSettings):
-    """A distillation of an encoder or an embedding model. Exactly one of `steps` and `hours` is given.
-
-    `layers` is the number of the student's layers, taken evenly from the teacher's, or the list of the
-    teacher's layers to take, counted from 1; by default every second one. `width` is the student's hidden
-    size, `feed_forward` the neurons of its feed-forward parts, `family` its model_type where it isn't the
-    teacher's, `dropout` its dropout in training. `dimensions` is the length of an embedding model's vectors.
-    """
+    """A distillation of an encoder or an embedding model. Exactly one of `steps` and `hours` is given."""
 
     teacher: PathText
+    """The encoder or embedding model to imitate."""
     corpus: PathText
+    """A corpus or a token store."""
     out: PathText
+    """The run's folder."""
     layers: int | Listed[int] | None = None
+    """Number of the student's layers, taken evenly from the teacher's, or their list, counted from 1; by
+    default every second one."""
     width: int | None = Field(None, ge=1)
+    """The student's hidden size."""
     feed_forward: int | None = Field(None, ge=1)
+    """Neurons of each feed-forward part."""
     family: str | None = None
+    """The student's `model_type`, where it isn't the teacher's."""
     dimensions: int | None = Field(None, ge=1)
+    """Length of an embedding model's vectors."""
     dropout: float = Field(0.0, ge=0, lt=1)
+    """The student's dropout in training."""
     micro_batch_tokens: int | None = Field(None, ge=8)
+    """Tokens computed at a time; decided by the hardware."""
     data: DataSettings = DataSettings()
     masking: MaskingSettings = MaskingSettings()
     loss: DistilLossSettings = DistilLossSettings()

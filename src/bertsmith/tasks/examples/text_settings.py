@@ -22,7 +22,10 @@ class RowSettings(TaskSettings):
     """
 
     missing: Literal["refuse", "drop", "keep"] = "refuse"
+    """Rows without a text or a label: refused, or `drop`, or `keep` (blank texts as they are); `--missing`
+    (more)."""
     group: str | int | None = None
+    """Column of what rows of one source have in common: they are never divided between train and dev."""
 
 
 class PooledSettings(RowSettings):
@@ -33,6 +36,8 @@ class PooledSettings(RowSettings):
 
     of_model: ClassVar[frozenset[str]] = RowSettings.of_model | {"pooling"}
     pooling: Literal["mean", "cls", "max", "published"] | None = None
+    """`mean`, `cls` or `max` of the hidden states, or the `published` head; by default as the model's folder
+    says, else the mean."""
 
     @property
     def linear_pooling(self) -> Pooling | None:
@@ -46,6 +51,7 @@ class MixedSettings(PooledSettings):
     """
 
     features: Listed[str] = ()
+    """Columns beside the text, such as age,plan."""
 
     @field_validator("features")
     @classmethod

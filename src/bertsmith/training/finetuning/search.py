@@ -49,18 +49,18 @@ _SEEDS = 2**32  # seeds of NumPy's legacy generator, which optuna uses
 
 
 class SearchSettings(UserSettings):
-    """The bounds of the searched settings, both included, and a list of batch sizes. `learning_rate` and
-    `layer_decay` are drawn on a log scale.
-
-    Bounds that the user leaves out are widened to contain the baseline's value. `freeze_layers` is then from
-    0 to half of the model's layers.
-    """
+    """Bounds of what is searched, both included. Those left out are widened to the baseline's value."""
 
     learning_rate: Annotated[tuple[float, float], BY_COMMAS] = (1e-5, 3e-4)
+    """Lowest and highest learning rate, drawn on a log scale."""
     layer_decay: Annotated[tuple[float, float], BY_COMMAS] = (0.7, 1.0)
+    """Lowest and highest `optimizer.layer_decay`."""
     epochs: Annotated[tuple[int, int], BY_COMMAS] = (2, 6)
+    """Fewest and most epochs."""
     batch_size: Listed[int] = Field((16, 32, 64), min_length=1)
+    """The batch sizes to try."""
     freeze_layers: Annotated[tuple[int, int], BY_COMMAS] | None = None
+    """Fewest and most frozen layers; by default from none to half of the model's."""
 
     @model_validator(mode="after")
     def _bounds_in_order(self) -> Self:
@@ -80,12 +80,12 @@ class SearchSettings(UserSettings):
 
 
 class TuneSettings(UserSettings):
-    """Settings of a search. `trials` includes the baseline. `prune` ends a trial whose score at an evaluation
-    is below the median of the earlier trials.
-    """
+    """How many settings a search tries, and between which bounds."""
 
     trials: int = Field(20, ge=1)
+    """How many settings are tried, the baseline included."""
     prune: bool = True
+    """Whether a trial ends that is below the median at some evaluation."""
     search: SearchSettings = SearchSettings()
 
 
