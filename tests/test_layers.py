@@ -16,7 +16,7 @@ from bertsmith.tasks.registry import TASKS
 REPOSITORY = Path(__file__).parent.parent
 SOURCE = REPOSITORY / "src" / "bertsmith"
 
-# A file imports from its own layer and from those before it (see docs/flow.md).
+# A file imports from its own layer and from those before it (see docs/how-it-works.md).
 LAYERS = [
     "base",
     "text",

@@ -1,4 +1,4 @@
-"""The long run of docs/run-book.md: what its log says, and whether another run has the same losses.
+"""The long run of docs/pretraining.md: what its log says, and whether another run has the same losses.
 Last answer (2026-11-28, Zen 5): 53.1 % of held-out masks after eight hours.
 
     python bench/pretraining/run_book.py runs/book/run --decays RUN...

@@ -262,9 +262,9 @@ def python_names() -> Iterator[str]:
             if home.split(".")[1] in layers:
                 yield f"::: {home}.{name}"
                 public = getattr(bertsmith, name)
-                if isinstance(public, type) and issubclass(public, BaseModel):
-                    if any(meaning for *_, meaning in fields(public)):
-                        yield setting_table(public)
+                has_settings = isinstance(public, type) and issubclass(public, BaseModel)
+                if has_settings and any(meaning for *_, meaning in fields(public)):
+                    yield setting_table(public)
 
 
 # -- HTTP ----------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Bertsmith: the whole life of a BERT, from raw text to a checkpoint that other tools open.
 
-The public names are those of `__init__.pyi`; docs/python.md shows them at work. Each is imported when it is
+The public names are those of `__init__.pyi`; docs/index.md shows them at work. Each is imported when it is
 first used, so that `import bertsmith` costs no torch.
 """
 

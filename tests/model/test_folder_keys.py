@@ -6,9 +6,7 @@ So a line that is taken out of a table fails here, and so does a key that a new 
 import dataclasses
 import inspect
 import re
-import runpy
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -235,9 +233,3 @@ def test_so_has_one_of_a_family(family: str) -> None:
 def test_what_is_refused_says_the_value_that_would_be_accepted(values: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ModelError, match=re.escape(sentence)):
         CONFIG.require(values, "here")
-
-
-def test_the_page_is_made_from_the_tables() -> None:
-    path = Path(__file__).parents[2] / "docs" / "hooks" / "folder_tables.py"
-    made = runpy.run_path(str(path))
-    assert made["PAGE"].read_text(encoding="utf-8") == made["page"](), "python docs/hooks/folder_tables.py"

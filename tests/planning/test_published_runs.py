@@ -68,7 +68,7 @@ def test_hugging_faces_bert_reached_a_quarter_of_an_a100() -> None:
     [("bert-base", 128, 476_504), ("bert-base", 512, 432_130), ("bert-large", 128, 172_496)],
 )
 def test_an_h100_is_as_fast_as_bench_gpu_found_it(name: str, length: int, measured: float) -> None:
-    """Tokens a second of full pairs (docs/gpu.md); no share was taken from those of 512 tokens."""
+    """Tokens a second of full pairs (docs/plan.md); no share was taken from those of 512 tokens."""
     data = {"sequence_lengths": [length], "sequence_shares": [1.0], "batch_size": 32_768 // length}
     made = plan(name, *(f"data.{key}={value}" for key, value in data.items()), hardware="h100")
     assert made.tokens_per_second == pytest.approx(measured, rel=0.03)

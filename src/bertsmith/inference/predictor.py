@@ -77,7 +77,7 @@ class Predictor:
         `task` is the task's class if you wrote it yourself. The model computes on a GPU if there is one,
         unless `device` names another device. `compute_dtype` is the precision of the encoder's matrix
         products: float32, or int16 by the compiled kernels, which is the default where they are installed
-        (docs/promises.md says what that changes). With the kernels, a text's prediction is the same to the
+        (docs/how-it-works.md says what that changes). With the kernels, a text's prediction is the same to the
         bit whatever it is batched with; with torch's products the last bits depend on the batch, and so may a
         printed digit.
 

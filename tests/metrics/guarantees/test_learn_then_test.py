@@ -168,7 +168,7 @@ def test_thresholds_are_quantiles_from_strict_to_lax() -> None:
 
 
 def test_rounding_moves_no_call_across_a_threshold() -> None:
-    """A confidence's last bits depend on the texts beside it, and on the machine (docs/promises.md)."""
+    """A confidence's last bits depend on the texts beside it, and on the machine (docs/how-it-works.md)."""
     confidence = generator(11).random(300).round(3) + 0.001
     for threshold in threshold_sequence(confidence)[:-1]:
         assert ((confidence - 1e-6 >= threshold) == (confidence + 1e-6 >= threshold)).all()

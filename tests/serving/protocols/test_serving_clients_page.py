@@ -1,4 +1,4 @@
-"""docs/serving-clients.md: its Python and commands run against a service with the models that it names."""
+"""docs/serving.md: its Python and commands run against a service with the models that it names."""
 
 import gc
 import json

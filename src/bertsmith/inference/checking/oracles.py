@@ -49,7 +49,7 @@ def their_answers(
     if not items:
         raise InputError(
             f"There is nothing to compare: {folder} reads none of the texts as {oracle} does. A tagger with "
-            "a byte-level vocabulary reads each word with a blank before it (docs/folder-contract.md)."
+            "a byte-level vocabulary reads each word with a blank before it (docs/files.md)."
         )
     try:
         with torch.inference_mode():

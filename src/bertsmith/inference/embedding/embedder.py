@@ -77,7 +77,7 @@ class Embedder:
     >>> embedder.queries(["Who won?"]) @ embedder.documents(["We did."]).T  # cosines
 
     Opens our own checkpoints, folders of sentence-transformers, plain encoders, and static tables (see
-    docs/static.md), whose rows are looked up and summed on a processor in float32.
+    docs/smaller.md), whose rows are looked up and summed on a processor in float32.
 
     query_prefix, document_prefix: put before each query or document; None means the folder's. max_length:
     in tokens, including special ones (without them for a static table); longer texts are truncated, or read

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-PAGE = Path(__file__).parent.parent / "docs" / "embedding.md"
+PAGE = Path(__file__).parents[2] / "docs" / "embedding.md"
 
 
 def test_the_page_runs_from_top_to_bottom(capsys: pytest.CaptureFixture[str]) -> None:

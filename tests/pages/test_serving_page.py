@@ -15,7 +15,7 @@ from bertsmith.serving.settings import ServingSettings
 from live_server import LiveServer, live_server
 from served_models import TASKS, save_fine_tuned, save_pretrained
 
-PAGE = (Path(__file__).parent.parent / "docs" / "serving.md").read_text("utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "serving.md").read_text("utf-8")
 ADDRESS = "http://127.0.0.1:8000"
 COMMAND = next(line for line in PAGE.splitlines() if line.startswith("bertsmith serve runs/"))
 ASKED = re.findall(r"^```bash\n(curl .*?)^```\n\n```json\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)

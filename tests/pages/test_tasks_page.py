@@ -12,17 +12,12 @@ import pytest
 
 from bertsmith.tasks.finetuning import encode_examples
 from bertsmith.tasks.registry import TASKS, find_task
-from bertsmith.tasks.task import Outputs, Task, TaskSettings
+from bertsmith.tasks.task import Outputs, Task
 from bertsmith.text.tokens.tokenizer import Tokenizer
-from bertsmith.training.finetune_recipe import FinetuneRecipe
 from bertsmith.training.finetuning.search import TuneSettings
 from bertsmith.training.settings import override
-from test_docs import settings
 
-DOCS = Path(__file__).parent.parent / "docs"
-# Of RunSettings, but not the user's to choose here: epochs and evaluations decide.
-DECIDED_OTHERWISE = {"steps", "hours", "settings"}
-DECIDED_SECTIONS = ("evaluation.", "checkpoint.")
+DOCS = Path(__file__).parents[2] / "docs"
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "oslo", "the", "court"]
 
 
@@ -38,37 +33,13 @@ def files_of(task: str) -> dict[str, str]:
     """The examples of data in a task's section, by file name; `prediction` is that of a prediction."""
     heading = task.replace("-", " ").capitalize() if task != "multi-label" else "Multi-label"
     return dict(
-        re.findall(
-            r"^```\w+ (\S+)\n(.*?)^```", section("finetuning-tasks.md", heading), re.DOTALL | re.MULTILINE
-        )
+        re.findall(r"^```\w+ (\S+)\n(.*?)^```", section("tasks.md", heading), re.DOTALL | re.MULTILINE)
     )
 
 
 def read_example(task: Task[Any], name: str, folder: Path) -> list[Any]:
     (folder / name).write_text(files_of(task.name)[name], encoding="utf-8")
     return task.read(folder / name)
-
-
-def test_the_table_of_settings_has_each_of_a_run_with_its_default() -> None:
-    run = section("finetuning-settings.md", "Settings of a run")
-    rows = re.findall(r"^\| `([\w.]+)` \| (.+?) \| .+ \|$", run, re.MULTILINE)
-    expected = {
-        name: default
-        for name, default in settings(FinetuneRecipe)
-        if name not in DECIDED_OTHERWISE and not name.startswith(DECIDED_SECTIONS)
-    }
-    assert dict(rows) == expected
-    assert len(rows) == len(dict(rows)), "a setting stands twice"
-
-
-def test_the_table_of_settings_has_each_of_a_task_with_its_default() -> None:
-    tasks = section("finetuning-settings.md", "Settings of the tasks")
-    rows = re.findall(r"^\| (all|`[\w-]+`) \| `(\w+)` \| (.+?) \| .+ \|$", tasks, re.MULTILINE)
-    shared = dict(settings(TaskSettings))
-    assert {name: default for task, name, default in rows if task == "all"} == shared
-    for task in TASKS:
-        own = {item for item in settings(find_task(task).Settings) if item not in shared.items()}
-        assert {(name, default) for each, name, default in rows if each == f"`{task}`"} == own
 
 
 def test_the_bounds_of_a_search_are_its_defaults() -> None:
@@ -82,7 +53,7 @@ def test_the_bounds_of_a_search_are_its_defaults() -> None:
 
 
 def test_the_tables_of_tasks_have_each() -> None:
-    shown = re.findall(r"^\| `([\w-]+)` \|", section("finetuning-tasks.md", "Tasks"), re.MULTILINE)
+    shown = re.findall(r"^\| `([\w-]+)` \|", section("tasks.md", "Tasks"), re.MULTILINE)
     linked = re.findall(r"^\| \[`([\w-]+)`\]", section("finetuning.md", "Choose a task"), re.MULTILINE)
     assert shown == linked == list(TASKS)
 

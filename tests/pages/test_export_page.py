@@ -26,7 +26,7 @@ from bertsmith.text.tokens.tokenizer import Tokenizer
 pytest.importorskip("onnxruntime", reason="needs the extra export")
 pytest.importorskip("onnxscript", reason="needs the extra export")
 
-PAGE = Path(__file__).parent.parent / "docs" / "export.md"
+PAGE = Path(__file__).parents[2] / "docs" / "export.md"
 ROLES = ("pad", "unk", "cls", "sep", "mask")
 ABSENT = ("bertsmith", "torch", "transformers", "onnx")
 
