@@ -77,9 +77,9 @@ class Predictor:
         `task` is the task's class if you wrote it yourself. The model computes on a GPU if there is one,
         unless `device` names another device. `compute_dtype` is the precision of the encoder's matrix
         products: float32, or int16 by the compiled kernels, which is the default where they are installed
-        (docs/how-it-works.md says what that changes). With the kernels, a text's prediction is the same to the
-        bit whatever it is batched with; with torch's products the last bits depend on the batch, and so may a
-        printed digit.
+        (docs/how-it-works.md says what that changes). With the kernels, a text's prediction is the same to
+        the bit whatever it is batched with; with torch's products the last bits depend on the batch, and so
+        may a printed digit.
 
         Raises ModelError when the checkpoint has no task head, InputError for int16 without kernels and for
         any other precision.
