@@ -2,9 +2,9 @@
 
     python tests/golden/public_names.py
 
-The names are those of the package, and of the modules that the documentation names or once named, with the
-methods and settings of their classes. Run it when names are added; the test of the same file fails where a line
-isn't true any more.
+The names are those of the package and of the modules that the documentation names, or once named, with the
+methods and settings of their classes. Run it when names are added; the test of the same file fails where a
+line isn't true any more.
 """
 
 import ast
