@@ -1,4 +1,4 @@
-"""`bertsmith serve`: answers HTTP requests with models and indexes. The service itself is in serving/."""
+"""`bertsmith serve`: models answered over HTTP, until a signal comes."""
 
 import signal
 from dataclasses import dataclass
