@@ -42,11 +42,11 @@ from parity.model_parity import assert_parity, random_sample, twin, with_large_w
 from test_documented_commands import commands
 
 DOCS = Path(__file__).parent.parent / "docs"
-TASK, FORMAT, VARIANT = (
-    DOCS / "add-a-task-or-metric.md",
-    DOCS / "add-a-data-format.md",
-    DOCS / "add-a-family-or-optimiser.md",
+TASK, TABLES, VARIANT = (
+    (DOCS / page).read_text(encoding="utf-8")
+    for page in ("add-a-task-or-metric.md", "add-a-table-format.md", "add-a-family-or-optimiser.md")
 )
+TABLE_FORMAT, _, TASK_FORMAT = TABLES.partition("\n## A format for one task\n")
 OWN = "roberta-prelayernorm"  # the family of the page
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 JUDGEMENTS = ("awful", "weak", "fine", "superb")  # one star to four
@@ -61,12 +61,9 @@ PRETRAINS_FAST = [
 LEARNS_FAST = ["optimizer.learning_rate=5e-3", "epochs=10", "batch_size=16", "hardware.threads=1"]
 
 
-def files_in(page: Path) -> dict[str, str]:
+def files_in(page: str) -> dict[str, str]:
     """The code blocks of a page that say which file they are."""
-    found = re.findall(
-        r"^```\w+ (\S+\.\w+)\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
-    )
-    return dict(found)
+    return dict(re.findall(r"^```\w+ (\S+\.\w+)\n(.*?)^```", page, re.DOTALL | re.MULTILINE))
 
 
 @pytest.fixture
@@ -74,7 +71,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A working folder with both pages' files in it, as if written by their reader."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    for page in (TASK, FORMAT):
+    for page in (TASK, TASK_FORMAT):
         for name, text in files_in(page).items():
             (tmp_path / name).write_text(text, encoding="utf-8")
     write_tiny_bert(tmp_path / "minilm")
@@ -126,7 +123,7 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
 
 def test_the_guide_to_a_task_leads_to_one_that_learns(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_reviews(desk)
-    finetune, predict, evaluate, *others = commands(TASK.read_text(encoding="utf-8"))
+    finetune, predict, evaluate, *others = commands(TASK)
     assert main([*finetune, *LEARNS_FAST]) == 0
     dev = json.loads((desk / "runs/stars/results.json").read_text())["evaluations"]["dev"]
     assert dev["model"]["accuracy"] > dev["baselines"]["majority"]["accuracy"] + 0.3
@@ -175,7 +172,7 @@ def test_a_metric_of_one_s_own_decides_and_stands_beside_the_others(
 ) -> None:
     """Of weights after each epoch the best by it are kept, and the model is an ordinary one."""
     write_reviews(desk)
-    *_, finetune, evaluate, predict = commands(TASK.read_text(encoding="utf-8"))
+    *_, finetune, evaluate, predict = commands(TASK)
     assert main([*finetune, *LEARNS_FAST, "epochs=2"]) == 0
     results = json.loads((desk / "runs/near/results.json").read_text())
     log = lines_of(desk / "runs/near/restarts/1/log.jsonl")
@@ -199,7 +196,7 @@ def test_a_model_of_someone_s_task_opens_only_with_that_task(
     desk: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_reviews(desk)
-    finetune, predict, *_ = commands(TASK.read_text(encoding="utf-8"))
+    finetune, predict, *_ = commands(TASK)
     assert main([*finetune, *LEARNS_FAST, "epochs=0.2"]) == 0
     without = predict[: predict.index("--task")]
     assert main(without) == 2
@@ -211,7 +208,7 @@ def test_a_model_of_someone_s_task_opens_only_with_that_task(
 def test_python_m_bertsmith_finds_a_task_in_the_current_folder(desk: Path) -> None:
     write_reviews(desk)
     (desk / "later.csv").write_text("text,score\nfine film,9\n")
-    finetune, *_ = commands(TASK.read_text(encoding="utf-8"))
+    finetune, *_ = commands(TASK)
     done = subprocess.run([sys.executable, "-m", "bertsmith", *finetune], capture_output=True, text=True)
     assert done.returncode == 2
     assert "later.csv, line 2: no training text has 9 stars" in " ".join(done.stderr.split())
@@ -230,7 +227,7 @@ def test_the_guide_s_records_are_read_with_their_places(desk: Path) -> None:
 @pytest.mark.slow
 def test_the_guide_to_a_format_leads_to_a_model_that_reads_tables_too(desk: Path) -> None:
     write_tickets(desk)
-    finetune, from_records, from_table = commands(FORMAT.read_text(encoding="utf-8"))
+    finetune, from_records, from_table = commands(TASK_FORMAT)
     assert main([*finetune, *LEARNS_FAST]) == 0
     found = json.loads((desk / "runs/tickets/results.json").read_text())["evaluations"]
     dev = found["cross-validation"]  # of few rows
@@ -259,7 +256,7 @@ def test_the_guide_s_reader_names_file_and_line(
     desk: Path, capsys: pytest.CaptureFixture[str], text: str, complaint: str
 ) -> None:
     (desk / "tickets.rec").write_text(text)
-    finetune, *_ = commands(FORMAT.read_text(encoding="utf-8"))
+    finetune, *_ = commands(TASK_FORMAT)
     assert main(finetune) == 2
     assert complaint in " ".join(capsys.readouterr().err.split())
     assert not (desk / "runs").exists()
@@ -343,7 +340,7 @@ def test_the_command_line_trains_on_a_family_from_outside(
     save_pretraining_model(package / "downloads/prelayernorm", PretrainingModel(config), tokenizer, {})
     write_reviews(package)
     (package / "clauses.csv").write_text((package / "reviews.csv").read_text())
-    finetune, *_ = commands(VARIANT.read_text(encoding="utf-8"))
+    finetune, *_ = commands(VARIANT)
     assert main([*finetune, "pooling=published", *LEARNS_FAST]) == 0
     found = json.loads((package / "runs/clauses/results.json").read_text())["evaluations"]
     dev = found["cross-validation"]  # of few rows
@@ -421,7 +418,7 @@ def test_a_run_by_the_guide_s_optimiser_learns_and_goes_on_to_the_bit(
 ) -> None:
     (desk / "lion.py").write_text(files_in(VARIANT)["lion.py"], encoding="utf-8")
     write_reviews(desk)
-    by_lion, _ = (c for c in commands(VARIANT.read_text(encoding="utf-8")) if "optimizer.kind=lion:Lion" in c)
+    by_lion, _ = (c for c in commands(VARIANT) if "optimizer.kind=lion:Lion" in c)
     whole = [*by_lion, *LEARNS_FAST, "optimizer.learning_rate=1e-3", "method=full", "restarts=1"]
     assert main(whole) == 0
     dev = json.loads((desk / "runs/lion/results.json").read_text())["evaluations"]["dev"]
@@ -454,7 +451,7 @@ def test_a_pre_training_by_the_guide_s_optimiser_goes_on_to_the_bit(
     (desk / "texts.txt").write_text("\n".join(f"{text}." for _, text in sentences(400, 4, JUDGEMENTS)))
     assert main(["corpus", "build", "texts.txt", "--format", "lines", "--out", "corpora/law"]) == 0
     assert main(["tokenizer", "train", "corpora/law", "--out", "tokenizers/law", "--vocab-size", "200"]) == 0
-    _, by_lion = (c for c in commands(VARIANT.read_text(encoding="utf-8")) if "optimizer.kind=lion:Lion" in c)
+    _, by_lion = (c for c in commands(VARIANT) if "optimizer.kind=lion:Lion" in c)
     tiny = ["model.size=tiny", "data.batch_size=8", "optimizer.warmup=2", "optimizer.decay=3"]
     whole = [*by_lion, "steps=12", *tiny, "checkpoint.every=3", "hardware.threads=1"]
     assert main(whole) == 0
@@ -489,7 +486,7 @@ def test_the_guide_to_an_objective_leads_to_a_run(desk: Path) -> None:
     """Its loss is the cross-entropy with a tenth of each label spread evenly, from the same weights on."""
     (desk / "smoothed.py").write_text(files_in(VARIANT)["smoothed.py"], encoding="utf-8")
     write_law(desk)
-    every = commands(VARIANT.read_text(encoding="utf-8"))
+    every = commands(VARIANT)
     (pretrain,) = (each for each in every if "objective=smoothed:Smoothed" in each)
     assert main([*pretrain, *PRETRAINS_FAST]) == 0
     assert main([*pretrain, "objective=masked-language", "out=runs/plain", *PRETRAINS_FAST]) == 0

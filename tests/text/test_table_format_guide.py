@@ -28,9 +28,8 @@ from bertsmith.text.retrieval.judged_questions import read_judged_questions
 from random_encoder import random_encoder
 from table_writers import write_table
 from test_documented_commands import commands
-from test_guides import files_in, install
+from test_guides import TABLE_FORMAT, files_in, install
 
-PAGE = Path(__file__).parents[2] / "docs" / "add-a-table-format.md"
 MAIN = 'xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"'
 RELATIONS = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
 PACKAGE = "http://schemas.openxmlformats.org/package/2006/relationships"
@@ -48,7 +47,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     ours = [*tables.FORMATS]
-    for name, text in files_in(PAGE).items():
+    for name, text in files_in(TABLE_FORMAT).items():
         (tmp_path / name).write_text(text, encoding="utf-8")
     project = tomllib.loads((tmp_path / "pyproject.toml").read_text())["project"]
     install(tmp_path, project["name"], project["version"], project["entry-points"])
@@ -158,7 +157,7 @@ def test_the_commands_of_the_page_read_its_files(package: Path) -> None:
     new = [{"text": f"where is my {word}"} for word in WORDS.values()]
     write_xlsx(package / "new.xlsx", new)
     random_encoder(package / "minilm", [*WORDS.values(), "my", "number", "is", "days", "late", "where"])
-    for command in commands(PAGE.read_text(encoding="utf-8")):
+    for command in commands(TABLE_FORMAT):
         more = ["epochs=12", "optimizer.learning_rate=5e-3", "max_length=32", "hardware.threads=1"]
         assert main([*command, *(more if command[0] == "finetune" else [])]) == 0, command
     said = [json.loads(line)["label"] for line in (package / "queues.jsonl").read_text().splitlines()]
