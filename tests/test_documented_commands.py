@@ -18,7 +18,7 @@ from bertsmith.compression.distilling.recipes import (
 from bertsmith.errors import BertsmithError
 from bertsmith.training.finetune_recipe import FinetuneRecipe, make_finetune_recipe
 from bertsmith.training.finetuning.search import make_search
-from bertsmith.training.recipe import Recipe, read_recipe, list_recipes
+from bertsmith.training.recipe import Recipe, list_recipes, read_recipe
 
 REPOSITORY = Path(__file__).parent.parent
 PAGES = [

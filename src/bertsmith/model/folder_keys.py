@@ -3,7 +3,7 @@
 A key that transformers or sentence-transformers reads or writes is *honoured*; or *harmless*, since it
 changes no number here; or *refused* unless it has one of the values that are computed here. A value of null
 says nothing, as there. The keys of a family's config.json stand in its record in `model/families`.
-docs/files.md is made from these tables, and tests compare them with the installed libraries.
+The reference of the site is made from these tables, and tests compare them with the installed libraries.
 """
 
 import reprlib
