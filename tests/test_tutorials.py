@@ -61,22 +61,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("hurried")
-def test_one_s_own_corpus_becomes_a_model_that_is_put_to_use(
-    desk: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_tiny_bert(desk / "minilm")
-    for _ in follow("your-own-corpus.md", **{"hours=4": "hours=0.0003"}):
-        pass
-    printed = capsys.readouterr().out
-    assert "mlm_majority" in printed
-    assert printed.strip().splitlines()[-1] in {"court", "party"}
-    assert all(
-        (desk / "runs" / run / "report.html").is_file() for run in ("trial", "law", "law-minilm", "clauses")
-    )
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("hurried")
 def test_a_model_gets_the_words_of_a_domain_and_what_it_forgets_is_measured(
     desk: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
