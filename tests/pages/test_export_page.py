@@ -1,4 +1,4 @@
-"""The Python in docs/export.md answers as Bertsmith does, in a process that has no Bertsmith."""
+"""docs/export.md is followed to its end; its Python answers as Bertsmith does, in a process without it."""
 
 import json
 import re
@@ -11,8 +11,9 @@ import pytest
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
-sys.path.insert(0, str(Path(__file__).parent / "inference"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "inference"))
 from export_samples import gate_file, random_texts, saved_model
+from page import Page
 
 from bertsmith.inference.export.export import export_model
 from bertsmith.inference.predictor import Predictor
@@ -46,24 +47,47 @@ def answers(folder: Path, call: str) -> Any:
             f"assert not any(sys.modules[name] for name in {ABSENT!r})",
         ]
     )
-    assert "exported/intents" in code
-    code = code.replace("exported/intents", str(folder))
+    assert "exported/tickets" in code
+    code = code.replace("exported/tickets", str(folder))
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
-    return json.loads(run.stdout)
+    return json.loads(run.stdout.splitlines()[-1])
 
 
-def test_twenty_lines_classify_as_bertsmith_does(tmp_path: Path) -> None:
-    folder = saved_model(tmp_path / "model", "classification", text="text")
-    export_model(folder, gate_file(tmp_path, "classification"), tmp_path / "out")
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What the page starts from: a classification of tickets, and dev.csv."""
+    monkeypatch.chdir(tmp_path)
+    saved_model(tmp_path / "runs" / "tickets" / "model", "classification", text="text")
+    (tmp_path / "dev.csv").write_text("\n".join(["text", *random_texts(100)]))
+    return tmp_path
+
+
+def test_twenty_lines_classify_as_bertsmith_does(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = next(block for block in Page("export.md").follow() if block.language == "python")
+    assert len(first.names["session"].get_inputs()) == 3
+    printed = " ".join(capsys.readouterr().out.split())
+    for shown in ("answers like the model's 100 of 100", "exported/tickets beside its golden answers"):
+        assert shown in printed
     texts = [*random_texts(20, longest=60, seed=7), "bano [SEP] delo"]  # some are cut
-    found = answers(tmp_path / "out", f"predict({texts!r})")
-    expected = Predictor.load(folder).predict(texts)
+    found = answers(desk / "exported" / "tickets", f"predict({texts!r})")
+    expected = Predictor.load(desk / "runs" / "tickets" / "model").predict(texts)
     assert [label for label, _ in found] == [each["label"] for each in expected]
     assert [sure for _, sure in found] == pytest.approx([each["confidence"] for each in expected], abs=1e-3)
     assert len({label for label, _ in found}) > 1
     longest = max(blocks()[0].split("\n\n\n"), key=len)
     assert len(longest.splitlines()) <= 20
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("desk")
+def test_the_page_is_followed_to_its_end() -> None:
+    pytest.importorskip("openvino", reason="needs the extra openvino")
+    Page("export.md", instead={"--int8": "--int8 --change 1 --agreement 0.5"}).follow_all()
+    for folder, graph in (("tickets", "onnx"), ("tickets-int8", "onnx"), ("tickets-openvino", "xml")):
+        assert (Path("exported") / folder / f"model.{graph}").is_file()
+        parity = json.loads((Path("exported") / folder / "parity.json").read_text())
+        assert parity["passed"] and parity["gate"]["examples"] == 100
 
 
 @pytest.mark.parametrize("strategy", ["longest_first", "only_first"])
