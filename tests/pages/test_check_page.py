@@ -4,13 +4,13 @@ import re
 from pathlib import Path
 
 import pytest
+from page import DOCS, Page
 
 from bertsmith.cli.main import main
 from bertsmith.inference.checking.check import TOLERANCES
 from bertsmith.inference.predictor import Predictor
 from bertsmith.tasks.checkpoints.sentence_folder import write_sentence_folder
 from bertsmith.tasks.golden.records import write_golden
-from page import DOCS, Page
 from random_encoder import random_encoder, tokenizer_and_config
 from served_models import save_fine_tuned
 
