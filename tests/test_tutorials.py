@@ -4,7 +4,6 @@ import csv
 import importlib.util
 import json
 import re
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -168,83 +167,3 @@ def test_other_libraries_and_this_one_agree_side_by_side() -> None:
     assert last.names["prediction"]["label"] == "billing"
     assert last.names["again"].encode(["x"]).shape == (1, 2)
     assert last.names["run"].report.is_file()
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("hurried")
-def test_a_model_is_trained_served_asked_and_replaced(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for module in ("uvicorn", "openai"):
-        pytest.importorskip(module, reason="needs the extra serving, and a client")
-    write_tiny_bert(folder / "minilm")
-    write_messages(folder / "tickets.csv", 50, seed=0)
-    with Tutorial(folder, "serve-your-model.md") as tutorial:
-        tutorial.follow()
-        printed = capsys.readouterr().out.splitlines()
-        labels = {line.split()[0] for line in printed if line.split() and line.split()[0] in QUEUES}
-        assert labels
-        assert '"confidence"' in tutorial.asked_by_curl
-        assert tutorial.versions == {"tickets": 2}  # minilm's files are the same: it is left alone
-
-
-class Tutorial:
-    """A page whose shell serves: what it says is done on a free port, by real processes."""
-
-    def __init__(self, folder: Path, page: str) -> None:
-        self.folder, self.page = folder, page
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = str(free.getsockname()[1])
-        self.server: subprocess.Popen[str] | None = None
-        self.asked_by_curl, self.versions = "", dict[str, int]()
-
-    def __enter__(self) -> "Tutorial":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.server is not None:
-            self.server.terminate()
-            self.server.communicate(timeout=60)
-
-    def follow(self) -> None:
-        names: dict[str, Any] = {}
-        for language, _, text in BLOCK.findall((DOCS / self.page).read_text(encoding="utf-8")):
-            here = text.replace("8000", self.port)
-            if language == "python":
-                exec(compile(here, self.page, "exec"), names)
-            elif not language:
-                for words in commands(f"```\n{here}```"):
-                    assert main(words) == 0, words
-            elif "bertsmith serve runs" in here:
-                self._serve(here.split()[2:])
-            elif here.startswith("curl"):
-                self.asked_by_curl = self._shell(here)
-            elif "kill -HUP" in here:
-                self._replace(here)
-
-    def _serve(self, models: list[str]) -> None:
-        command = [sys.executable, "-m", "bertsmith", "serve", *models, "--port", self.port]
-        self.server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=self.folder)
-        assert self.server.stderr is not None
-        assert self.port in self.server.stderr.readline()
-        while self._shell(f"curl -s http://127.0.0.1:{self.port}/health/ready") != '{"status":"ready"}':
-            assert self.server.poll() is None
-
-    def _replace(self, text: str) -> None:
-        train, move, hang_up = text.splitlines()
-        for words in commands(f"```\n{train}\n```"):
-            assert main(words) == 0, words
-        assert self.server is not None and self.server.stderr is not None
-        self._shell(move)
-        self._shell(hang_up)
-        while not self.versions:
-            facts = json.loads(self.server.stderr.readline())
-            if match := re.fullmatch(r"(\w+): version (\d) is served", facts.get("message", "")):
-                self.versions[match[1]] = int(match[2])
-
-    def _shell(self, command: str) -> str:
-        done = subprocess.run(
-            command, shell=True, cwd=self.folder, capture_output=True, text=True, check=False
-        )
-        return done.stdout

