@@ -15,7 +15,6 @@ import pytest
 from bertsmith.cli.main import main
 from bertsmith.training import finetune_recipe
 from test_documented_commands import commands
-from test_documented_python import desk as desk  # the fixture: a folder with articles/ and clauses.csv
 from test_guides import QUEUES, lines_of, sentences, write_tiny_bert
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -56,33 +55,6 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("hurried")
-def test_a_model_gets_the_words_of_a_domain_and_what_it_forgets_is_measured(
-    desk: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_tiny_bert(desk / "minilm")
-    (desk / "general").mkdir()
-    for number in range(40):
-        lines = [f"The film was {word} and my {number} th one." for word in ("weak", "fine", "superb")]
-        (desk / "general" / f"{number}.txt").write_text("\n".join(lines))
-    for block in follow("domain.md", **{"hours=2": "hours=0.0005"}):
-        if "tokenizer extend minilm" in block.text:
-            added = json.loads((desk / "models/minilm-law/extension.json").read_text())
-            assert {"court", "motion"} <= {each["word"] for each in added["words"]}
-    printed = capsys.readouterr().out
-    assert "mlm_loss_per_character" in printed
-    assert "whole_word_loss_per_character" in printed
-    assert "MLM loss before" in printed
-    assert "True True" in printed
-    assert (desk / "runs/clauses/report.html").is_file()
-    old, again = (desk / f"{name}/vocab.txt" for name in ("minilm", "models/minilm-law-old-words"))
-    assert again.read_bytes() == old.read_bytes()
-    assert (desk / "models/as-before/model.safetensors").read_bytes() == (
-        desk / "minilm/model.safetensors"
-    ).read_bytes()
 
 
 def write_messages(path: Path, rows: int, seed: int, labelled: bool = True) -> None:
