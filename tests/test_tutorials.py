@@ -2,7 +2,6 @@
 
 import csv
 import importlib.util
-import json
 import re
 import subprocess
 import sys
