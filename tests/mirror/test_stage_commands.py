@@ -539,7 +539,7 @@ def test_a_backup_has_what_stands_in_the_log_and_replaces_nothing(
 ) -> None:
     site.store.add([call_of(number) for number in range(10, 400)])
     assert Path(f"{site.address}-wal").stat().st_size > 0
-    out = tmp_path / "copy.sqlite"
+    out = tmp_path / "backups" / "monday.sqlite"  # as --help has it, in a folder to be made
     assert site.run("backup", out) == 0
     assert "400 calls in " in capsys.readouterr().out
     assert out.stat().st_mode & 0o777 == 0o600

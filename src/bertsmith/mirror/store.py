@@ -19,7 +19,7 @@ from sqlalchemy import ColumnElement, Connection, Table, and_, delete, func, ins
 from sqlalchemy.dialects import postgresql, sqlite
 
 from bertsmith.errors import InputError
-from bertsmith.files import atomic_file, refuse_existing
+from bertsmith.files import atomic_file, make_folder, refuse_existing
 from bertsmith.mirror.call import AGAIN, IMPORTED, UNDATED, Call
 from bertsmith.mirror.database import (
     READING,
@@ -110,6 +110,7 @@ class Store:
         if not is_sqlite(self.engine):
             raise InputError("The store is in PostgreSQL: pg_dump makes a copy of it.")
         refuse_existing(out)
+        make_folder(out.parent)
         with (
             atomic_file(out) as file,
             closing(sqlite3.connect(file.name)) as copy,
