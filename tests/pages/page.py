@@ -8,7 +8,7 @@ A block of a page is, by its first line:
                             `mirror guard` as servers of their own, any other line by bash
     ```text, ```json …      shown, and not executed
 
-Every command has to end with status 0. Ports 8000 and 8100 are replaced by free ones.
+Every command has to end with status 0. Ports 8000, 8100 and 8200 are replaced by free ones.
 """
 
 import re
@@ -104,7 +104,7 @@ class Page:
 
     def serve(self, line: str) -> None:
         """Starts a server on the page's port, and waits until it answers."""
-        port = self.instead["8100" if "mirror" in line else "8000"]
+        port = self.instead["8200" if "mirror guard" in line else "8100" if "mirror" in line else "8000"]
         command = [sys.executable, "-m", "bertsmith", *shlex.split(line.partition(" &")[0])[1:]]
         if "--port" not in command:
             command += ["--port", port]
@@ -129,11 +129,11 @@ class Page:
 def ports() -> dict[str, str]:
     """A free port for each that the pages name."""
     free = []
-    for _ in range(2):
+    for _ in range(3):
         with socket.socket() as listening:
             listening.bind(("127.0.0.1", 0))
             free.append(str(listening.getsockname()[1]))
-    return {"8000": free[0], "8100": free[1]}
+    return dict(zip(("8000", "8100", "8200"), free, strict=True))
 
 
 def command_lines(text: str) -> Iterator[str]:
