@@ -8,6 +8,7 @@ from law import write_articles
 from page import Page
 
 from bertsmith.cli.main import main
+from bertsmith.data.masking import MaskingRates
 from bertsmith.training.recipe import read_recipe
 
 SMALL = "data.batch_size=2 evaluation.tokens=500 checkpoint.every=1000 hardware.threads=1"
@@ -70,3 +71,8 @@ def test_the_defaults_in_the_table_are_those_of_budget() -> None:
         "linear",
     )
     assert (budget.checkpoint.keep, budget.checkpoint.minutes) == (2, None)
+
+
+def test_held_out_figures_hide_what_the_page_says() -> None:
+    assert "Held-out figures always hide 15 %" in Page("pretraining.md").text
+    assert MaskingRates().mask_rate == 0.15
