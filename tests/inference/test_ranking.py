@@ -160,6 +160,22 @@ def test_plain_values_hold_every_query() -> None:
     )
 
 
+@pytest.mark.parametrize(("queries", "is_sure"), [(4, False), (12, True)])
+def test_few_queries_that_are_all_better_may_be_chance(queries: int, is_sure: bool) -> None:
+    """All of four gain, so the bootstrap's interval leaves out zero; but p is 0.12."""
+    named = {f"q{number}": {"right": 1} for number in range(queries)}
+    texts = dict.fromkeys(named, "wing")
+    data = RetrievalData("few", {"right": "wing", "wrong": "heat"}, texts, named)
+    ranked = {"BM25": ("wrong", "right"), "dense": ("right", "wrong")}
+    systems = [
+        System(name, {query: [(first, 2.0), (second, 1.0)] for query in named}, 0.0, 0.0)
+        for name, (first, second) in ranked.items()
+    ]
+    verdict = compare(systems, data, ["mrr"], {}).verdict()
+    assert ("may be chance (p = 0.12)" in verdict) is not is_sure
+    assert ("is better than BM25" in verdict) is is_sure
+
+
 def test_queries_that_were_left_out_are_said() -> None:
     data = collection()
     found = compare(rank_by_all(data, WordVectors()), data, ["map"], {})

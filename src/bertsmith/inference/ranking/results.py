@@ -16,6 +16,8 @@ from bertsmith.metrics.scores import Interval, intervals_of_means, p_value
 from bertsmith.reporting.tables import metric_title
 from bertsmith.text.retrieval.retrieval_data import RetrievalData
 
+SIGNIFICANT = 0.05  # a p-value below says that a difference is more than chance
+
 
 @dataclass(frozen=True)
 class Difference:
@@ -67,7 +69,9 @@ class Comparison:
         return [*self.data.notes, f"{left_out:,} queries have no relevant document: they are left out."]
 
     def verdict(self) -> str:
-        """A sentence on whether any system beats the baseline, as sure as the interval allows."""
+        """A sentence on whether any system beats the baseline, as sure as interval and p-value allow: of a few
+        queries the bootstrap's interval is too narrow.
+        """
         baseline = self.figures[0]
         best = max(self.figures, key=lambda figures: figures.scores.means[self.main])
         name, own = system_title(baseline.system.name), f"{baseline.scores.means[self.main]:.3f}"
@@ -76,11 +80,11 @@ class Comparison:
         gain, (low, high) = best.difference.mean, best.difference.interval
         means = f"{metric_title(self.main)} {best.scores.means[self.main]:.3f} beside {own}"
         beyond = f"the difference is {gain:+.3f}, between {low:+.3f} and {high:+.3f} with 95 % confidence"
-        if low > 0:
+        if low > 0 and best.difference.p < SIGNIFICANT:
             return f"{system_title(best.system.name)} is better than {name}: {means}; {beyond}."
         return (
-            f"{system_title(best.system.name)} did best, but that may be chance: {means}; {beyond}. More "
-            f"queries than {len(self.queries):,} would tell."
+            f"{system_title(best.system.name)} did best, but that may be chance (p = "
+            f"{best.difference.p:.2f}): {means}; {beyond}. More queries than {len(self.queries):,} would tell."
         )
 
     def to_json(self) -> dict[str, Any]:
