@@ -69,22 +69,22 @@ class Comparison:
         return [*self.data.notes, f"{left_out:,} queries have no relevant document: they are left out."]
 
     def verdict(self) -> str:
-        """A sentence on whether any system beats the baseline, as sure as interval and p-value allow: of a few
-        queries the bootstrap's interval is too narrow.
+        """A sentence on whether any system beats the baseline, as sure as interval and p-value allow. With
+        few queries the bootstrap's interval is too narrow.
         """
         baseline = self.figures[0]
         best = max(self.figures, key=lambda figures: figures.scores.means[self.main])
         name, own = system_title(baseline.system.name), f"{baseline.scores.means[self.main]:.3f}"
         if best.difference is None:
             return f"Nothing is better than {name} on these {len(self.queries):,} queries."
-        gain, (low, high) = best.difference.mean, best.difference.interval
+        gain, p, (low, high) = best.difference.mean, best.difference.p, best.difference.interval
         means = f"{metric_title(self.main)} {best.scores.means[self.main]:.3f} beside {own}"
         beyond = f"the difference is {gain:+.3f}, between {low:+.3f} and {high:+.3f} with 95 % confidence"
-        if low > 0 and best.difference.p < SIGNIFICANT:
+        if low > 0 and p < SIGNIFICANT:
             return f"{system_title(best.system.name)} is better than {name}: {means}; {beyond}."
         return (
-            f"{system_title(best.system.name)} did best, but that may be chance (p = "
-            f"{best.difference.p:.2f}): {means}; {beyond}. More queries than {len(self.queries):,} would tell."
+            f"{system_title(best.system.name)} did best, but that may be chance (p = {p:.2f}): "
+            f"{means}; {beyond}. More queries than {len(self.queries):,} would tell."
         )
 
     def to_json(self) -> dict[str, Any]:
