@@ -64,34 +64,6 @@ def write_messages(path: Path, rows: int, seed: int, labelled: bool = True) -> N
             writer.writerow([text, queue_of[words[number]]] if labelled else [text])
 
 
-def fill_in(path: Path) -> None:
-    """What a person does with the rows that are suggested."""
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    for row in rows:
-        row["label"] = next(queue for queue, words in QUEUES.items() if set(words) & set(row["text"].split()))
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("hurried")
-def test_fifty_rows_become_a_hundred_and_then_predictions(folder: Path) -> None:
-    write_tiny_bert(folder / "minilm")
-    write_messages(folder / "tickets.csv", 50, seed=0)
-    write_messages(folder / "test.csv", 40, seed=1)
-    write_messages(folder / "unlabelled.csv", 300, seed=2, labelled=False)
-    suggested = folder / "runs/next/rows.csv"
-    for _ in follow("from-50-rows.md"):
-        if suggested.exists() and not (folder / "hundred.csv").exists():
-            fill_in(suggested)
-    with (folder / "hundred.csv").open(newline="") as file:
-        assert len(list(csv.DictReader(file))) > 90
-    assert len(lines_of(folder / "sorted.jsonl")) == 300
-
-
 @pytest.mark.slow  # four libraries are imported, and three of them train
 @pytest.mark.usefixtures("folder", "hurried")
 @pytest.mark.filterwarnings("ignore")  # those of the other libraries

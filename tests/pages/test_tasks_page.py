@@ -1,4 +1,4 @@
-"""The pages on fine-tuning say what the code does: settings, files, and what predictions look like."""
+"""The page on tasks: its data are read and trained on, its predictions are what the code makes of them."""
 
 import json
 import math
@@ -14,10 +14,14 @@ from bertsmith.tasks.finetuning import encode_examples
 from bertsmith.tasks.registry import TASKS, find_task
 from bertsmith.tasks.task import Outputs, Task
 from bertsmith.text.tokens.tokenizer import Tokenizer
-from bertsmith.training.finetuning.search import TuneSettings
-from bertsmith.training.settings import override
+from pages.page import Page
+from test_guides import write_tiny_bert
 
 DOCS = Path(__file__).parents[2] / "docs"
+SHORTER = {
+    "--out": "minutes=0 epochs=1 --out",
+    "--out runs/answers": "max_length=64 stride=16 --out runs/answers",  # as many positions as there are
+}
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "oslo", "the", "court"]
 
 
@@ -32,9 +36,9 @@ def section(page: str, heading: str) -> str:
 def files_of(task: str) -> dict[str, str]:
     """The examples of data in a task's section, by file name; `prediction` is that of a prediction."""
     heading = task.replace("-", " ").capitalize() if task != "multi-label" else "Multi-label"
-    return dict(
-        re.findall(r"^```\w+ (\S+)\n(.*?)^```", section("tasks.md", heading), re.DOTALL | re.MULTILINE)
-    )
+    shown = section("tasks.md", heading)
+    files = dict(re.findall(r"^```\w+ (\S+)\n(.*?)^```", shown, re.DOTALL | re.MULTILINE))
+    return files_of("regression") | files if task == "similarity" else files
 
 
 def read_example(task: Task[Any], name: str, folder: Path) -> list[Any]:
@@ -42,20 +46,31 @@ def read_example(task: Task[Any], name: str, folder: Path) -> list[Any]:
     return task.read(folder / name)
 
 
-def test_the_bounds_of_a_search_are_its_defaults() -> None:
-    shown: dict[str, Any] = {}
-    for change in re.findall(
-        r"`(search\.\w+=\[[\d.e,-]+\])`", section("finetuning.md", "Searching the settings")
-    ):
-        override(shown, change)
-    expected = TuneSettings().search.model_dump(mode="json", exclude_none=True)
-    assert shown == {"search": expected}
+def test_the_table_of_tasks_has_each() -> None:
+    assert re.findall(r"^\| `([\w-]+)` \|", section("tasks.md", "Tasks"), re.MULTILINE) == list(TASKS)
 
 
-def test_the_tables_of_tasks_have_each() -> None:
-    shown = re.findall(r"^\| `([\w-]+)` \|", section("tasks.md", "Tasks"), re.MULTILINE)
-    linked = re.findall(r"^\| \[`([\w-]+)`\]", section("finetuning.md", "Choose a task"), re.MULTILINE)
-    assert shown == linked == list(TASKS)
+@pytest.mark.slow
+def test_each_task_is_trained_as_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_tiny_bert(tmp_path / "minilm")
+    with Page("tasks.md", instead=SHORTER) as page:
+        page.follow_all()
+    trained = [json.loads(path.read_text())["task"] for path in tmp_path.glob("runs/*/model/bertsmith.json")]
+    assert sorted(trained) == sorted(TASKS)
+    for name in [name for name in TASKS if name != "tagging"]:  # whose only row of dev is a text with spans
+        shown = json.loads(files_of(name)["prediction"])
+        folder = tmp_path / "runs" / {"question-answering": "answers"}.get(name, name) / "predictions"
+        (line, *_) = next(iter(folder.iterdir())).read_text().splitlines()
+        assert list(json.loads(line)) == list(shown)
+
+
+def test_the_first_task_is_trained_as_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_tiny_bert(tmp_path / "minilm")
+    with Page("tasks.md", instead={"--out": "minutes=0 --out"}) as page:
+        next(block for block in page.follow() if "finetune" in block.text)
+    assert (tmp_path / "runs/classification/model").is_dir()
 
 
 def logits(record: dict[str, Any], task: Task[Any], rows: int) -> Outputs:
@@ -146,9 +161,11 @@ def close(value: Any, other: Any) -> bool:
     return bool(value == pytest.approx(other, abs=1e-4)) if isinstance(value, float) else value == other
 
 
-def test_entities_by_characters_are_the_same_as_by_words(tmp_path: Path) -> None:
+def test_entities_by_characters_are_tags_of_words(tmp_path: Path) -> None:
     kind = find_task("tagging")
     task = kind(kind.Settings())
     columns, lines, spans = (read_example(task, name, tmp_path) for name in list(files_of("tagging"))[:3])
-    assert columns[0].words == lines[0].words == spans[0].words
-    assert columns[0].tags == lines[0].tags == spans[0].tags
+    assert columns[0].tags == ("B-PER", "I-PER", "O", "B-LOC")
+    assert (lines[0].words, lines[0].tags) == (("Ben", "lives", "in", "Rome"), ("B-PER", "O", "O", "B-LOC"))
+    assert spans[0].words == ("Paris", "welcomes", "Clara", "Hill", ".")
+    assert spans[0].tags == ("B-LOC", "O", "B-PER", "I-PER", "O")
