@@ -1,6 +1,5 @@
 """The tutorials run as they stand: files are written, commands and Python executed, in their order."""
 
-import csv
 import importlib.util
 import re
 from collections.abc import Iterator
@@ -12,7 +11,6 @@ import pytest
 from bertsmith.cli.main import main
 from bertsmith.training import finetune_recipe
 from test_documented_commands import commands
-from test_guides import QUEUES, lines_of, sentences, write_tiny_bert
 
 DOCS = Path(__file__).parent.parent / "docs"
 BLOCK = re.compile(r"^```(\w*)(?: (\S+))?\n(.*?)^```", re.DOTALL | re.MULTILINE)
@@ -52,16 +50,6 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def write_messages(path: Path, rows: int, seed: int, labelled: bool = True) -> None:
-    queue_of = {word: queue for queue, words in QUEUES.items() for word in words}
-    words = tuple(queue_of)
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(["text", "label"] if labelled else ["text"])
-        for number, text in sentences(rows, seed, words):
-            writer.writerow([text, queue_of[words[number]]] if labelled else [text])
 
 
 @pytest.mark.slow  # four libraries are imported, and three of them train
