@@ -31,12 +31,15 @@ SHORTER = {
 }
 
 
-def test_a_student_is_distilled_and_predicts(tmp_path: Path) -> None:
+def test_a_student_is_distilled_and_predicts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fewer = {'"train", 160': '"train", 60', '"tickets", 300': '"tickets", 60'}
     with Page("smaller.md", SHORTER | fewer) as page:
         for block in page.follow():
             if "bertsmith predict" in block.text:
                 break
+    printed = capsys.readouterr().out
+    for words in ("of the teacher's accuracy, agreement with it", "time of a text", "without the teacher"):
+        assert words in printed
     results = json.loads((tmp_path / "runs/small/results.json").read_text())
     assert all(results[figure]["dev"] for figure in ("teacher", "without_teacher", "agreement", "share_kept"))
     assert json.loads((tmp_path / "runs/small/model/config.json").read_text())["num_hidden_layers"] == 3
