@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from law import write_articles, write_clauses
 from page import DOCS, Page
+from safetensors.torch import load_file
 
+from bertsmith import PretrainingModel, preset, save_pretraining_model
 from bertsmith.mirror.student_file import StudentFile
 from bertsmith.training import finetune_recipe
-from test_documented_python import write_legacy_checkpoint
 
 TEXT = (DOCS / "files.md").read_text(encoding="utf-8")
 SHORTER = {"hours=1 ": "steps=2 optimizer.warmup=0.5 model.size=tiny hardware.threads=1 "}
@@ -35,6 +37,14 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert len(names["tokens"]) == names["manifest"]["splits"]["train"]["tokens"]
     assert names["weights"]
     return folder
+
+
+def write_legacy_checkpoint(folder: Path) -> None:
+    """A pytorch_model.bin and its config.json."""
+    save_pretraining_model(folder.parent / "safe", PretrainingModel(preset("tiny", vocab_size=40)), None, {})
+    folder.mkdir()
+    torch.save(load_file(folder.parent / "safe/model.safetensors"), folder / "pytorch_model.bin")
+    (folder / "config.json").write_bytes((folder.parent / "safe/config.json").read_bytes())
 
 
 def section(heading: str) -> str:
