@@ -1,4 +1,4 @@
-"""`bertsmith serve`: models answered over HTTP, until a signal comes."""
+"""`bertsmith serve`: answers HTTP requests with models and indexes. The service itself is in serving/."""
 
 import signal
 from dataclasses import dataclass

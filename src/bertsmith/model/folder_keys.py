@@ -1,8 +1,8 @@
 """The meaning of each key in the files of a model folder: one table for each file.
 
-A key that transformers or sentence-transformers reads or writes is *honoured*; or *harmless*, since it
-changes no number here; or *refused* unless it has one of the values that are computed here. A value of null
-says nothing, as there. The keys of a family's config.json stand in its record in `model/families`.
+A key that transformers or sentence-transformers reads or writes is *honoured*, or *harmless*, since it
+changes no number here, or *refused* unless it has a value that Bertsmith computes. A value of null means
+nothing, as in these libraries. The keys of a family's config.json are in its record in `model/families`.
 The reference of the site is made from these tables, and tests compare them with the installed libraries.
 """
 
