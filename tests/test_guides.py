@@ -54,7 +54,7 @@ QUEUES = {"billing": ("charged", "refund", "invoice"), "shipping": ("parcel", "l
 FILLERS = ("the", "film", "was", "my", "and", "is", "it", "a")
 SHAPE = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
 PRETRAINS_FAST = [
-    *("hours=none", "steps=3", "data.sequence_lengths=[32]", "data.batch_size=16", "loss.sampled_pieces=0"),
+    *("steps=3", "data.sequence_lengths=[32]", "data.batch_size=16", "loss.sampled_pieces=0"),
     *("optimizer.warmup=0", "evaluation.tokens=500", "checkpoint.every=1000", "hardware.threads=1"),
 ]
 # A random model of this size wants more than the rate that suits a trained one.

@@ -38,7 +38,7 @@ def test_a_student_is_distilled_and_predicts(tmp_path: Path, capsys: pytest.Capt
             if "bertsmith predict" in block.text:
                 break
     printed = capsys.readouterr().out
-    for words in ("of the teacher's accuracy, agreement with it", "time of a text", "without the teacher"):
+    for words in ("of the teacher's accuracy, agreement with it", "one at a time", "without the teacher"):
         assert words in printed
     results = json.loads((tmp_path / "runs/small/results.json").read_text())
     assert all(results[figure]["dev"] for figure in ("teacher", "without_teacher", "agreement", "share_kept"))
