@@ -21,7 +21,7 @@ from test_call_store import call_of
 from test_mirrored_clients import JSON_SCHEMA, messages
 
 from bertsmith.errors import InputError
-from bertsmith.mirror.answering.judging import PromotionRules, judge_stage
+from bertsmith.mirror.answering.judging import PromotionRules, approve_candidate, judge_stage
 from bertsmith.mirror.answering.open_students import VersionStudents, add_merged_versions
 from bertsmith.mirror.answering.stage_store import StageStore
 from bertsmith.mirror.answering.stages import (
@@ -232,7 +232,17 @@ def test_a_candidate_takes_its_turn_or_is_let_go(store: Store) -> None:
     after, _ = judge_stage(live, bad, RULES) or (live, "")
     assert (after.mode, after.student, after.candidate) == ("live", "x", "")
     begun, _ = judge_stage(Stage("v", "s", candidate="y"), {}, RULES) or (live, "")
-    assert (begun.mode, begun.student) == ("shadow", "y")
+    assert (begun.mode, begun.student, begun.candidate) == ("shadow", "y", "")
+
+
+def test_a_candidate_that_a_hand_approved_in_record_goes_on_to_shadow() -> None:
+    approved = approve_candidate(Stage("v", "s", candidate="y"))
+    assert (approved.mode, approved.student, approved.candidate) == ("record", "y", "")
+    for stage in (approved, replace(approved, candidate="z")):
+        begun, _ = judge_stage(stage, {}, RULES) or (stage, "")
+        assert begun == replace(stage, mode="shadow")
+        assert judge_stage(stage, {}, replace(RULES, is_automatic=False)) is None
+        assert judge_stage(replace(stage, is_held=True), {}, RULES) is None
 
 
 @pytest.mark.parametrize("layout", ["1", "3", "4", "5"])

@@ -66,9 +66,9 @@ def judge_stage(
         ), f"the candidate {stage.candidate}: {describe_evidence(candidate)}"
     if not rules.is_automatic or stage.is_held:
         return None
-    if stage.mode == RECORD and stage.candidate and not stage.student:
-        begun = set_mode(replace(stage, student=stage.candidate, candidate=""), SHADOW, 0.0)
-        return begun, "a student is trained and proven on calls kept aside"
+    if stage.mode == RECORD and (stage.student or stage.candidate):  # a hand may have approved it already
+        begun = stage if stage.student else approve_candidate(stage)
+        return set_mode(begun, SHADOW, 0.0), "a student is trained and proven on calls kept aside"
     if stage.student and _agrees(candidate, rules.shadow_calls):
         return promote_candidate(stage), f"the candidate {stage.candidate}: {describe_evidence(candidate)}"
     if stage.mode == SHADOW and _agrees(student, rules.shadow_calls):
