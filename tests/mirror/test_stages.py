@@ -221,6 +221,27 @@ def test_a_change_of_the_stage_begins_a_new_count(store: Store) -> None:
     assert (judge_stage(canary, evidence_of(stages, [AGREES] * 10), RULES) or (canary,))[0].mode == "live"
 
 
+def test_a_student_that_served_before_is_compared_anew_as_a_candidate(store: Store) -> None:
+    """Its earlier comparisons would let it take the place at once."""
+    store.add([call_of(1)])
+    stages = StageStore(store)
+    (first,) = stages.stages().values()
+    assert stages.change(first, set_mode(replace(first, student="x"), "live", 1.0), "hand", "")
+    evidence_of(stages, [AGREES] * 30)  # of x
+    for change in ({"student": "y", "former": "x"}, {"candidate": "x"}):
+        (before,) = stages.stages().values()
+        assert stages.change(before, replace(before, **change), "hand", "")
+    (live,) = stages.stages().values()
+    assert (live.student, live.candidate) == ("y", "x")
+    assert stages.evidence()["x"].audits.count == 30
+    assert judge_stage(live, stages.evidence(), RULES) is None
+    known = evidence_of(stages, [AGREES] * 10)
+    (before,) = stages.stages().values()
+    assert stages.change(before, replace(before, is_held=False, share=0.9), "hand", "")  # nothing about x
+    after, _ = judge_stage(live, stages.evidence(), RULES) or (live, "")
+    assert (known["x"].in_stage, after.student, after.former) == (10, "x", "y")
+
+
 def test_a_candidate_takes_its_turn_or_is_let_go(store: Store) -> None:
     stages = StageStore(store)
     live = Stage("v", "s", "live", 1.0, "x", candidate="y")

@@ -187,9 +187,11 @@ class StageStore:
                     why=why,
                 )
             )
-            if after.student:
-                fresh = update(EVIDENCE).where(EVIDENCE.c.student == after.student)
-                connection.execute(fresh.values(in_stage=0))
+            fresh = {after.student}
+            if after.candidate != before.candidate:  # it may have served before, and is compared anew
+                fresh.add(after.candidate)
+            counted_anew = update(EVIDENCE).where(EVIDENCE.c.student.in_(sorted(fresh)))
+            connection.execute(counted_anew.values(in_stage=0))
         return True
 
     def changes(self) -> list[StageChange]:
