@@ -240,6 +240,31 @@ def test_what_the_evidence_took_back_stays_broken_until_somebody_acts(
     assert (site.student.epsilon, site.student.delta) == (EPSILON, DELTA)
 
 
+def test_a_check_says_that_the_evidence_has_taken_a_student_back_in_shadow_or_before_a_candidate_came(
+    site: Site,
+) -> None:
+    """In shadow the mode stays when the former student takes the place; and a candidate is nobody's act."""
+
+    def change(by: str, why: str, **values: Any) -> list[str]:
+        stage = site.stages.stages()[site.call.version]
+        assert site.stages.change(stage, replace(stage, **values), by, why)
+        checks = check_guarantees(site.stages, looks_at_files=False)
+        return [check.what for check in checks if not check.holds]
+
+    shadow = {"mode": "shadow", "student": "x", "former": "w"}
+    dismissed = ["student x was dismissed from shadow: 9.0% differ"]
+    assert change("hand", "by command", **shadow) == []
+    assert change("evidence", "9.0% differ", student="w", former="") == dismissed
+    assert change("evidence", "a student is trained", candidate="y") == dismissed
+    assert change("evidence", "the candidate y: 9.0% differ", candidate="") == dismissed
+    assert change("evidence", "0.0% differ", mode="canary", share=0.1) == []
+    demoted = ["demoted from canary to record: 9.0% differ"]
+    assert change("evidence", "9.0% differ", mode="record", share=0.0, student="") == demoted
+    assert change("evidence", "a student is trained", candidate="z") == demoted
+    assert change("hand", "by command", **shadow, candidate="z") == []
+    assert change("evidence", "the candidate z: 0.0% differ", student="z", former="x", candidate="") == []
+
+
 @pytest.mark.parametrize("arguments", [["promote", "SITE", "--student", "FOLDER"], ["forget", "customer-1"]])
 def test_a_store_that_is_locked_is_one_sentence(
     site: Site, arguments: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -11,11 +11,12 @@ The command line and the page share the moves by hand (promote, demote, roll bac
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TypeGuard
 
 from bertsmith.errors import BertsmithError, InputError
-from bertsmith.mirror.answering.stage_store import StageStore
+from bertsmith.mirror.answering.stage_store import StageChange, StageStore
 from bertsmith.mirror.answering.stages import (
     CANARY,
     LIVE,
@@ -37,6 +38,7 @@ from bertsmith.mirror.answering.stages import (
 MOVES = ("promote", "demote", "roll-back", "approve")
 _FEWEST_OUTCOMES = 20  # audits of which many failed to say anything
 _MOST_FAILED = 0.1  # of the audits
+_OF_CANDIDATE = "the candidate"  # begins the reason of a change that is about a candidate
 
 
 @dataclass(frozen=True)
@@ -63,14 +65,14 @@ def judge_stage(
     if candidate is not None and candidate.decision == "demote":
         return replace(
             stage, candidate=""
-        ), f"the candidate {stage.candidate}: {describe_evidence(candidate)}"
+        ), f"{_OF_CANDIDATE} {stage.candidate}: {describe_evidence(candidate)}"
     if not rules.is_automatic or stage.is_held:
         return None
     if stage.mode == RECORD and (stage.student or stage.candidate):  # a hand may have approved it already
         begun = stage if stage.student else approve_candidate(stage)
         return set_mode(begun, SHADOW, 0.0), "a student is trained and proven on calls kept aside"
     if stage.student and _agrees(candidate, rules.shadow_calls):
-        return promote_candidate(stage), f"the candidate {stage.candidate}: {describe_evidence(candidate)}"
+        return promote_candidate(stage), f"{_OF_CANDIDATE} {stage.candidate}: {describe_evidence(candidate)}"
     if stage.mode == SHADOW and _agrees(student, rules.shadow_calls):
         return set_mode(stage, CANARY, rules.canary_share), describe_evidence(student)
     if stage.mode == CANARY and _agrees(student, rules.canary_calls):
@@ -170,13 +172,8 @@ def check_guarantees(store: StageStore, *, looks_at_files: bool = True) -> list[
         def say(holds: bool, what: str, stage: Stage = stage) -> None:
             checks.append(GuaranteeCheck(stage.site, stage.version, stage.mode, holds, what))
 
-        # By revision, not by time: the clocks of two replicas may differ.
-        last = max(
-            (change for change in changes if change.version == stage.version),
-            key=lambda change: change.revision,
-        )
-        if last.by == "evidence" and MODES.index(last.mode) < MODES.index(last.mode_before):
-            say(False, f"demoted from {last.mode_before} to {last.mode}: {last.why}")
+        if taken_back := _describe_dismissal([c for c in changes if c.version == stage.version]):
+            say(False, taken_back)
         if not stage.student:
             continue
         evidence, student = all_evidence.get(stage.student), students.get(stage.student)
@@ -202,6 +199,26 @@ def check_guarantees(store: StageStore, *, looks_at_files: bool = True) -> list[
         if looks_at_files and (problem := _find_file_problem(student, stage.student)):
             say(False, problem)
     return checks
+
+
+def _describe_dismissal(changes: list[StageChange]) -> str:
+    """What the evidence has taken back, where no mode and no student has changed since, in a sentence; else
+    empty. `changes` are all of one version.
+    """
+    # By revision, not by time: the clocks of two replicas may differ.
+    changes = sorted(changes, key=lambda change: change.revision)
+    for before, last in reversed(list(pairwise([None, *changes]))):
+        assert last is not None
+        if last.by != "evidence" or MODES.index(last.mode) > MODES.index(last.mode_before):
+            return ""
+        if last.mode != last.mode_before:
+            return f"demoted from {last.mode_before} to {last.mode}: {last.why}"
+        if before is not None and last.student and last.student != before.student:
+            if last.why.startswith(_OF_CANDIDATE):
+                return ""
+            return f"student {before.student} was dismissed from {last.mode}: {last.why}"
+        # Only a candidate has come or gone.
+    return ""
 
 
 def _find_file_problem(student: StudentRecord | None, number: str) -> str:
