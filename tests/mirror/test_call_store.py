@@ -17,6 +17,7 @@ from sqlalchemy import inspect, update
 
 from bertsmith.errors import InputError
 from bertsmith.mirror.call import Call, ChatMessage, Completion, CompletionRequest
+from bertsmith.mirror.database import mask_password
 from bertsmith.mirror.exchange import make_call
 from bertsmith.mirror.redaction import Redactor
 from bertsmith.mirror.store import Store
@@ -294,3 +295,21 @@ def test_another_layout_is_refused_and_left_alone(store: Store, address: str) ->
     with pytest.raises(InputError, match="has layout 7, and this version of Bertsmith reads and writes 6"):
         Store(address)
     assert {each.name for each in METADATA.sorted_tables} <= set(inspect(store.engine).get_table_names())
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("calls.sqlite", "calls.sqlite"),
+        ("postgresql://u:s%40cret@h/db", "postgresql://u:***@h/db"),
+        ("postgresql://h/db?user=u&password=s%40cret", "postgresql://h/db?password=***&user=u"),
+        (
+            "postgresql://u@h/db?sslmode=require&sslpassword=cret",
+            "postgresql://u@h/db?sslmode=require&sslpassword=***",
+        ),
+        ("postgresql://u:cret@h/db?password=cret&password=cret2", "postgresql://u:***@h/db?password=***"),
+        ("postgresql+psycopg://h/db?Password=cret", "postgresql+psycopg://h/db?Password=***"),
+    ],
+)
+def test_an_address_is_shown_without_its_password_wherever_that_stands(address: str, shown: str) -> None:
+    assert mask_password(address) == shown

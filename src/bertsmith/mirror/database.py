@@ -11,6 +11,7 @@ import sqlite3
 import time
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import orjson
 from sqlalchemy import (
@@ -42,6 +43,7 @@ _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _MISSING = ("no such table", "no such column")  # the beginnings of SQLite's messages
 _FILES = "mirror_files"  # an execution option of an engine: its _OpenedFiles
 _LOG_SUFFIXES = ("-wal", "-shm")
+_HIDDEN = "***"  # in place of a password, as SQLAlchemy has it
 _WAIT_MS = 5000  # how long to wait for another process that writes
 _LARGEST = 2.5e11  # seconds: the last year that a date can have is 9999
 _JSON_TYPES: dict[tuple[str, str], type] = {  # of the columns with JSON; object: any
@@ -96,10 +98,12 @@ def open_database(address: str, *, create: bool, reads: bool = False) -> Engine:
 
 
 def mask_password(address: str) -> str:
-    """A store's address as it may be shown: without its password."""
+    """A store's address as it may be shown: without its password, also where its query has one."""
     if "://" not in address:
         return address
-    return _url(address).set(drivername=address.partition("://")[0]).render_as_string(hide_password=True)
+    url = _url(address).set(drivername=address.partition("://")[0])
+    query = {name: _HIDDEN if "password" in name.lower() else value for name, value in url.query.items()}
+    return url.set(query=query).render_as_string(hide_password=True).replace(quote(_HIDDEN), _HIDDEN)
 
 
 def locked_message(name: str) -> str:
