@@ -222,6 +222,34 @@ def test_own_patterns_go_first_and_wrong_ones_are_refused() -> None:
             read_settings(None, {"patterns": {"own": pattern}}, {})
 
 
+@pytest.mark.parametrize(
+    ("pattern", "private"), [(r"\d+", "123"), ("[A-Z]{3,}", "ABC"), (r"[^\s,]+", "what"), ("M|1", "M")]
+)
+def test_an_own_pattern_finds_nothing_in_a_placeholder(pattern: str, private: str) -> None:
+    """Else a text beyond ASCII, or with a backslash, is redacted otherwise than the quotation from it; and a
+    text that is redacted once more, as `label` and `relabel` do, is another one.
+    """
+    redaction = Redactor(tuple(BUILT_IN), {"num": pattern}).begin_call()
+    for text in (private, f"{private}, ü", f"\\\\ {private}", f"{private}, a@b.example", f"é {private} é"):
+        once = redaction.redact_text(text)
+        assert "[NUM_1]" in once and "[[" not in once and "_[" not in once
+        assert redaction.redact_text(once) == once
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("[NUM_123456]", "[NUM_[NUM_1]]"),
+        ("[NUM_12", "[NUM_[NUM_1]"),
+        ("[NUM_1]5", "[NUM_1][NUM_1]"),
+        ("[OTHER_1]", "[OTHER_[NUM_1]]"),
+        ("[NUM_A_1]", "[NUM_A_[NUM_1]]"),
+    ],
+)
+def test_what_only_looks_like_a_placeholder_is_redacted(text: str, expected: str) -> None:
+    assert Redactor((), {"num": r"\d+"}).begin_call().redact_text(text) == expected
+
+
 def body_of(text: str, **more: Any) -> dict[str, Any]:
     shape = {"name": "x", "schema": llm_answers.SCHEMA}
     return {

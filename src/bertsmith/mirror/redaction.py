@@ -287,6 +287,9 @@ class Redaction:
         self.count = 0
         self._numbers: dict[tuple[str, str], int] = {}
         self._last: dict[str, int] = {}  # the last number by rule
+        names = sorted({rule.name.upper() for rule in self.rules}, key=len, reverse=True)
+        self._own = re.compile(rf"\[(?:{'|'.join(map(re.escape, names))})_\d{{1,4}}\]")
+        self._longest = max(map(len, names), default=0) + len("[_9999]")
 
     def redact_text(self, text: str) -> str:
         """Puts placeholders for private data into a text. Labels stay: the application lists them in every
@@ -319,11 +322,22 @@ class Redaction:
         pieces, done, begin = list[str](), 0, 0
         while match := rule.pattern.search(readable, begin):
             start, length = match.start(), rule.length(match[0])
+            if length > 0 and (end := self._placeholder_around(text, start, start + length)):
+                begin = end
+                continue
             begin = start + (abs(length) or 1)
             if length > 0:
                 pieces += [text[done:start], self._placeholder(rule, text[start:begin])]
                 done = begin
         return "".join((*pieces, text[done:]))
+
+    def _placeholder_around(self, text: str, start: int, end: int) -> int:
+        """The end of the placeholder that [start, end) of a text lies in; 0 if it lies in none. What a
+        placeholder says is not private: a pattern of any number would find its own number.
+        """
+        bracket = text.rfind("[", max(start - self._longest, 0), start + 1)
+        placeholder = self._own.match(text, bracket) if bracket >= 0 else None
+        return placeholder.end() if placeholder is not None and placeholder.end() >= end else 0
 
     def _placeholder(self, rule: Rule, private: str) -> str:
         """The placeholder of a private text: the same for all spellings of a number or an address."""
