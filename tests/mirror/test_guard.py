@@ -303,6 +303,8 @@ def test_windows_are_predicted_as_the_texts_that_they_show(tmp_path: Path, name:
     assert [list(each) for each in found] == [list(each) for each in expected]
     for one, other in zip(found, expected, strict=True):
         assert one["probabilities"] == pytest.approx(other["probabilities"], abs=1e-5)
+    with pytest.raises(InputError, match="found one text: 'bano'"):  # each letter was predicted
+        next(made.predict_windows("bano"))
 
 
 def test_a_text_of_any_length_is_read_in_parts_that_share_what_a_window_shows(

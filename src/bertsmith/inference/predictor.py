@@ -25,7 +25,7 @@ from bertsmith.argument_checks import (
 )
 from bertsmith.errors import InputError
 from bertsmith.files import require_output
-from bertsmith.inference.engine import require_count, require_list, start_engine
+from bertsmith.inference.engine import require_count, require_list, require_texts, start_engine
 from bertsmith.inference.provenance import TrainedOn, encoder_of_baseline, frozen_predictions
 from bertsmith.model.locate import locate_model
 from bertsmith.progress import Progress
@@ -107,8 +107,9 @@ class Predictor:
         A text that `predict` would truncate is read in windows of `max_length` tokens, each of which overlaps
         the next by half; a task that has a stride yields one prediction for each text. Predictions are
         computed lazily, a few windows at a time. Very long texts are encoded in parts that overlap by as many
-        characters as a window may hold.
+        characters as a window may hold. Raises InputError as `predict` does.
         """
+        require_texts(texts)
         task, is_cut = self.task, self.task.settings.stride is None
         if is_cut:
             room = task.settings.max_length - special_tokens(self.tokenizer, 1)
