@@ -126,6 +126,20 @@ def test_tables_of_every_kind(
     np.testing.assert_allclose(found.vectors, embedder.documents(["red cat", "old dog"]), atol=1e-6)
 
 
+@pytest.mark.parametrize("name", ["a.csv", "-"])
+@pytest.mark.parametrize("given", [0, "0", ""])
+def test_an_id_that_is_no_column_is_not_passed_over(
+    embedder: Embedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, given: str | int
+) -> None:
+    """0 and '' were, and the rows' numbers stood for the ids."""
+    content = b"red cat,x\nold dog,y\n"
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+    (tmp_path / "a.csv").write_bytes(content)
+    source = tmp_path / name if name != "-" else name
+    with pytest.raises(InputError, match="no column"):
+        run(embedder, source, tmp_path / "v.parquet", text=1, id=given, header=False, format="csv")
+
+
 def test_a_blank_line_is_an_empty_text_so_that_ids_are_numbers_of_lines(
     embedder: Embedder, tmp_path: Path
 ) -> None:

@@ -255,17 +255,18 @@ def _read_rows(
 ) -> Iterator[Row]:
     """Reads rows as (text,) or (text, id); a blank line of a text file is a row without a text."""
     if str(input) == "-":
-        columns, optional_columns = [text or "text", *([id] if id else [])], () if id else _SPELLINGS
+        columns = ["text" if text is None else text, *([] if id is None else [id])]
+        optional_columns = _SPELLINGS if id is None else ()
         rows = stream_rows(input, columns, optional=optional_columns, blank_lines=True, **layout)
-        return rows if id else _keep_ids_if_any(rows)
+        return _keep_ids_if_any(rows) if id is None else rows
     names = read_column_names(input, **layout)
-    id = id or _find_id_column(names)
+    id = _find_id_column(names) if id is None else id
     json_layout = {name: layout[name] for name in ("format", "encoding")}
-    if not id and are_objects(input, **json_layout):
+    if id is None and are_objects(input, **json_layout):
         # objects may omit keys: a column of ids that the first row lacks must still be found
         id = _find_id_column(read_keys(input, **json_layout))
     text = guess_text(input, **layout) if text is None else text
-    return stream_rows(input, [text, *([id] if id else [])], blank_lines=True, **layout)
+    return stream_rows(input, [text, *([] if id is None else [id])], blank_lines=True, **layout)
 
 
 def _read_texts_again(
