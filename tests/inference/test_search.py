@@ -88,6 +88,15 @@ def test_words_without_blanks_around_them_are_found_and_marked(tmp_path: Path, l
     assert found(index, "abc", mode="text") == found(index, "CATS cat", mode="text") == ["docs/b.txt"]
 
 
+def test_matches_are_of_the_query_as_it_was_composed(tmp_path: Path) -> None:
+    """Of が as か and a mark, no bigram was in the passage: が wasn't marked."""
+    docs = write_files(tmp_path / "docs", {"a.txt": "これはがくせいです。", "b.txt": "new cats"})
+    passages = SETTINGS.changed({"language": "ja"})
+    index = Index.build([docs], tmp_path / "index", embedder=WordEmbedder(), passages=passages)
+    (hit,) = index.search("か\u3099くせい", mode="text")
+    assert [hit.text[start:end] for start, end in hit.matches] == ["がくせい"]
+
+
 ACCENTS = {"composed.txt": "L'\u00e9cole de Z\u00fcrich.", "apart.txt": "L'e\u0301cole de Zu\u0308rich."}
 
 

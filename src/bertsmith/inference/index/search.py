@@ -151,6 +151,7 @@ def _rank_passages(
 
 
 def _make_hit(row: IndexRow, score: float, query: str, manifest: IndexManifest) -> Hit:
+    query = manifest.shown_text(query)  # composed, as the passage is
     fields = {name: row[name] for name in _SHOWN if name != "id"}
     metadata = {name: row[name] for name in manifest.metadata}
     return Hit(
