@@ -175,6 +175,17 @@ def test_a_key_may_stand_as_its_hash_and_have_signs_in_it(tmp_path: Path) -> Non
             keys.find_client(f"Bearer {wrong}")
 
 
+def test_a_byte_order_mark_is_no_part_of_a_file_of_keys(tmp_path: Path) -> None:
+    """With the mark before its #, a key that was taken out was still a key."""
+    path = tmp_path / "keys"
+    path.write_text(f"#old {OPERATOR}\nweb {WEB}\n", "utf-8-sig")
+    keys = ApiKeys(path)
+    with pytest.raises(AuthenticationError):
+        keys.find_client(f"Bearer {OPERATOR}")
+    path.write_text(f"web {WEB}\n", "utf-8-sig")
+    assert ApiKeys(path).find_client(f"Bearer {WEB}") == Client("web")
+
+
 def test_a_hash_is_read_in_capitals_and_a_cut_one_is_refused(tmp_path: Path) -> None:
     """As a key it would be known to everybody who reads the file."""
     path, key = tmp_path / "keys", "k" * 20

@@ -123,7 +123,7 @@ def _stat_file(path: Path) -> tuple[int, ...]:
 def _read_keys(path: Path) -> list[tuple[bytes, Client]]:
     """The SHA-256 of each key and its owner. Raises InputError naming file and line."""
     try:
-        lines = path.read_text("utf-8").splitlines()
+        lines = path.read_text("utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} can't be read as a file of keys: {error}.") from None
     clients: dict[str, tuple[bytes, Client]] = {}
