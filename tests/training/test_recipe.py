@@ -38,6 +38,14 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
     ({"steps": 0}, "steps: expected greater than or equal to 1, found 0"),
     ({"optimizer": {"warmup": 100}}, "optimizer.warmup = 100 steps is not shorter than the run of 100 steps"),
     ({"steps": None, "hours": 1.0}, "a run of given hours needs optimizer.warmup below 1"),
+    (
+        {"evaluation": {"every": 1.5}},
+        "evaluation.every: expected a whole number of steps, or below 1 a share",
+    ),
+    (
+        {"checkpoint": {"every": 2.5}},
+        "checkpoint.every: expected a whole number of steps, or below 1 a share",
+    ),
     ({"data": {"sequence_shares": [0.5, 0.4]}}, "sequence_shares must be positive and sum to 1, not 0.9"),
     ({"data": {"sequence_shares": [1.5, -0.5]}}, "sequence_shares must be positive and sum to 1"),
     ({"data": {"sequence_lengths": [128]}}, "the same number of entries"),

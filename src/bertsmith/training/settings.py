@@ -104,10 +104,16 @@ class OptimizerSettings(UserSettings):
     """Muon's memory of the gradient."""
 
 
+def _check_interval(every: float) -> float:
+    if every > 1 and every != int(every):
+        raise ValueError("expected a whole number of steps, or below 1 a share of the run")
+    return every
+
+
 class EvaluationSettings(UserSettings):
     """When held-out text is measured, and how much of it."""
 
-    every: float = Field(0.05, gt=0)
+    every: Annotated[float, AfterValidator(_check_interval)] = Field(0.05, gt=0)
     """Steps between two evaluations; below 1, a share of the run."""
     tokens: int = Field(500_000, ge=1)
     """Held-out text at most, the same at each evaluation."""
@@ -116,7 +122,7 @@ class EvaluationSettings(UserSettings):
 class CheckpointSettings(UserSettings):
     """When a checkpoint is written, and how many stay."""
 
-    every: float = Field(0.02, gt=0)
+    every: Annotated[float, AfterValidator(_check_interval)] = Field(0.02, gt=0)
     """Steps between two checkpoints; below 1, a share of the run."""
     minutes: float | None = Field(None, gt=0)
     """Write a checkpoint also when the last one is so many minutes old."""
