@@ -24,6 +24,7 @@ from machines import PLAIN
         ("", 1, None, 4),
         ("0", 1, None, 4),
         ("many", 1, None, 4),
+        ("3,2", 1, None, 3),  # of nested levels
     ],
 )
 def test_threads(

@@ -190,8 +190,9 @@ def make_plain_machine(
 def default_threads(hardware: Hardware, ranks: Ranks | None = None) -> int:
     """How many threads torch uses by default: OMP_NUM_THREADS for a single process, else this process's share
     of the hardware's. With several processes the variable is ignored, since torchrun sets it to 1 by itself.
+    Of a list, as 4,2, the first number counts: the others are for nested levels.
     """
-    ranks, variable = ranks or Ranks(), os.environ.get("OMP_NUM_THREADS", "")
+    ranks, variable = ranks or Ranks(), os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     if ranks.count == 1 and variable.isdecimal() and int(variable) > 0:
         return int(variable)
     return max(1, hardware.threads // ranks.local_count)
