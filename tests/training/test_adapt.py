@@ -134,6 +134,22 @@ def test_general_text_in_the_batches_keeps_what_was_known(
     assert lost[0.5] < 0.3 * lost[0.0]
 
 
+@pytest.mark.parametrize(
+    ("share", "said"),
+    [("0.05", "data.general_share = 0.05 is rounded to whole sequences: 1 of the 8"), ("0.25", None)],
+)
+def test_a_share_that_whole_sequences_do_not_make_is_told(
+    share: str, said: str | None, trained: Path, domain: Path, general: Path, tmp_path: Path
+) -> None:
+    settings = [f"init={trained}", f"corpus={domain}", f"general={general}", f"out={tmp_path / 'run'}"]
+    settings += [*FAST, "data.batch_size=8", f"data.general_share={share}", "steps=1"]
+    pretrain("adapt", *settings)
+    messages = [record["message"] for record in RunLog.read(tmp_path / "run") if record["kind"] == "warning"]
+    rounded = [message for message in messages if "rounded" in message]
+    assert len(rounded) == (said is not None)
+    assert said is None or rounded[0].startswith(said)
+
+
 def segments(model: Path) -> torch.Tensor:
     """(2, H): what is added to the first text of a pair, and to the second."""
     embeddings = load_pretraining_model(model)[0].encoder.embeddings

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from bertsmith.data.sequences.codec import read_codec, table_row_length
 from bertsmith.data.store import CODEC_FILE, TokenStore
-from bertsmith.data.stream import require_documents
+from bertsmith.data.stream import divide_batch_size, require_documents
 from bertsmith.data.tokenizing import tokenize_corpus
 from bertsmith.errors import BertsmithError, CorpusError, RecipeError, StoreError, TokenizerError
 from bertsmith.files import sha256
@@ -45,6 +45,7 @@ from bertsmith.training.recipe import Recipe
 from bertsmith.training.resources import require_resources
 
 _SAMPLED_TOKENS = 1_000_000
+_MOST_ROUNDED = 0.2  # of the share of general text, by whole sequences
 _MOST_UNKNOWN = 0.1  # share of the tokens; BERT's vocabularies have far under 0.01 in their own languages
 
 
@@ -167,8 +168,22 @@ def _add_general_text(recipe: Recipe, inputs: Inputs, train: TokenStore, heldout
             f"{heldout.path} holds no document, so forgetting can't be measured. Build the corpus of "
             "general text with a larger held-out share."
         )
-    notes = (*inputs.notes, *note_unknown_tokens(heldout, inputs.tokenizer))
+    notes = (*inputs.notes, *note_unknown_tokens(heldout, inputs.tokenizer), *_note_general_share(recipe))
     return replace(inputs, general=train, general_evaluation_text=heldout, notes=notes)
+
+
+def _note_general_share(recipe: Recipe) -> tuple[str, ...]:
+    """A sentence when whole sequences make a share of general text that is far from the recipe's."""
+    asked, batch_size = recipe.data.general_share, recipe.data.batch_size
+    if not asked:
+        return ()
+    _, general = divide_batch_size(batch_size, asked)
+    if abs(general / batch_size - asked) <= _MOST_ROUNDED * asked:
+        return ()
+    return (
+        f"data.general_share = {asked:g} is rounded to whole sequences: {general} of the {batch_size} in a "
+        f"batch are general text, {general / batch_size:.3g} of it. A larger data.batch_size comes nearer",
+    )
 
 
 def _make_model(
