@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from bertsmith.machine import Hardware
+from bertsmith.model.families import FAMILIES
+from bertsmith.model.meta_init import meta_init
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.training import pretraining_report as run_summary
 from bertsmith.training.log import RunLog
@@ -42,3 +44,16 @@ def test_a_file_of_another_kind_costs_its_section_alone(
     assert [section in page for section in sections.values()] == [each != name for each in sections]
     (complaint,) = run_summary.find_unreadable_reports(recipe)
     assert complaint.startswith(f"{tmp_path / name} is left out of the report")
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_the_parts_of_a_model_have_all_its_weights(family: str) -> None:
+    size = next(iter(FAMILIES[family].sizes))
+    recipe = check_recipe(
+        {"steps": 100_000, "model": {"model_type": family, "size": size}, "data": {"next_sentence": False}},
+        "the test",
+    )
+    config = recipe.model.config(1000, 0)
+    model = meta_init(lambda: PretrainingModel(config, next_sentence=False))
+    counts = run_summary.describe_model(model)["parameters"]
+    assert sum(counts.values()) == sum(parameter.numel() for parameter in model.parameters())

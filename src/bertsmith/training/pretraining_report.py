@@ -83,6 +83,7 @@ def describe_model(model: PretrainedModel) -> dict[str, Any]:
         "token embeddings": model.encoder.embeddings.token,
         "other embeddings": model.encoder.embeddings,
         "encoder layers": model.encoder.layers,
+        "final norm": model.encoder.final_norm,
         "pooler": model.encoder.pooler,
         **heads,
     }
