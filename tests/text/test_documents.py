@@ -313,6 +313,15 @@ def test_front_matter_is_no_text_and_its_title_comes_first(tmp_path: Path, befor
     assert (found.start, found.line) == (len(before), 1 + before.count("\n"))
 
 
+@pytest.mark.parametrize("nothing", ["", " ~", " null", ' ""', " # to be written"])
+def test_front_matter_without_a_value_has_none(tmp_path: Path, nothing: str) -> None:
+    """An empty title was the title "None", and `weight: null` the text "null"."""
+    (found,) = read(
+        write(tmp_path / "a.md", f"---\ntitle:{nothing}\nweight:{nothing}\n---\n# Parental leave\n")
+    )
+    assert (found.title, found.metadata["weight"]) == ("Parental leave", None)
+
+
 @pytest.mark.parametrize(
     "before",
     [

@@ -17,6 +17,7 @@ _CODE = re.compile(
     r"^ {0,3}(`{3,}(?=[^`\n]*$)|~{3,}).*?(?:^ {0,3}\1[`~]*[ \t]*$|\Z)", re.MULTILINE | re.DOTALL
 )
 _MARKDOWN = (".md", ".markdown")
+_NULLS = ("", "~", "null", "Null", "NULL")  # of YAML
 
 
 class FrontMatter(NamedTuple):
@@ -39,8 +40,8 @@ def read_front_matter(text: str, suffix: str) -> FrontMatter | None:
     values = tomllib.loads(match[2]) if match[1] == "+++" else _parse_yaml(match[2])
     if values is None:
         return None
-    title = values.pop("title", "")
-    return FrontMatter(values, str(title).strip(), match.end())
+    title = values.pop("title", None)
+    return FrontMatter(values, "" if title is None else str(title).strip(), match.end())
 
 
 def _parse_yaml(text: str) -> dict[str, Any] | None:
@@ -56,7 +57,7 @@ def _parse_yaml(text: str) -> dict[str, Any] | None:
         raise ValueError(str(error)) from error
     if not isinstance(values, dict):
         return None
-    constants = {"": None, "true": True, "false": False}
+    constants = {**dict.fromkeys(_NULLS), "true": True, "false": False}
     return {
         str(name): constants.get(value, UntypedCell(value)) if isinstance(value, str) else value
         for name, value in values.items()
