@@ -25,6 +25,15 @@ def test_a_folder_is_the_files_below_it_that_tell_a_format_by_name(tmp_path: Pat
     assert [Path(file).name for file in with_format][-2:] == ["d.conll", "notes.txt"] or len(with_format) == 6
 
 
+def test_a_table_is_one_whatever_stands_before_its_ending(tmp_path: Path) -> None:
+    put(tmp_path, "a.csv", "b.txt.csv", "c.txt.jsonl.gz", "d.txt", "e.csv.txt", "f.txt.gz")
+    assert [Path(file).name for file in list_labelled_files([tmp_path])] == [
+        "a.csv",
+        "b.txt.csv",
+        "c.txt.jsonl.gz",
+    ]
+
+
 def test_packed_columns_are_among_a_folders_files(tmp_path: Path) -> None:
     put(tmp_path, "a.conll", "b.conll.gz", "c.BIO.zst")
     assert [Path(file).name for file in list_labelled_files([tmp_path])] == [

@@ -54,8 +54,7 @@ def _list_folder(folder: str, other_files: set[Path], format: str | None) -> lis
         files = [
             file
             for file in files
-            if file_ending(file) in conll.FORMATS
-            or (tells_format(file) and not re.search(r"\.txt(\.\w+)?$", file, re.IGNORECASE))
+            if file_ending(file) in conll.FORMATS or (tells_format(file) and file_ending(file) != ".txt")
         ]
     for file in files:
         if split := _OTHER_SPLIT.search(names_below[file]):
