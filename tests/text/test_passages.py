@@ -135,3 +135,12 @@ def test_sentences_end_where_the_splitter_says_in_the_text_as_it_stands() -> Non
 def test_an_overlap_of_more_than_half_is_refused() -> None:
     with pytest.raises(InputError, match=r"at most half of a passage's 10 tokens, found 6"):
         PassageSettings(tokens=10, overlap=6).checked()
+
+
+@pytest.mark.parametrize("blanks", ["  ", "\n\n", " " * 300])
+def test_no_passage_is_only_the_end_of_the_one_before(blanks: str) -> None:
+    """With an overlap of half a passage, the blanks behind it could make a passage of the overlap alone."""
+    text = f"abcd{blanks}efgh{blanks}".join(["ij kl mn op. "] * 6)
+    found = split_passages(text, TOKENIZER, PassageSettings(tokens=8, overlap=4))
+    ends = [passage.end for passage in found]
+    assert ends == sorted(set(ends))

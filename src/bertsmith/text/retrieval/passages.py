@@ -123,8 +123,13 @@ def split_passages(text: str, tokenizer: Tokenizer, settings: PassageSettings) -
         return [] if passage is None else [passage]
     cuts = CutPoints.of(text, settings.language)
     ranges = _choose_ranges(len(text), offsets, cuts, settings)
-    passages = (_make_passage(text, start, end) for start, end in ranges)
-    return [passage for passage in passages if passage is not None]
+    passages: list[Passage] = []
+    for start, end in ranges:
+        passage = _make_passage(text, start, end)
+        # Where a range has only blanks beyond the overlap, the passage before has all of its text.
+        if passage is not None and not (passages and passage.end <= passages[-1].end):
+            passages.append(passage)
+    return passages
 
 
 def _narrow_offsets(offsets: Offsets) -> Offsets:
