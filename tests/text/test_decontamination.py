@@ -173,6 +173,13 @@ def test_the_best_copy_within_a_sentence_decides_the_kind(tmp_path: Path) -> Non
     assert texts_found(corpus, [row]) == {0: "exact"}
 
 
+@pytest.mark.parametrize("row", ["bala " * 8, "row row row your boat " * 3])
+def test_an_exact_copy_of_a_text_that_repeats_itself_is_exact(tmp_path: Path, row: str) -> None:
+    """Seen from its second repeat, the same words are a copy that is shifted: it was called near."""
+    corpus = make_corpus(tmp_path, [f"Kute. {row}. Eno iru.", "Lala eno iru."])
+    assert texts_found(corpus, [row]) == {0: "exact"}
+
+
 def test_short_texts_are_looked_for_as_whole_sentences_and_the_shortest_not_at_all(tmp_path: Path) -> None:
     corpus = make_corpus(tmp_path, ["Not my card.\nYes please.\nThis is not my card at all.", "Where is it?"])
     found = texts_found(corpus, ["not my card", "yes please", "my card at all", "where is it"])

@@ -37,7 +37,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -45,7 +45,7 @@ import numpy.typing as npt
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 UInt64s = npt.NDArray[np.uint64]
-Kind = Literal["exact", "near", "part"]
+Kind = Literal["exact", "near", "part"]  # the best one first
 
 LONGEST_WHOLE = 4  # words of a text that must be a whole sentence
 LONGEST_EXACT = 7  # words of a text of which none may differ
@@ -195,13 +195,21 @@ class _Candidates(NamedTuple):
 
 
 def find_matches(words: Words, index: TextIndex) -> list[Match]:
-    """Every copy of a text in the documents, each text and span once, in the order of their first words."""
-    matches = {
-        (match.text, match.first, match.last): match
-        for candidates in _find_candidates(words, index)
-        for match in _judge_candidates(words, index, candidates)
-    }
+    """Every copy of a text in the documents, each text and span once, in the order of their first words.
+
+    Two candidates may give the same span, if a text repeats itself: the better match counts.
+    """
+    matches: dict[tuple[int, int, int], Match] = {}
+    for candidates in _find_candidates(words, index):
+        for match in _judge_candidates(words, index, candidates):
+            span = match.text, match.first, match.last
+            matches[span] = min(match, matches.get(span, match), key=_rank_match)
     return sorted(matches.values(), key=lambda match: (match.first, match.text))
+
+
+def _rank_match(match: Match) -> tuple[int, float]:
+    """A key that is lower for the better match: by its kind, then by its share."""
+    return get_args(Kind).index(match.kind), -match.share
 
 
 def _find_candidates(words: Words, index: TextIndex) -> Iterator[_Candidates]:
