@@ -198,9 +198,9 @@ def _choices(name: str, size: str, side: str, answers: Sequence[dict[str, Any]])
 
 def _history(model: Path) -> str:
     """How it came to be, by its own account."""
-    from bertsmith.model.manifest import read_manifest
+    from bertsmith.model.manifest import read_verified_manifest
 
-    manifest = read_manifest(model)
+    manifest = read_verified_manifest(model)
     if manifest is None:
         return f"{model}, which doesn't say."
     facts = manifest.provenance

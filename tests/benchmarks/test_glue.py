@@ -85,7 +85,7 @@ def test_each_official_layout_is_read_and_everything_the_server_wants_is_there(
     assert task.is_in(glue_data)
     files = task.prepare(glue_data, tmp_path, None)
     assert set(record.submission) <= set(files.predicted)
-    for part in (files.train, files.dev, *files.judged.values()):
+    for part in (files.train, files.dev, *files.labelled.values()):
         for row in rows_of(part):
             assert row["text"]
             assert (row["label"] in record.labels) if record.labels else (0 <= row["label"] <= 5)
@@ -101,7 +101,7 @@ def test_texts_and_labels_come_from_the_official_columns(glue_data: Path, tmp_pa
     ]
     mnli = TASKS["MNLI"].prepare(glue_data, tmp_path / "mnli", None)
     assert [row["label"] for row in rows_of(mnli.train)] == ["neutral", "entailment", "contradiction"]
-    assert rows_of(mnli.judged["dev-mm"])[1]["text"] == "dev_mismatched 1"
+    assert rows_of(mnli.labelled["dev-mm"])[1]["text"] == "dev_mismatched 1"
     assert {*mnli.unjudged} == {"test", "test-mm", "AX"}
 
 
@@ -141,7 +141,7 @@ def test_labels_beside_the_test_are_for_the_servers_rows_or_not_taken(tmp_path: 
         (folder / "SST-2/test-labeled.tsv").write_text("sentence\tlabel\n" + "".join(labelled))
         files = TASKS["SST-2"].prepare(folder, tmp_path / str(judged), None)
         assert [row["text"] for row in rows_of(files.predicted["test"])] == test
-        assert ("test" in files.judged) is judged
+        assert ("test" in files.labelled) is judged
         assert any("not those of test.tsv in their order" in note for note in files.notes) is not judged
 
 
@@ -251,14 +251,14 @@ def test_the_score_that_chooses_is_the_mean_of_both_measures() -> None:
 def test_what_is_handed_in_is_as_the_server_wants_it(tmp_path: Path) -> None:
     said = write_predictions(tmp_path / "said.jsonl", [{"score": score} for score in (5.7, -0.2, 3.14159)])
     rows = write_predictions(tmp_path / "rows.jsonl", [{"id": number} for number in range(3)])
-    path = TASKS["STS-B"].hand_in("test", rows, said, tmp_path)
+    path = TASKS["STS-B"].write_submission("test", rows, said, tmp_path)
     assert path is not None
     assert path.name == "STS-B.tsv"
     assert path.read_text() == "index\tprediction\n0\t5.000\n1\t0.000\n2\t3.142\n"
     said = write_predictions(tmp_path / "said.jsonl", [{"label": "entailment"}, {"label": "neutral"}])
     rows = write_predictions(tmp_path / "rows.jsonl", [{"id": 0}, {"id": 7}])
     parts = ("test", "test-mm", "AX", "dev-mm")
-    written = [TASKS["MNLI"].hand_in(part, rows, said, tmp_path) for part in parts]
+    written = [TASKS["MNLI"].write_submission(part, rows, said, tmp_path) for part in parts]
     assert [path and path.name for path in written] == ["MNLI-m.tsv", "MNLI-mm.tsv", "AX.tsv", None]
     assert written[2] is not None
     assert written[2].read_text() == "index\tprediction\n0\tentailment\n7\tneutral\n"
@@ -298,7 +298,7 @@ def test_the_real_files_have_the_published_counts(name: str, shared_data: Path, 
     files = task.prepare(shared_data, tmp_path, None)
     parts = {"train": files.train, "dev": files.dev, **files.predicted}
     assert {part: len(rows_of(path)) for part, path in parts.items()} == COUNTS[name]
-    assert set(files.judged) == (set() if name == "RTE" else {"test"})
+    assert set(files.labelled) == (set() if name == "RTE" else {"test"})
     if name == "STS-B":  # the same rows as comma-separated values, by somebody else's reader
         with (shared_data / "stsb" / "stsb-en-dev.csv").open(encoding="utf-8", newline="") as file:
             expected = [(a, b, float(score)) for a, b, score in csv.reader(file)]

@@ -19,7 +19,7 @@ from sklearn.metrics import accuracy_score
 from bertsmith.benchmarks import seed_run, suite
 from bertsmith.benchmarks.glue import glue_suite
 from bertsmith.benchmarks.results import BenchmarkResult, TaskResult, published_table
-from bertsmith.benchmarks.seed_run import ChosenSettings, SeedScore, run_values, search_settings
+from bertsmith.benchmarks.seed_run import ChosenSettings, SeedScore, finetune_arguments, search_settings
 from bertsmith.benchmarks.suite import Share, SuiteSettings, find_own_share, run_suite
 from bertsmith.cli.main import main
 from bertsmith.errors import RecipeError
@@ -269,7 +269,9 @@ def test_a_search_that_is_killed_while_it_clears_up_is_not_lost(
     given = ["epochs=1", "max_length=32", "dropout=0", "hardware.threads=1", "search.batch_size=[8]"]
 
     def search() -> ChosenSettings:
-        return search_settings(task.head, given, run_values(task, files, model), out, 1e-6, lambda _: None)
+        return search_settings(
+            task.head, given, finetune_arguments(task, files, model), out, 1e-6, lambda _: None
+        )
 
     def killed(folder: Path, **how: Any) -> None:
         shutil.rmtree(folder, **how)

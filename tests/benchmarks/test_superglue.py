@@ -276,14 +276,14 @@ def test_what_is_handed_in_is_as_the_server_wants_it(superglue: Path, tmp_path: 
     ]
     for name, part, said, expected in cases:
         files = answered(name, tmp_path / name / part, superglue, said, part)
-        path = TASKS[name].hand_in(part, *files, tmp_path)
+        path = TASKS[name].write_submission(part, *files, tmp_path)
         assert path is not None
         assert path.name == f"{name if part == 'test' else part}.jsonl"
         assert rows_of(path)[1] == expected
         assert len(rows_of(path)) == (3 if part == "test" else 2)
-        assert TASKS[name].hand_in("dev", *files, tmp_path) is None
+        assert TASKS[name].write_submission("dev", *files, tmp_path) is None
     files = answered("MultiRC", tmp_path / "multirc", superglue, lambda n: {"label": str(n % 2)}, "test")
-    path = TASKS["MultiRC"].hand_in("test", *files, tmp_path)
+    path = TASKS["MultiRC"].write_submission("test", *files, tmp_path)
     assert path is not None
     first = [{"idx": 100, "label": 1}, {"idx": 101, "label": 0}]
     second = [{"idx": 102, "label": 1}, {"idx": 103, "label": 0}, {"idx": 104, "label": 1}]

@@ -17,7 +17,7 @@ from bertsmith.compression.distil_static import distil_static
 from bertsmith.compression.static_learning import sample_sentences
 from bertsmith.errors import DiskFull, InputError, ModelError, RecipeError
 from bertsmith.inference.embedding.embedder import Embedder
-from bertsmith.model.manifest import read_manifest
+from bertsmith.model.manifest import read_verified_manifest
 from bertsmith.text.corpus.building import build_corpus
 from bertsmith.text.corpus_settings import CorpusSettings
 
@@ -53,7 +53,7 @@ def test_a_learned_table_is_nearer_to_the_teacher_on_other_texts(
     assert of_learned > of_alone
     assert learned.after is not None and learned.before is not None and learned.after > learned.before
     assert alone.after is None and learned.sentences + learned.heldout > 800
-    manifest = read_manifest(learned.model)
+    manifest = read_verified_manifest(learned.model)
     assert manifest is not None and manifest.provenance["dimensions"] == 16
 
 

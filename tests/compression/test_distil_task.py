@@ -29,7 +29,7 @@ from bertsmith.metrics.calibration import Confidence
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import save_checkpoint
 from bertsmith.model.config import make_config
-from bertsmith.model.manifest import read_manifest
+from bertsmith.model.manifest import read_verified_manifest
 from bertsmith.tasks.heads.crf import legal_scores, viterbi
 from bertsmith.training import machine
 from bertsmith.training.machine import set_up_machine
@@ -97,7 +97,7 @@ def test_the_provenance_names_teacher_layers_and_data(
 ) -> None:
     teacher = make_teacher("classification")
     result = distil(teacher, tmp_path, "classification", layers=[2])
-    manifest = read_manifest(result.model)
+    manifest = read_verified_manifest(result.model)
     assert manifest is not None
     assert manifest.provenance["teachers"] == [{"model": str(teacher), "sha256": hash_model_folder(teacher)}]
     assert manifest.provenance["layers"] == [2]

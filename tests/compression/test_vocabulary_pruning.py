@@ -19,7 +19,7 @@ from bertsmith.inference.predictor import Predictor
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import read_checkpoint, save_checkpoint
 from bertsmith.model.config import make_config
-from bertsmith.model.manifest import read_manifest
+from bertsmith.model.manifest import read_verified_manifest
 from bertsmith.tasks.checkpoints.sentence_folder import write_sentence_folder
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model, save_task_model
 from bertsmith.tasks.classification import Classification
@@ -184,7 +184,7 @@ def test_a_head_on_a_static_table_stays_with_its_labels(tmp_path: Path) -> None:
     for one, other in zip(small.predict(TEXTS), whole.predict(TEXTS), strict=True):
         assert one["probabilities"] == pytest.approx(other["probabilities"], abs=1e-5)
     assert pruned.parameters_before - pruned.parameters == 8 * (pruned.pieces_before - pruned.pieces)
-    manifest = read_manifest(tmp_path / "small")
+    manifest = read_verified_manifest(tmp_path / "small")
     assert manifest is not None and manifest.provenance.keys() == {"seed", "pruning"}
 
 

@@ -18,7 +18,7 @@ from bertsmith.inference.checking.check import check_model
 from bertsmith.model.checkpoint import load_encoder
 from bertsmith.model.cpu.kernel_layer import KernelLayer
 from bertsmith.model.lora import add_lora, save_adapter
-from bertsmith.model.manifest import MANIFEST, stated_manifest, write_manifest
+from bertsmith.model.manifest import MANIFEST, read_unverified_manifest, write_manifest
 from bertsmith.tasks.golden.records import GOLDEN, project, read_golden, signs, write_golden
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from served_models import (
@@ -380,7 +380,7 @@ def copied(folder: Path, place: Path) -> Path:
 
 
 def rehash(folder: Path) -> None:
-    manifest = stated_manifest(folder)
+    manifest = read_unverified_manifest(folder)
     assert manifest is not None
     write_manifest(folder, manifest)
 

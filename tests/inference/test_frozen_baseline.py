@@ -26,7 +26,7 @@ def test_the_hub_is_never_asked_for_it(tmp_path: Path, monkeypatch: pytest.Monke
         raise AssertionError(f"asked for {name}")
 
     manifest = Manifest.model_construct(provenance={"recipe": {"model": named}})
-    monkeypatch.setattr(provenance, "stated_manifest", lambda folder: manifest)
+    monkeypatch.setattr(provenance, "read_unverified_manifest", lambda folder: manifest)
     monkeypatch.setattr(provenance, "locate_model", asked)
     assert encoder_before(tmp_path) is None
 
@@ -37,7 +37,7 @@ def test_it_is_taken_only_with_the_weights_that_it_had(
     """Models of older versions don't say which these were."""
     encoder = random_encoder(tmp_path / "encoder", ["tin", "zinc"])
     manifest = Manifest.model_construct(provenance={"recipe": {"model": str(encoder)}})
-    monkeypatch.setattr(provenance, "stated_manifest", lambda folder: manifest)
+    monkeypatch.setattr(provenance, "read_unverified_manifest", lambda folder: manifest)
     assert encoder_before(tmp_path) == encoder
     manifest.provenance["encoder_sha256"] = sha256(encoder / "model.safetensors")
     assert encoder_before(tmp_path) == encoder == encoder_of_baseline(tmp_path)
@@ -54,7 +54,7 @@ def test_a_linear_model_of_it_is_not_compared_with_itself(
     encoder = random_encoder(tmp_path / "encoder", ["tin", "zinc"])
     stated = {"recipe": {"model": str(encoder)}, "method": "linear"}
     manifest = Manifest.model_construct(provenance=stated)
-    monkeypatch.setattr(provenance, "stated_manifest", lambda folder: manifest)
+    monkeypatch.setattr(provenance, "read_unverified_manifest", lambda folder: manifest)
     assert encoder_of_baseline(tmp_path) is None
     assert encoder_before(tmp_path) == encoder
     stated["method"] = "contrastive"

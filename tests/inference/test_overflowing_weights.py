@@ -17,7 +17,7 @@ from bertsmith.inference.features import Features
 from bertsmith.inference.masked_language import MaskedLanguageModel
 from bertsmith.inference.predictor import Predictor
 from bertsmith.model.checkpoint import load_encoder
-from bertsmith.model.manifest import read_manifest, write_manifest
+from bertsmith.model.manifest import read_verified_manifest, write_manifest
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
@@ -42,7 +42,7 @@ def spoilt_encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def with_large_weights(folder: Path) -> Path:
-    manifest = read_manifest(folder)
+    manifest = read_verified_manifest(folder)
     assert manifest is not None
     tensors = load_file(folder / "model.safetensors")
     (name,) = (name for name in tensors if name.endswith(WIDENING))

@@ -22,7 +22,7 @@ from bertsmith.model.cpu import kernels
 from bertsmith.serving.served_model import open_model
 from bertsmith.serving.settings import ModelSettings
 from bertsmith.tasks.checkpoints.infer_task import model_kind
-from bertsmith.tasks.checkpoints.sentence_folder import encoder_folder, read_pooling
+from bertsmith.tasks.checkpoints.sentence_folder import find_encoder_folder, read_pooling
 from bertsmith.tasks.checkpoints.task_checkpoint import save_task_model
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.task_model import TaskModel
@@ -159,7 +159,7 @@ def test_a_cross_encoder_with_modules_is_a_head_for_all(tmp_path: Path) -> None:
     assert Explainer(folder).attributions(("cat", "dog")).target == "score"
     opened = open_model(ModelSettings(name="x", path=str(folder)), 1)
     assert opened.task == "regression" and "rerank" in opened.operations
-    assert (read_pooling(folder), encoder_folder(folder)) == (None, folder)
+    assert (read_pooling(folder), find_encoder_folder(folder)) == (None, folder)
     said = folder / "config_sentence_transformers.json"
     tanh = {"activation_fn": "torch.nn.modules.activation.Tanh"}
     said.write_text(json.dumps(json.loads(said.read_text()) | tanh))

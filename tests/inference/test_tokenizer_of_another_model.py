@@ -14,7 +14,7 @@ from bertsmith.inference.features import Features
 from bertsmith.inference.masked_language import MaskedLanguageModel
 from bertsmith.inference.predictor import Predictor
 from bertsmith.model.checkpoint import load_encoder
-from bertsmith.model.manifest import read_manifest, write_manifest
+from bertsmith.model.manifest import read_verified_manifest, write_manifest
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.tasks.pretraining.pretraining_checkpoint import save_pretraining_model
 from bertsmith.text.tokens.tokenizer import Tokenizer
@@ -22,7 +22,7 @@ from served_models import save_encoder
 
 
 def with_one_piece_more(folder: Path) -> Path:
-    manifest, tokenizer = read_manifest(folder), Tokenizer.load(folder)
+    manifest, tokenizer = read_verified_manifest(folder), Tokenizer.load(folder)
     assert manifest is not None
     Tokenizer.from_pieces([*tokenizer.pieces, "zuviel"], lowercase=True).save(folder)
     write_manifest(folder, manifest)

@@ -20,7 +20,7 @@ from bertsmith.model.static_table import save_static
 from bertsmith.serving.operations.operation import Options
 from bertsmith.serving.served_model import open_model
 from bertsmith.serving.settings import ModelSettings
-from bertsmith.tasks.checkpoints.sentence_folder import is_for_fewer_dimensions
+from bertsmith.tasks.checkpoints.sentence_folder import is_matryoshka
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from sentence_folders import POOLING, TEXTS, TRANSFORMER, WIDTH, save_sentence_folder
 
@@ -55,7 +55,7 @@ def test_more_are_given_to_who_asks_for_them(tmp_path: Path) -> None:
     whole = ours(save_sentence_folder(tmp_path / "whole"))
     np.testing.assert_allclose(ours(folder, dimensions=WIDTH), whole, atol=1e-6)
     assert ours(folder, dimensions=3).shape == (len(TEXTS), 3)
-    assert is_for_fewer_dimensions(folder)
+    assert is_matryoshka(folder)
 
 
 @pytest.mark.parametrize("kept", [0, -3, 5.0, True, "5"])
@@ -85,7 +85,7 @@ def test_a_service_a_graph_an_index_and_an_explanation_keep_them(tmp_path: Path)
     embed = opened.operations["embed"]
     for asked, width in (({}, 5), ({"dimensions": 9}, 9)):
         prepared = embed.prepare(list(TEXTS), Options(more=asked, long_text="truncate"))
-        found = prepared.finish(prepared.run.compute_outputs(prepared.encoded))
+        found = prepared.finish(prepared.forward.compute_outputs(prepared.encoded))
         assert np.shape(found) == (len(TEXTS), width)
         if width == 5:
             np.testing.assert_allclose(found, wanted, atol=1e-5)

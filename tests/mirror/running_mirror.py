@@ -115,9 +115,9 @@ class RunningMirror:
         found = [call for each in self.store.versions() for call in self.store.calls(each.version)]
         return sorted(found, key=lambda each: each.began)
 
-    def passed(self) -> dict[tuple[str, str], int]:
+    def skipped(self) -> dict[tuple[str, str], int]:
         self.settle()
-        return self.store.passed()
+        return self.store.skipped()
 
 
 @contextmanager

@@ -74,24 +74,24 @@ def answers(store: Store) -> dict[str, Any]:
 
 def test_each_text_is_asked_once_and_its_answer_stored(llm: Upstream, store: Store, tmp_path: Path) -> None:
     found = label(llm, store)
-    assert (found.asked, found.known, found.left) == (30, 0, 0)
+    assert (found.added, found.known, found.left) == (30, 0, 0)
     assert answers(store) == {text: llm_answers.value_for(text) for text in TEXTS}
     assert {each.headers["authorization"] for each in llm.seen} == {f"Bearer {KEY}"}
     again = label(llm, store, [*TEXTS, "one more"])
-    assert (again.asked, again.known, len(llm.seen)) == (1, 30, 31)
+    assert (again.added, again.known, len(llm.seen)) == (1, 30, 31)
     store.close()
     assert KEY.encode() not in b"".join(path.read_bytes() for path in tmp_path.iterdir())
 
 
 def test_a_budget_of_calls_or_money_ends_it_and_another_goes_on(llm: Upstream, store: Store) -> None:
     first = label(llm, store, budget={"calls": 12})
-    assert (first.asked, first.left) == (12, 18)
+    assert (first.added, first.left) == (12, 18)
     prices = {"money": 5e-5, "input_price": 1.0, "output_price": 2.0}  # a call is 11 and 7 tokens: 2.5e-5
     second = label(llm, store, budget=prices, at_once=1)
-    assert (second.asked, second.known, second.left) == (2, 12, 16)
+    assert (second.added, second.known, second.left) == (2, 12, 16)
     assert second.money == pytest.approx(5e-5)
     third = label(llm, store)
-    assert (third.asked, third.left, store.count()) == (16, 0, 30)
+    assert (third.added, third.left, store.count()) == (16, 0, 30)
     with pytest.raises(InputError, match="prices of a million tokens"):
         Budget(money=1.0)
 
@@ -126,7 +126,7 @@ def test_a_busy_llm_is_waited_for_and_one_that_refuses_is_named(store: Store) ->
         return llm_answers.script(seen)
 
     with upstream_of(script) as llm:
-        assert label(llm, store, TEXTS[:5], at_once=1).asked == 5
+        assert label(llm, store, TEXTS[:5], at_once=1).added == 5
     with (
         upstream_of(lambda seen: Reply([b'{"error":{"message":"bad key"}}'], 401)) as llm,
         pytest.raises(InputError, match="refuses: status 401, bad key"),
@@ -188,7 +188,7 @@ def test_answers_that_teach_nothing_are_counted_and_paid_for(store: Store) -> No
 
     with upstream_of(script) as llm:
         found = label(llm, store, budget={"input_price": 1.0, "output_price": 2.0})
-    assert (found.asked, dict(found.passed), found.left) == (20, {"answer-not-json": 10}, 0)
+    assert (found.added, dict(found.skipped), found.left) == (20, {"answer-not-json": 10}, 0)
     assert found.money == pytest.approx(30 * 25e-6)  # they are paid for too
 
 
@@ -234,10 +234,10 @@ def test_texts_that_are_the_same_once_redacted_are_asked_once(llm: Upstream, sto
     redactor = Redactor(("email",), {})
     texts = [*(f"card of user{n}@example.com" for n in range(20)), "card 1"]
     found = label(llm, store, texts, redactor=redactor, at_once=1)
-    assert (found.asked, found.known, found.left, len(llm.seen)) == (2, 0, 0, 2)
+    assert (found.added, found.known, found.left, len(llm.seen)) == (2, 0, 0, 2)
     assert list(answers(store)) == ["card of [EMAIL_1]", "card 1"]
     again = label(llm, store, ["card of nobody@example.com"], redactor=redactor)
-    assert (again.asked, again.known) == (0, 1)
+    assert (again.added, again.known) == (0, 1)
 
 
 def test_labelled_texts_are_a_version_of_their_own_until_it_is_merged(llm: Upstream, tmp_path: Path) -> None:
@@ -277,8 +277,8 @@ def test_recorded_inputs_are_asked_again_as_they_were(protocol: str, llm: Upstre
                 ask_again(store, version, upstream, -3, NOTHING, Budget())
             first = ask_again(store, version, upstream, 10, NOTHING, Budget())
             more = ask_again(store, version, upstream, 15, NOTHING, Budget())
-        assert (first.asked, first.known) == (10, 0)
-        assert (more.asked, more.known) == (5, 10)
+        assert (first.added, first.known) == (10, 0)
+        assert (more.added, more.known) == (5, 10)
         again = [each for each in store.calls(calls[0].version) if each.source == AGAIN]
         assert len(again) == 15 and {each.site for each in again} == {calls[0].site}
         texts = {each.request.inputs for each in calls}
@@ -294,7 +294,7 @@ def test_inputs_are_asked_again_as_often_as_they_came(llm: Upstream, tmp_path: P
         found = ask_again(store, calls[0].version, upstream, 60, NOTHING, Budget())
         again = {each.request.inputs for each in store.calls(calls[0].version) if each.source == AGAIN}
     assert again >= {each.request.inputs for each in calls[:10]}
-    assert 10 <= found.asked <= 16
+    assert 10 <= found.added <= 16
 
 
 def test_the_traffic_is_asked_again_and_not_the_labelled_file_that_was_merged_with_it(

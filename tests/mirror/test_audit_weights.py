@@ -101,7 +101,7 @@ class Traffic:
     async def pass_by(self, time: Time, students: VersionStudents) -> None:
         facts = VersionFacts(CALL.site, "m", CALL.request.schema, 0.0)
         self.open.open_students = OpenStudents(
-            {CALL.version: students}, {CALL.site: [facts]} if students.stage.answers else {}
+            {CALL.version: students}, {CALL.site: [facts]} if students.stage.student_answers else {}
         )
         self.service.settings = self.service.settings.model_copy(update={"audit_share": time.audit_share})
         for number in range(time.calls):

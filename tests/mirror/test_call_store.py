@@ -126,7 +126,7 @@ def test_a_template_of_stored_calls_fits_calls_as_they_come(store: Store) -> Non
 def test_reasons_are_added_up(store: Store) -> None:
     for _ in range(3):
         store.add([], {("openai-chat", "no-schema"): 2, ("anthropic", "refusal"): 1})
-    assert store.passed() == {("openai-chat", "no-schema"): 6, ("anthropic", "refusal"): 3}
+    assert store.skipped() == {("openai-chat", "no-schema"): 6, ("anthropic", "refusal"): 3}
 
 
 def test_forget_and_expire(store: Store) -> None:
@@ -149,7 +149,7 @@ def test_a_transaction_is_whole_or_absent(store: Store) -> None:
         store.add([good, bad], {("a", "b"): 1})
     assert store.count() == 0
     assert store.versions() == []
-    assert store.passed() == {}
+    assert store.skipped() == {}
 
 
 def test_many_writers_at_once_lose_and_double_nothing(address: str) -> None:
@@ -183,7 +183,7 @@ def test_many_writers_at_once_lose_and_double_nothing(address: str) -> None:
     assert len({each.id for each in own}) == len(own)
     assert sum(each.source == "relay" for each in own) == 400
     assert {each.completion.value["n"] for each in own if each.source == "import"} <= set(range(100))
-    assert store.passed() == {("p", "r"): 40}
+    assert store.skipped() == {("p", "r"): 40}
     store.close()
 
 
@@ -247,7 +247,7 @@ def test_two_mirrors_on_one_postgresql_count_together(
         second.settle()
         assert first.store.count() == second.store.count() == 30
         assert len(first.store.versions()) == 1
-        assert first.passed() == second.passed() == {("openai-chat", "several-choices"): 15}
+        assert first.skipped() == second.skipped() == {("openai-chat", "several-choices"): 15}
         METADATA.drop_all(first.store.engine)
 
 

@@ -102,7 +102,7 @@ def test_a_mirror_records_it_whole_and_streamed_and_a_student_answers_both(
         assert (first.completion.input_tokens, second.completion.output_tokens) == (12, 5)
         assert first.version == second.version
         assert mirror.ask(PATH, request("boom")).status == 400
-        assert mirror.passed() == {("gemini", "status-400"): 1}
+        assert mirror.skipped() == {("gemini", "status-400"): 1}
 
         student = put_in_mode(
             mirror.stages, make_student(tmp_path / "student", first, WORDS, {}), first, "live"
@@ -147,7 +147,7 @@ def test_logs_of_it_are_imported(tmp_path: Path) -> None:
     log.write_text("".join(json.dumps(each) + "\n" for each in lines))
     store = Store(str(tmp_path / "calls.sqlite"))
     found = CallImport([log], Redactor((), {}), find_formats(["gemini:Gemini"])).into(store)
-    assert (found.added, found.passed.total()) == (2, 0)
+    assert (found.added, found.skipped.total()) == (2, 0)
     store.close()
 
 
@@ -184,4 +184,4 @@ def test_a_format_that_imports_the_former_names_still_reads_and_writes(tmp_path:
     asked = own.read_request(request("my card") | {"model": "m"})
     assert own.read_answer(asked, answer("card")).value == {"intent": "card"}
     written = own.write(StudentCompletion(asked, {}, {"intent": "card"}, "x", path=PATH))
-    assert json.loads(b"".join(written.pieces))["modelVersion"] == "m"
+    assert json.loads(b"".join(written.chunks))["modelVersion"] == "m"

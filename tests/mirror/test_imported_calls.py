@@ -119,7 +119,7 @@ def test_pairs_of_every_format_are_read_as_the_relay_reads_them(
         for place, (path, body) in enumerate(REQUESTS.items())
     ]
     found = import_files([written(tmp_path / "log.jsonl", *objects)], store, NOTHING)
-    assert (found.added, found.known, found.passed) == (5, 0, {})
+    assert (found.added, found.known, found.skipped) == (5, 0, {})
     protocols = ["openai-chat", "openai-responses", "anthropic", "systemone", "openai-decisions"]
     assert [each.request.protocol for each in calls(store)] == protocols
     assert [each.began for each in calls(store)] == [0, 1, 2, 3, 4]
@@ -162,14 +162,14 @@ def test_what_a_student_answered_teaches_nothing(tmp_path: Path, store: Store, s
     found = import_files([written(tmp_path / "log.jsonl", *objects)], store, NOTHING)
     protocols = {each.request.protocol for each in calls(store)}
     assert (found.added, len(protocols)) == (5, 5)
-    assert found.passed == {(each, "student-answer"): 1 for each in protocols}
+    assert found.skipped == {(each, "student-answer"): 1 for each in protocols}
     objects[0]["response"]["id"], own = "chatcmpl-1", objects[0]["response"]["id"]  # as 0.3.0 named it
     old = import_files([written(tmp_path / "old.jsonl", objects[0])], store, NOTHING)
-    assert (old.added, old.passed) == (0, {("openai-chat", "student-answer"): 1})
+    assert (old.added, old.skipped) == (0, {("openai-chat", "student-answer"): 1})
     spans = [GEN_AI, GEN_AI | {"gen_ai.response.id": own}]
     log = [{"name": "chat m", "attributes": each, "start_time": "2026-01-01T00:00:00Z"} for each in spans]
     again = import_files([written(tmp_path / "spans.jsonl", *log)], store, NOTHING)
-    assert (again.added, again.passed) == (1, {("spans", "student-answer"): 1})
+    assert (again.added, again.skipped) == (1, {("spans", "student-answer"): 1})
 
 
 def test_importing_again_or_what_was_recorded_adds_none(tmp_path: Path, mirror: RunningMirror) -> None:
@@ -219,11 +219,11 @@ def test_what_cannot_be_mirrored_is_counted_once_however_often_it_is_imported(
     ]})  # fmt: skip
     passed = {("openai-chat", "no-schema"): 2, ("spans", "no-content"): 4}
     for _ in range(2):
-        assert import_files([log], store, NOTHING).passed == store.passed() == passed
+        assert import_files([log], store, NOTHING).skipped == store.skipped() == passed
     import_files([log, written(tmp_path / "more.jsonl", {**span, "id": 1})], store, NOTHING)
     store.close()
     again = Store(address)
-    assert again.passed() == passed | {("spans", "no-content"): 5}
+    assert again.skipped() == passed | {("spans", "no-content"): 5}
     again.close()
 
 
@@ -239,7 +239,7 @@ def test_openai_batches_are_joined(tmp_path: Path, store: Store) -> None:
     ]  # fmt: skip
     files = [written(tmp_path / "out.jsonl", *results), written(tmp_path / "in.jsonl", *requests)]
     found = import_files(files, store, NOTHING)
-    assert (found.added, found.unanswered, found.passed) == (2, 1, {("batch", "upstream-error"): 1})
+    assert (found.added, found.unanswered, found.skipped) == (2, 1, {("batch", "upstream-error"): 1})
     assert {each.request.messages[0].parts[0] for each in calls(store)} == {"card 1", "card 2"}
     assert {each.began for each in calls(store)} == {1_760_000_000.0}
 
@@ -255,7 +255,7 @@ def test_anthropic_batches_are_joined(tmp_path: Path, store: Store) -> None:
     found = import_files(
         [written(tmp_path / "in.jsonl", *requests), written(tmp_path / "out.jsonl", *results)], store, NOTHING
     )
-    assert (found.added, found.passed.total()) == (1, 1)
+    assert (found.added, found.skipped.total()) == (1, 1)
     assert calls(store)[0].completion.value == {"intent": "card", "urgent": False}
 
 
@@ -346,9 +346,9 @@ def test_spans_of_otlp_are_read(tmp_path: Path, store: Store) -> None:
     spans[0]["attributes"].append({"key": "nothing", "value": {}})
     otlp = {"resourceSpans": [{"scopeSpans": [{"spans": spans}]}]}
     found = import_files([written(tmp_path / "otlp.jsonl", otlp)], store, NOTHING)
-    reasons = {reason: count for (_, reason), count in found.passed.items()}
+    reasons = {reason: count for (_, reason), count in found.skipped.items()}
     assert (found.added, reasons) == (1, {"truncated": 1, "malformed-request": 1, "no-content": 1})
-    assert store.passed() == found.passed
+    assert store.skipped() == found.skipped
     (call,) = calls(store)
     assert (call.began, call.seconds) == (1760000000.5, pytest.approx(0.5))
     assert call.request.way == "json-object"
@@ -373,7 +373,7 @@ def test_a_span_whose_tool_call_was_recorded_without_arguments_is_no_answer(
     output = [{"role": "assistant", "parts": [{"type": "tool_call", "name": "classify"}]}]
     span = {"name": "chat m", "attributes": GEN_AI | {"gen_ai.output.messages": output}}
     found = import_files([written(tmp_path / "spans.jsonl", span)], store, NOTHING)
-    assert (found.added, dict(found.passed)) == (0, {("spans", "no-content"): 1})
+    assert (found.added, dict(found.skipped)) == (0, {("spans", "no-content"): 1})
 
 
 @pytest.mark.parametrize(

@@ -133,7 +133,7 @@ def life(folder: Path, seed: int) -> list[Any]:
         # The world turns: what was learned is wrong for half of the messages.
         world.has_turned = True
         turned = 0
-        while stage_of(mirror.stages, version).answers:
+        while stage_of(mirror.stages, version).student_answers:
             send(mirror, world, 25)
             turned += 25
             assert turned <= 500

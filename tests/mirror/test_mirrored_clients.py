@@ -203,7 +203,7 @@ def test_a_client_may_hang_up_at_a_streams_last_event(
             came += answer.read1()
     wait_until(lambda: upstream.gone == 1)
     assert [each.completion.value for each in mirror.calls()] == VALUES[:1]
-    assert mirror.passed() == {}
+    assert mirror.skipped() == {}
 
 
 @pytest.mark.parametrize(("call", "protocol", "way"), CALLS, ids=lambda each: getattr(each, "__name__", ""))
@@ -295,5 +295,5 @@ def test_what_has_no_schema_is_relayed_and_counted(upstream: Upstream, mirror: R
         raw = client.chat.completions.with_raw_response.create(model="m", messages=messages("hello"))
         assert raw.headers["x-bertsmith"] == "passthrough; reason=no-schema"
         assert raw.parse().choices[0].message.content == json.dumps(VALUES[2])
-    assert mirror.passed() == {("openai-chat", "no-schema"): 1}
+    assert mirror.skipped() == {("openai-chat", "no-schema"): 1}
     assert mirror.calls() == []

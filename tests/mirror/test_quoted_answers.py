@@ -17,7 +17,7 @@ from bertsmith.mirror.learning.learned_calls import LearnedCall
 from bertsmith.mirror.learning.settings import LearnSettings
 from bertsmith.mirror.learning.tiers import NEVER, StudentCandidate, compare_with_teacher
 from bertsmith.mirror.student import MirrorStudent, predict_spans
-from bertsmith.mirror.student import _load_outputs as load_outputs
+from bertsmith.mirror.student import _load_field_model as load_field_model
 from bertsmith.mirror.student_file import Claims, read_student_file
 
 TAGS = {"who": ("$.who", "")}
@@ -86,7 +86,7 @@ def test_a_field_that_always_has_one_answer_needs_no_encoder_beside_quotes(
     file = read_student_file(make_student(tmp_path / "made", call, {"a": {"x": "a"}}, {}))
     told = {"shape": shape, "heads": candidate.heads, "span_tags": TAGS, "tier": "encoder"}
     file = file.model_copy(update=told)
-    student = MirrorStudent(file, load_outputs(tmp_path, file), TAGGER)
+    student = MirrorStudent(file, load_field_model(tmp_path, file), TAGGER)
     answers = [each.answer for each in student.answer(TEXTS)]
     assert answers == [{"who": "anna", "phone": None}, {"who": None, "phone": None}]
 

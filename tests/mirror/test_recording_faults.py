@@ -279,7 +279,7 @@ def test_a_queue_that_is_full_drops_and_counts_and_relays(tmp_path: Path, upstre
             dropped = 20 - recorder.waiting
             other.execute("COMMIT")
         assert len(mirror.calls()) == 20 - dropped
-        assert recorder.dropped == mirror.passed()["openai-chat", "queue-full"] == dropped
+        assert recorder.dropped == mirror.skipped()["openai-chat", "queue-full"] == dropped
         assert mirror.ask("/bertsmith/status").json()["dropped"] == dropped
 
 
@@ -287,7 +287,7 @@ class FailingStore:
     """Raises what it is told, then stores."""
 
     def __init__(self, errors: list[Exception]) -> None:
-        self.errors, self.added, self.passed = errors, list[str](), Counter[tuple[str, str]]()
+        self.errors, self.added, self.skipped = errors, list[str](), Counter[tuple[str, str]]()
         self.poison = ""
 
     def add(self, calls: Any, passed: Any) -> int:
@@ -297,7 +297,7 @@ class FailingStore:
         if self.poison in texts:
             raise DataError("INSERT", {}, Exception("value out of range"))
         self.added += texts
-        self.passed.update(passed)
+        self.skipped.update(passed)
         return len(calls)
 
 
@@ -350,7 +350,7 @@ def test_what_is_counted_while_the_last_calls_are_written_is_stored_too(
     recorder.offer(offered("card"))
     recorder.start()
     assert recorder.close(10) == 0
-    assert (store.added, store.passed) == (["card"], {("openai-chat", "no-schema"): 1})
+    assert (store.added, store.skipped) == (["card"], {("openai-chat", "no-schema"): 1})
 
 
 def test_what_cannot_be_stored_in_time_is_counted_as_lost(failing: tuple[FailingStore, Recorder]) -> None:

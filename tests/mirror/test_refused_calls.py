@@ -65,7 +65,7 @@ def test_a_call_that_the_llm_refuses_differs_in_each_mode(
     assert compared(calm, student, 2).audits.rate() == 1
     found = account(calm)
     assert (found.refused, found.void) == ({"status-400": 1, "refusal": 1}, {})
-    assert calm.passed() == {("openai-chat", "status-400"): 1, ("openai-chat", "refusal"): 1}
+    assert calm.skipped() == {("openai-chat", "status-400"): 1, ("openai-chat", "refusal"): 1}
 
 
 def test_a_status_that_says_nothing_of_the_call_is_no_difference(
@@ -130,7 +130,7 @@ def test_a_stream_that_breaks_off_or_is_another_mirrors_students_is_no_differenc
     found = account(calm)
     assert (found.compared, found.refused) == (0, {})
     assert found.void == ({cause: 1} if mode == "live" else {})
-    assert calm.passed() == {("openai-chat", cause): 1}
+    assert calm.skipped() == {("openai-chat", cause): 1}
     assert calm.stages.audit_outcomes() == ({(student.id, "void"): 1} if mode == "live" else {})
 
 

@@ -154,7 +154,7 @@ def test_429_and_its_headers_are_relayed(tmp_path: Path) -> None:
         assert answer.headers["retry-after"] == "7"
         assert answer.headers["x-ratelimit-remaining-requests"] == "0"
         assert answer.headers["x-bertsmith"].endswith("reason=status-429")
-        assert mirror.passed() == {("openai-chat", "status-429"): 1}
+        assert mirror.skipped() == {("openai-chat", "status-429"): 1}
         assert mirror.calls() == []
 
 
@@ -168,7 +168,7 @@ def test_any_status_is_relayed_and_counted_once(tmp_path: Path, status: int) -> 
         for port in (mirror.port, port_of(upstream)):
             answer = ask(port, CHAT, BODY)
             assert (answer.status, answer.body) == (status, body)
-        assert mirror.passed() == {("openai-chat", f"status-{status}"): 1}
+        assert mirror.skipped() == {("openai-chat", f"status-{status}"): 1}
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_an_answer_that_says_nothing_is_relayed_and_not_recorded(
         answer = mirror.ask(CHAT, BODY)
         assert (answer.status, answer.body) == (200, content)
         assert mirror.calls() == []
-        assert mirror.passed() == {("openai-chat", reason): 1}
+        assert mirror.skipped() == {("openai-chat", reason): 1}
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -220,7 +220,7 @@ def test_a_cut_answer_is_passed_on_cut_and_not_recorded(tmp_path: Path, stream: 
         assert all(piece in came for piece in sent[1].split(b"\n\n"))
         assert not came.endswith(b"0\r\n\r\n")
         assert mirror.calls() == []
-        assert mirror.passed() == {("openai-chat", "cut"): 2}
+        assert mirror.skipped() == {("openai-chat", "cut"): 2}
         assert mirror.ask("/bertsmith/health").status == 200
 
 
@@ -232,7 +232,7 @@ def test_a_stream_without_its_end_is_not_recorded(tmp_path: Path) -> None:
 
     with upstream_of(script) as upstream, running_mirror(tmp_path, upstream.url) as mirror:
         assert mirror.ask(CHAT, BODY | {"stream": True}).status == 200
-        assert mirror.passed() == {("openai-chat", "cut"): 1}
+        assert mirror.skipped() == {("openai-chat", "cut"): 1}
 
 
 @pytest.mark.parametrize(
@@ -253,7 +253,7 @@ def test_an_upstream_that_is_down_is_said_in_the_protocol(tmp_path: Path, path: 
         assert answer.status == 502
         assert "can't be reached" in read(answer.json())
         assert answer.headers["x-bertsmith"] == "passthrough; reason=upstream-unreachable"
-        assert list(mirror.passed().values()) == [1]  # else an outage leaves no trace in `status`
+        assert list(mirror.skipped().values()) == [1]  # else an outage leaves no trace in `status`
 
 
 def test_an_upstream_that_hangs_up_or_says_nothing(tmp_path: Path) -> None:
@@ -269,7 +269,7 @@ def test_an_upstream_that_hangs_up_or_says_nothing(tmp_path: Path) -> None:
         slow = mirror.ask(CHAT, BODY)
         assert (slow.status, slow.json()["error"]["code"]) == (504, "upstream_timeout")
         assert time.monotonic() - began < 4
-        assert mirror.passed() == {
+        assert mirror.skipped() == {
             ("openai-chat", "upstream-no-answer"): 1, ("openai-chat", "upstream-timeout"): 1,
         }  # fmt: skip
 
@@ -297,7 +297,7 @@ def test_a_client_that_goes_away_ends_its_call_upstream(tmp_path: Path, moment: 
         if moment != "sending":
             wait_until(lambda: upstream.gone == 1, 10)
         assert mirror.calls() == []
-        assert mirror.passed() == {("openai-chat", "cut" if moment == "streaming" else "client-gone"): 1}
+        assert mirror.skipped() == {("openai-chat", "cut" if moment == "streaming" else "client-gone"): 1}
 
 
 def test_too_large_bodies_are_relayed_and_not_recorded(tmp_path: Path) -> None:
@@ -314,7 +314,7 @@ def test_too_large_bodies_are_relayed_and_not_recorded(tmp_path: Path) -> None:
         for text in ("x" * 5000, "x" * 200_000, "long answer"):
             answer = mirror.ask(CHAT, BODY | {"messages": [{"role": "user", "content": text}]})
             assert json.loads(answer.body)["object"] == "chat.completion"
-        assert mirror.passed() == {("openai-chat", "too-large"): 3}
+        assert mirror.skipped() == {("openai-chat", "too-large"): 3}
         assert mirror.calls() == []
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from bertsmith.model.card import CARD, write_card
-from bertsmith.model.manifest import MANIFEST, Manifest, read_manifest
+from bertsmith.model.manifest import MANIFEST, Manifest, read_verified_manifest
 from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model, save_pretraining_model
 
 RECIPE = {
@@ -164,7 +164,7 @@ def test_a_saved_model_has_one_that_may_be_changed(tmp_path: Path, model_folder:
     )
     assert "Settings: steps 70, tokens 5,600." in said
     path.write_text("# Mine\n")
-    manifest = read_manifest(tmp_path / "m")
+    manifest = read_verified_manifest(tmp_path / "m")
     assert manifest is not None
     assert CARD not in manifest.files
     path.unlink()

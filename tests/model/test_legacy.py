@@ -27,7 +27,7 @@ from bertsmith.model.legacy import convert_legacy, read_legacy_tensors
 from bertsmith.model.weights import to_hugging_face
 from bertsmith.tasks.checkpoints.infer_task import model_kind
 from bertsmith.tasks.checkpoints.sentence_folder import (
-    is_for_fewer_dimensions,
+    is_matryoshka,
     read_sentence_settings,
     write_sentence_folder,
 )
@@ -353,7 +353,7 @@ def test_an_imported_embedding_model_says_that_its_vectors_may_be_cut(
     config = old / "0_Transformer" / "config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | said))
     convert_legacy(old, tmp_path / "imported")
-    assert is_for_fewer_dimensions(tmp_path / "imported")
+    assert is_matryoshka(tmp_path / "imported")
     written = json.loads((tmp_path / "imported" / "config.json").read_text())
     assert written == written | said
 

@@ -290,7 +290,7 @@ def test_a_client_that_goes_away_while_it_waits_leaves_the_queue(folder: Path) -
     sent = b"POST /v1/m HTTP/1.1\r\nhost: h\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s"
     queue, go_on, begun = app.state.service.queue, threading.Event(), threading.Event()
     with threaded_server(app) as server:
-        run = app.state.service.models["m"].operations["predict"].run
+        run = app.state.service.models["m"].operations["predict"].forward
         usual = run.compute
 
         def compute(batch: Any, layout: Any) -> Any:

@@ -43,7 +43,7 @@ async def running(folder: Path) -> AsyncIterator[tuple[Service, Health, threadin
     models.open_all()
     service, go_on = Service(settings, models), threading.Event()
     go_on.set()
-    run = models["m"].operations["predict"].run  # type: ignore[attr-defined]
+    run = models["m"].operations["predict"].forward  # type: ignore[attr-defined]
     usual = run.compute
 
     def compute(batch: Any, layout: Any) -> Any:

@@ -340,7 +340,7 @@ def test_a_cancelled_request_wakes_those_who_wait_for_what_is_left() -> None:
 def test_of_outputs_only_what_is_kept_waits_for_the_others() -> None:
     async def ask() -> None:
         request = job([10, 10], finish=list)
-        object.__setattr__(request.prepared, "keep", lambda logits: float(logits.max()))
+        object.__setattr__(request.prepared, "reduce", lambda logits: float(logits.max()))
         request.settle(1, np.arange(1_000_000, dtype=np.float32))
         assert request.outputs == [None, 999_999.0]
         request.settle(0, np.ones(3, np.float32))

@@ -311,7 +311,7 @@ def test_a_request_that_is_tokenised_while_the_service_stops_is_still_answered(
 
 def test_one_guilty_text_fails_alone(models: Models, folders: dict[str, Path]) -> None:
     operation = models["classification"].operations["predict"]
-    usual = operation.run.compute  # type: ignore[attr-defined]
+    usual = operation.forward.compute  # type: ignore[attr-defined]
 
     def compute(batch: Any, layout: Any) -> Any:
         if len(batch.token_ids) and (batch.token_ids == 12).any():  # "##s"
@@ -326,11 +326,11 @@ def test_one_guilty_text_fails_alone(models: Models, folders: dict[str, Path]) -
             for text, each in zip(texts, found, strict=True):
                 assert isinstance(each, Exception) == (text == "delos")
 
-    object.__setattr__(operation.run, "compute", compute)  # type: ignore[attr-defined]
+    object.__setattr__(operation.forward, "compute", compute)  # type: ignore[attr-defined]
     try:
         asyncio.run(ask())
     finally:
-        object.__setattr__(operation.run, "compute", usual)  # type: ignore[attr-defined]
+        object.__setattr__(operation.forward, "compute", usual)  # type: ignore[attr-defined]
 
 
 def test_a_model_is_replaced_and_rolled_back_while_it_serves(tmp_path: Path) -> None:
@@ -368,8 +368,8 @@ def test_of_many_masks_the_candidates_alone_wait(models: Models, folders: dict[s
     operation: Any = models["masked-language"].operations["fill_mask"]
     text = "[MASK] bano [MASK]"
     prepared = operation.prepare([text, text], Options(more={"top": 2}))
-    logits = prepared.run.compute_outputs(prepared.encoded)
-    kept = [prepared.keep(each) for each in logits]
+    logits = prepared.forward.compute_outputs(prepared.encoded)
+    kept = [prepared.reduce(each) for each in logits]
     assert [each.shape for each in logits] == [(2, 15)] * 2
     assert [tuple(part.shape) for each in kept for part in each] == [(2, 2)] * 4
     (one, _) = prepared.finish(kept)
@@ -377,7 +377,7 @@ def test_of_many_masks_the_candidates_alone_wait(models: Models, folders: dict[s
     assert [mask[0]["probability"] for mask in one] == pytest.approx(best)
     assert [mask[0]["token_id"] for mask in one] == [int(row.argmax()) for row in logits[0]]
     padded = np.pad(logits[0], ((0, 0), (0, 3)), constant_values=100)  # of a table with spare rows
-    for part, without in zip(prepared.keep(padded), kept[0], strict=True):
+    for part, without in zip(prepared.reduce(padded), kept[0], strict=True):
         assert part.tolist() == without.tolist()
 
 
@@ -582,7 +582,7 @@ def test_a_text_of_more_characters_than_are_taken_is_refused_before_it_is_tokeni
 def test_stopping_leaves_the_event_loop_free(models: Models, folders: dict[str, Path]) -> None:
     """A second signal is heard while the last batch is computed."""
     operation: Any = models["classification"].operations["predict"]
-    usual, begun, go_on = operation.run.compute, threading.Event(), threading.Event()
+    usual, begun, go_on = operation.forward.compute, threading.Event(), threading.Event()
 
     def compute(batch: Any, layout: Any) -> Any:
         begun.set()
@@ -603,7 +603,7 @@ def test_stopping_leaves_the_event_loop_free(models: Models, folders: dict[str, 
         go_on.set()
         await stopping
 
-    object.__setattr__(operation.run, "compute", compute)
+    object.__setattr__(operation.forward, "compute", compute)
     last_resort = threading.Timer(20, go_on.set)  # else a loop that is held would be for ever
     last_resort.start()
     try:
@@ -611,4 +611,4 @@ def test_stopping_leaves_the_event_loop_free(models: Models, folders: dict[str, 
     finally:
         last_resort.cancel()
         go_on.set()
-        object.__setattr__(operation.run, "compute", usual)
+        object.__setattr__(operation.forward, "compute", usual)

@@ -8,9 +8,9 @@ import torch
 from small_tasks import WORDS, examples_of, make_task, random_model, split_of
 from torch.nn import functional as F
 
-from bertsmith.tasks import teaching as class_contrast
+from bertsmith.tasks import auxiliary_tasks as class_contrast
+from bertsmith.tasks.auxiliary_tasks import ClassContrast
 from bertsmith.tasks.task_model import outputs_of
-from bertsmith.tasks.teaching import ClassContrast
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 

@@ -12,12 +12,12 @@ from small_tasks import WORDS, make_task, split_of
 from bertsmith.data.batch import PackedBatch
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import save_checkpoint
+from bertsmith.tasks.auxiliary_tasks import Cloze, label_token_ids, supports_cloze
 from bertsmith.tasks.examples.text_task import TextExample
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model, save_pretraining_model
 from bertsmith.tasks.task import Task
 from bertsmith.tasks.task_model import TaskModel, outputs_of
-from bertsmith.tasks.teaching import Cloze, can_be_gapped, words_of
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 LABELS = ["bano", "delo_feru", "giru"]
@@ -41,22 +41,22 @@ def source(tokenizer: Tokenizer, tmp_path: Path) -> Path:
 
 
 def test_the_words_of_labels(tokenizer: Tokenizer) -> None:
-    ((bano,), (delo,)) = words_of(["bano", "delo"], tokenizer)
+    ((bano,), (delo,)) = label_token_ids(["bano", "delo"], tokenizer)
     for name in ("bano_delo", "Bano - delo", "banoDelo", "bano/delo"):
-        assert words_of([name], tokenizer) == [[bano, delo]]
-    assert words_of(["0", "--", "12", "unheard"], tokenizer) == [[], [], [], []]
+        assert label_token_ids([name], tokenizer) == [[bano, delo]]
+    assert label_token_ids(["0", "--", "12", "unheard"], tokenizer) == [[], [], [], []]
 
 
 def test_without_training_a_label_is_as_likely_as_its_words_in_the_gap(
     tokenizer: Tokenizer, source: Path
 ) -> None:
     task, examples = labelled([" ".join(WORDS[n : n + 5]) for n in range(6)])
-    assert can_be_gapped(task, source, tokenizer)
+    assert supports_cloze(task, source, tokenizer)
     train = split_of(task, examples, tokenizer)
     cloze = Cloze(task, source, tokenizer)
     whole, _ = load_pretraining_model(source)
     model = TaskModel(whole.encoder, cloze.head(whole.config))
-    gapped = cloze.examples(train).encoded
+    gapped = cloze.auxiliary_examples(train).encoded
     found = outputs_of(model, gapped)
     for each, plain, logits in zip(gapped, train.encoded, found, strict=True):
         (window,), (before,) = each.windows, plain.windows
@@ -67,7 +67,7 @@ def test_without_training_a_label_is_as_likely_as_its_words_in_the_gap(
         assert ids[gap + 1 :] == [tokenizer.sep_id]
         states = _states(whole.encoder, ids)
         vocabulary = whole.vocabulary_logits(states[gap][None])[0]
-        expected = [vocabulary[words].mean().item() for words in words_of(task.labels, tokenizer)]
+        expected = [vocabulary[words].mean().item() for words in label_token_ids(task.labels, tokenizer)]
         np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-5)
 
 
@@ -76,7 +76,7 @@ def test_the_gap_takes_the_place_of_the_last_token_of_a_text_that_fills_the_wind
 ) -> None:
     task, examples = labelled([" ".join(WORDS)] * 3, max_length=12)
     train = split_of(task, examples, tokenizer)
-    (window,) = Cloze(task, source, tokenizer).examples(train).encoded[0].windows
+    (window,) = Cloze(task, source, tokenizer).auxiliary_examples(train).encoded[0].windows
     assert len(window.token_ids) == len(window.segment_ids) == 12
     assert window.token_ids[-2:].tolist() == [tokenizer.mask_id, tokenizer.sep_id]
 
@@ -89,9 +89,9 @@ def test_labels_without_words_and_encoders_without_the_head_have_no_gap(
     model, _ = load_pretraining_model(source)
     tensors = {f"encoder.{name}": each for name, each in model.encoder.state_dict().items()}
     save_checkpoint(encoder, tensors, model.config, "BertModel", task="encoder", tokenizer=tokenizer)
-    assert not can_be_gapped(task, encoder, tokenizer)
+    assert not supports_cloze(task, encoder, tokenizer)
     task.labels = ("0", "1")
-    assert not can_be_gapped(task, source, tokenizer)
+    assert not supports_cloze(task, source, tokenizer)
 
 
 def _states(encoder: Bert, ids: list[int]) -> torch.Tensor:

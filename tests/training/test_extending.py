@@ -16,7 +16,7 @@ from bertsmith.errors import BertsmithError, InputError, ModelError, TokenizerEr
 from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.model.checkpoint import read_checkpoint, save_checkpoint
 from bertsmith.model.config import make_config
-from bertsmith.model.manifest import write_hash_of
+from bertsmith.model.manifest import update_file_entry
 from bertsmith.tasks.checkpoints.sentence_folder import write_sentence_folder
 from bertsmith.tasks.golden.records import write_golden
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
@@ -198,7 +198,7 @@ def test_what_else_the_folder_holds_stays(tmp_path: Path, model: Path, corpus: P
     )
     config = tmp_path / "classifier" / "tokenizer_config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | {"model_max_length": 40}))
-    write_hash_of(tmp_path / "classifier", config.name)
+    update_file_entry(tmp_path / "classifier", config.name)
     extend_vocabulary(tmp_path / "classifier", corpus, tmp_path / "out")
     assert json.loads((tmp_path / "out" / config.name).read_text())["model_max_length"] == 40
     new = read_checkpoint(tmp_path / "out")

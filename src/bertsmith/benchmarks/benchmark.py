@@ -33,21 +33,21 @@ AsLabel = Callable[[str, str], Any]  # (cell, where) → label; raises InputErro
 
 @dataclass(frozen=True)
 class TaskFiles:
-    """The files of a task as fine-tuning reads them. `judged` has further splits with labels by name,
-    `unjudged` those whose labels the benchmark doesn't publish; `notes` are sentences on problems of the
+    """The files of a task as fine-tuning reads them. `labelled` has further splits with labels by name,
+    `unlabelled` those whose labels the benchmark doesn't publish; `notes` are sentences on problems of the
     official files.
     """
 
     train: Path
     dev: Path
-    judged: Mapping[str, Path] = field(default_factory=dict)
-    unjudged: Mapping[str, Path] = field(default_factory=dict)
+    labelled: Mapping[str, Path] = field(default_factory=dict)
+    unlabelled: Mapping[str, Path] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     @property
     def predicted(self) -> dict[str, Path]:
         """The splits that are predicted after training, with and without labels."""
-        return {**self.judged, **self.unjudged}
+        return {**self.labelled, **self.unlabelled}
 
 
 class BenchmarkTask(ABC):
@@ -87,9 +87,9 @@ class BenchmarkTask(ABC):
         return of_head
 
     @abstractmethod
-    def hand_in(self, part: str, rows: Path, predictions: Path, out: Path) -> Path | None:
-        """Writes the predictions for a split into the folder `out` in the format of the benchmark's server,
-        and returns the file; None for splits that the server doesn't ask for.
+    def write_submission(self, part: str, rows: Path, predictions: Path, out: Path) -> Path | None:
+        """Writes the predictions for a split into the folder `out`, in the format that the benchmark's server
+        takes, and returns the file. Nothing is uploaded. None for splits that the server doesn't ask for.
         """
 
 

@@ -78,7 +78,7 @@ class GlueTask(BenchmarkTask):
             raise InputError(f"{folder} has no {self.name}. {self.source()}")
         notes: list[str] = []
         parts = {"train": self.record.train, "dev": self.record.dev, **self.record.others}
-        paths, labelled = dict[str, Path](), dict[str, bool]()
+        paths, has_labels = dict[str, Path](), dict[str, bool]()
         for part, layouts in parts.items():
             read = self._read_part(own_folder, part, layouts)
             if read is None:
@@ -87,15 +87,17 @@ class GlueTask(BenchmarkTask):
                 read = self._match_server_rows(own_folder, part, read, notes)
             if read.short:
                 notes.append(f"{self.name}, {part}: {read.short:,} broken rows of the official file left out")
-            paths[part], labelled[part] = out / f"{part}.jsonl", read.labelled
+            paths[part], has_labels[part] = out / f"{part}.jsonl", read.labelled
             write_rows(paths[part], draw_rows(read.rows, rows))
         missing = [name for name in self.record.submission if name not in paths]
         if missing:
             files = "; ".join(describe_layouts(self.record.others[name]) for name in missing)
             notes.append(f"{self.name}: nothing to hand in for {', '.join(missing)}, for there is no {files}")
-        judged = {part: path for part, path in paths.items() if part in self.record.others and labelled[part]}
-        unjudged = {part: path for part, path in paths.items() if not labelled[part]}
-        return TaskFiles(paths["train"], paths["dev"], judged, unjudged, tuple(notes))
+        labelled = {
+            part: path for part, path in paths.items() if part in self.record.others and has_labels[part]
+        }
+        unlabelled = {part: path for part, path in paths.items() if not has_labels[part]}
+        return TaskFiles(paths["train"], paths["dev"], labelled, unlabelled, tuple(notes))
 
     def figures(self, rows: Path, predictions: Path) -> Figures:
         gold, predicted = [row["label"] for row in read_rows(rows)], list(read_rows(predictions))
@@ -105,7 +107,7 @@ class GlueTask(BenchmarkTask):
             metrics = scores.regression(gold, [row["score"] for row in predicted])
         return make_figures(metrics, self.measures)
 
-    def hand_in(self, part: str, rows: Path, predictions: Path, out: Path) -> Path | None:
+    def write_submission(self, part: str, rows: Path, predictions: Path, out: Path) -> Path | None:
         """Writes lines of index and prediction, separated by tabs; scores of STS-B are cut to 0 to 5 and have
         three digits.
         """

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertsmith.benchmarks.benchmark import SCORE
 from bertsmith.benchmarks.published import PublishedScores
-from bertsmith.benchmarks.seed_run import DEV, SeedScore, read_seed
+from bertsmith.benchmarks.seed_run import DEV, SeedScore, read_seed_score
 from bertsmith.files import atomic_write
 from bertsmith.metrics.scores import Interval
 from bertsmith.reporting import formatting
@@ -123,7 +123,7 @@ def gather_seeds(task_folder: Path) -> tuple[SeedScore, ...]:
     """The scores of a task's finished seeds, in the order of seeds."""
     names = (path.name.removeprefix("seed-") for path in task_folder.glob("seed-*"))
     numbers = sorted(int(name) for name in names if name.isdecimal())
-    scores = (read_seed(task_folder, number) for number in numbers)
+    scores = (read_seed_score(task_folder, number) for number in numbers)
     return tuple(score for score in scores if score is not None)
 
 

@@ -48,9 +48,10 @@ class ChosenSettings(NamedTuple):
 
 @dataclass(frozen=True)
 class SeedScore:
-    """The result of one seed: the official figures of each split by name, `dev` first; the standard error of
-    dev's score over its rows (for MultiRC its questions); the number of rows of each split; the seconds of
-    training.
+    """The result of one seed. `figures` are the official metrics of each split by the split's name, `dev`
+    first: metric -> value. `standard_error` is that of dev's score over its rows (for MultiRC its questions),
+    `rows` the number of rows of each split, the training rows' too, `seconds` the time of training, and
+    `warnings` are those of `finetune`.
     """
 
     seed: int
@@ -67,34 +68,36 @@ class SeedScore:
 
 
 def search_settings(
-    task: str,
+    head_task: str,
     overrides: Sequence[str],
-    values: dict[str, Any],
+    arguments: dict[str, Any],
     out: Path,
     hours: float,
     on_trial: Callable[[Trial], None],
 ) -> ChosenSettings:
-    """Runs trials until they have taken `hours` together, finishing the last one. Settings in `overrides` and
-    `values` aren't searched.
+    """Runs trials until they have taken `hours` together, finishing the last one. Resumes a killed search,
+    and returns the result of a finished one.
 
-    A killed search goes on, and a finished one is read. `values` are the files and the model, as arguments of
-    `tune`. Raises as `tune` does.
+    `arguments` are further arguments of `tune`, see `finetune_arguments`. Settings in `overrides` and
+    `arguments` aren't searched. Raises as `tune` does.
     """
     stored = out / CHOSEN
     if not stored.exists():
-        trials = _run_trials(task, overrides, values, out, hours, on_trial)
-        result = tune(task, *overrides, **values, out=str(out), trials=trials, resume=True)
+        trials = _run_trials(head_task, overrides, arguments, out, hours, on_trial)
+        # Returns at once, with the result: an exception ended the search in `_run_trials`.
+        result = tune(head_task, *overrides, **arguments, out=str(out), trials=trials, resume=True)
         seconds = sum(trial.seconds for trial in result.trials)
         write_json(stored, ChosenSettings(result.best.choice, len(result.trials), seconds)._asdict())
-    for folder in ("trials", "model"):  # the seeds train it again, and `tune` can't go on without them
+    # The result is stored, so `tune` won't be resumed, which would need these folders.
+    for folder in ("trials", "model"):
         shutil.rmtree(out / folder, ignore_errors=True)
     return ChosenSettings(**read_json(stored))
 
 
 def _run_trials(
-    task: str,
+    head_task: str,
     overrides: Sequence[str],
-    values: dict[str, Any],
+    arguments: dict[str, Any],
     out: Path,
     hours: float,
     on_trial: Callable[[Trial], None],
@@ -106,7 +109,8 @@ def _run_trials(
     if done and spent >= hours * 3600:
         return done
 
-    def count(trial: Trial) -> None:
+    def count_trial(trial: Trial) -> None:
+        """Counts a trial and its seconds, and ends the search when the hours are spent."""
         nonlocal spent, done
         spent, done = spent + trial.seconds, done + 1
         on_trial(trial)
@@ -114,7 +118,15 @@ def _run_trials(
             raise _BudgetSpent
 
     with suppress(_BudgetSpent):
-        tune(task, *overrides, **values, out=str(out), trials=_MOST_TRIALS, resume=True, on_trial=count)
+        tune(
+            head_task,
+            *overrides,
+            **arguments,
+            out=str(out),
+            trials=_MOST_TRIALS,
+            resume=True,
+            on_trial=count_trial,
+        )
     return done
 
 
@@ -131,36 +143,37 @@ def run_seed(
     overrides: Sequence[str],
     console: Console | None,
 ) -> SeedScore:
-    """Trains and judges a seed. A killed run goes on, and a finished one is read. Raises RecipeError where it
-    was trained on other rows.
+    """Fine-tunes with a seed and evaluates on all splits with labels. Resumes a killed run, and returns the
+    score of a finished one. Raises RecipeError if that one was trained on other rows.
     """
     out = seed_folder(task_folder, seed)
-    if (score := read_seed(task_folder, seed)) is not None:
+    if (score := read_seed_score(task_folder, seed)) is not None:
         require_same_data(out, {"train": sha256(files.train), "dev": sha256(files.dev)})
         return score
-    values = run_values(task, files, model) | {"seed": seed}
-    result = finetune(task.head, *overrides, **values, out=str(out), resume=True, console=console)
+    arguments = finetune_arguments(task, files, model) | {"seed": seed}
+    result = finetune(task.head, *overrides, **arguments, out=str(out), resume=True, console=console)
     results = result.results
     figures = {DEV: task.figures(files.dev, predictions_path(out, DEV))}
     rows = {"train": results.train_rows, DEV: results.evaluations["dev"].rows}
-    predictor = Predictor.load(result.model, compute_dtype=torch.float32) if files.judged else None
-    for part, path in files.judged.items():
+    predictor = Predictor.load(result.model, compute_dtype=torch.float32) if files.labelled else None
+    for part, path in files.labelled.items():
         assert predictor is not None
         rows[part] = predict_part(predictor, path, out, part)
         figures[part] = task.figures(path, predictions_path(out, part))
     error = task.standard_error(files.dev, predictions_path(out, DEV), results.standard_errors["dev"])
+    # A restart is one training from scratch; there are several if the recipe says so.
     seconds = sum(restart.seconds for restart in results.restarts)
     score = SeedScore(seed, figures, error, rows, seconds, results.warnings)
     write_json(out / _SCORE_FILE, as_json_value(asdict(score)))
     return score
 
 
-def run_values(task: BenchmarkTask, files: TaskFiles, model: str) -> dict[str, Any]:
-    """The arguments of `finetune` and `tune` for the model, the rows and the task's settings."""
+def finetune_arguments(task: BenchmarkTask, files: TaskFiles, model: str) -> dict[str, Any]:
+    """The arguments of `finetune` and `tune` that name the model and the rows, and the task's own."""
     return {"model": model, "train": str(files.train), "dev": str(files.dev), **task.settings}
 
 
-def read_seed(task_folder: Path, seed: int) -> SeedScore | None:
+def read_seed_score(task_folder: Path, seed: int) -> SeedScore | None:
     """The score of a seed; None for one that hasn't finished."""
     path = seed_folder(task_folder, seed) / _SCORE_FILE
     return SeedScore(**read_json(path)) if path.exists() else None
@@ -179,11 +192,11 @@ def keep_leading_model(task_folder: Path, scores: Sequence[SeedScore]) -> SeedSc
     return leading
 
 
-def hand_in(
+def write_submissions(
     task: BenchmarkTask, files: TaskFiles, task_folder: Path, seed: int, out: Path, progress: Progress
 ) -> list[Path]:
     """Writes the files for the benchmark's server, predicted by the model of one seed, to the folder `out`,
-    and returns their paths; dev's too, where the benchmark has a file for it.
+    and returns their paths. If the benchmark's format has a file for dev, that one is written too.
     """
     run = seed_folder(task_folder, seed)
     make_folder(out)
@@ -195,7 +208,9 @@ def hand_in(
         for part, path in missing.items():
             predict_part(predictor, path, run, part, progress)
     parts = {DEV: files.dev, **files.predicted}
-    written = (task.hand_in(part, rows, predictions_path(run, part), out) for part, rows in parts.items())
+    written = (
+        task.write_submission(part, rows, predictions_path(run, part), out) for part, rows in parts.items()
+    )
     return [path for path in written if path is not None]
 
 

@@ -81,7 +81,7 @@ class SquadTask(BenchmarkTask):
         exact, f1 = score_answers(predicted, golds)
         return {SCORE: float(f1.mean()), "f1": float(f1.mean()), "exact_match": float(exact.mean())}
 
-    def hand_in(self, part: str, rows: Path, predictions: Path, out: Path) -> Path | None:
+    def write_submission(self, part: str, rows: Path, predictions: Path, out: Path) -> Path | None:
         """Writes the answers by id: dev's, since SQuAD's server keeps the test's passages to itself."""
         path = out / "predictions.json"
         atomic_write(path, json.dumps(_read_answers(predictions), ensure_ascii=False))

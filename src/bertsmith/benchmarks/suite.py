@@ -25,13 +25,13 @@ from bertsmith.benchmarks.seed_run import (
     CHOSEN,
     DEV,
     SeedScore,
-    hand_in,
+    finetune_arguments,
     keep_leading_model,
-    read_seed,
+    read_seed_score,
     run_seed,
-    run_values,
     search_settings,
     seed_folder,
+    write_submissions,
 )
 from bertsmith.errors import BertsmithError, InputError, RecipeError, did_you_mean, require
 from bertsmith.files import make_folder, read_json, sha256, write_json
@@ -149,7 +149,7 @@ def run_suite(
     """
     chosen, absent = _choose(suite, folder, settings.tasks)
     for task in chosen:  # raises now what the search and `finetune` would raise in the middle of a benchmark
-        values = run_values(task, TaskFiles(Path("train"), Path("dev")), model)
+        values = finetune_arguments(task, TaskFiles(Path("train"), Path("dev")), model)
         values |= {"task": task.head, "out": str(out)}
         make_finetune_recipe(values | {"seed": 1}, settings.finetune_overrides())
         if settings.hours:
@@ -227,7 +227,7 @@ def _require_no_more_seeds(out: Path, chosen: Sequence[BenchmarkTask], seeds: in
     the best of fewer seeds may be another one.
     """
     for task in chosen:
-        if read_seed(_task_folder(out, task), seeds + 1) is not None:
+        if read_seed_score(_task_folder(out, task), seeds + 1) is not None:
             raise RecipeError(
                 f"{out} has more than {seeds} seeds of {task.name} already. Ask for as many, or for more."
             )
@@ -238,10 +238,10 @@ def _require_same_parts(folder: Path, files: TaskFiles) -> None:
     Splits may be added, but not with labels, since the models of finished seeds are gone.
     """
     for seed in gather_seeds(folder):
-        if seed.figures.keys() != {DEV, *files.judged}:
+        if seed.figures.keys() != {DEV, *files.labelled}:
             raise RecipeError(
                 f"{seed_folder(folder, seed.seed)} was judged on {', '.join(sorted(seed.figures))}, and the "
-                f"official files now have labels for {', '.join(sorted({DEV, *files.judged}))}. All seeds "
+                f"official files now have labels for {', '.join(sorted({DEV, *files.labelled}))}. All seeds "
                 "are judged on the same parts: put the files back as they were, or choose another --out."
             )
     make_folder(folder)  # SQuAD's official files stay where they are
@@ -266,7 +266,7 @@ def _run_task(
         def tell(trial: Any) -> None:
             console.print(f"{task.name}: trial {trial.number} of the search, dev {trial.score}", markup=False)
 
-        values = run_values(task, files, run.model)
+        values = finetune_arguments(task, files, run.model)
         chosen_settings = search_settings(
             task.head, run.settings.overrides, values, folder / "search", run.hours_a_task, tell
         )
@@ -279,7 +279,7 @@ def _run_task(
         if on_seed is not None:
             on_seed(task.name, scores[-1])
     leading = keep_leading_model(folder, scores)
-    hand_in(task, files, folder, leading.seed, run.out / _SUBMISSION, run.progress)
+    write_submissions(task, files, folder, leading.seed, run.out / _SUBMISSION, run.progress)
 
 
 def _gather(run: _SuiteRun, chosen: Sequence[BenchmarkTask]) -> BenchmarkResult:

@@ -273,13 +273,13 @@ class SuperGlueTask(BenchmarkTask):
             paths[part] = out / f"{part}.jsonl"
             lines = _read_pairs(path, pairs, labelled=part in ("train", "dev"))
             write_rows(paths[part], (row for line in draw_rows(lines, rows) for row in line))
-        unjudged = {part: path for part, path in paths.items() if part not in ("train", "dev")}
-        return TaskFiles(paths["train"], paths["dev"], unjudged=unjudged, notes=notes)
+        unlabelled = {part: path for part, path in paths.items() if part not in ("train", "dev")}
+        return TaskFiles(paths["train"], paths["dev"], unlabelled=unlabelled, notes=notes)
 
     def figures(self, rows: Path, predictions: Path) -> Figures:
         return make_figures(self._measure(list(_read_predictions(rows, predictions))), self.measures)
 
-    def hand_in(self, part: str, rows: Path, predictions: Path, out: Path) -> Path | None:
+    def write_submission(self, part: str, rows: Path, predictions: Path, out: Path) -> Path | None:
         """Writes a line for each question, with its official numbers."""
         if part == "dev":
             return None

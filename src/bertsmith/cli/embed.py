@@ -128,11 +128,11 @@ def embed(
 
     from bertsmith.inference.embedding.embedder import Embedder
     from bertsmith.inference.embedding.job import embed_file
-    from bertsmith.tasks.checkpoints.sentence_folder import is_for_fewer_dimensions
+    from bertsmith.tasks.checkpoints.sentence_folder import is_matryoshka
 
     dtype = None if compute_dtype is None else getattr(torch, compute_dtype)
     embedder = Embedder(model, prefix, prefix, max_length, long_texts, dimensions, compute_dtype=dtype)
-    if embedder.width < embedder.full_width and not is_for_fewer_dimensions(embedder.folder):
+    if embedder.width < embedder.full_width and not is_matryoshka(embedder.folder):
         print_note(
             f"{embedder.folder} doesn't say that it was trained for fewer dimensions (Matryoshka). If it "
             f"wasn't, vectors of {embedder.width} of {embedder.full_width} may find less: compare both."

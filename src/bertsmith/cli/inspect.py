@@ -172,9 +172,9 @@ def look(
 def _refuse_columns(model: str) -> None:
     """Raises InputError for a model that reads columns beside the text: a command has no place for them."""
     from bertsmith.model.locate import locate_model
-    from bertsmith.model.manifest import stated_manifest
+    from bertsmith.model.manifest import read_unverified_manifest
 
-    manifest = stated_manifest(locate_model(model).folder)
+    manifest = read_unverified_manifest(locate_model(model).folder)
     settings = {} if manifest is None else manifest.settings.get("settings", {})
     if isinstance(settings, dict) and (columns := settings.get("features")):
         names = ", ".join(map(str, columns))

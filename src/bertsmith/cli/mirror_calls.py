@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from bertsmith.mirror.store import Store
 
 
-# One word with an ending or a separator, or in ASCII: not every language has blanks between words.
+# What reads like the name of a file rather than an instruction: text that ends in .txt, .md or .prompt; one
+# word with an ending or a separator; one word in ASCII. Other languages may have no blanks between words.
 _FILE_NAME = re.compile(r".*\.(?:txt|md|prompt)|\S*(?:\.\w+|[/\\]\S*)|[!-~]*")
 
 
@@ -51,21 +52,26 @@ def require_mirror(what: str) -> None:
         require(module, "mirror", what)
 
 
-def read_mirror_settings(where: StoreOptions, **options: object) -> "MirrorSettings":
-    """From the command line, the environment and the file. Raises MissingExtra, RecipeError, InputError."""
+def read_mirror_settings(store_options: StoreOptions, **options: object) -> "MirrorSettings":
+    """The mirror's settings from the file of `store_options`, the environment and the command line: `options`
+    win over both. Raises MissingExtra, RecipeError, InputError.
+    """
     require_mirror("The mirror")
     from bertsmith.mirror.settings import read_settings
 
-    return read_settings(where.config, {"store": where.store, **options})
+    return read_settings(store_options.config, {"store": store_options.store, **options})
 
 
 @contextmanager
-def open_store(where: StoreOptions, *, create: bool = False, reads: bool = False) -> Iterator["Store"]:
-    """One that is there, or is made; closed at the end. What only `reads` it waits for nobody who writes.
-    Raises InputError where there is none, and where the database can't be read or written meanwhile, is
-    damaged, or holds what Bertsmith never wrote.
+def open_store(
+    store_options: StoreOptions, *, create: bool = False, reads: bool = False
+) -> Iterator["Store"]:
+    """Opens the store, with `create` makes a missing one, and closes it at the end of the block. With `reads`
+    the block only reads, and doesn't wait for writers. Raises InputError where there is no store, and where
+    the database can't be read or written during the block, is damaged, or has content that Bertsmith never
+    wrote.
     """
-    settings = read_mirror_settings(where)
+    settings = read_mirror_settings(store_options)
     from bertsmith.mirror.database import explain_failure
     from bertsmith.mirror.store import Store
 
@@ -84,7 +90,10 @@ def open_store(where: StoreOptions, *, create: bool = False, reads: bool = False
 
 @continues_when_repeated
 def import_calls(
-    *files: Path, where: StoreOptions = ANY_STORE, redact: str | None = None, format: str | None = None
+    *files: Path,
+    store_options: StoreOptions = ANY_STORE,
+    redact: str | None = None,
+    format: str | None = None,
 ) -> None:
     """Import calls that were logged elsewhere.
 
@@ -111,20 +120,22 @@ def import_calls(
     """
     if not files:
         raise InputError("Name at least one FILE of calls: JSON lines, batch files, or spans.")
-    settings = read_mirror_settings(where, redact=redact, format=format)
+    settings = read_mirror_settings(store_options, redact=redact, format=format)
     from bertsmith.mirror.importing import CallImport
 
-    calls = CallImport(files, settings.redactor, settings.formats)  # before there is a store
+    calls = CallImport(
+        files, settings.redactor, settings.formats
+    )  # a faulty file is found before a store is made
     with (
-        open_store(where, create=True) as opened,
+        open_store(store_options, create=True) as opened,
         progress_bar("Importing") as progress,
     ):
         counts = calls.into(opened, progress)
     print_facts("Imported", {"new calls": f"{counts.added:,}", "known before": f"{counts.known:,}"})
     if counts.unanswered:
         print_note(f"{counts.unanswered:,} requests of the batch have no answer.")
-    if counts.passed:
-        print_passed(dict(counts.passed))
+    if counts.skipped:
+        print_skipped(dict(counts.skipped))
 
 
 @Parameter(name="*")
@@ -172,7 +183,7 @@ def label(
     layout: Annotated[FileLayout | None, Parameter(group="Layout of the file")] = None,
     student: Path | None = None,
     key_from: str | None = None,
-    where: StoreOptions = ANY_STORE,
+    store_options: StoreOptions = ANY_STORE,
     limits: Annotated[BudgetOptions | None, Parameter(group="Budget")] = None,
 ) -> None:
     """Let an LLM label the texts of a FILE, for the store: to begin without traffic, or for rare cases.
@@ -212,7 +223,7 @@ def label(
     bertsmith mirror label tickets.csv --upstream http://127.0.0.1:11434/v1 --model qwen3 \
               --prompt 'Which intent has the message?' --schema schema.json --student students/tickets
     """
-    settings = read_mirror_settings(where)
+    settings = read_mirror_settings(store_options)
     from bertsmith.mirror.identity import require_name
     from bertsmith.mirror.learning.asking import (
         LabellingPrompt,
@@ -235,7 +246,7 @@ def label(
     if student is not None:
         texts = MirrorStudent.open(student).least_sure_first(texts)
     with (
-        open_store(where, create=True) as opened,
+        open_store(store_options, create=True) as opened,
         llm,
         progress_bar("Labelling") as progress,
     ):
@@ -250,13 +261,13 @@ def label(
             at_once=limits.at_once,
             progress=progress,
         )
-        apart = find_other_version(question, llm, opened, settings.redactor, site)
+        version_pair = find_other_version(question, llm, opened, settings.redactor, site)
     _print_asking("Labelled", result)
-    if apart is not None:
+    if version_pair is not None:
         print_note(
             f"These calls are a version of their own in the call site {site}: the student of its other "
             "version learns nothing from them. So that it does: "
-            f"bertsmith mirror merge {site} {' '.join(apart)}"
+            f"bertsmith mirror merge {site} {' '.join(version_pair)}"
         )
 
 
@@ -269,7 +280,7 @@ def relabel(
     version: str | None = None,
     seed: int = 0,
     key_from: str | None = None,
-    where: StoreOptions = ANY_STORE,
+    store_options: StoreOptions = ANY_STORE,
     limits: Annotated[BudgetOptions | None, Parameter(group="Budget")] = None,
 ) -> None:
     """Ask the LLM some recorded inputs once more, to see how often it contradicts itself.
@@ -300,8 +311,8 @@ def relabel(
 
     bertsmith mirror relabel b1a8c286578d --upstream https://api.anthropic.com --count 500
     """
-    settings = read_mirror_settings(where)
-    with open_store(where) as opened:
+    settings = read_mirror_settings(store_options)
+    with open_store(store_options) as opened:
         from bertsmith.mirror.learning.asking import Upstream, ask_again, choose_version
         from bertsmith.mirror.learning.understand import LearningRecords
 
@@ -324,8 +335,8 @@ def relabel(
 
 
 def _read_prompt(prompt: str) -> str:
-    """Itself, or what the file of this name holds. Raises InputError for the name of a file that isn't there:
-    as a prompt it would be paid for.
+    """The content of the file `prompt`, or without such a file `prompt` itself. Raises InputError for text
+    that reads like the name of a file, since such a prompt would be paid for.
     """
     path = Path(prompt)
     try:
@@ -346,18 +357,18 @@ def _read_prompt(prompt: str) -> str:
 
 
 def _print_asking(title: str, result: "AskingResult") -> None:
-    facts = {"new calls": f"{result.asked:,}", "known before": f"{result.known:,}"}
+    facts = {"new calls": f"{result.added:,}", "known before": f"{result.known:,}"}
     if result.money:
         facts["cost"] = f"{result.money:,.4f}"
     print_facts(title, facts)
-    if result.passed:
-        rows = sorted(result.passed.items())
+    if result.skipped:
+        rows = sorted(result.skipped.items())
         print_table(("reason", "answers"), rows, "Nothing to learn from")
     if result.left:
         print_note(f"{result.left:,} are left: the budget was reached. Run this again to go on.")
 
 
-def merge(site: str, *versions: str, where: StoreOptions = ANY_STORE) -> None:
+def merge(site: str, *versions: str, store_options: StoreOptions = ANY_STORE) -> None:
     """Treat VERSIONS of a SITE as one from now on: one student learns from them and answers them.
 
     Use it when a prompt or a schema was changed without changing its meaning.
@@ -373,7 +384,7 @@ def merge(site: str, *versions: str, where: StoreOptions = ANY_STORE) -> None:
     --------
     bertsmith mirror merge b1a8c286578d 4c1f0aa2b9d3 77e01c55ab10
     """
-    with open_store(where) as opened:
+    with open_store(store_options) as opened:
         from bertsmith.mirror.learning.understand import LearningRecords
 
         group = LearningRecords(opened).merge(site, versions)
@@ -384,7 +395,7 @@ def merge(site: str, *versions: str, where: StoreOptions = ANY_STORE) -> None:
 def forget(
     subject: Annotated[str, Parameter(allow_leading_hyphen=True)],
     *,
-    where: StoreOptions = ANY_STORE,
+    store_options: StoreOptions = ANY_STORE,
 ) -> int:
     """Delete all calls of a SUBJECT, a person that a call is about. Exit status 1 if there are none.
 
@@ -398,7 +409,7 @@ def forget(
     --------
     bertsmith mirror forget customer-4711
     """
-    with open_store(where) as opened:
+    with open_store(store_options) as opened:
         deleted = opened.forget(subject)
     console.print(f"{deleted:,} calls deleted.", markup=False)
     if not deleted:
@@ -428,13 +439,14 @@ def backup(out: Path, *, store: str | None = None, config: Path | None = None) -
     --------
     bertsmith mirror backup backups/monday.sqlite
     """
+    # Options of its own, since --store means something else here: only a file can be copied.
     with open_store(StoreOptions(store, config), reads=True) as opened:
         opened.back_up(out)
         calls = opened.count()
     console.print(f"{calls:,} calls in {out}.", markup=False)
 
 
-def print_passed(passed: dict[tuple[str, str], int]) -> None:
-    """Calls that can't be mirrored, by protocol and reason."""
-    rows = [(protocol, reason, calls) for (protocol, reason), calls in sorted(passed.items())]
+def print_skipped(skipped: dict[tuple[str, str], int]) -> None:
+    """Prints a table of the calls that can't be mirrored, counted by protocol and reason."""
+    rows = [(protocol, reason, calls) for (protocol, reason), calls in sorted(skipped.items())]
     print_table(("protocol", "reason", "calls"), rows, "Not mirrored")

@@ -89,7 +89,7 @@ def understand(
     site: str | None = None,
     *,
     version: str | None = None,
-    where: StoreOptions = ANY_STORE,
+    store_options: StoreOptions = ANY_STORE,
     json: Flag = False,
 ) -> None:
     """Show what varies in the calls of a SITE: where the input is in the messages, and each field.
@@ -112,7 +112,7 @@ def understand(
 
     bertsmith mirror understand b1a8c286578d --store calls.sqlite
     """
-    with open_store(where, reads=True) as opened:
+    with open_store(store_options, reads=True) as opened:
         from bertsmith.mirror.learning.understand import LearningRecords
         from bertsmith.mirror.learning.understand import understand as look
 
@@ -137,7 +137,7 @@ def train(
     site: str | None = None,
     version: str | None = None,
     out: Path | None = None,
-    where: StoreOptions = ANY_STORE,
+    store_options: StoreOptions = ANY_STORE,
     claim: Annotated[ClaimOptions | None, Parameter(group="What is proven")] = None,
     learning: Annotated[LearningOptions | None, Parameter(group="How it is learned")] = None,
     json: Flag = False,
@@ -176,7 +176,7 @@ def train(
     values = collect_options(claim, learning)
     if "tiers" in values:
         values["tiers"] = tuple(values["tiers"].replace(",", " ").split())
-    with open_store(where) as opened:
+    with open_store(store_options) as opened:
         from bertsmith.mirror.learning.settings import LearnSettings
         from bertsmith.mirror.learning.train import train_student
         from bertsmith.mirror.learning.understand import LearningRecords

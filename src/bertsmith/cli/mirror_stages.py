@@ -9,7 +9,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from bertsmith.cli.mirror_calls import ANY_STORE, StoreOptions, open_store, print_passed, read_mirror_settings
+from bertsmith.cli.mirror_calls import (
+    ANY_STORE,
+    StoreOptions,
+    open_store,
+    print_skipped,
+    read_mirror_settings,
+)
 from bertsmith.cli.options import Flag
 from bertsmith.cli.screen import console, print_facts, print_json, print_note, print_table
 from bertsmith.errors import InputError
@@ -36,7 +42,7 @@ _MODES = {
 }
 
 
-def status(*, where: StoreOptions = ANY_STORE, json: Flag = False) -> None:
+def status(*, store_options: StoreOptions = ANY_STORE, json: Flag = False) -> None:
     """Show what has been recorded, who answers, and what that saves.
 
     A call site is one place in your application that calls the LLM: all calls with the same prompt. It lists
@@ -58,13 +64,13 @@ def status(*, where: StoreOptions = ANY_STORE, json: Flag = False) -> None:
     from bertsmith.mirror.answering.accounts import read_accounts
     from bertsmith.mirror.page.state import StateReader
 
-    settings = read_mirror_settings(where)
-    with _open_stages(where, reads=True) as stages:
+    settings = read_mirror_settings(store_options)
+    with _open_stages(store_options, reads=True) as stages:
         opened = stages.store
         if json:
             print_json(StateReader(opened, settings).state())
             return
-        versions, passed, calls = opened.versions(), opened.passed(), opened.count()
+        versions, skipped, calls = opened.versions(), opened.skipped(), opened.count()
         answering = read_accounts(stages, settings.prices)
         facts = {"calls": f"{calls:,}", "call sites": f"{len({version.site for version in versions}):,}"}
         print_facts("Recorded", facts)
@@ -72,13 +78,13 @@ def status(*, where: StoreOptions = ANY_STORE, json: Flag = False) -> None:
             _print_versions(versions)
         if answering:
             _print_accounts(answering, stages.students())
-        if passed:
-            print_passed(passed)
+        if skipped:
+            print_skipped(skipped)
 
 
 @contextmanager
-def _open_stages(where: StoreOptions, *, reads: bool = False) -> "Iterator[StageStore]":
-    with open_store(where, reads=reads) as opened:
+def _open_stages(store_options: StoreOptions, *, reads: bool = False) -> "Iterator[StageStore]":
+    with open_store(store_options, reads=reads) as opened:
         from bertsmith.mirror.answering.stage_store import StageStore
 
         yield StageStore(opened)
@@ -185,8 +191,8 @@ def _format_savings(account: "Account") -> tuple[object, ...]:
 
 
 def _format_mode(stage: "Stage") -> str:
-    said = f"{stage.mode} {stage.share:.0%}" if stage.mode == "canary" else stage.mode
-    return f"{said}, held" if stage.is_held else said
+    mode = f"{stage.mode} {stage.share:.0%}" if stage.mode == "canary" else stage.mode
+    return f"{mode}, held" if stage.is_held else mode
 
 
 def promote(
@@ -196,7 +202,7 @@ def promote(
     student: Path | None = None,
     candidate: Flag = False,
     share: float | None = None,
-    where: StoreOptions = ANY_STORE,
+    store_options: StoreOptions = ANY_STORE,
 ) -> None:
     """Let a student do more at a SITE: record → shadow → canary → live.
 
@@ -232,8 +238,8 @@ def promote(
         raise InputError(
             "--candidate keeps the mode. Leave out --to and --student, or promote in a second step."
         )
-    settings = read_mirror_settings(where, canary_share=share)
-    with _open_stages(where) as stages:
+    settings = read_mirror_settings(store_options, canary_share=share)
+    with _open_stages(store_options) as stages:
         before = stages.find(site)
         named = None if student is None else _read_student(student, before)
         after = before
@@ -265,7 +271,7 @@ def demote(
     *,
     to: Mode | None = None,
     former: Flag = False,
-    where: StoreOptions = ANY_STORE,
+    store_options: StoreOptions = ANY_STORE,
 ) -> None:
     """Let a student do less at a SITE: live → canary → shadow → record. Or go back to the former student.
 
@@ -292,8 +298,8 @@ def demote(
 
     if former and to is not None:
         raise InputError("--former keeps the mode. Leave out --to, or demote in a second step.")
-    settings = read_mirror_settings(where)
-    with _open_stages(where) as stages:
+    settings = read_mirror_settings(store_options)
+    with _open_stages(store_options) as stages:
         before = stages.find(site)
         move = "roll-back" if former else "demote"
         after = apply_move(stages, before, move, settings.canary_share, to or "")
@@ -336,7 +342,7 @@ def _change_stage(stages: "StageStore", before: "Stage", after: "Stage") -> None
     console.print(f"Mode {after.mode}: {_MODES[after.mode]}.", markup=False, soft_wrap=True)
 
 
-def check(*, where: StoreOptions = ANY_STORE, files: bool = True, json: Flag = False) -> int:
+def check(*, store_options: StoreOptions = ANY_STORE, files: bool = True, json: Flag = False) -> int:
     """Check whether what was promised of each student still holds. Exit status 1 if something doesn't, or if
     there is nothing to check.
 
@@ -359,7 +365,7 @@ def check(*, where: StoreOptions = ANY_STORE, files: bool = True, json: Flag = F
     """
     from bertsmith.mirror.answering.judging import check_guarantees
 
-    with _open_stages(where, reads=True) as stages:
+    with _open_stages(store_options, reads=True) as stages:
         checks = check_guarantees(stages, looks_at_files=files)
     holds = bool(checks) and all(check.holds for check in checks)
     if json:

@@ -22,14 +22,14 @@ from bertsmith.inference.engine import require_texts
 from bertsmith.model.checkpoint import read_checkpoint, save_checkpoint
 from bertsmith.model.legacy import read_legacy_tensors
 from bertsmith.model.locate import locate_model
-from bertsmith.model.manifest import Manifest, read_manifest, stated_manifest
+from bertsmith.model.manifest import Manifest, read_unverified_manifest, read_verified_manifest
 from bertsmith.model.own_tokenizer import load_own_tokenizer, read_own_tokenizer
 from bertsmith.model.sentence_files import copy_sentence_files, read_prompts
 from bertsmith.model.static_table import (
     StaticTable,
     is_static,
     load_static,
-    read_longest,
+    read_table_max_length,
     save_static,
     table_folder,
 )
@@ -116,7 +116,7 @@ def _read_prefixes(folder: Path) -> list[str]:
     """What the model puts before a text: sentence-transformers' prompts, and prefixes in a task's
     settings.
     """
-    manifest = stated_manifest(folder)
+    manifest = read_unverified_manifest(folder)
     state = {} if manifest is None else manifest.settings
     settings = state.get("settings", {})
     values = [
@@ -159,7 +159,7 @@ def prune_by_counts(
             tensors["encoder.embeddings.token.weight"], freeze=False
         )
         pruned_model = TaskModel(model.encoder, model.head)
-        provenance = _extend_provenance(read_manifest(folder), note)
+        provenance = _extend_provenance(read_verified_manifest(folder), note)
         save_task_model(out, pruned_model, own_task, pruned.tokenizer, provenance)
     else:  # keeps its head for masked words, or its sentence-transformers files
         manifest = checkpoint.manifest
@@ -196,7 +196,7 @@ def _prune_table(
     if model_kind(folder) == "task":
         model, task = load_task_model(folder, task_class)
         pruned_model = TaskModel(cast(Any, StaticTable(rows)), model.head)
-        provenance = _extend_provenance(read_manifest(folder), note)
+        provenance = _extend_provenance(read_verified_manifest(folder), note)
         save_task_model(out, pruned_model, task, pruned.tokenizer, provenance)
         head_size = sum(parameter.numel() for parameter in model.head.parameters())
     else:
@@ -210,7 +210,7 @@ def _prune_table(
             rows,
             pruned.tokenizer,
             provenance=note,
-            max_length=read_longest(folder),
+            max_length=read_table_max_length(folder),
             write_extra_files=write_extra_files,
         )
     write_golden(out, task_class)

@@ -22,7 +22,7 @@ from bertsmith.model.checkpoint import load_encoder
 from bertsmith.model.layers.attention import select_rows
 from bertsmith.model.locate import locate_model
 from bertsmith.progress import Progress
-from bertsmith.tasks.checkpoints.sentence_folder import encoder_folder
+from bertsmith.tasks.checkpoints.sentence_folder import find_encoder_folder
 from bertsmith.tasks.classification import Classification
 from bertsmith.tasks.examples.encoding import (
     EncodedExample,
@@ -116,7 +116,7 @@ class Features:
         """
         if pooling not in get_args(FeaturePooling):
             raise InputError(f"pooling must be {', '.join(get_args(FeaturePooling))}, found {pooling!r}.")
-        folder = encoder_folder(locate_model(model).folder)
+        folder = find_encoder_folder(locate_model(model).folder)
         self.encoder, self.tokenizer, self.device, _ = start_engine(
             load_encoder(folder), folder, device, torch.float32
         )

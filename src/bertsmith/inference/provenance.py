@@ -14,7 +14,7 @@ from bertsmith.errors import InputError
 from bertsmith.files import sha256
 from bertsmith.model.checkpoint import WEIGHTS
 from bertsmith.model.locate import ALIASES, locate_model
-from bertsmith.model.manifest import read_manifest, stated_manifest
+from bertsmith.model.manifest import read_unverified_manifest, read_verified_manifest
 from bertsmith.model.own_tokenizer import load_own_tokenizer
 from bertsmith.tasks.checkpoints.task_checkpoint import begin_task_model
 from bertsmith.tasks.examples.held_out import CROSS_VALIDATION, hold_out
@@ -45,7 +45,7 @@ class TrainedOn:
     @classmethod
     def of_folder(cls, folder: Path) -> "TrainedOn | None":
         """Reads a folder's provenance. None if it names no training file."""
-        manifest = read_manifest(folder)
+        manifest = read_verified_manifest(folder)
         provenance = manifest.provenance if manifest is not None else {}
         recipe, hashes = provenance.get("recipe", {}), provenance.get("sha256", {})
         train_hashes = tuple(
@@ -145,5 +145,5 @@ def _provenance(folder: Path) -> Mapping[str, Any]:
     """The provenance in a folder's manifest, without hashing its files, which is done when the model is
     opened.
     """
-    manifest = stated_manifest(folder)
+    manifest = read_unverified_manifest(folder)
     return {} if manifest is None else manifest.provenance

@@ -89,7 +89,9 @@ class MirrorApp(RelayApp):
         """The state of this process as JSON: its recorder, its students and its audits."""
         recorder, students = self.recorder, self.reconciler.open_students.by_version
         answering = {
-            version: student.is_answering for version, student in students.items() if student.stage.answers
+            version: student.is_answering
+            for version, student in students.items()
+            if student.stage.student_answers
         }
         return {
             "under_way": self.relay.under_way,

@@ -57,14 +57,14 @@ _EXPECTED_OBJECT = (
 
 @dataclass
 class ImportCounts:
-    """What an import has done: `added` calls are new, `known` ones were in the store, `passed` counts those
+    """What an import has done: `added` calls are new, `known` ones were in the store, `skipped` counts those
     that can't be mirrored by (protocol, reason), and `unanswered` the requests of a batch without an answer.
     """
 
     added: int = 0
     known: int = 0
     unanswered: int = 0
-    passed: Counter[tuple[str, str]] = field(default_factory=Counter)
+    skipped: Counter[tuple[str, str]] = field(default_factory=Counter)
 
 
 class CallImport:
@@ -85,11 +85,11 @@ class CallImport:
         self.counts = ImportCounts(unanswered=len(self._requests))
         self._answered = set[str]()
         self._waiting = list[Call]()
-        self._passed: dict[
+        self._skipped: dict[
             str, tuple[str, str]
         ] = {}  # by a hash of the content, for calls that can't be mirrored
         self._objects = (located for path in paths for located in read_json_objects(path))
-        while not self._waiting and not self._passed and (first := next(self._objects, None)) is not None:
+        while not self._waiting and not self._skipped and (first := next(self._objects, None)) is not None:
             self._read(first)
 
     def into(self, store: Store, progress: Progress | None = None) -> ImportCounts:
@@ -99,14 +99,14 @@ class CallImport:
         try:
             for located in self._objects:
                 self._read(located)
-                if len(self._waiting) + len(self._passed) >= _BATCH:
+                if len(self._waiting) + len(self._skipped) >= _BATCH:
                     self._write(store, progress)
         finally:
             self._write(store, progress)
         return self.counts
 
     def _read(self, located: LocatedObject) -> None:
-        kind, passed = _object_kind(located.value), list[str]()
+        kind, skipped = _object_kind(located.value), list[str]()
         if kind == "unknown":
             keys = ", ".join(list(located.value)[:6]) or "of none"
             raise InputError(f"{located}: {_EXPECTED_OBJECT}; found the keys {keys}.")
@@ -118,29 +118,29 @@ class CallImport:
         try:
             for call in readers[kind](located) if kind in readers else ():
                 if isinstance(call, NotMirrored):
-                    passed.append(call.reason)
+                    skipped.append(call.reason)
                 else:
                     self._waiting.append(call)
         except NotMirrored as error:
-            passed.append(error.reason)
-        if passed:
+            skipped.append(error.reason)
+        if skipped:
             content = hashlib.sha256(orjson.dumps(located.value, option=orjson.OPT_SORT_KEYS)).hexdigest()
             protocol = "batch" if kind.startswith("batch") else kind
             if kind == "pair" and (form := self._format_of_pair(located.value)[1]) is not None:
                 protocol = form.NAME
-            self.counts.passed.update((protocol, reason) for reason in passed)
-            self._passed |= {f"{content} {n}": (protocol, reason) for n, reason in enumerate(passed)}
+            self.counts.skipped.update((protocol, reason) for reason in skipped)
+            self._skipped |= {f"{content} {n}": (protocol, reason) for n, reason in enumerate(skipped)}
 
     def _write(self, store: Store, progress: Progress | None) -> None:
         """Writes the calls read so far, in one transaction."""
-        added = store.add(self._waiting, imports=self._passed)
+        added = store.add(self._waiting, imports=self._skipped)
         counts = self.counts
         counts.added, counts.known = counts.added + added, counts.known + len(self._waiting) - added
         counts.unanswered = len(self._requests) - len(self._answered)
         self._waiting.clear()
-        self._passed.clear()
+        self._skipped.clear()
         if progress is not None:
-            progress(counts.added + counts.known + counts.passed.total(), None, "calls")
+            progress(counts.added + counts.known + counts.skipped.total(), None, "calls")
 
     def _read_pair(self, located: LocatedObject) -> Iterator[Call]:
         value = located.value

@@ -62,7 +62,7 @@ class Recorder:
         self._changed = threading.Condition()
         self._waiting: deque[Exchange] = deque()
         self._waiting_bytes = 0
-        self._passed: Counter[tuple[str, str]] = Counter()
+        self._skipped: Counter[tuple[str, str]] = Counter()
         self._is_writing = False
         self._passing_on = 0  # whole answers that are being sent and will be offered next
         self._busy_since: float | None = None
@@ -94,7 +94,7 @@ class Recorder:
     def count(self, protocol: str, reason: str) -> None:
         """Counts a call that is not recorded, by its reason."""
         with self._changed:
-            self._passed[protocol, reason] += 1
+            self._skipped[protocol, reason] += 1
             self.dropped += reason == QUEUE_FULL
 
     async def wait_while_behind(self) -> None:
@@ -138,7 +138,7 @@ class Recorder:
     def is_idle(self) -> bool:
         """Whether everything that was offered and counted is in the store."""
         with self._changed:
-            return not (self._waiting or self._passed or self._is_writing)
+            return not (self._waiting or self._skipped or self._is_writing)
 
     def close(self, seconds: float) -> int:
         """Stores the queue, for at most `seconds`; returns how many calls are lost."""
@@ -155,9 +155,9 @@ class Recorder:
             try:
                 calls, outcomes = self._read_batch(batch)
                 with self._changed:
-                    passed, self._passed = self._passed, Counter()
+                    skipped, self._skipped = self._skipped, Counter()
                     self._is_writing = True
-                if not self._write(calls, passed):
+                if not self._write(calls, skipped):
                     return
                 if self.on_outcome is not None:
                     for outcome in outcomes:
@@ -172,7 +172,7 @@ class Recorder:
                 for exchange in batch:
                     self._waiting.popleft()
                     self._waiting_bytes -= exchange.size
-                if self._ends_at is not None and not (self._waiting or self._passed):
+                if self._ends_at is not None and not (self._waiting or self._skipped):
                     return
 
     def _next_batch(self) -> list[Exchange]:
@@ -222,15 +222,15 @@ class Recorder:
             return []
         return [CallOutcome(version, request, routing, reason=reason)]
 
-    def _write(self, calls: list[Call], passed: Counter[tuple[str, str]]) -> bool:
+    def _write(self, calls: list[Call], skipped: Counter[tuple[str, str]]) -> bool:
         """Stores a batch, trying again until it works; False if the mirror has to stop before."""
         wait = _FIRST_WAIT
         while True:
             try:
-                if calls or passed:
-                    self.store.add(calls, passed)
+                if calls or skipped:
+                    self.store.add(calls, skipped)
                     self.stored += len(calls)
-                    calls, passed = [], Counter()
+                    calls, skipped = [], Counter()
                 self._expire()
                 self._report(self._expiry_problem)
                 return True
@@ -239,8 +239,10 @@ class Recorder:
             except OSError as error:
                 self._report(type(error).__name__)
             except Exception as error:  # an error that trying again would not mend
-                if len(calls) + bool(passed) > 1:
-                    return all([self._write([], passed), *(self._write([call], Counter()) for call in calls)])
+                if len(calls) + bool(skipped) > 1:
+                    return all(
+                        [self._write([], skipped), *(self._write([call], Counter()) for call in calls)]
+                    )
                 self.failed += len(calls)
                 LOG.error("a call could not be stored: %s", _describe_error(error))
                 return True

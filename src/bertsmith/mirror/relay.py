@@ -338,11 +338,11 @@ class Relay:
     async def _send_student_answer(self, body: ResponseBody, call: RelayedCall, send: Send) -> None:
         call.status = 200
         headers = [(b"content-type", body.content_type.encode()), (HEADER, call.header)]
-        if len(body.pieces) == 1:
-            headers.append((b"content-length", str(len(body.pieces[0])).encode()))
+        if len(body.chunks) == 1:
+            headers.append((b"content-length", str(len(body.chunks[0])).encode()))
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        for piece in body.pieces:
-            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        for chunk in body.chunks:
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
         call.is_over = True
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 

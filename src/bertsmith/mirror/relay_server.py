@@ -145,20 +145,20 @@ class ClientGone(Exception):
 class RequestBody:
     """A request's body, received once: as a whole by `begin`, or piece by piece by iterating over it.
 
-    A copy of up to `max_bytes` is kept for the recorder or the guard. `passed` is set when the last piece has
-    been received.
+    A copy of up to `max_bytes` is kept for the recorder or the guard. `all_received` is set when the last
+    piece has been received.
     """
 
     def __init__(self, receive: Receive, max_bytes: int) -> None:
         self.receive, self.max_bytes = receive, max_bytes
-        self.passed = asyncio.Event()
+        self.all_received = asyncio.Event()
         self._copy: bytearray | None = bytearray()
         self._first: list[Message] = []
 
     @property
     def content(self) -> bytes | None:
         """The whole body; None until all of it was received, and if it is larger than `max_bytes`."""
-        return bytes(self._copy) if self._copy is not None and self.passed.is_set() else None
+        return bytes(self._copy) if self._copy is not None and self.all_received.is_set() else None
 
     async def begin(self, *, wait_for_all: bool = False) -> bytes | None:
         """Receives the first piece and returns the body if that is all of it. Otherwise returns None, and the
@@ -166,16 +166,16 @@ class RequestBody:
         Raises ClientGone if the client closes the connection.
         """
         self._first.append(await self._next())
-        while wait_for_all and self._copy is not None and not self.passed.is_set():
+        while wait_for_all and self._copy is not None and not self.all_received.is_set():
             self._first.append(await self._next())
-        if not self.passed.is_set():
+        if not self.all_received.is_set():
             return None
         return b"".join(message.get("body", b"") for message in self._first)
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         for message in self._first or [await self._next()]:
             yield message.get("body", b"")
-        while not self.passed.is_set():
+        while not self.all_received.is_set():
             yield (await self._next()).get("body", b"")
 
     async def _next(self) -> Message:
@@ -187,11 +187,11 @@ class RequestBody:
             if len(self._copy) > self.max_bytes:
                 self._copy = None
         if not message.get("more_body"):
-            self.passed.set()
+            self.all_received.set()
         return message
 
     async def client_gone(self) -> None:
         """Waits until the client has closed the connection."""
-        await self.passed.wait()
+        await self.all_received.wait()
         while (await self.receive())["type"] != "http.disconnect":
             pass

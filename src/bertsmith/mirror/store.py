@@ -35,9 +35,9 @@ from bertsmith.mirror.tables import (
     CALLS,
     FIELDS,
     META,
-    PASSED,
-    PASSED_IMPORTS,
     SITES,
+    SKIPPED,
+    SKIPPED_IMPORTS,
     VERSIONS,
     call_row,
     read_call_row,
@@ -123,12 +123,12 @@ class Store:
     def add(
         self,
         calls: Sequence[Call],
-        passed: Mapping[tuple[str, str], int] | None = None,
+        skipped: Mapping[tuple[str, str], int] | None = None,
         imports: Mapping[str, tuple[str, str]] | None = None,
     ) -> int:
         """Adds calls in one transaction; returns how many were new.
 
-        `passed` counts calls that can't be mirrored, by (protocol, reason). `imports` holds those of an
+        `skipped` counts calls that can't be mirrored, by (protocol, reason). `imports` holds those of an
         import, a hash of the content → (protocol, reason): each is counted once, however often it is
         imported. Raises SQLAlchemy's OperationalError if the database is locked, full or unreachable: then
         nothing is stored.
@@ -162,7 +162,7 @@ class Store:
                     subjects = dict.fromkeys(map(self.fingerprint, subjects))
                 rows.append(call_row(call, subjects))
             added = len(self._insert(connection, CALLS, rows))
-            self._count(connection, passed or {})
+            self._count(connection, skipped or {})
             self._count(connection, Counter(self._new_imports(connection, imports or {})))
         return added
 
@@ -191,11 +191,11 @@ class Store:
         """Yields the (protocol, reason) of those that no import has counted before."""
         if not imports:
             return
-        if not inspect(connection).has_table(PASSED_IMPORTS.name):
+        if not inspect(connection).has_table(SKIPPED_IMPORTS.name):
             self._lock(connection)
-            PASSED_IMPORTS.create(connection, checkfirst=True)
+            SKIPPED_IMPORTS.create(connection, checkfirst=True)
         reasons = {self.fingerprint(content): reason for content, reason in imports.items()}
-        for name in self._insert(connection, PASSED_IMPORTS, ({"id": name} for name in reasons)):
+        for name in self._insert(connection, SKIPPED_IMPORTS, ({"id": name} for name in reasons)):
             yield reasons[name]
 
     def _insert(self, connection: Connection, table: Table, rows: Iterable[dict[str, Any]]) -> list[Any]:
@@ -212,13 +212,13 @@ class Store:
     def _insertion(self, table: Table) -> Any:
         return sqlite.insert(table) if is_sqlite(self.engine) else postgresql.insert(table)
 
-    def _count(self, connection: Connection, passed: Mapping[tuple[str, str], int]) -> None:
-        for (protocol, reason), calls in sorted(passed.items()):
-            adding = self._insertion(PASSED).values(protocol=protocol, reason=reason, calls=calls)
+    def _count(self, connection: Connection, skipped: Mapping[tuple[str, str], int]) -> None:
+        for (protocol, reason), calls in sorted(skipped.items()):
+            adding = self._insertion(SKIPPED).values(protocol=protocol, reason=reason, calls=calls)
             connection.execute(
                 adding.on_conflict_do_update(
-                    index_elements=[PASSED.c.protocol, PASSED.c.reason],
-                    set_={"calls": PASSED.c.calls + adding.excluded.calls},
+                    index_elements=[SKIPPED.c.protocol, SKIPPED.c.reason],
+                    set_={"calls": SKIPPED.c.calls + adding.excluded.calls},
                 )
             )
 
@@ -359,10 +359,10 @@ class Store:
             )
         return versions
 
-    def passed(self) -> dict[tuple[str, str], int]:
+    def skipped(self) -> dict[tuple[str, str], int]:
         """Counts of the calls that could not be mirrored, by (protocol, reason)."""
         with self._reading() as connection:
-            return {(row.protocol, row.reason): row.calls for row in connection.execute(select(PASSED))}
+            return {(row.protocol, row.reason): row.calls for row in connection.execute(select(SKIPPED))}
 
     def count(self) -> int:
         """The number of calls in the store."""

@@ -34,13 +34,14 @@ from bertsmith.mirror.call import CompletionRequest, Json
 from bertsmith.mirror.fields import Field, FieldPrediction, Values
 from bertsmith.mirror.redaction import holds_placeholder
 from bertsmith.mirror.student_file import MODEL, SPANS, StudentFile, read_student_file
-from bertsmith.model.manifest import read_manifest
+from bertsmith.model.manifest import read_verified_manifest
 from bertsmith.tasks.fields import Fields
 from bertsmith.tasks.finetuning import encode_examples
 from bertsmith.tasks.task_model import outputs_of
 
 _WORDS, _WEIGHTS = "words.json", "words.safetensors"
-# Tokenizations by their name in words.json. A student keeps the one with which it was trained and proven.
+# Tokenizations by their name in words.json: with or without combining marks in words. A student keeps the one
+# with which it was trained and proven.
 _TOKENS = {"without marks": re.compile(r"\w+|[^\w\s]"), "with marks": re.compile(TOKEN)}
 _CURRENT_TOKENS, _OLDEST_TOKENS = "with marks", "without marks"  # the oldest words.json names none: a list
 
@@ -61,12 +62,12 @@ class WordModel:
         features: Sequence[str],
         rarity: Floats | Float32s,
         weights: Mapping[str, Float32s],
-        token: str = _CURRENT_TOKENS,
+        tokenization: str = _CURRENT_TOKENS,
     ) -> None:
         self.indices = {feature: index for index, feature in enumerate(features)}
         self.rarity = np.asarray(rarity, np.float32)
         self.weights = dict(weights)
-        self.token = token
+        self.tokenization = tokenization
 
     def logits(self, texts: Sequence[str]) -> dict[str, Floats]:
         """Logits (E, C) by each field's path. A text without a known word gets the intercepts."""
@@ -79,7 +80,7 @@ class WordModel:
 
     def _vectorize(self, text: str) -> tuple[list[int], Float32s]:
         """The indices of a text's features, and their values: (1 + log count) · IDF, scaled to norm 1."""
-        words = _TOKENS[self.token].findall(text.lower())
+        words = _TOKENS[self.tokenization].findall(text.lower())
         pairs = (f"{first} {second}" for first, second in pairwise(words))
         counts = Counter(
             index for feature in (*words, *pairs) if (index := self.indices.get(feature)) is not None
@@ -92,7 +93,7 @@ class WordModel:
 
     def save(self, folder: Path) -> None:
         """Writes words.json and words.safetensors into the folder."""
-        write_json(folder / _WORDS, {"token": self.token, "features": list(self.indices)})
+        write_json(folder / _WORDS, {"token": self.tokenization, "features": list(self.indices)})
         tensors = {f"weights:{path}": np.ascontiguousarray(matrix) for path, matrix in self.weights.items()}
         with tensors_written_to(folder / _WEIGHTS):
             save_file({"rarity": self.rarity} | tensors, folder / _WEIGHTS)
@@ -103,7 +104,7 @@ class WordModel:
         content = read_json(folder / _WORDS)
         if not isinstance(content, dict):
             content = {"token": _OLDEST_TOKENS, "features": content}
-        token, features = str(content.get("token")), content.get("features")
+        tokenization, features = str(content.get("token")), content.get("features")
         try:
             tensors = load_file(folder / _WEIGHTS)
         except (OSError, SafetensorError) as error:
@@ -117,14 +118,14 @@ class WordModel:
         }
         rows = {len(matrix) for matrix in weights.values()}
         if (
-            token not in _TOKENS
+            tokenization not in _TOKENS
             or not isinstance(features, list)
             or not all(isinstance(feature, str) for feature in features)
             or tensors.get("rarity", np.empty(0)).shape != (len(features),)
             or rows != {len(features) + 1}
         ):
             raise ModelError(f"{folder}: the words and their weights don't fit. Train the student again.")
-        return cls(features, tensors["rarity"], weights, token)
+        return cls(features, tensors["rarity"], weights, tokenization)
 
 
 @dataclass(frozen=True)
@@ -150,12 +151,14 @@ class StudentAnswer:
     probabilities: dict[str, list[tuple[Any, float]]]
 
 
-class _Outputs(Protocol):
+class _FieldModel(Protocol):
+    """A model with outputs for each field: a WordModel or an EncoderFieldModel."""
+
     def logits(self, texts: Sequence[str]) -> dict[str, Floats]:
         """Logits (E, C) by each field's path."""
 
 
-class EncoderOutputs:
+class EncoderFieldModel:
     """An encoder with one output layer for all fields: `widths` has the number of outputs of each field by
     path, in their order. If no field has more than one possible value there is no encoder (`predictor` is
     None), and all logits are zero.
@@ -182,12 +185,12 @@ class EncoderOutputs:
 
 
 class MirrorStudent:
-    """A trained student: `file` is its description, `outputs` its model, and `tagger` finds the quotes.
-    Several threads may call it at the same time.
+    """A trained student: `file` is its description, `model` has the outputs of its fields, and `tagger` finds
+    the quotes, the spans of the input that an answer repeats. Several threads may call it at the same time.
     """
 
-    def __init__(self, file: StudentFile, outputs: _Outputs | None, tagger: Predictor | None = None) -> None:
-        self.file, self._outputs, self._tagger = file, outputs, tagger
+    def __init__(self, file: StudentFile, model: _FieldModel | None, tagger: Predictor | None = None) -> None:
+        self.file, self._model, self._tagger = file, model, tagger
 
     @classmethod
     def open(cls, folder: Path | str) -> "MirrorStudent":
@@ -197,13 +200,15 @@ class MirrorStudent:
         folder = Path(folder)
         file = read_student_file(folder)
         tagger = Predictor.load(folder / SPANS) if file.span_tags else None
-        student = cls(file, _load_outputs(folder, file), tagger)
+        student = cls(file, _load_field_model(folder, file), tagger)
         student.answer(["warm up"])
         return student
 
     @property
     def is_promotable(self) -> bool:
-        """Whether any claim about it is proven; otherwise it is never sure."""
+        """Whether a claim about its whole answers is proven; otherwise it is never sure. Claims about single
+        fields don't count.
+        """
         return self.file.claims.coverage > 0
 
     def input_of(self, request: CompletionRequest, version: str) -> str | None:
@@ -239,8 +244,8 @@ class MirrorStudent:
         """The prediction for every field, by path, and in it for each text."""
         predictions: dict[str, list[FieldPrediction]] = {}
         shape = self.file.shape
-        if self._outputs is not None:
-            logits = self._outputs.logits(texts)
+        if self._model is not None:
+            logits = self._model.logits(texts)
             for head in self.file.heads:
                 predictions[head.path] = head.predict(shape.field(head.path), logits[head.path])
         if self._tagger is not None:
@@ -273,28 +278,29 @@ class MirrorStudent:
         )
 
 
-def _load_outputs(folder: Path, file: StudentFile) -> _Outputs | None:
+def _load_field_model(folder: Path, file: StudentFile) -> _FieldModel | None:
     if not file.heads:
         return None
     if file.tier == "tf-idf":
         return WordModel.load(folder / MODEL)
     widths = {head.path: len(head.classes) for head in file.heads}
     needs_encoder = any(head.has_alternatives(file.shape.field(head.path)) for head in file.heads)
-    return EncoderOutputs(load_predictor(folder / MODEL) if needs_encoder else None, widths)
+    return EncoderFieldModel(load_predictor(folder / MODEL) if needs_encoder else None, widths)
 
 
 def load_predictor(folder: Path) -> Predictor:
-    """Loads a student's encoder: that of several fields, whose task is the mirror's own, or that of one
-    field, which is an ordinary task.
+    """Loads a student's encoder. With several fields its task is the mirror's own, `Fields`; with one field
+    it is an ordinary task.
     """
-    manifest = read_manifest(folder)
+    manifest = read_verified_manifest(folder)
     return Predictor.load(folder, None if manifest is None else _OWN_TASKS.get(manifest.task))
 
 
 def predict_spans(
     tagger: Predictor, tags: dict[str, tuple[str, str]], fields: Sequence[Field], texts: Sequence[str]
 ) -> dict[str, list[FieldPrediction]]:
-    """Predicts the quotes of every spans field with the tagger: by path, a prediction for each text.
+    """Predicts the quotes (spans of the input that an answer repeats) of every spans field with the tagger:
+    by path, a prediction for each text.
 
     The confidence is the probability that every word has the right tag: the product over the words. It is 0
     if a quote is required and the tagger finds none, so that the LLM answers. `tags` maps the tagger's labels

@@ -95,14 +95,14 @@ CALLS = Table(
     Index("mirror_calls_by_subject", "subject"),
     Index("mirror_calls_by_content", "content"),
 )
-PASSED = Table(
+SKIPPED = Table(
     "mirror_passed",
     METADATA,
     Column("protocol", Text, primary_key=True),
     Column("reason", Text, primary_key=True),
     Column("calls", BigInteger, nullable=False),
 )
-PASSED_IMPORTS = Table(  # fingerprints of imported calls that `passed` already counts
+SKIPPED_IMPORTS = Table(  # fingerprints of imported calls that `mirror_passed` already counts
     "mirror_passed_imports", METADATA, Column("id", Text, primary_key=True)
 )
 MERGED = Table(
@@ -112,7 +112,7 @@ MERGED = Table(
     Column("into", Text, nullable=False),  # the version that it was merged into
 )
 # A store may lack these if nothing was imported and no versions were merged.
-OPTIONAL = (MERGED, PASSED_IMPORTS)
+OPTIONAL = (MERGED, SKIPPED_IMPORTS)
 
 
 STAGES = Table(

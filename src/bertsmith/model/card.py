@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from bertsmith.files import read_json, sha256
 from bertsmith.model.locate import ALIASES, is_hub_name
-from bertsmith.model.manifest import Manifest, read_manifest, stated_manifest
+from bertsmith.model.manifest import Manifest, read_unverified_manifest, read_verified_manifest
 
 CARD = "README.md"
 _MOST_LABELS = 30
@@ -353,7 +353,7 @@ def checked_against(folder: Path | None) -> frozenset[str] | None:
     """The SHA-256 of each test file that a model's corpus was checked against; None where nothing is known of
     the corpus, and without a folder.
     """
-    manifest = read_manifest(folder) if folder is not None else None
+    manifest = read_verified_manifest(folder) if folder is not None else None
     known = manifest.provenance.get(_CHECKED) if manifest is not None else None
     return frozenset(map(str, known)) if isinstance(known, list) else None
 
@@ -381,7 +381,7 @@ def learned_row_length(model: Path | None) -> int | None:
     """The row length of the table that a model was pre-trained on, from its bertsmith.json; None
     without one.
     """
-    manifest = None if model is None else stated_manifest(model)
+    manifest = None if model is None else read_unverified_manifest(model)
     length = None if manifest is None else manifest.provenance.get(_ROW_LENGTH)
     return length if isinstance(length, int) else None
 

@@ -31,7 +31,7 @@ from bertsmith.model.config_json import (
     read_labels,
 )
 from bertsmith.model.folder_keys import MATRYOSHKA
-from bertsmith.model.manifest import Manifest, hashed_meanwhile, write_manifest
+from bertsmith.model.manifest import Manifest, verify_while_loading, write_manifest
 from bertsmith.model.meta_init import meta_init
 from bertsmith.model.static_table import refuse_static
 from bertsmith.model.untrusted import plain_file, read_settings, read_tensors
@@ -91,7 +91,7 @@ def read_checkpoint(folder: Path | str) -> Checkpoint:
             f"{folder} holds an adapter (LoRA) alone, which is no model without the one that it was trained "
             f"on. Give the folder of the merged model: of a run of Bertsmith's, {folder.parent / 'model'}."
         )
-    with hashed_meanwhile(folder) as manifest:
+    with verify_while_loading(folder) as manifest:
         settings = read_settings(plain_file(folder, CONFIG))
         weights = _find_weights(folder)
         if manifest is not None and not {CONFIG, WEIGHTS} <= manifest.files.keys():

@@ -22,7 +22,7 @@ from bertsmith.model.checkpoint import CONFIG, WEIGHTS, Checkpoint, encoder_of, 
 from bertsmith.model.flax_msgpack import read_flax_tensors
 from bertsmith.model.manifest import IMPORTED
 from bertsmith.model.own_tokenizer import read_own_tokenizer
-from bertsmith.model.sentence_files import copy_sentence_files, encoder_folder
+from bertsmith.model.sentence_files import copy_sentence_files, source_encoder_folder
 from bertsmith.model.tensorflow import INDEX, is_weight, read_bundle, to_hugging_face_names
 from bertsmith.model.untrusted import plain_file, read_settings
 from bertsmith.text.tokens.tokenizer import Tokenizer
@@ -69,7 +69,7 @@ def convert_legacy(folder: Path | str, out: Path | str) -> ConversionResult:
     """
     folder, out = Path(folder), Path(out)
     source = folder
-    weights, read = _find_legacy_weights(encoder_folder(folder))
+    weights, read = _find_legacy_weights(source_encoder_folder(folder))
     folder = weights.parent
     settings = read_settings(_find_config(folder))
     checkpoint = interpret(read(weights), settings, str(weights))

@@ -44,8 +44,10 @@ class FileEntry(BaseModel):
 
 
 class Manifest(BaseModel):
-    """The content of bertsmith.json. `settings` are the task's (labels, thresholds, …), `provenance` tells
-    how the model was made, `files` has every other file of the folder by its relative path.
+    """The content of bertsmith.json. `architecture` is the class of transformers that reads the folder, such
+    as BertForSequenceClassification, or StaticModel for a static table. `settings` are the task's (labels,
+    thresholds, …), `provenance` tells how the model was made, `files` has every other file of the folder by
+    its relative path.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -69,36 +71,41 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
     write_json(folder / MANIFEST, manifest.model_copy(update={"files": entries}).model_dump())
 
 
-def write_hash_of(folder: Path, name: str) -> None:
-    """Updates a folder's manifest for one file that was added or replaced; the other entries stay."""
+def update_file_entry(folder: Path, name: str) -> None:
+    """Updates the size and hash of one file in a folder's manifest, after the file was added or replaced. The
+    other entries stay.
+    """
     manifest = _parse(plain_file(folder, MANIFEST))
     path = plain_file(folder, name)
     files = {**manifest.files, name: FileEntry(bytes=path.stat().st_size, sha256=sha256(path))}
     write_json(folder / MANIFEST, manifest.model_copy(update={"files": files}).model_dump())
 
 
-def read_manifest(folder: Path) -> Manifest | None:
-    """The manifest, after a check of every file's size and hash; None for a folder that another tool wrote.
+def read_verified_manifest(folder: Path) -> Manifest | None:
+    """Reads the manifest and verifies the size and hash of every file; None for a folder that another tool
+    wrote.
 
     Raises ModelError that names a missing or altered file. Hashing reads each file once, at 1 to 2 GB/s.
     """
-    with hashed_meanwhile(folder) as manifest:
+    with verify_while_loading(folder) as manifest:
         return manifest
 
 
-def stated_manifest(folder: Path) -> Manifest | None:
-    """The manifest without a check of the files' hashes; None where there is none."""
+def read_unverified_manifest(folder: Path) -> Manifest | None:
+    """Reads the manifest alone, without a look at the other files; None for a folder that another tool wrote.
+    Raises ModelError for a damaged manifest.
+    """
     return _parse(plain_file(folder, MANIFEST)) if (folder / MANIFEST).exists() else None
 
 
 @contextmanager
-def hashed_meanwhile(folder: Path) -> Iterator[Manifest | None]:
-    """As `read_manifest`, with the files hashed in a thread while the block runs; the block's end waits for
-    it.
+def verify_while_loading(folder: Path) -> Iterator[Manifest | None]:
+    """Gives the manifest at once, and verifies the files' hashes in a thread while the block loads them. The
+    end of the block waits for the thread. Sizes are verified before the block begins.
 
     For an altered file, the ModelError that names it replaces any exception of the block.
     """
-    manifest = stated_manifest(folder)
+    manifest = read_unverified_manifest(folder)
     entries = [] if manifest is None else [(plain_file(folder, n), e) for n, e in manifest.files.items()]
     for path, entry in entries:  # sizes first: a truncated file is found without hashing
         size = path.stat().st_size

@@ -36,7 +36,7 @@ _MODULES = "modules.json"
 _TORCH_MODULE = re.compile(r"torch\.nn\.(?:modules\.\w+\.)?(\w+)")
 
 
-def encoder_folder(folder: Path) -> Path:
+def source_encoder_folder(folder: Path) -> Path:
     """The encoder's folder in an embedding model: `folder` itself or, from first versions, a folder in it.
 
     Raises ModelError for a damaged modules.json.
@@ -52,7 +52,7 @@ def copy_sentence_files(source: Path, out: Path, read_weights: Callable[[Path], 
     `read_weights` reads a module's weights in old formats, which are written as safetensors. Raises
     ModelError for a module's file that can't be copied, since without it the vectors would differ.
     """
-    encoder = encoder_folder(source)
+    encoder = source_encoder_folder(source)
     for folder, names in ((source, (MODULES, _PROMPTS)), (encoder, SENTENCE_SETTINGS)):
         for name in names:
             if (folder / name).exists():
@@ -69,10 +69,10 @@ def copy_sentence_files(source: Path, out: Path, read_weights: Callable[[Path], 
         new_modules.append(module)
     if new_modules != modules:
         write_json(out / MODULES, new_modules)
-    keep_longest(encoder, out)
+    keep_lower_max_length(encoder, out)
 
 
-def keep_longest(encoder: Path, out: Path) -> None:
+def keep_lower_max_length(encoder: Path, out: Path) -> None:
     """Takes over the length to which the encoder's tokenizer cuts texts, where it is below the one
     in `out`.
     """

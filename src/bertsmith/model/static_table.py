@@ -29,7 +29,7 @@ from bertsmith.data.batch import PackedBatch
 from bertsmith.errors import ModelError
 from bertsmith.files import atomic_folder, require_free_space, tensors_written_to, write_json
 from bertsmith.model.card import write_card
-from bertsmith.model.manifest import Manifest, hashed_meanwhile, write_manifest
+from bertsmith.model.manifest import Manifest, verify_while_loading, write_manifest
 from bertsmith.model.untrusted import plain_file, read_settings, read_small_json, read_tensors
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
@@ -110,7 +110,7 @@ def refuse_static(folder: Path) -> None:
         )
 
 
-def read_longest(folder: Path) -> int:
+def read_table_max_length(folder: Path) -> int:
     """The maximum number of tokens of a text, from config.json. Raises ModelError for one that isn't a
     number.
     """
@@ -127,7 +127,7 @@ def load_static(folder: Path) -> StaticTable:
     """Loads the table of a folder. Raises ModelError for a file that is missing, damaged or holds
     no table.
     """
-    with hashed_meanwhile(folder) as manifest:
+    with verify_while_loading(folder) as manifest:
         path = plain_file(table_folder(folder), WEIGHTS)
         table = _make_table(read_tensors(path), path)
     if not bool(table.isfinite().all()):

@@ -212,7 +212,7 @@ def probe_once(model: ServedModel) -> None:
     name, operation = next(iter(model.operations.items()))
     inputs, options = make_probe_inputs(model, name)
     prepared = operation.prepare(inputs[:1], options)
-    prepared.run.compute_outputs(prepared.encoded)
+    prepared.forward.compute_outputs(prepared.encoded)
 
 
 def make_probe_inputs(model: ServedModel, operation: str) -> tuple[list[Any], Options]:

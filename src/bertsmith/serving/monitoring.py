@@ -137,7 +137,7 @@ class Metrics:
         self._queue, self._process = queue, psutil.Process()
         if _MULTIPROCESS_VARIABLE not in os.environ:
             ProcessCollector(registry=self.registry)
-        queue.on_batch = lambda batch: self.batches.labels(batch.run.model).observe(batch.tokens)
+        queue.on_batch = lambda batch: self.batches.labels(batch.forward.model).observe(batch.tokens)
 
     def record_answer(self, answer: ServiceAnswer) -> None:
         """Records the tokens of an answer and the seconds that it took."""

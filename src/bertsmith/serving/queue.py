@@ -51,7 +51,7 @@ class Job:
         the future's result; if finishing is slow, the future gets the unfinished outputs.
         """
         try:
-            reduced = self.prepared.keep(output)
+            reduced = self.prepared.reduce(output)
             with self._lock:
                 self.outputs[index] = reduced
                 self._missing -= 1
@@ -92,7 +92,7 @@ class JobSequence(NamedTuple):
 class JobBatch(NamedTuple):
     """Sequences of several jobs that one forward pass computes together."""
 
-    run: ForwardPass
+    forward: ForwardPass
     sequences: Sequence[JobSequence]
     tokens: int
 
@@ -181,16 +181,16 @@ class WorkQueue:
         if not self._queues:
             return None
         clients = sorted(self._queues.values(), key=lambda client: client.granted)
-        run, sequences, tokens = clients[0].jobs[0][2].prepared.run, list[JobSequence](), 0
+        forward, sequences, tokens = clients[0].jobs[0][2].prepared.forward, list[JobSequence](), 0
         waiting = [(client, job) for client in clients for _, _, job in client.jobs]
         for client, job in waiting:
             if sequences and tokens >= budget:
                 break
-            if job.prepared.run is run:
+            if job.prepared.forward is forward:
                 tokens += self._take_sequences(client, job, sequences, budget - tokens, now)
         self._in_flight += tokens
         self.computing += 1
-        batch = JobBatch(run, sequences, tokens)
+        batch = JobBatch(forward, sequences, tokens)
         self.on_batch(batch)  # counted before any of its answers is sent
         return batch
 

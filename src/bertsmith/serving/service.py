@@ -107,7 +107,7 @@ class Service:
         model = self.models.find(request.model, request.operation)
         operation = model.operation(request.operation)
         self.require_size(request.inputs, request.options.more.values())
-        known_options = operation.options
+        known_options = operation.option_names
         if unknown := sorted(set(request.options.more) - known_options):
             raise UnsupportedRequest(
                 f"{model.name} doesn't know the option {unknown[0]!r} here: "
@@ -146,7 +146,9 @@ class Service:
             if count_characters(request.inputs) + option_characters <= _INLINE_CHARACTERS:
                 prepared: PreparedRequest = prepare(request.inputs, options)
             else:
-                prepared = await self.workers.read(request.key, deadline, prepare, request.inputs, options)
+                prepared = await self.workers.run_in_reading_thread(
+                    request.key, deadline, prepare, request.inputs, options
+                )
         except BertsmithError as error:
             raise InvalidRequest(str(error)) from error
         longest = max((*prepared.input_tokens, *(encoded.tokens for encoded in prepared.encoded)), default=0)

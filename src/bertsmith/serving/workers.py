@@ -82,7 +82,7 @@ class Workers:
         assert self._finishing_threads is not None
         return await self._finishing_threads.run(job.key, job.deadline, job.prepared.finish, outputs)
 
-    async def read(
+    async def run_in_reading_thread(
         self, key: str, deadline: float, function: Callable[..., Result], *arguments: Any
     ) -> Result:
         """Calls a slow reader, such as the tokeniser of a long text, in a shared thread. Raises DeadlineError
@@ -131,13 +131,13 @@ def _compute_batch(batch: JobBatch) -> None:
     fail.
     """
     try:
-        outputs = batch.run.compute_outputs([sequence.encoded for sequence in batch.sequences])
+        outputs = batch.forward.compute_outputs([sequence.encoded for sequence in batch.sequences])
     except Exception as error:
         if len(batch.sequences) == 1:
             batch.sequences[0].job.fail(error)
             return
         for sequence in batch.sequences:
-            _compute_batch(JobBatch(batch.run, [sequence], sequence.encoded.tokens))
+            _compute_batch(JobBatch(batch.forward, [sequence], sequence.encoded.tokens))
         return
     for sequence, output in zip(batch.sequences, outputs, strict=True):
         sequence.job.settle(sequence.position, output)

@@ -60,7 +60,7 @@ class NumberHead(PooledHead):
         """All but the output layer, because the teacher's answers have another unit."""
         return {name: tensor for name, tensor in tensors.items() if not name.startswith("out.")}
 
-    def in_units(self, outputs: Tensor) -> Tensor:
+    def to_label_units(self, outputs: Tensor) -> Tensor:
         """Converts standardised outputs (E, 1) into the unit of the labels, in float64."""
         return outputs.double() * self.deviation + self.mean
 

@@ -95,18 +95,20 @@ class TaskSettings(UserSettings):
 
 
 class Head(nn.Module):
-    """Turns hidden states into outputs. R rows read, E examples, T texts, H hidden size, C outputs.
+    """Turns hidden states into outputs. R rows, E examples, T texts, H hidden size, C outputs, F features. A
+    row is a hidden state that the head reads: of a window's first token, a word's first token, or any token.
 
     architecture: the class of transformers that has this head, without the family's name; None for a model
     that is saved as a bare encoder. pooled: the head reads the pooler's output instead of hidden states.
-    per_row: it has an output for each row read, otherwise one for each example. reads_all: it reads every
-    token, whichever rows the examples were encoded for. joins: how a pooling head combines the vectors of a
-    text's parts, so that a text of any length can be computed part by part (as with a head that is
-    `per_row`). per_text: it has an output for each text of an example; examples may have different numbers of
-    texts. file_names: our module → its name in files; a module that isn't listed has no counterpart in
-    transformers and is saved in a file of its own. graph_outputs: the names of the outputs of an exported
-    graph; if there are several, each is a column of `outputs`. pooling: how all tokens are pooled to a vector
-    of length 1. text_vectors: for a head that only pools, its pooling and whether its vectors have length 1.
+    per_row: it has an output for each row, otherwise one for each example. reads_all: it reads every token,
+    whichever rows the examples were encoded for. joins: how a pooling head combines the vectors of a text's
+    parts, so that a text of any length can be computed part by part (as with a head that is `per_row`); "cls"
+    takes their mean. per_text: it has an output for each text of an example; examples may have different
+    numbers of texts. file_names: our module → its name in files; a module that isn't listed has no
+    counterpart in transformers and is saved in a file of its own. graph_outputs: the names of the outputs of
+    an exported graph; if there are several, each is a column of `outputs`. pooling: how all tokens are pooled
+    to a vector of length 1. text_vectors: for a head that only pools, its pooling and whether its vectors
+    have length 1.
     """
 
     architecture: str | None = None
@@ -125,23 +127,25 @@ class Head(nn.Module):
         raise NotImplementedError
 
     def features(self, states: Tensor, layout: Layout) -> Tensor:
-        """(R, H) -> (E, F), the input of the last layer. By default the mean of the hidden states."""
+        """(R, H) -> (E, F), the input of the last layer, which a linear model could be fitted to; a text's
+        and its columns'. By default the mean of the hidden states.
+        """
         return pool_examples(states, layout, "mean")
 
     def answer_features(self, features: Tensor) -> Tensor | None:
-        """(E, F) -> (E, C): the outputs for given `features` if the head is linear in them, otherwise
-        None.
+        """(E, F) -> (E, C): the outputs for `features` that were computed earlier, if the head is linear in
+        them, otherwise None. Doubtful labels are found by it without another pass of the encoder.
         """
         return None
 
     def outputs(self, states: Tensor) -> Tensor:
-        """(…, H) -> (…, C): the outputs for states of single windows, as `forward` reads or pools them. Only
-        torch's own operations are used, so that the head can be exported as a graph.
+        """(…, H) -> (…, C): `forward` for an exported graph, which has no layout: the outputs for states of
+        single windows, as `forward` reads or pools them. Use only torch's own operations, and no dropout.
         """
         raise NotImplementedError
 
     def refuse_graph(self, task: str) -> None:
-        """Raises ModelError, naming `task`, if the head can't be exported as a graph."""
+        """Raises ModelError, naming `task`, only if the head can't be exported as a graph."""
         if type(self).outputs is Head.outputs and self.text_vectors is None:
             raise ModelError(
                 f"The head {type(self).__name__} of the task {task} can't be exported: it doesn't say what "
@@ -153,7 +157,9 @@ class Head(nn.Module):
         raise NotImplementedError
 
     def answer(self, pooled: Tensor, layout: Layout) -> Tensor:
-        """(T, H) -> (E, ...): the outputs of `forward`, computed from the vectors that `pool` returns."""
+        """(T, H) -> (E, ...): the second half of `forward`, from the vectors that `pool` returns. For a long
+        text they are joined from vectors of its parts.
+        """
         raise NotImplementedError
 
     def finish(self) -> None:
@@ -364,7 +370,9 @@ class Task(ABC, Generic[E]):
 
     @abstractmethod
     def encode(self, example: E, pieces: Sequence[TextEncoding], tokenizer: Tokenizer) -> EncodedExample:
-        """Encodes the tokenised `texts` as windows of at most `max_length` tokens, with the target."""
+        """Encodes an example as windows of at most `max_length` tokens, with the target. `pieces` are the
+        encodings of `texts(example)`, in their order.
+        """
 
     # -- model ---------------------------------------------------------------------------------------------
 
@@ -389,7 +397,9 @@ class Task(ABC, Generic[E]):
 
     @property
     def needs_global_batch(self) -> bool:
-        """Whether the loss compares the examples of a batch with each other; then `losses` computes it."""
+        """Whether the loss compares the examples of a batch with each other, as contrastive losses do. Then
+        the outputs of the whole batch, of all processes, are gathered before `losses` computes it.
+        """
         return False
 
     def losses(self, outputs: Tensor, targets: Sequence[Any]) -> Tensor:
@@ -399,13 +409,15 @@ class Task(ABC, Generic[E]):
         raise NotImplementedError
 
     def make_batches(self, targets: Sequence[Any], order: Ints, batch_size: int) -> list[Ints]:
-        """Divides an epoch's examples, in the `order` drawn for it, into batches. The same order gives the
-        same batches.
+        """Divides an epoch's examples into batches of indices. `order` (E,) has the shuffled indices of all
+        examples; the same order gives the same batches.
         """
         return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
 
     def count(self, targets: Sequence[Any]) -> float:
-        """The number by which the summed loss of these targets is divided."""
+        """The number by which the training loop divides the summed loss of these targets, such as the number
+        of tagged words. By default the number of examples.
+        """
         return len(targets)
 
     # -- teacher and student -------------------------------------------------------------------------------

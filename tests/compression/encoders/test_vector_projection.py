@@ -79,7 +79,7 @@ def test_a_service_gives_the_same_vectors(projected: Path) -> None:
     embedder = Embedder(projected)
     embed = make_vector_operations(make_text_encoder("m", embedder))["embed"]
     prepared = embed.prepare([TEXTS[0]], Options())
-    outputs = prepared.run.compute_outputs(prepared.encoded)
+    outputs = prepared.forward.compute_outputs(prepared.encoded)
     np.testing.assert_array_equal(prepared.finish(outputs), embedder.documents([TEXTS[0]]))
 
 

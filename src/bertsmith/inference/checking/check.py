@@ -22,7 +22,7 @@ from bertsmith.inference.index.index import Index
 from bertsmith.inference.index.integrity import Hits
 from bertsmith.inference.index.manifest import MANIFEST as INDEX
 from bertsmith.model.locate import locate_model
-from bertsmith.model.manifest import MANIFEST, stated_manifest
+from bertsmith.model.manifest import MANIFEST, read_unverified_manifest
 from bertsmith.tasks.golden.comparison import GoldenComparison, GoldenDifference, compare, compare_settings
 from bertsmith.tasks.golden.records import (
     GOLDEN,
@@ -90,7 +90,7 @@ def check_model(
         beside = compare(theirs, ours, TOLERANCES[torch.float32], told=False)
         return Check(folder, f"{against} {version(against)}", (), {"float32": beside})
     if write:
-        if stated_manifest(folder) is None:
+        if read_unverified_manifest(folder) is None:
             raise InputError(
                 f"{folder} has no {MANIFEST}, and golden answers belong to files whose hashes it says. "
                 "Nothing was written."

@@ -243,5 +243,5 @@ def _table_rows(
             "end": document.start + passage.end,
             "line": None if document.line is None else document.line + lines_before,
             "text": manifest.shown_text(passage.text),
-            FOLDED_TEXT: manifest.words_of(passage.text),
+            FOLDED_TEXT: manifest.searchable_text(passage.text),
         }

@@ -129,7 +129,7 @@ class IndexManifest(Strict):
         """A passage's text as the index stores it: composed, so that é is always one character."""
         return unicodedata.normalize("NFC", text) if self.composed else text
 
-    def words_of(self, text: str) -> str:
+    def searchable_text(self, text: str) -> str:
         """A passage's or query's text as full-text search reads it: composed, and perhaps without accents."""
         if not self.folded:
             return self.shown_text(text)

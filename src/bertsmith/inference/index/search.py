@@ -135,7 +135,7 @@ def _rank_passages(
         search = table.table.search(query.vector, vector_column_name="vector").distance_type("cosine")
         search = with_settings(search, manifest.approximate, query.where is not None)
     else:
-        score, words = "_score", manifest.words_of(query.query)
+        score, words = "_score", manifest.searchable_text(query.query)
         match = require_lancedb().query.MatchQuery(
             words, manifest.full_text
         )  # a match query has no syntax to escape

@@ -185,7 +185,7 @@ def _build_account(
         evidence.audits.rate() if evidence is not None and compared else None,
         interval,
         evidence is not None and evidence.has_drifted,
-        stage.answers and has_failed,
+        stage.student_answers and has_failed,
         seconds / answered if answered else None,
         llm_seconds or None,
         max(0.0, answered * llm_seconds - seconds) if llm_seconds else 0.0,

@@ -36,7 +36,7 @@ from bertsmith.mirror.answering.stages import (
 )
 
 MOVES = ("promote", "demote", "roll-back", "approve")
-_FEWEST_OUTCOMES = 20  # audits of which many failed to say anything
+_FEWEST_OUTCOMES = 20  # audits of which many got no answer
 _MOST_FAILED = 0.1  # of the audits
 _OF_CANDIDATE = "the candidate"  # begins the reason of a change that is about a candidate
 
@@ -44,7 +44,8 @@ _OF_CANDIDATE = "the candidate"  # begins the reason of a change that is about a
 @dataclass(frozen=True)
 class PromotionRules:
     """When modes rise. `is_automatic`: without a person. `shadow_calls` and `canary_calls` are the fewest
-    comparisons that a student needs in that mode.
+    comparisons since the last change of the stage with which a student leaves that mode; a candidate needs
+    `shadow_calls` in every mode. `canary_share` is the share of a stage that rises to canary.
     """
 
     is_automatic: bool
@@ -54,12 +55,15 @@ class PromotionRules:
 
 
 def judge_stage(
-    stage: Stage, known: Mapping[str, Evidence], rules: PromotionRules
+    stage: Stage, evidence: Mapping[str, Evidence], rules: PromotionRules
 ) -> tuple[Stage, str] | None:
-    """The next stage and the reason in words, or None where the stage stays. `known` is the evidence by
-    student. Evidence against a student always demotes it, with automatic promotion or without.
+    """The next stage and the reason in words, or None where the stage stays. `evidence` is by student.
+
+    Evidence against a student always dismisses it, with automatic promotion or without: the former student
+    goes to shadow, and without one the version goes to record. A stage that was demoted by hand (`is_held`)
+    doesn't rise here.
     """
-    student, candidate = known.get(stage.student), known.get(stage.candidate)
+    student, candidate = evidence.get(stage.student), evidence.get(stage.candidate)
     if student is not None and student.decision == "demote":
         return dismiss_student(stage), describe_evidence(student)
     if candidate is not None and candidate.decision == "demote":
@@ -81,7 +85,9 @@ def judge_stage(
 
 
 def _agrees(evidence: Evidence | None, calls: int) -> TypeGuard[Evidence]:
-    """Whether it was compared at least `calls` times in this stage and differs in at most epsilon."""
+    """Whether at least `calls` comparisons came since the stage last changed, and the rate of all comparisons
+    is at most epsilon.
+    """
     if evidence is None or evidence.in_stage < max(calls, 1):
         return False
     return evidence.audits.rate() <= evidence.audits.epsilon
@@ -98,19 +104,22 @@ def describe_evidence(evidence: Evidence) -> str:
     return f"{share} of {evidence.audits.count:,} compared answers differ ({bounds})"
 
 
-def is_training_due(new: int, before: int, train_after: int, *, is_urgent: bool) -> bool:
-    """Whether `new` calls since the last training, which had `before`, are enough for another one. The first
-    needs `train_after`; a later one half of `train_after` or of `before`, whichever is more; an urgent one,
-    because the traffic has changed, half of `train_after`.
+def is_training_due(new_calls: int, trained_calls: int, train_after: int, *, is_urgent: bool) -> bool:
+    """Whether `new_calls`, those since the last training, are enough for another one. `trained_calls` is the
+    number of calls that the last training had, 0 before the first.
+
+    The first training needs `train_after`; a later one half of `train_after` or of `trained_calls`, whichever
+    is more; an urgent one, because the traffic has changed, half of `train_after`.
     """
-    if not before:
-        return new >= train_after
-    return new >= (train_after / 2 if is_urgent else max(train_after, before) / 2)
+    if not trained_calls:
+        return new_calls >= train_after
+    return new_calls >= (train_after / 2 if is_urgent else max(train_after, trained_calls) / 2)
 
 
 def apply_move(store: StageStore, stage: Stage, move: str, canary_share: float, to: str = "") -> Stage:
-    """The stage after one of `MOVES`, not yet stored. Raises InputError where the move is impossible, and
-    where the evidence is against the student that would answer more.
+    """The stage after one of `MOVES`, not yet stored. `to` is the mode to promote or demote to, by default
+    the next one. Raises InputError where the move is impossible, and where the evidence is against the
+    student that the stage would have then.
     """
     if move == "demote":
         return demote_stage(stage, canary_share, to)
@@ -130,8 +139,9 @@ def apply_move(store: StageStore, stage: Stage, move: str, canary_share: float, 
 
 
 def approve_candidate(stage: Stage) -> Stage:
-    """Puts the candidate in the student's place, in the same mode, without waiting for more comparisons.
-    Raises InputError where there is no candidate.
+    """Puts the candidate in the student's place, in the same mode, without waiting for more comparisons. In
+    mode record it becomes the student and stays in record until the stage is promoted. Raises InputError
+    where there is no candidate.
     """
     if not stage.candidate:
         raise InputError(f"Version {stage.version} has no candidate that could take the student's place.")
@@ -161,43 +171,45 @@ class GuaranteeCheck:
 
 
 def check_guarantees(store: StageStore, *, looks_at_files: bool = True) -> list[GuaranteeCheck]:
-    """Checks each version that has or had a student, sorted by site and version. Without `looks_at_files` the
-    students' folders are left out: they may be on other machines.
+    """Checks each version whose stage was ever changed, sorted by site and version: whether evidence demoted
+    it, whether its student's rate of differing answers is allowed, whether the traffic has drifted, whether
+    too many audits got no answer, and whether the student's files are intact. Without `looks_at_files` the
+    files are left out: they may be on other machines.
     """
     stages = [stage for stage in store.stages().values() if stage.revision]
     students, all_evidence, changes = store.students(), store.evidence(), store.changes()
     checks: list[GuaranteeCheck] = []
     for stage in sorted(stages, key=lambda stage: (stage.site, stage.version)):
 
-        def say(holds: bool, what: str, stage: Stage = stage) -> None:
+        def add_check(holds: bool, what: str, stage: Stage = stage) -> None:
             checks.append(GuaranteeCheck(stage.site, stage.version, stage.mode, holds, what))
 
         if taken_back := _describe_dismissal([c for c in changes if c.version == stage.version]):
-            say(False, taken_back)
+            add_check(False, taken_back)
         if not stage.student:
             continue
         evidence, student = all_evidence.get(stage.student), students.get(stage.student)
         if evidence is None or not evidence.audits.count:
-            say(True, "no answer compared yet; what was proven before it served stands")
+            add_check(True, "no answer compared yet; what was proven before it served stands")
         else:
             most = f"at most {100 * evidence.audits.epsilon:g}% may differ"
-            say(evidence.decision != "demote", f"{describe_evidence(evidence)}; {most}")
+            add_check(evidence.decision != "demote", f"{describe_evidence(evidence)}; {most}")
         if evidence is not None and evidence.has_drifted:  # even if it is no longer sure of any call
-            say(False, "drift: today's calls differ from those that the student was first compared on")
-        if stage.answers:
+            add_check(False, "drift: today's calls differ from those that the student was first compared on")
+        if stage.student_answers:
             audits = store.audit_outcomes(stage.version).items()
-            mine = {outcome: count for (of, outcome), count in audits if of == stage.student}
-            over = sum(count for outcome, count in mine.items() if outcome != "open")
-            failed, void = mine.get("failed", 0), mine.get(VOID, 0)
-            if over >= _FEWEST_OUTCOMES and failed + void > _MOST_FAILED * over:
-                without = f"{failed + void:,} of {over:,} audits got no answer from the LLM"
-                say(
+            outcomes = {outcome: count for (of, outcome), count in audits if of == stage.student}
+            settled = sum(count for outcome, count in outcomes.items() if outcome != "open")
+            failed, void = outcomes.get("failed", 0), outcomes.get(VOID, 0)
+            if settled >= _FEWEST_OUTCOMES and failed + void > _MOST_FAILED * settled:
+                without = f"{failed + void:,} of {settled:,} audits got no answer from the LLM"
+                add_check(
                     False,
                     f"{without}: {failed:,} count as disagreements, {void:,} are void; "
                     "`bertsmith mirror status` says why",
                 )
         if looks_at_files and (problem := _find_file_problem(student, stage.student)):
-            say(False, problem)
+            add_check(False, problem)
     return checks
 
 

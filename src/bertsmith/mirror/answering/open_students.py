@@ -136,7 +136,7 @@ class VersionStudents:
     @property
     def is_answering(self) -> bool:
         """Whether its student should answer calls, and can."""
-        return self.stage.answers and self.student is not None and not self.student.fails
+        return self.stage.student_answers and self.student is not None and not self.student.fails
 
 
 @dataclass(frozen=True)

@@ -218,7 +218,9 @@ class Reconciler:
             }
         )
         # Merged ones too: of the version that a student was trained for, all calls may be deleted by now.
-        facts = self.store.versions(version for version, entry in students.items() if entry.stage.answers)
+        facts = self.store.versions(
+            version for version, entry in students.items() if entry.stage.student_answers
+        )
         answering: dict[str, list[VersionFacts]] = {}
         for version, version_facts in facts.items():
             answering.setdefault(students[version].stage.site, []).append(version_facts)

@@ -93,7 +93,7 @@ class MirrorService:
         share = self.settings.audit_share
         # Without room for audits no student answers: the LLM is asked about all calls alike.
         of_site = open_students.sent_to_llm(site, share) if can_audit else 1.0
-        if students is None or not students.stage.answers:
+        if students is None or not students.stage.student_answers:
             return CallRouting(version, "", open_students.why_new(site, request), site_least=of_site)
         stage = students.stage
         to_llm = stage.sent_to_llm(share) if can_audit else 1.0

@@ -42,13 +42,13 @@ class Stage:
     is_held: bool = False
 
     @property
-    def answers(self) -> bool:
+    def student_answers(self) -> bool:
         """Whether the student answers calls in this mode."""
         return self.mode in (CANARY, LIVE)
 
     def sent_to_llm(self, audit_share: float) -> float:
         """The probability that the LLM is asked about a call that the student is sure of."""
-        return (1 - self.share) + self.share * audit_share if self.answers else 1.0
+        return (1 - self.share) + self.share * audit_share if self.student_answers else 1.0
 
 
 @dataclass(frozen=True)

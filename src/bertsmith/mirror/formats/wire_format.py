@@ -39,7 +39,9 @@ _APPLICATION_KEYS = frozenset((
     "safety_identifier", "service_tier", "stop", "stop_sequences", "stream_options", "system", "text",
     "thinking", "tool_choice", "tools", "truncation", "user", "verbosity", "web_search_options",
 ))  # fmt: skip
-_MODEL_ITEM_TYPES = (  # beside …_call; an item that is referred to by its id was written by the model
+# Types of input items that the model wrote, beside those that end in _call. An item_reference names an
+# earlier item of the model by its id.
+_MODEL_ITEM_TYPES = (
     "compaction", "item_reference", "mcp_approval_request", "mcp_list_tools", "program", "reasoning",
 )  # fmt: skip
 
@@ -47,10 +49,10 @@ Tokens = tuple[int | None, int | None]  # input and output tokens; None if unkno
 
 
 class ResponseBody(NamedTuple):
-    """The body of an HTTP response: one piece, or the chunks of a stream in their order."""
+    """The body of an HTTP response: one chunk, or the chunks of a stream in their order."""
 
     content_type: str
-    pieces: list[bytes]
+    chunks: list[bytes]
 
 
 @dataclass(frozen=True)
@@ -58,8 +60,9 @@ class StudentCompletion:
     """A student's answer, to be written in a wire format.
 
     `body` is the client's parsed request and `path` its path with the query; `value` is the student's answer.
-    `probabilities` may be empty where the protocol has no use for them. `number` is the unique part of the
-    answer's id, `at` its time in seconds since 1970.
+    `probabilities` are those of each field's values by path, and may be empty if the wire format has no use
+    for them. `number` isn't a number but the unique part of the answer's id, such as bertsmith4f2c…, to
+    which a format adds its prefix ("chatcmpl-"). `at` is the answer's time in seconds since 1970.
     """
 
     request: CompletionRequest
@@ -87,16 +90,16 @@ class StudentCompletion:
         return bool(self.body.get("stream"))
 
     def spread(self, name: str) -> list[tuple[Json, float]]:
-        """The values of the field `name` with their probabilities. Raises NotMirrored if the student has
-        none.
+        """The probability distribution over the values of the field `name`: each value with its probability.
+        Raises NotMirrored if the student has none.
         """
-        spread = self.probabilities.get(f"$.{name}")
-        if not spread:
+        probabilities = self.probabilities.get(f"$.{name}")
+        if not probabilities:
             raise NotMirrored("no-probabilities")
-        return spread
+        return probabilities
 
     def text_pieces(self) -> Iterator[str]:
-        """The text in chunks, for a stream."""
+        """The text in chunks of some characters, for a stream. They aren't tokens or word pieces."""
         text = self.text
         for begin in range(0, len(text), _CHUNK_LENGTH):
             yield text[begin : begin + _CHUNK_LENGTH]
@@ -107,7 +110,8 @@ class WireFormat(ABC):
 
     NAME                the format's name in the store and in the log
     PATH, WHOLE_PATHS   a request is in this format if its path ends in PATH or is one of WHOLE_PATHS
-    PROVIDER            chooses the upstream: openai is --openai-base-url; without an option: --upstream
+    PROVIDER            chooses the upstream: with "openai" it is --openai-base-url if that option is set; for
+                        a provider without such an option it is --upstream
     BASE_HAS_VERSION    whether the base URLs of its clients end in /v1
     HEADER              a header that marks its requests on paths that other providers have too
     KEY                 the usual environment variable of its API key; without one, the mirror can't send
@@ -122,10 +126,15 @@ class WireFormat(ABC):
     HEADER: ClassVar[bytes] = b""
     KEY: ClassVar[str] = ""
 
-    # For the guard: the request's key with the input, the reason if there is no input to judge, the role of
-    # the model, and the keys that hold the application's own words, which an answer may repeat. Then, beside
-    # those that all protocols share: keys whose one-word values belong to the protocol, and keys and types
-    # of media.
+    # For the guard:
+    # INPUT           the request's key with the input
+    # NO_INPUT        the reason that is given if there is no input to judge
+    # MODEL_ROLE      the role of the model in the input
+    # OF_APPLICATION  keys of a request with the application's own words: they aren't judged, and an answer
+    #                 may repeat them unjudged
+    # WORDS           keys whose value isn't judged if it is a single word, such as an id; beside those that
+    #                 all formats share
+    # MEDIA           keys and types of media, which have no text to judge; beside those that all formats have
     INPUT: ClassVar[str] = "messages"
     NO_INPUT: ClassVar[str] = "malformed-request"
     MODEL_ROLE: ClassVar[str] = "assistant"
@@ -180,8 +189,9 @@ class WireFormat(ABC):
         return False
 
     def new_items(self, body: Mapping[str, Json]) -> list[Json]:
-        """The items of the request's input since the model's last turn, without system messages. Raises
-        NotMirrored if there is no input.
+        """The items of the request's input since the model's last turn, without system messages. If the last
+        item is the model's (a prefill, the beginning of its answer), all items. Raises NotMirrored if there
+        is no input.
         """
         content = body.get(self.INPUT)
         if isinstance(content, str):
@@ -189,6 +199,7 @@ class WireFormat(ABC):
         if not isinstance(content, list):
             raise NotMirrored(self.NO_INPUT)
         items = [item for item in content if _field(item, "role") not in SYSTEM_ROLES]
+        # An item of the Responses API that changes settings and has no text.
         items = [item for item in items if _field(item, "type") != "configuration_update"]
         since = 0
         for position, item in enumerate(items, 1):
@@ -196,10 +207,12 @@ class WireFormat(ABC):
             by_type = item_type in _MODEL_ITEM_TYPES or str(item_type).endswith("_call")
             if role == self.MODEL_ROLE or (role is None and by_type):
                 since = position
-        return items[since:] or items  # all, where the last item is the beginning of the model's answer
+        return items[since:] or items
 
     def write_request(self, request: CompletionRequest) -> dict[str, Json]:
-        """The JSON body that sends this request again, without a stream."""
+        """The JSON body of a request that the mirror itself sends, without a stream: a recorded one again, or
+        one for a text of a file. Needed only by formats with a KEY.
+        """
         raise NotImplementedError
 
     def headers(self, key: str) -> Mapping[str, str]:

@@ -196,15 +196,15 @@ class Budget:
 
 @dataclass
 class AskingResult:
-    """The result of a run: `asked` calls were answered and stored, `known` were in the store before, `left`
-    were beyond the budget. `passed` counts unusable answers by reason; `money` is what the run cost.
+    """The result of a run: `added` calls were answered and stored, `known` were in the store before, `left`
+    were beyond the budget. `skipped` counts unusable answers by reason; `money` is what the run cost.
     """
 
-    asked: int = 0
+    added: int = 0
     known: int = 0
     left: int = 0
     money: float = 0.0
-    passed: Counter[str] = field(default_factory=Counter)
+    skipped: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass(frozen=True)
@@ -253,7 +253,7 @@ def ask_all(
                 done, running = wait(running, return_when=FIRST_COMPLETED)
                 _store_answers(done, records, as_call, budget, result)
                 if progress is not None:
-                    progress(result.asked + result.passed.total(), total, "calls")
+                    progress(result.added + result.skipped.total(), total, "calls")
                 if budget.money is not None and result.money >= budget.money:
                     waiting.clear()
         finally:
@@ -261,7 +261,7 @@ def ask_all(
                 future.cancel()
             with suppress(InputError):  # the first failure is raised already
                 _store_answers(wait(running).done, records, as_call, budget, result)
-    result.left = len(questions) - result.asked - result.passed.total()
+    result.left = len(questions) - result.added - result.skipped.total()
     return result
 
 
@@ -315,10 +315,10 @@ def _store_answers(
             if answer.failure is not None:
                 failures.append(answer.failure)
             else:
-                result.passed[answer.why] += 1
+                result.skipped[answer.why] += 1
             continue
         calls.append(as_call(answer.request, answer.completion, answer.began, answer.seconds))
-    result.asked += records.store.add(calls) if calls else 0
+    result.added += records.store.add(calls) if calls else 0
     records.save_unanswered(_fingerprint(records.store, question) for question in unanswered)
     if failures:
         raise failures[0]

@@ -35,7 +35,7 @@ from bertsmith.mirror.learning.targets import (
     build_targets,
 )
 from bertsmith.mirror.redaction import holds_placeholder
-from bertsmith.mirror.student import EncoderOutputs, WordModel, load_predictor, predict_spans
+from bertsmith.mirror.student import EncoderFieldModel, WordModel, load_predictor, predict_spans
 from bertsmith.mirror.student_file import MODEL, SPANS
 from bertsmith.training.finetuning.finetune import finetune
 
@@ -240,13 +240,13 @@ def train_encoder_candidate(
         task, rows = _build_task_rows(heads, shape, (train, dev))
         predictor = load_predictor(_finetune_model(task, rows, settings, work / MODEL, console))
         heads = _order_heads(heads, predictor.task, task)
-        outputs = EncoderOutputs(predictor, {head.path: len(head.classes) for head in heads})
+        outputs = EncoderFieldModel(predictor, {head.path: len(head.classes) for head in heads})
         logits = outputs.logits([call.text for call in dev])
         heads = tuple(fit_head_temperature(head, shape, logits[head.path], dev) for head in heads)
     elif heads and not tags:
         return None
     elif heads:
-        outputs = EncoderOutputs(None, {head.path: len(head.classes) for head in heads})
+        outputs = EncoderFieldModel(None, {head.path: len(head.classes) for head in heads})
     if tags:
         rows = [build_tagging_rows(calls, shape, tags) for calls in (train, dev)]
         tagger = load_predictor(_finetune_model("tagging", rows, settings, work / SPANS, console))

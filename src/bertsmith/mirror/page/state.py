@@ -81,7 +81,7 @@ class StateReader:
             "changes": [change._asdict() for change in self.stages.changes()[-_CHANGES:]],
             "not_mirrored": [
                 {"protocol": protocol, "reason": reason, "calls": count}
-                for (protocol, reason), count in sorted(self.store.passed().items())
+                for (protocol, reason), count in sorted(self.store.skipped().items())
             ],
         }
 

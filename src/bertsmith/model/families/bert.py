@@ -33,12 +33,12 @@ POOLER = ModuleNames("encoder.pooler", ("pooler.dense",))
 
 _SELF = "encoder.layer.{}.attention.self"
 _BERT_LAYER = layer_rows(
-    (f"{_SELF}.query", f"{_SELF}.key", f"{_SELF}.value"),
-    "encoder.layer.{}.attention.output.dense",
-    "encoder.layer.{}.attention.output.LayerNorm",
-    ("encoder.layer.{}.intermediate.dense",),
-    "encoder.layer.{}.output.dense",
-    "encoder.layer.{}.output.LayerNorm",
+    attention=(f"{_SELF}.query", f"{_SELF}.key", f"{_SELF}.value"),
+    output="encoder.layer.{}.attention.output.dense",
+    attention_norm="encoder.layer.{}.attention.output.LayerNorm",
+    up=("encoder.layer.{}.intermediate.dense",),
+    down="encoder.layer.{}.output.dense",
+    norm="encoder.layer.{}.output.LayerNorm",
 )
 
 # Devlin et al. 2019.
@@ -129,12 +129,12 @@ DISTILBERT = register(
         prefix="distilbert",
         encoder=EMBEDDINGS,
         layer=layer_rows(
-            (f"{_OWN}.q_lin", f"{_OWN}.k_lin", f"{_OWN}.v_lin"),
-            "transformer.layer.{}.attention.out_lin",
-            "transformer.layer.{}.sa_layer_norm",
-            ("transformer.layer.{}.ffn.lin1",),
-            "transformer.layer.{}.ffn.lin2",
-            "transformer.layer.{}.output_layer_norm",
+            attention=(f"{_OWN}.q_lin", f"{_OWN}.k_lin", f"{_OWN}.v_lin"),
+            output="transformer.layer.{}.attention.out_lin",
+            attention_norm="transformer.layer.{}.sa_layer_norm",
+            up=("transformer.layer.{}.ffn.lin1",),
+            down="transformer.layer.{}.ffn.lin2",
+            norm="transformer.layer.{}.output_layer_norm",
         ),
         heads=(
             ModuleNames("masked_language.dense", ("vocab_transform",)),

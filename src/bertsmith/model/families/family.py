@@ -93,16 +93,18 @@ class Family:
     span_head: HeadNames | None = None  # None: no class for question answering
 
     # -- values of BertConfig -------------------------------------------------------------------------------
-    published: Mapping[str, Any] = field(default_factory=dict)  # where they differ from BERT's
+    published: Mapping[str, Any] = field(default_factory=dict)  # the family's, where they differ from BERT's
     # transformers' defaults for keys that a config.json leaves out, where they differ from the published
     # values.
     assumed: Mapping[str, Any] = field(default_factory=dict)
     spelling: Mapping[str, str] = field(default_factory=dict)  # field of BertConfig -> key of config.json
     aliases: Mapping[str, str] = field(default_factory=dict)  # other keys that are read -> field
-    # Keys of config.json without a field of BertConfig -> the supported values; null always is one.
+    # Keys of config.json without a field of BertConfig -> the supported values. A key that is missing or null
+    # always is supported, so with () it must be missing or null.
     required: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     harmless: Mapping[str, str] = field(default_factory=dict)  # keys that change no number -> the reason
-    written: Mapping[str, Any] = field(default_factory=dict)  # further keys that are written, for all models
+    # Further keys that are written, for all models; None as null.
+    written: Mapping[str, Any] = field(default_factory=dict)
     rotary: RotaryKeys | None = None
     # The rows of `layer` with the modules of transformers' class, where files use other names: adapters name
     # these modules.
@@ -158,7 +160,9 @@ CLASSIFIER = frozenset({"classifier"})
 def layer_rows(
     attention: tuple[str, ...], output: str, attention_norm: str, up: tuple[str, ...], down: str, norm: str
 ) -> tuple[ModuleNames, ...]:
-    """The table rows of a layer, from the names of its modules in a file."""
+    """The table rows of a layer, from the names of its modules in a file: `attention` has the queries, keys
+    and values, `up` the input of the feed-forward part (with the gate, if it has one), `down` its output.
+    """
     layer = "encoder.layers.{}"
     return (
         ModuleNames(f"{layer}.attention.qkv", attention),

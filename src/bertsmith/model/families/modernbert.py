@@ -1,4 +1,4 @@
-"""ModernBERT, the family of Ettin and mmBERT too."""
+"""ModernBERT, the family of Ettin and mmBERT too. `Family` in family.py explains each row of the record."""
 
 from bertsmith.model.families.family import (
     MASKED_LANGUAGE,
@@ -27,12 +27,12 @@ MODERNBERT = register(
             ModuleNames("encoder.final_norm", ("final_norm",)),
         ),
         layer=layer_rows(
-            ("layers.{}.attn.Wqkv",),
-            "layers.{}.attn.Wo",
-            "layers.{}.attn_norm",
-            ("layers.{}.mlp.Wi",),
-            "layers.{}.mlp.Wo",
-            "layers.{}.mlp_norm",
+            attention=("layers.{}.attn.Wqkv",),
+            output="layers.{}.attn.Wo",
+            attention_norm="layers.{}.attn_norm",
+            up=("layers.{}.mlp.Wi",),
+            down="layers.{}.mlp.Wo",
+            norm="layers.{}.mlp_norm",
         ),
         heads=(
             ModuleNames("masked_language.dense", ("head.dense",)),
@@ -96,7 +96,8 @@ MODERNBERT = register(
             "head_act": "classifier_activation",
             "head_bias": "classifier_bias",
         },
-        # sliding_window is another name of local_attention / 2, which transformers lets win over it
+        # sliding_window is another name of local_attention / 2, which transformers lets win over it, so it
+        # must be missing or null
         required={"decoder_bias": (True,), "sliding_window": ()},
         harmless={
             **dict.fromkeys(

@@ -41,20 +41,20 @@ NOMIC_BERT = register(
             POOLER,
         ),
         layer=layer_rows(
-            ("encoder.layers.{}.attn.Wqkv",),
-            "encoder.layers.{}.attn.out_proj",
-            "encoder.layers.{}.norm1",
-            ("encoder.layers.{}.mlp.fc12", "encoder.layers.{}.mlp.fc11"),  # fc12 is activated
-            "encoder.layers.{}.mlp.fc2",
-            "encoder.layers.{}.norm2",
+            attention=("encoder.layers.{}.attn.Wqkv",),
+            output="encoder.layers.{}.attn.out_proj",
+            attention_norm="encoder.layers.{}.norm1",
+            up=("encoder.layers.{}.mlp.fc12", "encoder.layers.{}.mlp.fc11"),  # fc12 is activated
+            down="encoder.layers.{}.mlp.fc2",
+            norm="encoder.layers.{}.norm2",
         ),
         class_layer=layer_rows(
-            tuple(f"layers.{{}}.self_attn.{part}_proj" for part in "qkv"),
-            "layers.{}.self_attn.o_proj",
-            "layers.{}.post_attention_layernorm",
-            ("layers.{}.mlp.gate_proj", "layers.{}.mlp.up_proj"),
-            "layers.{}.mlp.down_proj",
-            "layers.{}.post_mlp_layernorm",
+            attention=tuple(f"layers.{{}}.self_attn.{part}_proj" for part in "qkv"),
+            output="layers.{}.self_attn.o_proj",
+            attention_norm="layers.{}.post_attention_layernorm",
+            up=("layers.{}.mlp.gate_proj", "layers.{}.mlp.up_proj"),
+            down="layers.{}.mlp.down_proj",
+            norm="layers.{}.post_mlp_layernorm",
         ),
         heads=(
             ModuleNames("masked_language.dense", ("cls.predictions.transform.dense",)),

@@ -186,7 +186,7 @@ class EmbedOperation:
     `dimensions` truncates to the first D values; `normalise` False leaves the length as it is.
     """
 
-    options: frozenset[str] = frozenset({"kind", "prompt_name", "dimensions", "normalise"})
+    option_names: frozenset[str] = frozenset({"kind", "prompt_name", "dimensions", "normalise"})
 
     def __init__(self, encoder: TextEncoder) -> None:
         self.encoder = encoder
@@ -196,7 +196,7 @@ class EmbedOperation:
                 states = encoder.encoder(batch, layout.rows)
             return pool_examples(states.float(), layout, encoder.pooling)
 
-        self.run = ForwardPass(compute, encoder.device, encoder.name)
+        self.forward = ForwardPass(compute, encoder.device, encoder.name)
 
     def prepare(self, inputs: Sequence[Any], options: Options, names: Sequence[str] = ()) -> PreparedRequest:
         """Tokenises the inputs; `names` as in `TextEncoder.make_sequences`. Raises InputError,
@@ -227,13 +227,13 @@ class EmbedOperation:
                 vectors = cut(vectors, kept_width, normalise=False)
             return vectors if normalise is False else normalised(vectors)
 
-        return PreparedRequest(self.run, sequences, finish, tokens, cut_off)
+        return PreparedRequest(self.forward, sequences, finish, tokens, cut_off)
 
 
 class SimilarityOperation:
     """The cosine similarity of the option `source` and each input."""
 
-    options: frozenset[str] = frozenset({"source", "kind", "prompt_name"})
+    option_names: frozenset[str] = frozenset({"source", "kind", "prompt_name"})
 
     def __init__(self, embed: EmbedOperation) -> None:
         self.embed = embed
@@ -263,7 +263,7 @@ class EmbedTokensOperation:
     truncated.
     """
 
-    options: frozenset[str] = frozenset({"kind", "prompt_name"})
+    option_names: frozenset[str] = frozenset({"kind", "prompt_name"})
 
     def __init__(self, encoder: TextEncoder) -> None:
         self.encoder = replace(encoder, windows=replace(encoder.windows, first_row_only=False))
@@ -273,7 +273,7 @@ class EmbedTokensOperation:
                 states: Tensor = encoder.encoder(batch, layout.rows)
             return states.float()
 
-        self.run = ForwardPass(compute, encoder.device, encoder.name, per_row=True)
+        self.forward = ForwardPass(compute, encoder.device, encoder.name, per_row=True)
 
     def prepare(self, inputs: Sequence[Any], options: Options) -> PreparedRequest:
         if options.long_text == "windows":
@@ -281,7 +281,7 @@ class EmbedTokensOperation:
         sequences, _, cut_off = self.encoder.make_sequences(inputs, options)
         tokens = [sequence.tokens for sequence in sequences]
         _check_vector_count(sum(tokens), self.encoder.encoder.config.hidden_size, "tokens")
-        return PreparedRequest(self.run, sequences, list, tokens, cut_off)
+        return PreparedRequest(self.forward, sequences, list, tokens, cut_off)
 
 
 def make_vector_operations(encoder: TextEncoder) -> dict[str, Operation]:

@@ -31,7 +31,7 @@ class FillMaskOperation:
     list of tokens, only these are candidates; their probabilities remain those among all tokens.
     """
 
-    options: frozenset[str] = frozenset({"top", "targets"})
+    option_names: frozenset[str] = frozenset({"top", "targets"})
 
     def __init__(self, name: str, engine: Engine[PretrainingModel]) -> None:
         self.engine = engine
@@ -46,7 +46,7 @@ class FillMaskOperation:
             logits: Tensor = decode(model.masked_language(states))
             return logits.float()
 
-        self.run = ForwardPass(compute, engine.device, name, per_row=True)
+        self.forward = ForwardPass(compute, engine.device, name, per_row=True)
 
     def prepare(self, inputs: Sequence[Any], options: Options) -> PreparedRequest:
         if options.long_text in ("truncate", "windows"):
@@ -67,14 +67,14 @@ class FillMaskOperation:
             encoded.append(EncodedExample((window,)))
         self._check_mask_count(encoded, top if targets is None else min(top, len(targets)))
 
-        def keep(logits: Outputs) -> _Candidates:
+        def reduce_logits(logits: Outputs) -> _Candidates:
             return _pick_candidates(logits[:, : tokenizer.vocab_size], top, targets)  # not its padding
 
         def finish(outputs: Sequence[_Candidates]) -> list[list[list[dict[str, Any]]]]:
             return [self._format_candidates(*candidates) for candidates in outputs]
 
         tokens = [sequence.tokens for sequence in encoded]
-        return PreparedRequest(self.run, encoded, finish, tokens, [False] * len(encoded), keep)
+        return PreparedRequest(self.forward, encoded, finish, tokens, [False] * len(encoded), reduce_logits)
 
     def _check_mask_count(self, encoded: Sequence[EncodedExample], top: int) -> None:
         """Raises RequestTooLarge for more masks or candidates than are computed or sent at a time."""

@@ -23,7 +23,8 @@ LongText = Literal["error", "truncate", "windows"]
 class ForwardPass:
     """Computes a batch with one model. Only sequences of the same pass are computed together.
 
-    `per_row`: the outputs belong to the rows that the head reads, such as words, else to the examples.
+    `per_row`: there is one output for each hidden state that the head reads, such as a word's, else one for
+    each example.
     """
 
     compute: Callable[[PackedBatch, Layout], Tensor]
@@ -44,18 +45,18 @@ class ForwardPass:
 class PreparedRequest:
     """A tokenised request, ready to be computed.
 
-    `keep` reduces a sequence's outputs to what `finish` needs, so that less is held until all sequences are
-    computed; a worker calls it. `finish` turns the E reduced outputs into the results, one for each input
-    unless the operation documents otherwise. `is_slow`: `finish` takes so long that no worker should run it.
-    `input_tokens` and `truncated` have one element for each input.
+    `forward` computes the sequences. `reduce` makes of a sequence's outputs what `finish` needs, so that less
+    is held until all sequences are computed; a worker calls it. `finish` turns the E reduced outputs into the
+    results, one for each input unless the operation documents otherwise. `is_slow`: `finish` takes so long
+    that no worker should run it. `input_tokens` and `truncated` have one element for each input.
     """
 
-    run: ForwardPass
+    forward: ForwardPass
     encoded: Sequence[EncodedExample]
     finish: Callable[[list[Any]], Any]
     input_tokens: Sequence[int]
     truncated: Sequence[bool]
-    keep: Callable[[Outputs], Any] = lambda outputs: outputs
+    reduce: Callable[[Outputs], Any] = lambda outputs: outputs
     is_slow: bool = False
 
     @property
@@ -65,12 +66,13 @@ class PreparedRequest:
 
     def compute_answer(self) -> Any:
         """Computes and finishes the request in this thread, without a queue. Raises NotFinite."""
-        return self.finish([self.keep(output) for output in self.run.compute_outputs(self.encoded)])
+        return self.finish([self.reduce(output) for output in self.forward.compute_outputs(self.encoded)])
 
 
 @dataclass(frozen=True)
 class Options:
-    """The options of a request. `long_text` None: as the model was trained to read.
+    """The options of a request. `long_text` is what becomes of a text that is longer than the model's
+    maximum length; None: as the model was trained, in windows if its task has a stride, else truncated.
 
     `more` has the options of one operation: `top`, `kind`, `dimensions`, `normalise`, `query`, …
 
@@ -83,11 +85,11 @@ class Options:
 
 
 class Operation(Protocol):
-    """Something that a model can compute for a request. `options` are the names that it reads of
-    `Options.more`.
+    """Something that a model can compute for a request. `option_names` are the keys of `Options.more` that it
+    reads.
     """
 
-    options: frozenset[str]
+    option_names: frozenset[str]
 
     def prepare(self, inputs: Sequence[Any], options: Options) -> PreparedRequest:
         """Checks and tokenises the inputs. Raises InputError for inputs of another kind, TextTooLong."""

@@ -29,12 +29,12 @@ class PredictOperation:
     def __init__(self, name: str, engine: Engine[TaskModel], task: Task[Any]) -> None:
         self.name, self.engine, self.task = name, engine, task
         model = engine.model
-        self.options: frozenset[str] = frozenset() if model.head.per_row else frozenset({"logits"})
+        self.option_names: frozenset[str] = frozenset() if model.head.per_row else frozenset({"logits"})
 
         def compute(batch: PackedBatch, layout: Layout) -> Tensor:
             return at_least_float32(model(batch, layout))
 
-        self.run = ForwardPass(compute, engine.device, name, model.head.per_row)
+        self.forward = ForwardPass(compute, engine.device, name, model.head.per_row)
         # "truncate" reads a text's first window alone; a tagging task refuses it in `prepare`.
         first_window = task if task.is_pretokenized else _copy_with_stride(task, None)
         overlap = max((task.settings.max_length - 3) // 4, 0)
@@ -82,7 +82,9 @@ class PredictOperation:
             ]
 
         tokens = [sequence.tokens for sequence in encoded]
-        return PreparedRequest(self.run, encoded, finish, tokens, [is_cut and longer for longer in is_longer])
+        return PreparedRequest(
+            self.forward, encoded, finish, tokens, [is_cut and longer for longer in is_longer]
+        )
 
     def _is_longer(self, pieces: Sequence[TextEncoding], encoded: EncodedExample) -> bool:
         """Whether the texts have more tokens than one window holds."""
@@ -117,7 +119,7 @@ class RerankOperation:
     Results are scores, the higher the more relevant.
     """
 
-    options: frozenset[str] = frozenset({"query"})
+    option_names: frozenset[str] = frozenset({"query"})
 
     def __init__(self, predict: PredictOperation) -> None:
         self.predict = predict

@@ -24,7 +24,7 @@ class SearchOperation:
     an SQL filter on the passages.
     """
 
-    options: frozenset[str] = frozenset({"k", "mode", "where"})
+    option_names: frozenset[str] = frozenset({"k", "mode", "where"})
 
     def __init__(self, index: Index, embed: EmbedOperation) -> None:
         self.index, self.embed = index, embed

@@ -12,7 +12,7 @@ from bertsmith.serving.protocols.routing import (
     json_response,
     make_options,
     note,
-    read_key,
+    read_api_key_name,
     read_timeout,
 )
 from bertsmith.serving.service import Service, ServiceRequest
@@ -44,7 +44,7 @@ def add_routes(router: APIRouter, service: Service) -> None:
                 body.operation,
                 make_options(body.long_text, body.options),
                 body.timeout_ms if body.timeout_ms is not None else read_timeout(request),
-                read_key(request),
+                read_api_key_name(request),
             )
         )
         results = list(answer.results)

@@ -17,8 +17,8 @@ from pydantic import ValidationError
 from bertsmith.metrics.calibration import probabilities_of
 from bertsmith.metrics.entities import Span
 from bertsmith.serving.protocols import tei
-from bertsmith.serving.protocols.routing import StrictBody, ask, describe_first_error, read_key
-from bertsmith.serving.protocols.tei import labelled_logits, scored_labels, sort_by_score
+from bertsmith.serving.protocols.routing import StrictBody, ask, describe_first_error, read_api_key_name
+from bertsmith.serving.protocols.tei import labelled_logits, rank_labels, scored_labels
 from bertsmith.serving.refusals import InvalidRequest, RequestTooLarge, UnsupportedRequest
 from bertsmith.serving.served_model import ServedModel
 from bertsmith.serving.service import Service, ServiceAnswer
@@ -33,8 +33,9 @@ _MOST_TOKENS = 2_000_000  # in the texts of an answer: a second of work, and ten
 
 @dataclass(frozen=True)
 class PipelineCall:
-    """A call of a pipeline. `inputs` are as the client sent them: a list is answered by a list. `parameters`
-    has no nulls.
+    """A request to a pipeline. `inputs` are as the client sent them, one or a list: a list is answered by a
+    list, and a single input by a single result, but for text-classification and feature-extraction, which
+    always answer a list, as Hugging Face's servers do. `parameters` has no nulls.
     """
 
     service: Service
@@ -96,7 +97,7 @@ Pipeline = Callable[[PipelineCall], Awaitable[tuple[Any, ServiceAnswer]]]
 
 async def classify_texts(call: PipelineCall) -> tuple[Any, ServiceAnswer]:
     """[{"label", "score"}] for each text, best first: calibrated probabilities, or `function_to_apply` of the
-    uncalibrated logits.
+    uncalibrated logits. A regression's number comes in its own unit, under the label "score".
     """
     call.check_parameters(("top_k", "function_to_apply"))
     top, function = call.top_k, call.parameters.get("function_to_apply")
@@ -115,7 +116,7 @@ async def classify_texts(call: PipelineCall) -> tuple[Any, ServiceAnswer]:
             row = np.array([list(scores.values())])
             (probabilities,) = probabilities_of(row, multi_label=function == "sigmoid").tolist()
             scores = dict(zip(scores, probabilities, strict=True))
-        results.append(sort_by_score(scores)[:top])
+        results.append(rank_labels(scores)[:top])
     return results, answer
 
 
@@ -190,34 +191,34 @@ async def classify_tokens(call: PipelineCall) -> tuple[Any, ServiceAnswer]:
         raise InvalidRequest("inputs must be a text, or a list of texts.")
     answer = await call.answer(texts, "predict")
     format_tags = _format_words if strategy == "none" else _format_groups
-    hidden = {_OUTSIDE} if ignored is None else set(ignored)
+    ignored_labels = {_OUTSIDE} if ignored is None else set(ignored)
     results = []
     for text, prediction in zip(texts, answer.results, strict=True):
         if "tags" not in prediction:
             raise UnsupportedRequest(f"{call.model.name} is a model for {call.model.task}: it tags no words.")
-        results.append(format_tags(text, prediction, hidden))
+        results.append(format_tags(text, prediction, ignored_labels))
     return results[0] if call.is_single else results, answer
 
 
-def _format_words(text: str, prediction: Mapping[str, Any], hidden: set[str]) -> list[dict[str, Any]]:
-    """The words of a text with their tags, except those with a `hidden` tag; `index` counts from 1."""
+def _format_words(text: str, prediction: Mapping[str, Any], ignored: set[str]) -> list[dict[str, Any]]:
+    """The words of a text with their tags, except those with an `ignored` tag; `index` counts from 1."""
     offsets = _find_offsets(text, prediction["words"])
     tagged_words = zip(prediction["tags"], prediction["confidence"], offsets, strict=True)
     return [
         {"entity": tag, "score": score, "index": index, "word": text[start:end], "start": start, "end": end}
         for index, (tag, score, (start, end)) in enumerate(tagged_words, 1)
-        if tag not in hidden
+        if tag not in ignored
     ]
 
 
-def _format_groups(text: str, prediction: Mapping[str, Any], hidden: set[str]) -> list[dict[str, Any]]:
-    """The entities of a text, except those with a `hidden` label. An entity's score is the mean of its words'
-    scores.
+def _format_groups(text: str, prediction: Mapping[str, Any], ignored: set[str]) -> list[dict[str, Any]]:
+    """The entities of a text, except those with an `ignored` label. An entity's score is the mean of its
+    words' scores.
     """
     offsets, confidence = _find_offsets(text, prediction["words"]), prediction["confidence"]
     entities = []
     for span in _find_spans(prediction, offsets):
-        if span.label in hidden:
+        if span.label in ignored:
             continue
         start, end = offsets[span.start][0], offsets[span.end - 1][1]
         score = math.fsum(confidence[span.start : span.end]) / (span.end - span.start)
@@ -238,8 +239,9 @@ def _find_offsets(text: str, words: Sequence[str]) -> list[tuple[int, int]]:
 
 
 def _find_spans(prediction: Mapping[str, Any], offsets: Sequence[tuple[int, int]]) -> list[Span]:
-    """The entities and the spans between them, in words; for tags without entities, the runs of equal
-    tags.
+    """The spans that cover the text, with start and end counted in words: the entities and what is between
+    them. If there are no entities, since none was found or the tags aren't of entities (parts of speech),
+    the runs of equal tags. `offsets` are the words' in characters.
     """
     entities = prediction["entities"]
     if not entities:
@@ -256,7 +258,7 @@ def _find_spans(prediction: Mapping[str, Any], offsets: Sequence[tuple[int, int]
 
 
 def _find_runs(labels: Sequence[Any]) -> list[Span]:
-    """The runs of equal labels, in words."""
+    """The runs of equal labels, with start and end counted in words."""
     runs, start = [], 0
     for label, group in groupby(labels):
         count = len(list(group))
@@ -266,8 +268,9 @@ def _find_runs(labels: Sequence[Any]) -> list[Span]:
 
 
 async def answer_questions(call: PipelineCall) -> tuple[Any, ServiceAnswer]:
-    """{"score", "start", "end", "answer"}; the answer of a model that learnt to give none may be "", its
-    score the probability that there is none.
+    """{"score", "start", "end", "answer"} for each input, a {"question", "context"} or a pair. If the model
+    learnt to give no answer and gives none, the answer is "" and the score the probability that there is
+    none.
     """
     call.check_parameters(("top_k", "handle_impossible_answer"))
     may_be_none = call.read_flag("handle_impossible_answer")
@@ -286,6 +289,8 @@ async def answer_questions(call: PipelineCall) -> tuple[Any, ServiceAnswer]:
                 "for one all the same, which isn't done here. Leave it out."
             )
         if prediction["start"] is None:
+            # The sigmoid of null_odds, which are log-odds: the logit of no answer minus that of the best
+            # span.
             score = 0.5 + 0.5 * math.tanh(prediction["null_odds"] / 2)
             results.append({"score": score, "start": 0, "end": 0, "answer": ""})
         else:
@@ -327,7 +332,9 @@ async def fill_masks(call: PipelineCall) -> tuple[Any, ServiceAnswer]:
         ]
 
     # Without a deadline, because the expensive part is done.
-    results = await call.service.workers.read(read_key(call.request), math.inf, format_answers)
+    results = await call.service.workers.run_in_reading_thread(
+        read_api_key_name(call.request), math.inf, format_answers
+    )
     return results[0] if call.is_single else results, answer
 
 

@@ -51,7 +51,7 @@ class DocumentsBody(ClientsBody):
     raw_scores: bool = False
 
 
-class TextsBody(tei.TruncatedBody):
+class TextsBody(tei.TruncateOptionsBody):
     """The body of a re-ranking request as Text Embeddings Inference defines it."""
 
     query: str
@@ -104,10 +104,11 @@ def add_shared_route(router: APIRouter, service: Service) -> None:
             service, request, body.query, body.texts, body.model or model, body.long_text(), body.raw_scores
         )
         results: list[dict[str, Any]] = []
-        for index in _sort_by_score(scores):
+        for index in _argsort_descending(scores):
             text = {"text": body.texts[index]} if body.return_text else {}
             results.append({"index": index, **text, "score": scores[index]})
-        return JsonResponse(results, headers=note(request, answer))
+        headers = note(request, answer)  # also records the answer for metrics, log and trace
+        return JsonResponse(results, headers=headers)
 
 
 SHARED_PROTOCOL = Protocol(
@@ -124,7 +125,9 @@ SHARED_PROTOCOL = Protocol(
 async def _answer_ranking(
     service: Service, request: Request, body: DocumentsBody, model: str | None, version: str
 ) -> Response:
-    """The response to a body with `documents`, in the shape of Cohere's API of this version."""
+    """The response to a body with `documents`, one for all clients: Cohere's keys beside those of Jina and
+    vLLM (object, model, usage). `version` is only reported, in meta.api_version.
+    """
     for option in ("rank_fields", "relevant_spans", "max_chunks_per_doc"):
         if getattr(body, option) is not None:
             raise UnsupportedRequest(f"{option} isn't done here. Leave it out.")
@@ -137,7 +140,7 @@ async def _answer_ranking(
     texts = [document if isinstance(document, str) else document.text for document in body.documents]
     answer, scores = await _compute_scores(service, request, body.query, texts, model, None, body.raw_scores)
     results: list[dict[str, Any]] = []
-    for index in _sort_by_score(scores)[: body.top_n]:
+    for index in _argsort_descending(scores)[: body.top_n]:
         document = {"document": {"text": texts[index]}} if body.return_documents else {}
         results.append({"index": index, "relevance_score": scores[index], **document})
     units = -(-len(texts) // _DOCUMENTS_PER_UNIT)
@@ -162,15 +165,15 @@ async def _compute_scores(
     request: Request,
     query: str,
     texts: Sequence[str],
-    name: str | None,
+    model_name: str | None,
     long_text: Any,
     raw: bool,
 ) -> tuple[ServiceAnswer, list[float]]:
-    """The score of each text, with the answer. Raises UnsupportedRequest for raw scores of a model with
-    several.
+    """The service's answer, and the score of each text: with `raw` its logit. Raises UnsupportedRequest for a
+    model that can't re-rank, and for raw scores of a model with several classes.
     """
-    model = service.models.find(name, "rerank")
-    model.operation("rerank")
+    model = service.models.find(model_name, "rerank")
+    model.operation("rerank")  # raises UnsupportedRequest if it can't re-rank
     if not raw:
         answer = await ask(service, request, texts, model.name, "rerank", long_text, query=query)
         return answer, list(answer.results)
@@ -183,6 +186,6 @@ async def _compute_scores(
     return answer, [next(iter(labelled_logits(prediction, model).values())) for prediction in answer.results]
 
 
-def _sort_by_score(scores: Sequence[float]) -> list[int]:
-    """Indices, the highest score first; equal scores stay in order."""
+def _argsort_descending(scores: Sequence[float]) -> list[int]:
+    """The indices of the scores, the highest score first; equal scores stay in order."""
     return sorted(range(len(scores)), key=lambda index: -scores[index])

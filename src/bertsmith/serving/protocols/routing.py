@@ -308,7 +308,7 @@ async def ask(
     """The service's answer to a route, with the client's timeout and key. Raises Refusal."""
     options = make_options(long_text, more)
     service_request = ServiceRequest(
-        inputs, model, operation, options, read_timeout(request), read_key(request)
+        inputs, model, operation, options, read_timeout(request), read_api_key_name(request)
     )
     return await service.answer(service_request)
 
@@ -323,11 +323,13 @@ async def run_in_reading_thread(
 ) -> T:
     """Calls a slow function in a shared thread, within the client's timeout. Raises Refusal."""
     deadline = service.compute_deadline(read_timeout(request))
-    return await service.workers.read(read_key(request), deadline, function, *arguments)
+    return await service.workers.run_in_reading_thread(
+        read_api_key_name(request), deadline, function, *arguments
+    )
 
 
-def read_key(request: Request) -> str:
-    """The name of the request's key, "" for a service without keys."""
+def read_api_key_name(request: Request) -> str:
+    """The name of the client's API key, "" for a service without keys."""
     return str(getattr(request.state, "key", ANONYMOUS))
 
 
@@ -343,7 +345,9 @@ def read_timeout(request: Request) -> float | None:
 
 
 def note(request: Request, answer: ServiceAnswer) -> dict[str, str]:
-    """Records an answer for metrics, log and trace, and returns its headers."""
+    """Records an answer for metrics, log and trace, and returns the headers of the response: without this
+    call a request is missing from the metrics.
+    """
     request.state.answer = answer
     request.state.answers = [*getattr(request.state, "answers", ()), answer]  # several models may have one
     timing = answer.timing

@@ -43,8 +43,8 @@ ModelQuery = Annotated[str | None, Query(max_length=64)]
 Direction = Literal["left", "right", "Left", "Right"]
 
 
-class TruncatedBody(ClientsBody):
-    """What most bodies have. `model` is ours."""
+class TruncateOptionsBody(ClientsBody):
+    """The options that most of TEI's bodies have: `truncate` and `truncation_direction`. `model` is ours."""
 
     truncate: bool | None = None
     truncation_direction: Direction | None = None
@@ -55,7 +55,7 @@ class TruncatedBody(ClientsBody):
         return long_text(self.truncate, self.truncation_direction)
 
 
-class EmbedAllBody(TruncatedBody):
+class EmbedAllBody(TruncateOptionsBody):
     """`inputs`: a text, its token ids, or several of either. `prompt_name`: one of the model's prompts."""
 
     inputs: str | ListOf[StrictInt] | ListOf[str | ListOf[StrictInt]]
@@ -69,7 +69,7 @@ class EmbedBody(EmbedAllBody):
     dimensions: int | None = Field(None, ge=1)
 
 
-class PredictBody(TruncatedBody):
+class PredictBody(TruncateOptionsBody):
     """`inputs`: a text, a pair of texts, or several lists of one or two texts."""
 
     inputs: str | ListOf[str] | ListOf[ListOf[str]]
@@ -83,7 +83,7 @@ class Sentences(StrictBody):
     sentences: ListOf[str]
 
 
-class SimilarityParameters(TruncatedBody):
+class SimilarityParameters(TruncateOptionsBody):
     """Parameters of a similarity request, as Text Embeddings Inference defines them."""
 
     prompt_name: str | None = None
@@ -153,7 +153,7 @@ def add_routes(router: APIRouter, service: Service) -> None:
             logits=body.raw_scores or None,
         )
         labels = [
-            sort_by_score(labelled_logits(prediction, served_model))
+            rank_labels(labelled_logits(prediction, served_model))
             if body.raw_scores
             else scored_labels(prediction, served_model)
             for prediction in answer.results
@@ -273,7 +273,7 @@ def scored_labels(prediction: Mapping[str, Any], model: ServedModel) -> list[dic
     the one label `score`, in its own unit. Raises UnsupportedRequest for predictions without labels.
     """
     if isinstance(probabilities := prediction.get("probabilities"), Mapping):
-        return sort_by_score(probabilities)
+        return rank_labels(probabilities)
     if "score" in prediction:
         return [{"label": "score", "score": prediction["score"]}]
     if "label" in prediction and "confidence" in prediction:
@@ -290,7 +290,7 @@ def labelled_logits(prediction: Mapping[str, Any], model: ServedModel) -> dict[s
     return dict(zip(names, logits, strict=True))
 
 
-def sort_by_score(scores: Mapping[str, float]) -> list[dict[str, Any]]:
+def rank_labels(scores: Mapping[str, float]) -> list[dict[str, Any]]:
     """[{"label", "score"}], the highest score first; equal scores stay in order."""
     ranked = sorted(scores.items(), key=lambda item: -item[1])
     return [{"label": label, "score": score} for label, score in ranked]

@@ -10,11 +10,11 @@ from bertsmith.errors import ModelError
 from bertsmith.model.checkpoint import Checkpoint
 from bertsmith.model.config_json import find_architecture
 from bertsmith.model.locate import locate_model
-from bertsmith.model.manifest import stated_manifest
+from bertsmith.model.manifest import read_unverified_manifest
 from bertsmith.model.sentence_files import makes_vectors, read_cross_encoder
 from bertsmith.model.static_table import refuse_static
 from bertsmith.model.untrusted import plain_file, read_settings
-from bertsmith.tasks.checkpoints.sentence_folder import read_longest_text
+from bertsmith.tasks.checkpoints.sentence_folder import read_max_length
 from bertsmith.tasks.examples.text_task import TextTask
 from bertsmith.tasks.registry import TASKS, find_task
 from bertsmith.tasks.regression import Regression
@@ -39,7 +39,7 @@ _MASKED = ("ForMaskedLM", "ForPreTraining")
 
 def needs_class(folder: Path) -> bool:
     """Whether it was made by a task that isn't ours, so that its class has to be named."""
-    manifest = stated_manifest(folder)
+    manifest = read_unverified_manifest(folder)
     return manifest is not None and manifest.task not in TASKS
 
 
@@ -54,7 +54,7 @@ def task_of_foreign(checkpoint: Checkpoint, folder: Path) -> Task[Any]:
     tagging_settings = {"constrained": False} if name == "tagging" else {}  # its tags may be of any scheme
     positions = checkpoint.config.max_length
     settings = task_class.Settings(
-        max_length=min(read_longest_text(folder) or positions, positions), **tagging_settings
+        max_length=min(read_max_length(folder) or positions, positions), **tagging_settings
     )
     labels = names if name not in ("regression", "question-answering") else ()
     require_labels(labels, where)
@@ -145,7 +145,7 @@ def model_kind(folder: Path) -> ModelKind:
     """The kind of model that our manifest states, otherwise sentence-transformers' files or the class in
     config.json. No file is hashed: opening the folder does that.
     """
-    manifest = stated_manifest(folder)
+    manifest = read_unverified_manifest(folder)
     if manifest is not None:
         if manifest.task == "encoder":
             return "embedding"
@@ -175,7 +175,7 @@ def locate_vector_model(name: str | Path) -> Path:
     predicts instead of embedding texts.
     """
     folder = locate_model(name).folder
-    manifest = stated_manifest(folder)
+    manifest = read_unverified_manifest(folder)
     task = "" if manifest is None else manifest.task
     if model_kind(folder) != "task" or task in _OF_VECTORS:
         return folder

@@ -44,7 +44,7 @@ from bertsmith.model.static_table import (
     StaticTable,
     is_static,
     load_static,
-    read_longest,
+    read_table_max_length,
     table_folder,
 )
 from bertsmith.model.untrusted import plain_file, read_settings, read_small_json, read_tensors
@@ -89,15 +89,15 @@ def read_projection(folder: Path, width: int) -> nn.Linear:
             f"{weights}: expected linear.weight of shape (dimensions, {width}) and linear.bias alone; found "
             f"{found}. Use a folder whose files belong together."
         )
-    stated = settings.get("in_features"), settings.get("out_features"), settings.get("bias", True)
-    if stated != (width, weight.shape[0], bias is not None):
+    sizes = settings.get("in_features"), settings.get("out_features"), settings.get("bias", True)
+    if sizes != (width, weight.shape[0], bias is not None):
         raise ModelError(
-            f"{path} says in_features {stated[0]}, out_features {stated[1]}, bias {stated[2]}, but "
+            f"{path} says in_features {sizes[0]}, out_features {sizes[1]}, bias {sizes[2]}, but "
             f"{weights.name} has the shape {tuple(weight.shape)} and {'a' if bias is not None else 'no'} "
             "bias. Use a folder whose files belong together."
         )
     if (bias is not None and bias.shape != weight.shape[:1]) or not all(
-        bool(each.isfinite().all()) for each in (weight, bias) if each is not None
+        bool(tensor.isfinite().all()) for tensor in (weight, bias) if tensor is not None
     ):
         raise ModelError(
             f"{weights}: a value isn't finite, or linear.bias has another shape. Take another copy."
@@ -109,12 +109,14 @@ def read_projection(folder: Path, width: int) -> nn.Linear:
     return linear.eval().requires_grad_(False)
 
 
-def refuse_projection(folder: Path, projection: Path | None, purpose: str) -> None:
-    """Raises ModelError if `purpose` would leave out a final linear layer."""
+def refuse_projection(folder: Path, projection: Path | None, product: str) -> None:
+    """Raises ModelError if there is a `projection`, which `product` (a noun with its article, such as "an
+    explanation") would leave out.
+    """
     if projection is not None:
         raise ModelError(
             f"{folder} ends in a linear layer that changes the vectors' dimensions ({projection.name}), "
-            f"which {purpose} doesn't have. Use a model without it."
+            f"which {product} doesn't have. Use a model without it."
         )
 
 
@@ -159,26 +161,28 @@ class SentenceSettings:
 
 
 def read_sentence_settings(folder: Path) -> SentenceSettings:
-    """Reads how a folder's vectors are made. Raises ModelError for unknown modules, another order, and broken
-    files.
+    """Reads how a folder's vectors are made. A plain encoder has mean pooling. Raises ModelError for modules
+    that are unknown, missing or in another order, and for broken files.
     """
     if is_static(folder):
         return _read_table_settings(folder)
     if not makes_vectors(folder):
-        return SentenceSettings(folder, max_length=read_longest_text(folder))
-    modules = _read_modules(folder)
-    encoder = _encoder_folder(folder, modules)
+        return SentenceSettings(folder, max_length=read_max_length(folder))
+    modules = _read_checked_modules(folder)
+    encoder = _find_transformer_folder(folder, modules)
     prompts = read_prompts(folder)
+    query, document = _prefixes(prompts)
     return SentenceSettings(
         encoder,
-        _pooling(folder, modules["Pooling"], any(prompts.values())),
-        _find_max_length(_encoder_settings(encoder), encoder),
-        *_prefixes(prompts),
-        folder / modules["Dense"] if "Dense" in modules else None,
-        _is_by_dot(folder),
-        read_truncate_dim(folder),
-        {**_no_prompts(), **prompts},
-        read_sentence_config(folder).get("default_prompt_name"),
+        pooling=_read_pooling_mode(folder, modules["Pooling"], any(prompts.values())),
+        max_length=_find_max_length(_read_sentence_bert_config(encoder), encoder),
+        query_prefix=query,
+        document_prefix=document,
+        projection=folder / modules["Dense"] if "Dense" in modules else None,
+        by_dot=_is_by_dot(folder),
+        truncate_dim=read_truncate_dim(folder),
+        prompts={**_no_prompts(), **prompts},
+        default_prompt_name=read_sentence_config(folder).get("default_prompt_name"),
     )
 
 
@@ -193,29 +197,34 @@ def load_sentence_model(folder: Path) -> tuple[Bert | StaticTable, nn.Linear | N
     return encoder, read_projection(settings.projection, encoder.config.hidden_size), settings
 
 
-def encoder_folder(folder: Path) -> Path:
-    """The folder of the encoder itself. Raises ModelError."""
+def find_encoder_folder(folder: Path) -> Path:
+    """The folder of the encoder itself: that of the module Transformer in an embedding model, else `folder`.
+    Raises ModelError.
+    """
     if is_static(folder) or not makes_vectors(folder):
         return folder
-    return _encoder_folder(folder, _parts(folder)[0])
+    return _find_transformer_folder(folder, _read_module_folders(folder)[0])
 
 
-def read_longest_text(folder: Path) -> int | None:
-    """In tokens, as sentence-transformers and transformers' pipelines cut: `max_seq_length` of the encoder's
-    settings, which count beside a modules.json alone, else the tokenizer's `model_max_length`; None where
-    neither says anything. Positions are a limit beside it. Raises ModelError for what is no number.
+def read_max_length(folder: Path) -> int | None:
+    """The number of tokens, special ones included, to which sentence-transformers and transformers' pipelines
+    cut a text: `max_seq_length` of sentence_bert_config.json, which is read only beside a modules.json, else
+    the tokenizer's `model_max_length`; None if neither is given. The encoder's positions are another limit.
+    Raises ModelError for a value that isn't a number.
     """
-    return _find_max_length(_encoder_settings(folder) if (folder / _MODULES).exists() else {}, folder)
+    return _find_max_length(
+        _read_sentence_bert_config(folder) if (folder / _MODULES).exists() else {}, folder
+    )
 
 
-def is_for_fewer_dimensions(folder: Path) -> bool:
-    """Whether a folder says that the first dimensions of its vectors may stand alone (Matryoshka): it keeps
-    them alone itself, or has one of the two keys of config.json that models have for it; those of a table are
-    principal directions.
+def is_matryoshka(folder: Path) -> bool:
+    """Whether the first dimensions of a folder's vectors are useful alone (Matryoshka representations): the
+    folder has a truncate_dim, or one of the two keys of config.json that models have for it. So is a static
+    table, whose dimensions are principal components in their order.
     """
     if is_static(folder) or (makes_vectors(folder) and read_truncate_dim(folder)):
         return True
-    config = read_settings(plain_file(encoder_folder(folder), "config.json"))
+    config = read_settings(plain_file(find_encoder_folder(folder), "config.json"))
     return any(config.get(key) for key in MATRYOSHKA)
 
 
@@ -224,7 +233,7 @@ def _read_table_settings(folder: Path) -> SentenceSettings:
     query, document = _prefixes(prompts)
     return SentenceSettings(
         table_folder(folder),
-        max_length=max(read_longest(folder), SHORTEST),
+        max_length=max(read_table_max_length(folder), SHORTEST),
         query_prefix=query,
         document_prefix=document,
         by_dot=_is_by_dot(folder),
@@ -247,7 +256,7 @@ def read_truncate_dim(folder: Path) -> int | None:
 
 def _is_by_dot(folder: Path) -> bool:
     """Whether vectors are compared by dot products; normalised ones are compared by cosines only."""
-    if not (folder / _MODULES).exists() or "Normalize" in _parts(folder)[0]:
+    if not (folder / _MODULES).exists() or "Normalize" in _read_module_folders(folder)[0]:
         return False
     return read_sentence_config(folder).get("similarity_fn_name") in _DOT
 
@@ -259,37 +268,42 @@ def _prefixes(prompts: Mapping[str, str]) -> tuple[str, str]:
 
 
 def read_pooling(folder: Path) -> Pooling | None:
-    """The pooling that a folder's modules name; None if it isn't a folder of vectors."""
+    """The pooling of an embedding model, by its modules; None if the folder isn't an embedding model."""
     if not makes_vectors(folder):
         return None
-    return _pooling(folder, _read_modules(folder, {"Dense"})["Pooling"], has_prompts=False)
+    return _read_pooling_mode(folder, _read_checked_modules(folder, {"Dense"})["Pooling"], has_prompts=False)
 
 
-def ends_in_projection(folder: Path) -> bool:
-    """Whether a final linear layer changes the dimensions of the vectors."""
-    return makes_vectors(folder) and "Dense" in _read_modules(folder, {"Dense"})
+def has_dense_module(folder: Path) -> bool:
+    """Whether a Dense module follows the pooling of an embedding model: a projection of the vectors, or a
+    head's last layer.
+    """
+    return makes_vectors(folder) and "Dense" in _read_checked_modules(folder, {"Dense"})
 
 
-def _parts(folder: Path) -> tuple[dict[str, str], int]:
-    """The subfolder of each kind of module, and how many modules there are."""
+def _read_module_folders(folder: Path) -> tuple[dict[str, str], int]:
+    """The subfolder of each kind of module, in their order, and how many modules there are. The kinds aren't
+    checked, but all are classes of sentence-transformers.
+    """
     path = plain_file(folder, _MODULES)
-    found = read_small_json(path)
-    for each in found if isinstance(found, list) else []:
-        if isinstance(each, dict):
-            MODULES.require(each, str(path))
-            if not str(each.get("type", PACKAGE)).startswith(PACKAGE):
+    modules = read_small_json(path)
+    for module in modules if isinstance(modules, list) else []:
+        if isinstance(module, dict):
+            MODULES.require(module, str(path))
+            if not str(module.get("type", PACKAGE)).startswith(PACKAGE):
                 raise ModelError(
-                    f"{path}: {str(each['type'])[:80]!r} is a module with code of its own, which Bertsmith "
+                    f"{path}: {str(module['type'])[:80]!r} is a module with code of its own, which Bertsmith "
                     "never runs. Use a model of sentence-transformers' own modules."
                 )
     try:
         # "sentence_transformers.models.Pooling", or a longer way to the class in newer folders
-        return {str(each["type"]).rpartition(".")[2]: str(each["path"]) for each in found}, len(found)
+        folders = {str(module["type"]).rpartition(".")[2]: str(module["path"]) for module in modules}
+        return folders, len(modules)
     except (KeyError, TypeError) as error:
         raise ModelError(f"{path} is not a list of modules ({error!r}). It may have been altered.") from error
 
 
-def _encoder_folder(folder: Path, modules: Mapping[str, str]) -> Path:
+def _find_transformer_folder(folder: Path, modules: Mapping[str, str]) -> Path:
     inside = modules.get("Transformer", "")
     _require_inside(folder, "Transformer", inside)
     return plain_file(folder, f"{inside}/config.json".lstrip("/")).parent
@@ -302,9 +316,11 @@ def _require_inside(folder: Path, name: str, inside: str) -> None:
         )
 
 
-def _read_modules(folder: Path, also: Collection[str] = ()) -> dict[str, str]:
-    """Kind -> subfolder. Normalisation is ours to do anyway."""
-    modules, count = _parts(folder)
+def _read_checked_modules(folder: Path, also: Collection[str] = ()) -> dict[str, str]:
+    """Kind of module -> its subfolder, for the kinds that can be computed, and those in `also`. Normalize is
+    accepted and otherwise ignored: the caller decides whether vectors are normalised.
+    """
+    modules, count = _read_module_folders(folder)
     names = list(modules)
     known = {"Transformer", "Pooling", "Normalize", *also}
     known |= {"Dense"} if names[2:3] == ["Dense"] else set()  # of what was pooled
@@ -330,13 +346,13 @@ def _read_modules(folder: Path, also: Collection[str] = ()) -> dict[str, str]:
         _require_inside(folder, "Normalize", modules["Normalize"])
         name = f"{modules['Normalize']}/config.json"
         if (folder / name).exists():
-            _read_required(NORMALIZE, plain_file(folder, name))
+            _read_checked(NORMALIZE, plain_file(folder, name))
     return modules
 
 
-def _pooling(folder: Path, module: str, has_prompts: bool) -> Pooling:
+def _read_pooling_mode(folder: Path, module: str, has_prompts: bool) -> Pooling:
     path = plain_file(folder, f"{module}/config.json")
-    settings = _read_required(POOLING, path)
+    settings = _read_checked(POOLING, path)
     # Older versions have flags such as pooling_mode_mean_tokens; without any it is the mean.
     flags = {match[1]: settings[key] for key in settings if (match := _LEGACY_MODE.fullmatch(key))}
     flagged = [name for name, is_on in flags.items() if is_on] or ["mean"]
@@ -354,17 +370,18 @@ def _pooling(folder: Path, module: str, has_prompts: bool) -> Pooling:
     return cast(Pooling, names[0])
 
 
-def _encoder_settings(encoder: Path) -> Mapping[str, Any]:
-    found = next((name for name in SENTENCE_SETTINGS if (encoder / name).exists()), None)
-    return {} if found is None else _read_required(TRANSFORMER, plain_file(encoder, found))
+def _read_sentence_bert_config(encoder: Path) -> Mapping[str, Any]:
+    """The content of sentence_bert_config.json, or of the file of older versions; empty without one."""
+    file_name = next((name for name in SENTENCE_SETTINGS if (encoder / name).exists()), None)
+    return {} if file_name is None else _read_checked(TRANSFORMER, plain_file(encoder, file_name))
 
 
 def _find_max_length(settings: Mapping[str, Any], encoder: Path) -> int | None:
     limit, name = settings.get("max_seq_length"), "max_seq_length"
     if limit is None and (encoder / _TOKENIZER).exists():
-        said = read_settings(plain_file(encoder, _TOKENIZER))
-        name = next((key for key in _TOKENIZER_LIMITS if said.get(key) is not None), "")
-        limit = said.get(name)
+        tokenizer_config = read_settings(plain_file(encoder, _TOKENIZER))
+        name = next((key for key in _TOKENIZER_LIMITS if tokenizer_config.get(key) is not None), "")
+        limit = tokenizer_config.get(name)
     if limit is None or (isinstance(limit, int | float) and limit >= _NO_LIMIT):
         return None
     if type(limit) is not int or limit < SHORTEST:
@@ -375,8 +392,8 @@ def _find_max_length(settings: Mapping[str, Any], encoder: Path) -> int | None:
     return limit
 
 
-def _read_required(keys: FileKeys, path: Path) -> dict[str, Any]:
-    """What a file holds, if its table accepts it."""
+def _read_checked(keys: FileKeys, path: Path) -> dict[str, Any]:
+    """The content of a file. Raises ModelError for a key or value that `keys` doesn't accept."""
     settings = read_settings(path)
     keys.require(settings, str(path))
     return settings
@@ -392,24 +409,27 @@ def write_sentence_folder(
     prompts: Mapping[str, str] | None = None,
     default_prompt_name: str | None = None,
     projection: nn.Linear | None = None,
-    dense: nn.Linear | None = None,
+    classifier: nn.Linear | None = None,
 ) -> None:
-    """Into the folder of a saved encoder; `prompts` are prefixes by name, "query" and "document", the one
-    called `default_prompt_name` for texts of which nothing is said. A `projection` comes before vectors are
-    normalised, `dense` behind.
+    """Writes modules.json and the modules' folders into the folder of a saved encoder.
+
+    `prompts` are prefixes by name, "query" and "document"; texts without a role get the one called
+    `default_prompt_name`. Both `projection` and `classifier` are Dense modules: a projection comes before
+    Normalize and changes the vectors' dimensions, a classifier comes after Normalize and turns vectors into
+    outputs.
     """
-    modules = [_module(0, "", "Transformer"), _module(1, "1_Pooling", "Pooling")]
+    modules = [_module_entry(0, "", "Transformer"), _module_entry(1, "1_Pooling", "Pooling")]
     (folder / "1_Pooling").mkdir()
     if projection is not None:
-        modules.append(_module(2, "2_Dense", "Dense"))
+        modules.append(_module_entry(2, "2_Dense", "Dense"))
         _write_dense(folder / "2_Dense", projection)
     if normalise:
         path = f"{len(modules)}_Normalize"
-        modules.append(_module(len(modules), path, "Normalize"))
+        modules.append(_module_entry(len(modules), path, "Normalize"))
         (folder / path).mkdir()
-    if dense is not None:
-        modules.append(_module(len(modules), "3_Dense", "Dense"))
-        _write_dense(folder / "3_Dense", dense)
+    if classifier is not None:
+        modules.append(_module_entry(len(modules), "3_Dense", "Dense"))
+        _write_dense(folder / "3_Dense", classifier)
     write_json(folder / "modules.json", modules)
     chosen = {f"pooling_mode_{name}": name == _NAMES[pooling] for name in _NAMES.values()}
     write_json(
@@ -438,7 +458,7 @@ def _write_dense(folder: Path, dense: nn.Linear) -> None:
         save_file(weights, folder / "model.safetensors")
 
 
-def _module(number: int, path: str, kind: str) -> dict[str, Any]:
+def _module_entry(number: int, path: str, kind: str) -> dict[str, Any]:
     return {
         "idx": number,
         "name": str(number),

@@ -28,7 +28,7 @@ from bertsmith.model.checkpoint import (
 )
 from bertsmith.model.config import BertConfig
 from bertsmith.model.lora import pooler_tensors, save_adapter
-from bertsmith.model.manifest import IMPORTED, Manifest, stated_manifest
+from bertsmith.model.manifest import IMPORTED, Manifest, read_unverified_manifest
 from bertsmith.model.meta_init import meta_init
 from bertsmith.model.static_table import StaticTable, is_static, load_static, save_static
 from bertsmith.model.untrusted import plain_file, read_tensors
@@ -85,8 +85,8 @@ def save_task_model(
                 save_file(own, partial / HEAD)
         if isinstance(head, PooledHead) and head.pooling is not None:
             longest = task.settings.max_length
-            dense = None if head.columns else head.out  # which reads more than the text's vector
-            write_sentence_folder(partial, config, head.pooling, longest, normalise=True, dense=dense)
+            dense = None if head.column_features else head.out  # which reads more than the text's vector
+            write_sentence_folder(partial, config, head.pooling, longest, normalise=True, classifier=dense)
         task.write_extra_files(partial, config)
 
     save_checkpoint(
@@ -141,7 +141,7 @@ def on_table(table: StaticTable, task: Task[Any]) -> TaskModel:
 
 
 def _load_on_table(folder: Path, given: type[Task[Any]] | None) -> tuple[TaskModel, Task[Any]]:
-    table, manifest = load_static(folder), stated_manifest(folder)
+    table, manifest = load_static(folder), read_unverified_manifest(folder)
     if manifest is None or manifest.task == "encoder":
         raise ModelError(
             f"{folder} is a static table of vectors, without the head of a task. Embed, index, search and "

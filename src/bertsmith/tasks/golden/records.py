@@ -18,7 +18,7 @@ import bertsmith
 from bertsmith.arrays import Floats
 from bertsmith.errors import BertsmithError, ModelError
 from bertsmith.files import atomic_write
-from bertsmith.model.manifest import MANIFEST, stated_manifest, write_hash_of
+from bertsmith.model.manifest import MANIFEST, read_unverified_manifest, update_file_entry
 from bertsmith.model.untrusted import plain_file, read_small_json
 from bertsmith.tasks.golden.subject import GoldenInput, GoldenSubject, Item, open_subject
 from bertsmith.tasks.task import Task
@@ -137,13 +137,13 @@ def write_golden(folder: Path | str, task: type[Task[Any]] | None = None) -> str
         return str(error)
     golden = GoldenAnswers(kind=subject.kind, settings=settings_of(folder), **answers._asdict())
     atomic_write(folder / GOLDEN, as_text(golden))
-    write_hash_of(folder, GOLDEN)
+    update_file_entry(folder, GOLDEN)
     return ""
 
 
 def read_golden(folder: Path) -> GoldenAnswers | None:
     """The golden answers of a folder; None if there are none. Raises ModelError for a broken file."""
-    manifest = stated_manifest(folder)
+    manifest = read_unverified_manifest(folder)
     if manifest is None or GOLDEN not in manifest.files:
         return None
     return parse_golden(plain_file(folder, GOLDEN))
@@ -210,7 +210,7 @@ def settings_of(folder: Path) -> dict[str, dict[str, str]]:
             hashes[path.relative_to(folder).as_posix()] = {
                 key: short_hash(value) for key, value in keys.items() if (path.name, key) != _VOCABULARY
             }
-    manifest = stated_manifest(folder)
+    manifest = read_unverified_manifest(folder)
     if manifest is not None:
         stated = {"task": manifest.task, "architecture": manifest.architecture, **manifest.settings}
         hashes[MANIFEST] = {key: short_hash(value) for key, value in stated.items()}

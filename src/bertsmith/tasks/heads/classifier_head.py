@@ -1,7 +1,7 @@
 """Heads on hidden states: a classifier as the encoder's family has it, or text vectors.
 
-N tokens, R rows, W windows, E examples, T texts, H hidden size, C outputs, F features of columns beside the
-text.
+N tokens, R rows (hidden states that the head reads: each window's first token, each word's first token, or
+all tokens), W windows, E examples, T texts, H hidden size, C outputs, F features of columns beside the text.
 """
 
 from typing import ClassVar
@@ -32,11 +32,13 @@ class ClassifierHead(Head):
         self,
         config: BertConfig,
         names: HeadNames | None,
-        outputs: int,
+        output_count: int,
         dropout: float | None = None,
-        columns: int = 0,
+        column_features: int = 0,
     ) -> None:
-        """`dropout` is by default the encoder's; `out` also reads the F features of `columns`."""
+        """`dropout` is by default the encoder's. `out` also reads `column_features` numbers (F) that are made
+        of columns beside the text.
+        """
         super().__init__()
         probability = config.hidden_dropout_prob if dropout is None else dropout
         head_names = names or HeadNames("")
@@ -50,33 +52,36 @@ class ClassifierHead(Head):
         if head_names.drops_first:
             self.before_dense = Dropout(probability)
         self.dropout = Dropout(probability)
-        self.columns = columns
-        self.out = nn.Linear(config.hidden_size + columns, outputs)
-        files = {"dense": head_names.dense, "norm": head_names.norm, "out": head_names.out}
-        self.file_names = {ours: theirs for ours, theirs in files.items() if theirs}
-        if names is None or columns:  # no class of transformers reads them
+        self.column_features = column_features
+        self.out = nn.Linear(config.hidden_size + column_features, output_count)
+        names_in_files = {"dense": head_names.dense, "norm": head_names.norm, "out": head_names.out}
+        self.file_names = {ours: theirs for ours, theirs in names_in_files.items() if theirs}
+        if names is None or column_features:  # no class of transformers has such a head
             self.architecture, self.file_names = None, {}
         initialise(self, config.initializer_range)
 
     def forward(self, states: Tensor, layout: Layout) -> Tensor:
         """Outputs (E, C), or (R, C) for a head that is `per_row`."""
-        return self.in_units(self.out(self.apply_dropout(self.features(states, layout))))
+        return self.to_label_units(self.out(self.apply_dropout(self.features(states, layout))))
 
     def outputs(self, states: Tensor) -> Tensor:
+        """`forward` for a graph, which has neither dropout nor columns: (…, H) -> (…, C), each state on its
+        own, in the unit of `out`.
+        """
         if self.dense is not None and self.activation is not None:
             states = FUNCTIONS[self.activation.name](self.dense(states))
         outputs: Tensor = self.out(states if self.norm is None else self.norm(states))
         return outputs
 
     def refuse_graph(self, task: str) -> None:
-        if self.columns:
+        if self.column_features:
             raise ModelError(
                 f"The model for {task} reads columns of a table beside the text (features), but an exported "
                 "graph reads texts alone. Train without features, or serve this model with bertsmith serve."
             )
 
     def features(self, states: Tensor, layout: Layout) -> Tensor:
-        """(R, H) -> (R, H), the input of `out`."""
+        """(R, H) -> (R, H), the input of `out`: hidden states after dense, activation and norm."""
         if self.before_dense is not None:
             states = self.before_dense(states)
         if self.dense is not None and self.activation is not None:
@@ -87,17 +92,20 @@ class ClassifierHead(Head):
 
     def apply_dropout(self, features: Tensor) -> Tensor:
         """Applies dropout to the text's features only: a whole column is too much to lose at once."""
-        if not self.columns:
+        if not self.column_features:
             dropped: Tensor = self.dropout(features)
             return dropped
-        text, columns = features[..., : -self.columns], features[..., -self.columns :]
+        text, columns = features[..., : -self.column_features], features[..., -self.column_features :]
         return torch.cat([self.dropout(text), columns], -1)
 
     def answer_features(self, features: Tensor) -> Tensor:
-        return self.in_units(self.out(features.to(self.out.weight.device)))
+        """Outputs (E, C) for features (E, F) that were computed earlier, without dropout."""
+        return self.to_label_units(self.out(features.to(self.out.weight.device)))
 
-    def in_units(self, outputs: Tensor) -> Tensor:
-        """Converts the output of `out` into the unit of the task's labels."""
+    def to_label_units(self, outputs: Tensor) -> Tensor:
+        """Converts outputs of `out` into the unit of the task's labels; a regression's `out` gives
+        standardised numbers. By default they are the same.
+        """
         return outputs
 
 
@@ -111,20 +119,26 @@ class PooledHead(ClassifierHead):
     architecture: str | None = "ForSequenceClassification"
 
     def __init__(
-        self, config: BertConfig, outputs: int, pooling: Pooling | None = None, columns: int = 0
+        self,
+        config: BertConfig,
+        output_count: int,
+        pooling: Pooling | None = None,
+        column_features: int = 0,
     ) -> None:
         names = None if pooling else config.family.sequence_head
-        super().__init__(config, names, outputs, columns=columns)
+        super().__init__(config, names, output_count, column_features=column_features)
         self.pooling = pooling
-        self.joins = pooling or "cls"  # a mean of windows
+        self.joins = pooling or "cls"  # joins the vectors of a text's windows; "cls" takes their mean
         self.reads_all = pooling is not None or config.classifier_pooling == "mean"
 
     def features(self, states: Tensor, layout: Layout) -> Tensor:
         """States (W, H), one row for each window, or (N, H) if the head `reads_all` -> (E, H + F)."""
-        return self._add_columns(self.pool(states, layout), layout)
+        return self._normalise_and_add_columns(self.pool(states, layout), layout)
 
     def pool(self, states: Tensor, layout: Layout) -> Tensor:
-        """The features of the text (E, H), not normalised yet."""
+        """The text's part of the features (E, H), not normalised yet: the `pooling` of its tokens, or as the
+        family was published, with dense, activation and norm before the mean over windows.
+        """
         if self.pooling is not None:
             return pool_tokens(states, layout, self.pooling)
         if self.reads_all:
@@ -133,22 +147,30 @@ class PooledHead(ClassifierHead):
         return features if layout.windows == layout.examples else pool_examples(features, layout, "mean")
 
     def answer(self, pooled: Tensor, layout: Layout) -> Tensor:
-        """Pooled text features (E, H) -> outputs (E, C)."""
-        return self.in_units(self.out(self.apply_dropout(self._add_columns(pooled, layout))))
+        """What `pool` returns, (E, H) -> outputs (E, C): the second half of `forward`, for a long text whose
+        parts were pooled one by one.
+        """
+        return self.to_label_units(
+            self.out(self.apply_dropout(self._normalise_and_add_columns(pooled, layout)))
+        )
 
-    def _add_columns(self, pooled: Tensor, layout: Layout) -> Tensor:
+    def _normalise_and_add_columns(self, pooled: Tensor, layout: Layout) -> Tensor:
         text = pooled if self.pooling is None else F.normalize(pooled, dim=1)
-        return torch.cat([text, layout.columns.to(text.dtype)], 1) if self.columns else text
+        return torch.cat([text, layout.columns.to(text.dtype)], 1) if self.column_features else text
 
 
 class RowHead(ClassifierHead):
-    """A classifier with an output for each row that is read."""
+    """A classifier with an output for each hidden state that it reads, such as that of a word's first token
+    (tags) or of every token of a passage (answer spans).
+    """
 
     per_row: ClassVar[bool] = True
 
 
 class VectorHead(Head):
-    """Text vectors. It has no weights: sentence-transformers computes the same vectors from the folder."""
+    """Text vectors. It has no weights: sentence-transformers computes the same vectors from the folder, by
+    the pair `text_vectors`, a pooling and whether vectors are normalised.
+    """
 
     per_text: ClassVar[bool] = True
 
@@ -164,9 +186,11 @@ class VectorHead(Head):
         return self.answer(self.pool(states, layout), layout)
 
     def pool(self, states: Tensor, layout: Layout) -> Tensor:
+        """(N, H) -> a vector for each text, not normalised yet."""
         return pool_texts(states, layout, self._pooling)
 
     def answer(self, pooled: Tensor, layout: Layout) -> Tensor:
+        """The vectors that `pool` returns, normalised if need be and padded to (E, T, H)."""
         texts = layout.texts_of_example
         vectors = pooled.to(torch.promote_types(pooled.dtype, torch.float32))
         if self.normalise:
@@ -194,6 +218,7 @@ class PairHead(Head):
         return self.answer(self.pool(states, layout), layout)
 
     def pool(self, states: Tensor, layout: Layout) -> Tensor:
+        """(N, H) -> (2 E, H): the vectors of the first and second text of each example in turn."""
         return pool_texts(states, layout, self._pooling)
 
     def refuse_graph(self, task: str) -> None:
@@ -205,6 +230,7 @@ class PairHead(Head):
             )
 
     def answer(self, pooled: Tensor, layout: Layout) -> Tensor:
+        """The vectors that `pool` returns, (2 E, H) -> cosines (E, 1) or logits (E, C)."""
         first, second = pooled.view(layout.examples, 2, -1).unbind(1)
         if self.classifier is None:
             return F.cosine_similarity(first, second).unsqueeze(1)

@@ -137,7 +137,7 @@ class LinearProbe:
             head
         )  # the copy stays bound: by the time of `predict_held_out` the task may have a trained head
         self._features, self._targets, self.seconds = features, targets, seconds
-        self._scale = measure_lengths(features, head.columns)
+        self._scale = measure_lengths(features, head.column_features)
 
     @classmethod
     def of(
@@ -166,7 +166,7 @@ class LinearProbe:
         targets = [example.target for example in chosen.encoded]
         probe = cls(task, head, chosen.examples, features, targets, time.monotonic() - started)
         probe.examples = chosen
-        if head.columns:
+        if head.column_features:
             probe.weigh_columns()
         return probe
 
@@ -180,7 +180,7 @@ class LinearProbe:
         """
         full_scale = self._scale
         chosen, folds = self._draw_choosing_folds()
-        of_columns = slice_text_and_columns(self._head.columns)[1]
+        of_columns = slice_text_and_columns(self._head.column_features)[1]
         scales, losses = [], []
         for share in _COLUMN_SHARES:
             self._scale = torch.as_tensor(full_scale).clone()
@@ -209,7 +209,7 @@ class LinearProbe:
 
     def with_zeroed(self, *, text: bool = False, columns: bool = False) -> "LinearProbe":
         """The same examples with the features of the text, or of the columns, set to zero."""
-        of_text, of_columns = slice_text_and_columns(self._head.columns)
+        of_text, of_columns = slice_text_and_columns(self._head.column_features)
         features = [feature.clone() for feature in self._features]
         for feature in features:
             if text:
@@ -345,7 +345,7 @@ class LinearProbe:
 
     def _outputs(self, weights: tuple[Tensor, Tensor], features: Tensor) -> Tensor:
         weight, bias = weights
-        return self._head.in_units(features @ weight.T + bias)
+        return self._head.to_label_units(features @ weight.T + bias)
 
 
 def minimise(

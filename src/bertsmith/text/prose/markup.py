@@ -61,7 +61,7 @@ PLAIN_SHARE = 0.75
 
 def extract_prose(documentation: str) -> Iterator[str]:
     """Yields the paragraphs of English prose in a document, each on one line and without markup."""
-    for paragraph in _join_paragraphs(keep_running_text(documentation.expandtabs().split("\n"))):
+    for paragraph in _join_lines_to_paragraphs(keep_running_text(documentation.expandtabs().split("\n"))):
         sentences = split_sentences(strip_inline_markup(paragraph), "en")
         prose = " ".join(filter(reads_as_english, sentences))
         if prose:
@@ -78,8 +78,8 @@ def keep_running_text(lines: Lines) -> Iterator[str]:
 
 
 def _block_size(lines: Lines, index: int) -> int:
-    """The number of lines of the code, table, directive or heading that begins at `index`; 0 for running
-    text.
+    """The number of lines of the code, table, directive, heading, field (:rtype:) or line with a parameter's
+    name and type (`x : int`) that begins at `index`; 0 for running text.
     """
     line = lines[index]
     if not line.strip() or _ADMONITION.match(line):
@@ -91,12 +91,14 @@ def _block_size(lines: Lines, index: int) -> int:
     while previous >= 0 and not lines[previous].strip():
         previous -= 1
     is_after_colons = previous >= 0 and lines[previous].rstrip().endswith("::")
-    if is_after_colons and indent(line) > indent(lines[previous]):  # a literal block
-        return _count_lines(lines, index, lambda later: not later.strip() or indent(later) >= indent(line))
+    if is_after_colons and indent_width(line) > indent_width(lines[previous]):  # a literal block
+        return _count_lines(
+            lines, index, lambda later: not later.strip() or indent_width(later) >= indent_width(line)
+        )
     next_line = lines[index + 1] if index + 1 < len(lines) else ""
     if _UNDERLINE.match(next_line):
         return 2
-    if _NAME_AND_TYPE.match(line) and next_line.strip() and indent(next_line) > indent(line):
+    if _NAME_AND_TYPE.match(line) and next_line.strip() and indent_width(next_line) > indent_width(line):
         return 1
     return 0
 
@@ -115,8 +117,8 @@ def _count_to_closing_fence(lines: Lines, index: int) -> int:
 
 
 def _count_with_indented(lines: Lines, index: int) -> int:
-    margin = indent(lines[index])
-    return 1 + _count_lines(lines, index + 1, lambda later: not later.strip() or indent(later) > margin)
+    margin = indent_width(lines[index])
+    return 1 + _count_lines(lines, index + 1, lambda later: not later.strip() or indent_width(later) > margin)
 
 
 def _count_lines(lines: Lines, start: int, belongs: Callable[[str], bool]) -> int:
@@ -144,31 +146,33 @@ _BLOCKS: tuple[tuple[re.Pattern[str], Callable[[Lines, int], int]], ...] = (
 )
 
 
-def _join_paragraphs(lines: Iterable[str]) -> Iterator[str]:
-    """Joins lines to paragraphs, which end at a blank line, a list item or argument, or a change of
-    indentation.
+def _join_lines_to_paragraphs(lines: Iterable[str]) -> Iterator[str]:
+    """Yields paragraphs, whose lines are joined by blanks. They end at a blank line, a list item or argument,
+    or a change of indentation.
     """
     paragraph: list[str] = []
     margin: int | None = None  # None: the line after a marker sets it
     for line in lines:
         marker = _MARKER.match(line)
-        if paragraph and (marker or not line.strip() or margin not in (None, indent(line))):
+        if paragraph and (marker or not line.strip() or margin not in (None, indent_width(line))):
             yield " ".join(paragraph)
             paragraph = []
         if line.strip():
-            margin = None if marker else indent(line)
+            margin = None if marker else indent_width(line)
             paragraph.append(line[marker.end() :].strip() if marker else line.strip())
     if paragraph:
         yield " ".join(paragraph)
 
 
-def indent(line: str) -> int:
+def indent_width(line: str) -> int:
     """The number of spaces at the beginning of a line."""
     return len(line) - len(line.lstrip(" "))
 
 
 def strip_inline_markup(text: str) -> str:
-    """Removes the marks of emphasis, roles, links and code, but not their text; removes addresses."""
+    """Removes marks of emphasis, roles, links and code, but keeps their text; removes images, footnote marks
+    and URLs. A formula (:math:) gets a backslash, by which `reads_as_english` refuses its sentence.
+    """
     if not _ANY_MARK.search(text):
         return text
     for mark, replacement in _INLINE:
@@ -177,8 +181,8 @@ def strip_inline_markup(text: str) -> str:
 
 
 def reads_as_english(sentence: str) -> bool:
-    """Whether a sentence has at least four words, three quarters of them of letters only, and one like "the"
-    or "of".
+    """Whether a sentence has at least four words, three quarters of them plain (letters, with hyphens,
+    apostrophes and punctuation), one like "the" or "of", and no backslash, the mark of a formula.
     """
     words = sentence.split()
     if len(words) < FEWEST_WORDS or "\\" in sentence:

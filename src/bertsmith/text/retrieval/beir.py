@@ -65,7 +65,7 @@ def read_beir_texts(folder: Path, encoding: str) -> RetrievalDataBuilder:
     """Reads the documents and the queries, without judgements. Raises InputError naming file and line."""
     builder = RetrievalDataBuilder()
     for record in _read_records(_find_file(folder, "corpus.jsonl"), encoding):
-        title, text = _record_text(record, "title", missing=""), _record_text(record, "text")
+        title, text = _record_text(record, "title", default=""), _record_text(record, "text")
         builder.add_document(_record_id(record), join_title(title, text), record.where)
     for record in _read_records(_find_file(folder, "queries.jsonl"), encoding):
         builder.add_query(_record_id(record), _record_text(record, "text"), record.where)
@@ -83,7 +83,7 @@ def parse_grade(value: str, where: str) -> int:
 
 
 def _read_records(path: Path, encoding: str) -> Iterator[Record]:
-    """Yields records one at a time, so that a corpus of millions of texts is in memory only once."""
+    """Streams the records of a JSON lines file, so that the builder holds the only copy of the texts."""
     with open_table(path, "jsonl", encoding, {}, otherwise="jsonl") as table:
         yield from JsonLinesFormat().records(table.stream)
 
@@ -103,10 +103,13 @@ def _record_id(record: Record) -> str:
     return _record_text(record, "_id")
 
 
-def _record_text(record: Record, key: str, missing: str | None = None) -> str:
-    value: Any = record.fields.get(key, missing)
-    if value is None and missing is not None:
-        return missing
+def _record_text(record: Record, key: str, default: str | None = None) -> str:
+    """The text under `key`; for a missing or null one the default. Raises InputError for another type, and
+    without a default for a missing text.
+    """
+    value: Any = record.fields.get(key, default)
+    if value is None and default is not None:
+        return default
     if not isinstance(value, str):
         type_name = "nothing" if value is None else type(value).__name__
         raise InputError(f"{record.where}: expected text under {key!r}, found {type_name}.")
@@ -119,7 +122,8 @@ def is_nanobeir(folder: Path) -> bool:
 
 
 def read_nanobeir(folder: Path, split: str) -> RetrievalData:
-    """Reads a folder in NanoBEIR's layout. Its only split is read whatever its name: NanoBEIR calls it train.
+    """Reads a folder in NanoBEIR's layout, with the judgements of one split. If the folder has only one
+    split, that one is read whatever `split` says: NanoBEIR's is called train.
 
     Raises InputError naming file and row.
     """

@@ -295,7 +295,7 @@ def _predict_from_features(model: TaskModel, features: Tensor) -> list[Outputs]:
     head = model.head
     assert isinstance(head, ClassifierHead)
     weight, bias = head.out.weight.float().cpu(), head.out.bias.float().cpu()
-    return list(head.in_units(features @ weight.T + bias).numpy())
+    return list(head.to_label_units(features @ weight.T + bias).numpy())
 
 
 def _boost_by_folds(task: TextTask, train: EncodedExamples, folds: Ints) -> list[Outputs] | None:

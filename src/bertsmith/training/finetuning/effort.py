@@ -108,7 +108,9 @@ def count_training_work(
     if method in UNTRAINED:
         return feature_work
     auxiliary = session.auxiliary_task(method)
-    task, examples = (session.task, rows) if auxiliary is None else (auxiliary, auxiliary.examples(rows))
+    task, examples = (
+        (session.task, rows) if auxiliary is None else (auxiliary, auxiliary.auxiliary_examples(rows))
+    )
     steps = steps_of_epoch(task, examples, recipe.batch_size)
     completed = _apply_method(session.config, method, recipe, steps)
     return feature_work + completed.epochs * count_epoch_work(session.config, examples.encoded, completed)

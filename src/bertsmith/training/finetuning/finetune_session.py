@@ -14,6 +14,7 @@ from bertsmith.model.config import BertConfig
 from bertsmith.model.locate import locate_model
 from bertsmith.model.own_tokenizer import load_own_tokenizer
 from bertsmith.progress import Progress
+from bertsmith.tasks.auxiliary_tasks import AuxiliaryTask, ClassContrast, Cloze
 from bertsmith.tasks.checkpoints.task_checkpoint import save_task_adapter
 from bertsmith.tasks.examples.text_settings import choose_pooling
 from bertsmith.tasks.finetuning import EncodedExamples, encode_examples, steps_of_epoch
@@ -25,7 +26,6 @@ from bertsmith.tasks.heads.linear_start import (
 )
 from bertsmith.tasks.task import Task
 from bertsmith.tasks.task_model import TaskModel
-from bertsmith.tasks.teaching import AuxiliaryTask, ClassContrast, Cloze
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.finetune_recipe import FinetuneRecipe, make_task
 from bertsmith.training.finetuning.labelled_data import (
@@ -233,7 +233,7 @@ class FinetuneSession:
         head, auxiliary = model.head, self.auxiliary_task(method)
         if auxiliary is not None:
             model.head = auxiliary.head(model.config).to(self.machine.device)
-            train_silently(auxiliary, model, recipe, auxiliary.examples(rows), self.machine)
+            train_silently(auxiliary, model, recipe, auxiliary.auxiliary_examples(rows), self.machine)
             model.head = head
         if not recipe.reinit_layers:
             linear = self._fit_linear(method, model, rows)

@@ -30,13 +30,13 @@ from bertsmith.model.layers.elementwise import Dropout
 from bertsmith.model.lora import add_lora, merge_lora
 from bertsmith.model.sentence_files import makes_vectors
 from bertsmith.progress import Progress
-from bertsmith.tasks.checkpoints.sentence_folder import ends_in_projection, read_truncate_dim
+from bertsmith.tasks.auxiliary_tasks import FEWEST_A_BATCH, supports_cloze
+from bertsmith.tasks.checkpoints.sentence_folder import has_dense_module, read_truncate_dim
 from bertsmith.tasks.checkpoints.task_checkpoint import StartingModel, begin_task_model
 from bertsmith.tasks.finetuning import EncodedExamples
 from bertsmith.tasks.heads.linear_start import LinearProbe, LinearStart, compute_features, minimise
 from bertsmith.tasks.task import Outputs, Task
 from bertsmith.tasks.task_model import TaskModel
-from bertsmith.tasks.teaching import FEWEST_A_BATCH, can_be_gapped
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.finetune_recipe import FinetuneRecipe
 from bertsmith.training.inputs import require_room_for_learned_rows
@@ -89,7 +89,7 @@ def list_possible_methods(
         return [*methods, FULL]
     if CONTRASTIVE in task.teachings and recipe.batch_size >= FEWEST_A_BATCH:
         methods.append(CONTRASTIVE)
-    if CLOZE in task.teachings and can_be_gapped(task, source, tokenizer):
+    if CLOZE in task.teachings and supports_cloze(task, source, tokenizer):
         methods.append(CLOZE)
     methods.append(FULL)
     if recipe.lora.rank:  # makes `full` the same as `lora`
@@ -254,7 +254,7 @@ def vector_notes(task: Task[Any], source: Path) -> list[str]:
             "Where the model makes vectors (embed, search, serve, sentence-transformers) they are cut at "
             f"{task.settings.max_length} tokens, unless embed is given --long-texts windows"
         )
-    if ends_in_projection(source):
+    if has_dense_module(source):
         notes.append(
             f"{source} ends in a linear layer that changes the vectors' dimensions. It is left out: training "
             "begins with the encoder's own vectors, which have other dimensions"

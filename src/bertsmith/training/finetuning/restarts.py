@@ -113,7 +113,7 @@ def _train(
     task, train, dev = session.task, session.train, session.dev if len(session.dev) else None
     auxiliary = session.auxiliary_task(method)
     if auxiliary is not None:
-        task, train, dev = auxiliary, auxiliary.examples(train), None
+        task, train, dev = auxiliary, auxiliary.auxiliary_examples(train), None
         model.head = task.head(model.config).to(run.machine.device)
     training = TaskRun(
         *(task, model, train, dev, settings, run.machine, folder, observer),

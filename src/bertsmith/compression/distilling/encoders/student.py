@@ -19,7 +19,7 @@ from bertsmith.model.checkpoint import save_checkpoint
 from bertsmith.model.config import BertConfig
 from bertsmith.model.layers.elementwise import Dropout
 from bertsmith.model.layers.layer import Layer
-from bertsmith.model.sentence_files import keep_longest
+from bertsmith.model.sentence_files import keep_lower_max_length
 from bertsmith.model.student import kept_channels, make_student, student_config
 from bertsmith.tasks.checkpoints.sentence_folder import SentenceSettings, write_sentence_folder
 from bertsmith.tasks.pretraining.pretraining import MaskedLanguageHead
@@ -177,7 +177,7 @@ def save_student(
     has_head = any(name.startswith(parts[1]) for name in tensors)
 
     def write_modules(partial: Path) -> None:
-        keep_longest(teacher, partial)
+        keep_lower_max_length(teacher, partial)
         if sentences is None or has_head:
             return
         dense = None

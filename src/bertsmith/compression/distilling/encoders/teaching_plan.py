@@ -25,7 +25,7 @@ from bertsmith.model.sentence_files import makes_vectors
 from bertsmith.model.student import is_alike
 from bertsmith.tasks.checkpoints.sentence_folder import (
     SentenceSettings,
-    encoder_folder,
+    find_encoder_folder,
     read_sentence_settings,
     refuse_projection,
 )
@@ -60,14 +60,14 @@ class TeachingPlan:
         length = recipe.data.sequence_length
         require_room_for_rows(recipe.corpus, length, "data.sequence_length")
         folder = locate_model(recipe.teacher).folder
-        checkpoint = read_checkpoint(encoder_folder(folder))
+        checkpoint = read_checkpoint(find_encoder_folder(folder))
         teacher, config = checkpoint.config, student_shape(recipe, checkpoint.config)
         embeds = recipe.dimensions is not None or bool(recipe.loss.vectors) or makes_vectors(folder)
         sentences = read_sentence_settings(folder) if embeds else None
         if sentences is not None:
             refuse_projection(folder, sentences.projection, "a teacher")
         weights = _choose_weights(recipe, folder, checkpoint, sentences, config)
-        tokenizer = load_own_tokenizer(encoder_folder(folder), teacher)
+        tokenizer = load_own_tokenizer(find_encoder_folder(folder), teacher)
         if length > (longest := min(teacher.max_length, config.max_length)):
             raise RecipeError(
                 f"data.sequence_length is {length}, but teacher and student have positions for {longest} "
@@ -100,7 +100,7 @@ class TeachingPlan:
     @property
     def inside(self) -> Path:
         """The encoder's folder, which may lie inside the teacher's."""
-        return encoder_folder(self.folder)
+        return find_encoder_folder(self.folder)
 
     @property
     def masks(self) -> bool:

@@ -14,10 +14,10 @@ from torch import Tensor
 from bertsmith.arrays import Bools, Ints
 from bertsmith.data.batch import to_device
 from bertsmith.model.config import BertConfig
+from bertsmith.tasks.auxiliary_tasks import AuxiliaryTask
 from bertsmith.tasks.finetuning import EncodedExamples
 from bertsmith.tasks.losses.distillation import DistillationLoss, DistillationTarget
 from bertsmith.tasks.task import Head, Outputs, Task
-from bertsmith.tasks.teaching import AuxiliaryTask
 
 
 class TaughtTask(AuxiliaryTask):

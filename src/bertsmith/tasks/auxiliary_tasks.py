@@ -35,8 +35,8 @@ _BETWEEN_WORDS = re.compile(r"[\W_]+|(?<=[a-z])(?=[A-Z])")
 
 
 class AuxiliaryTask(Task[Any]):
-    """A task with a head and loss of its own; everything else is delegated to the task that it
-    prepares for.
+    """A task with a head and loss of its own. Reading, encoding, calibration, decoding and metrics are those
+    of the task that it prepares for.
     """
 
     main_metric = "accuracy"
@@ -45,7 +45,7 @@ class AuxiliaryTask(Task[Any]):
         super().__init__(task.settings, task.labels)
         self._task, self.name = task, task.name  # type: ignore[misc]
 
-    def examples(self, train: EncodedExamples) -> EncodedExamples:
+    def auxiliary_examples(self, train: EncodedExamples) -> EncodedExamples:
         """The training examples in the form that the auxiliary loss needs."""
         return train
 
@@ -78,14 +78,14 @@ class AuxiliaryTask(Task[Any]):
 
 
 class FeatureHead(PooledHead):
-    """The features that a linear head would read, without a layer of its own."""
+    """The features that a linear head would read, normalised, without a layer of its own."""
 
     def __init__(self, config: BertConfig, pooling: Any) -> None:
         super().__init__(config, 1, pooling)
         del self.out
 
     def forward(self, states: Tensor, layout: Layout) -> Tensor:
-        """Features (E, F) of length 1."""
+        """Features (E, F) of L2 norm 1."""
         return self.features(states, layout)
 
 
@@ -96,6 +96,7 @@ class ClassContrast(AuxiliaryTask):
 
     @property
     def needs_global_batch(self) -> bool:
+        """True: each text is contrasted with all others of the batch."""
         return True
 
     def head(self, config: BertConfig) -> Head:
@@ -115,8 +116,8 @@ class ClassContrast(AuxiliaryTask):
 
     def make_batches(self, targets: Sequence[Any], order: Ints, batch_size: int) -> list[Ints]:
         """Batches with several texts of each label, and as many labels as fit, so that each text meets others
-        of its label. A text of several labels counts as one of its rarest. `batch_size` is at least
-        FEWEST_A_BATCH.
+        of its label. `order` has the shuffled indices of the examples. A text of several labels counts under
+        its rarest one. `batch_size` is at least FEWEST_A_BATCH.
         """
         labels = _rarest_labels(targets)[order]
         label_rank = {label: rank for rank, label in enumerate(dict.fromkeys(labels.tolist()))}
@@ -156,7 +157,9 @@ def _rarest_labels(targets: Sequence[Any]) -> Ints:
 
 
 class GapHead(Head):
-    """The masked-language head, with the labels' words in place of the whole vocabulary."""
+    """The masked-language head, with the labels' words in place of the whole vocabulary. It reads R hidden
+    states, those of the gaps alone: one for each window.
+    """
 
     def __init__(self, masked_language: MaskedLanguageHead, word_vectors: Tensor, biases: Tensor) -> None:
         """`word_vectors` (C, H) and `biases` (C,) take the place of the vocabulary's, one for each label."""
@@ -181,7 +184,7 @@ class Cloze(AuxiliaryTask):
     """
 
     def __init__(self, task: Task[Any], source: Path, tokenizer: Tokenizer) -> None:
-        """`source` is a folder with a masked-language head, see `can_be_gapped`."""
+        """`source` is a folder with a masked-language head, see `supports_cloze`."""
         super().__init__(task)
         self._source, self._tokenizer = source, tokenizer
 
@@ -190,7 +193,7 @@ class Cloze(AuxiliaryTask):
         their mean.
         """
         model, _ = load_pretraining_model(self._source)
-        label_tokens = [torch.tensor(tokens) for tokens in words_of(self.labels, self._tokenizer)]
+        label_tokens = [torch.tensor(tokens) for tokens in label_token_ids(self.labels, self._tokenizer)]
         with torch.no_grad():
             table, bias = model.encoder.embeddings.token.weight, model.masked_language.bias
             word_vectors = torch.stack([table[tokens].mean(0) for tokens in label_tokens])
@@ -201,9 +204,10 @@ class Cloze(AuxiliaryTask):
         return self._task.loss(outputs, targets)
 
     def count(self, targets: Sequence[Any]) -> float:
+        """The divisor of the summed loss, as in the task that is prepared for."""
         return self._task.count(targets)
 
-    def examples(self, train: EncodedExamples) -> EncodedExamples:
+    def auxiliary_examples(self, train: EncodedExamples) -> EncodedExamples:
         """The examples with a gap after the text of each window; the head reads the gap."""
         gapped = [
             EncodedExample(tuple(map(self._add_gap, example.windows)), example.target)
@@ -213,16 +217,19 @@ class Cloze(AuxiliaryTask):
 
     def _add_gap(self, window: Window) -> Window:
         ids, segments = window.token_ids, window.segment_ids
-        end = len(ids) - len(self._tokenizer.template.behind)
-        text = min(end, self.settings.max_length - len(self._tokenizer.template.behind) - 1)
-        ids = np.concatenate([ids[:text], [self._tokenizer.mask_id], ids[end:]])
-        segments = np.concatenate([segments[:text], segments[end - 1 : end], segments[end:]])
-        return Window(ids, segments, np.array([text]))
+        suffix = len(self._tokenizer.template.behind)  # special tokens after the text
+        end = len(ids) - suffix
+        gap = min(end, self.settings.max_length - suffix - 1)
+        ids = np.concatenate([ids[:gap], [self._tokenizer.mask_id], ids[end:]])
+        segments = np.concatenate([segments[:gap], segments[end - 1 : end], segments[end:]])
+        return Window(ids, segments, np.array([gap]))
 
 
-def can_be_gapped(task: Task[Any], source: Path, tokenizer: Tokenizer) -> bool:
-    """Whether every label has words, and the folder has a masked-language head to predict them."""
-    if isinstance(tokenizer, ValueTokenizer) or not all(words_of(task.labels, tokenizer)):
+def supports_cloze(task: Task[Any], source: Path, tokenizer: Tokenizer) -> bool:
+    """Whether `Cloze` can prepare for the task: every label has words that the vocabulary knows, and the
+    folder has a masked-language head to predict them. A tokenizer of values has no words.
+    """
+    if isinstance(tokenizer, ValueTokenizer) or not all(label_token_ids(task.labels, tokenizer)):
         return False
     try:
         load_pretraining_model(source)
@@ -231,13 +238,13 @@ def can_be_gapped(task: Task[Any], source: Path, tokenizer: Tokenizer) -> bool:
     return True
 
 
-def words_of(labels: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:
-    """The token ids of each label's words: 'card_arrival' has those of 'card arrival'. Empty for a label
-    without letters, or with words that the vocabulary doesn't know.
+def label_token_ids(labels: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:
+    """The token ids of each label's words: 'card_arrival' has those of 'card arrival'. Tokens that the
+    vocabulary doesn't know are left out. Empty for a label without letters, or if no token remains.
     """
     blank = " " if tokenizer.family == "byte-level" else ""  # Ġ begins a word
     texts = [blank + " ".join(filter(None, _BETWEEN_WORDS.split(label))) for label in labels]
     return [
-        [token for token in pieces.ids if token != tokenizer.unk_id] if any(map(str.isalpha, text)) else []
-        for text, pieces in zip(texts, tokenizer.encode_pieces(texts), strict=True)
+        [token for token in encoding.ids if token != tokenizer.unk_id] if any(map(str.isalpha, text)) else []
+        for text, encoding in zip(texts, tokenizer.encode_pieces(texts), strict=True)
     ]
