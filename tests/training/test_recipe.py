@@ -184,6 +184,12 @@ def test_a_length_on_the_command_line_replaces_the_recipes(recipe_file: str) -> 
     assert (recipe.steps, recipe.hours) == (None, 0.5)
 
 
+@pytest.mark.parametrize("changes", [["hours=none", "steps=10"], ["steps=10", "hours=none"]])
+def test_a_length_of_none_is_none(changes: list[str], recipe_file: str) -> None:
+    recipe = read_recipe(recipe_file, [*changes, "optimizer.warmup=0"])
+    assert (recipe.steps, recipe.hours) == (10, None)
+
+
 @pytest.mark.parametrize("lengths", [["steps=10", "hours=0.5"], ["hours=0.5", "seed=1", "steps=10"]])
 def test_two_lengths_on_the_command_line_are_refused(lengths: list[str], recipe_file: str) -> None:
     with pytest.raises(RecipeError, match=r"steps=10 and hours=0\.5 are both given"):

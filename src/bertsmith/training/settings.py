@@ -270,16 +270,15 @@ def override(values: dict[str, Any], change: str, *models: type[BaseModel]) -> N
         if not isinstance(table, dict):
             raise RecipeError(f"{key}: {parent} is a value, not a section.")
     table[last] = value
-    other = {"steps": "hours", "hours": "steps"}.get(key)
-    if other is not None:  # the run's length on the command line replaces the recipe's
-        values.pop(other, None)
+    if key in ("steps", "hours"):  # the run's length on the command line replaces the recipe's
+        values.pop(key if value == "none" else {"steps": "hours", "hours": "steps"}[key], None)
 
 
 def require_one_length(changes: Sequence[str]) -> None:
     """Raises RecipeError when both steps and hours are among the `dotted.key=value` changes: `override` would
     drop the first of them.
     """
-    lengths = {change.partition("=")[0]: change for change in changes}
+    lengths = {change.partition("=")[0]: change for change in changes if not change.endswith("=none")}
     if {"steps", "hours"} <= lengths.keys():
         raise RecipeError(
             f"{lengths['steps']} and {lengths['hours']} are both given; a run's length is one of them."
