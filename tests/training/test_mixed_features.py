@@ -110,6 +110,20 @@ def test_a_useless_column_adds_nothing(encoder: Path, tmp_path: Path) -> None:
     assert found.columns_add.gain < 3 * found.columns_add.error + 0.02
 
 
+def test_a_column_called_the_text_is_not_taken_for_it(encoder: Path, tmp_path: Path) -> None:
+    rows = [
+        {"text": row["text"], "label": row["label"].split()[1], "the text": row["plan"]}
+        for row in rows_of("classification", 80, 0)
+    ]
+    train = write(tmp_path / "t.csv", rows)
+    result = run("classification", encoder, tmp_path, "method=linear", 'features=["the text"]', train=train)
+    assert result.results.columns is not None
+    text, column = result.results.columns.worths
+    assert (text.name, text.kind, column.name) == ("the text", "", "the text")
+    assert column.loss > 0.3 > text.loss + 0.1  # the plan is the label
+    assert column.showed == "2 values: free, paid"
+
+
 @pytest.mark.slow
 def test_with_a_dev_the_trained_model_itself_is_asked(trained: FinetuneResult) -> None:
     study = trained.results.columns

@@ -132,7 +132,7 @@ def study_by_folds(
     outputs[BOTH] = predict(None)
     sampled = {name: [by_row[row] for row in rows.tolist()] for name, by_row in outputs.items()}
     slices = _feature_slices(task, int(probe.features(rows[:1]).shape[1]))
-    shuffled = {name: predict_shuffled(features) for name, features in slices.items()}
+    shuffled = [(name, predict_shuffled(features)) for name, features in slices]
     return _build_study(
         task, train.some(rows), sampled, sampled[BOTH], shuffled, judge, "linear models of both"
     )
@@ -173,7 +173,7 @@ def study_on_dev(
             yield _predict_from_features(model, _shuffle(trained_features, columns, generator))
 
     slices = _feature_slices(task, features.shape[1])
-    shuffled = {name: predict_shuffled(columns) for name, columns in slices.items()}
+    shuffled = [(name, predict_shuffled(columns)) for name, columns in slices]
     unshuffled = _predict_from_features(model, trained_features)
     return _build_study(task, dev, outputs, unshuffled, shuffled, judge, "the model")
 
@@ -183,12 +183,12 @@ def _build_study(
     split: EncodedExamples,
     outputs: Mapping[str, Sequence[Outputs]],
     unshuffled: Sequence[Outputs],
-    shuffled: Mapping[str, Iterator[list[Outputs]]],
+    shuffled: Sequence[tuple[str, Iterator[list[Outputs]]]],
     judge: str,
     model: str,
 ) -> ColumnStudy:
     """Scores each model's outputs for `split`, and one model's `unshuffled` outputs beside its `shuffled`
-    ones: for each column (and the text) the outputs of every shuffle.
+    ones: for the text, which comes first, and each column the outputs of every shuffle.
     """
     task = copy(task)
     task.uncalibrate()
@@ -212,10 +212,10 @@ def _build_study(
     worths = [
         Worth(
             name,
-            *showed.get(name, ("", "")),
+            *(showed[name] if number else ("", "")),  # a column may be called "the text" too
             *_measure_loss(task, reference, map(decode, of_shuffles), split.examples),
         )
-        for name, of_shuffles in shuffled.items()
+        for number, (name, of_shuffles) in enumerate(shuffled)
     ]
     return ColumnStudy(
         judge,
@@ -264,14 +264,14 @@ def _measure_loss(
     return float(np.mean(losses)), float(error)
 
 
-def _feature_slices(task: TextTask, width: int) -> dict[str, slice]:
-    """The slices of `width` features that are the text's and each column's. The text comes first."""
+def _feature_slices(task: TextTask, width: int) -> list[tuple[str, slice]]:
+    """The slices of `width` features that are the text's and each column's, by name. The text comes first."""
     columns = task.columns
     assert isinstance(columns, FittedColumns)
     first_column = width - columns.width
-    slices = {THE_TEXT: slice(0, first_column)}
+    slices = [(THE_TEXT, slice(0, first_column))]
     for name, column in zip(columns.names, columns.slices, strict=True):
-        slices[name] = slice(first_column + column.start, first_column + column.stop)
+        slices.append((name, slice(first_column + column.start, first_column + column.stop)))
     return slices
 
 

@@ -26,7 +26,7 @@ from bertsmith.reporting.page import REPORT_FILE, as_markup, render_page
 from bertsmith.tasks.evaluating.error_analysis import Calibration, ErrorAnalysis
 from bertsmith.training.finetune_recipe import MADE_FROM_EPOCHS, FinetuneRecipe
 from bertsmith.training.finetuning import figures
-from bertsmith.training.finetuning.column_study import THE_TEXT, ColumnStudy
+from bertsmith.training.finetuning.column_study import ColumnStudy
 from bertsmith.training.finetuning.methods import UNTRAINED, describe_methods
 from bertsmith.training.finetuning.results import LearningCurve, Results, hash_data
 from bertsmith.training.log import LOG_FILE, Record, RunLog
@@ -374,7 +374,7 @@ def draw_column_worths(study: ColumnStudy, metric: str) -> str:
 
     def paint(axes: "Axes") -> None:
         positions, losses = range(len(shown)), [worth.loss for worth in shown]
-        colours = [SECOND if worth.name == THE_TEXT else FIRST for worth in shown]
+        colours = [SECOND if worth is study.worths[0] else FIRST for worth in shown]  # the text's
         axes.barh(positions, losses, xerr=[1.96 * worth.error for worth in shown], color=colours, height=0.6)
         axes.set_yticks(positions, [shorten_name(worth.name) for worth in shown])
         axes.axvline(0, color=MUTED, linewidth=1)
