@@ -121,7 +121,7 @@ def test_whatever_a_model_of_ours_may_hold_is_fetched(hub: FakeHub, tmp_path: Pa
     """Or it could not be opened: bertsmith.json lists it."""
     folder, shape = tmp_path / "written", BertConfig(vocab_size=5, hidden_size=4, num_attention_heads=1)
     Tokenizer.from_pieces(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"], lowercase=True).save(folder)
-    layers = {"projection": nn.Linear(4, 2), "dense": nn.Linear(2, 2)}
+    layers = {"projection": nn.Linear(4, 2), "classifier": nn.Linear(2, 2)}
     write_sentence_folder(folder, shape, "mean", 64, normalise=True, prompts={}, **layers)
     written = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     assert {"vocab.txt", "2_Dense/model.safetensors", "3_Dense/config.json"} <= written
