@@ -10,7 +10,7 @@ from mirrored_calls import by_rule, calls_of, store_of
 
 from bertsmith.files import sha256
 from bertsmith.mirror.answering.stage_store import read_findings
-from bertsmith.mirror.fields import AnswerShape, Field, UnsupportedPart
+from bertsmith.mirror.fields import AnswerShape, Constant, Field, UnsupportedPart
 from bertsmith.mirror.learning.learned_calls import LearnedCall
 from bertsmith.mirror.learning.report import find_confusions, summarise_confusions
 from bertsmith.mirror.learning.settings import LearnSettings
@@ -113,3 +113,35 @@ def test_free_texts_and_values_that_no_field_has_are_counted_and_not_kept() -> N
         ("$.intent", "other", "card", 1),
     ]
     assert "anna" not in str(found) and "ben" not in str(found)
+
+
+def test_keys_that_no_part_of_the_answers_has_are_counted_and_not_kept() -> None:
+    """They may be names of people, and would stay when the call is deleted."""
+    shape = AnswerShape(
+        fields=(Field(keys=("who", "role"), kind="enum", values=("guest", "host")),),
+        refused=(UnsupportedPart(keys=("notes",), why="a free text", required=False),),
+        constants=(Constant(keys=("version",), value=1),),
+        order=(("who", "role"), ("version",)),
+    )
+    same = {"who": {"role": "guest"}, "version": 1}
+    answers = [
+        same | {"anna meier": 1},
+        same | {"anna.meier": {"age": 1}},
+        same | {"who": {"role": "guest", "anna": 1}},
+        same | {"notes": {"anna": "x"}},
+        same | {"notes": "anna"},
+        same | {"version": 2},
+        same | {"who": {"role": "host"}},
+        {"who.role": "anna", **same},
+    ]
+    taught = [shape.read(answer) for answer in answers]
+    found = found_of(shape, taught, [shape.read(same)] * len(taught))
+    assert sorted((each["field"], each["calls"]) for each in found) == [
+        ("$", 2),
+        ("$.notes", 2),
+        ("$.version", 1),
+        ("$.who", 1),
+        ("$.who.role", 1),
+        ("$.who.role (another)", 1),
+    ]
+    assert "anna" not in str(found)

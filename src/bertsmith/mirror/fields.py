@@ -42,6 +42,7 @@ class Absence(Enum):
 
 
 ABSENT = Absence.ABSENT
+ANOTHER = " (another)"  # behind the path of a part that is no field, though it is written like one
 
 
 class SpanForm(BaseModel):
@@ -272,7 +273,7 @@ class AnswerShape(BaseModel):
             is_empty = keys in objects and value == {}  # all that it may hold is left out
             if keys not in known and not is_empty and constants.get(keys) != canonical_json(value):
                 path = json_path(keys)
-                values[f"{path} (another)" if path in fields else path] = value
+                values[path + ANOTHER if path in fields else path] = value
         for keys in (*constants, *objects):
             if value_at(answer, keys) is ABSENT:
                 values[json_path(keys)] = ABSENT

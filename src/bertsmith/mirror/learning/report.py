@@ -6,7 +6,7 @@ is deleted. Read `render_report` first.
 
 The store's findings contain no texts: an example is named by its call, so that it disappears with the call.
 Quotes are texts too, and so are parts beside the fields and values that a field doesn't know: they are
-counted and left out.
+counted and left out. So are the keys of such parts: the object that they stand in is named.
 """
 
 from collections import Counter
@@ -17,7 +17,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bertsmith.mirror.fields import ABSENT, AnswerShape, Field, canonical_json, format_value, is_number
+from bertsmith.mirror.fields import (
+    ABSENT,
+    ANOTHER,
+    AnswerShape,
+    Field,
+    canonical_json,
+    format_value,
+    is_number,
+    json_path,
+)
 from bertsmith.mirror.learning.learned_calls import CallSplit, LearnedCall
 from bertsmith.mirror.learning.limits import CallCurve
 from bertsmith.mirror.learning.proving import (
@@ -282,7 +291,7 @@ def summarise_findings(report: StudentReport) -> dict[str, Any]:
 
 def summarise_confusions(shape: AnswerShape, confusions: Sequence[FieldConfusion]) -> list[dict[str, Any]]:
     """Confusions as JSON without texts, the most frequent first; those that differ only in texts are one."""
-    fields = {field.path: field for field in shape.fields}
+    fields, known = {field.path: field for field in shape.fields}, _known_paths(shape)
     rows: dict[tuple[str, str, str], dict[str, Any]] = {}
     for confusion in confusions:
         teacher_label, student_label = (
@@ -294,10 +303,11 @@ def summarise_confusions(shape: AnswerShape, confusions: Sequence[FieldConfusion
         if confusion.path in fields and fields[confusion.path].kind == "spans":
             teacher_label, student_label = _QUOTED, f"other {_QUOTED}"
         example = {"confidence": confusion.confidence, "call": confusion.example.id}
+        path = _nearest_path(confusion.path, known)
         row = rows.setdefault(
-            (confusion.path, teacher_label, student_label),
+            (path, teacher_label, student_label),
             {
-                "field": confusion.path,
+                "field": path,
                 "taught": teacher_label,
                 "ours": student_label,
                 "calls": 0,
@@ -308,6 +318,21 @@ def summarise_confusions(shape: AnswerShape, confusions: Sequence[FieldConfusion
         if confusion.confidence > row["confidence"]:
             row |= example
     return sorted(rows.values(), key=lambda row: -row["calls"])
+
+
+def _known_paths(shape: AnswerShape) -> set[str]:
+    """The paths of the shape's parts and of the objects that these stand in."""
+    parts = (*shape.fields, *shape.refused, *shape.constants)
+    return {json_path(part.keys[:length]) for part in parts for length in range(len(part.keys) + 1)}
+
+
+def _nearest_path(path: str, known: set[str]) -> str:
+    """The path, or the known one nearest above it: any other key in an answer may be a person's name, and
+    goes with the last call that has it.
+    """
+    if path.removesuffix(ANOTHER) in known:
+        return path
+    return max((above for above in known if path.startswith(f"{above}.")), key=len, default="$")
 
 
 def _is_known(field: Field | None, value: Any) -> bool:
