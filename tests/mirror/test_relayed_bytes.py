@@ -18,7 +18,7 @@ import pytest
 from running_mirror import RunningMirror, ask, running_mirror, wait_until
 from scripted_upstream import Reply, Seen, Upstream, upstream_of
 
-from bertsmith.mirror.upstreams import Connections
+from bertsmith.mirror.upstreams import Connections, forwarded_headers
 
 CHAT = "/v1/chat/completions"
 BODY = {
@@ -73,6 +73,27 @@ def test_headers_of_a_connection_and_of_the_mirror_stay_behind(
     assert not left & seen.headers.keys()
     assert seen.headers["accept-encoding"] == "gzip"  # br could not be recorded
     assert answer.headers["x-bertsmith"] == "recorded; site=intents"
+
+
+@pytest.mark.parametrize(
+    ("accepted", "sent"),
+    [
+        ("gzip", "gzip"),
+        ("br;q=1.0, gzip;q=0.8, *;q=0.1", "gzip"),
+        ("deflate,GZIP , br", "gzip"),
+        ("x-gzip; q=0.001", "gzip"),
+        ("gzip;q=0", "identity"),
+        ("gzip ; q=0.000, br", "identity"),
+        ("identity, gzip;q=0.0", "identity"),
+        ("br, zstd", "identity"),
+        ("", "identity"),
+    ],
+)
+def test_a_client_gets_gzip_only_where_it_accepts_it(accepted: str, sent: str) -> None:
+    headers = [(b"accept-encoding", accepted.encode()), (b"x-own", b"gzip;q=0")]
+    narrowed = dict(forwarded_headers(headers, b"host", narrow=True))
+    assert narrowed == {b"host": b"host", b"accept-encoding": sent.encode(), b"x-own": b"gzip;q=0"}
+    assert forwarded_headers(headers, b"host", narrow=False)[1:] == headers
 
 
 def test_an_offer_of_another_protocol_stays_behind_and_the_call_is_recorded(

@@ -16,6 +16,7 @@ calls at a time that costs more than everything else. Here only the connection t
 and the others when their time is over.
 """
 
+import re
 import time
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator
@@ -41,6 +42,10 @@ _CONNECTION_HEADERS = {
     b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade",
 }  # fmt: skip
 _NOT_SENT_ON = {SITE, SUBJECT, b"host"}
+# With a weight of 0 a client says that it does not accept an encoding (RFC 9110, section 12.4.2).
+_GZIP_ACCEPTED = re.compile(
+    rb"(?i)(?:^|,)\s*(?:x-)?%b\s*(?:,|$|;(?!\s*q\s*=\s*0(?:\.0*)?\s*(?:,|$)))" % READABLE.encode()
+)
 
 
 class Target(NamedTuple):
@@ -201,7 +206,7 @@ def forwarded_headers(headers: Headers, host: bytes, *, narrow: bool) -> Headers
     sent = []
     for name, value in headers:
         if narrow and name == b"accept-encoding":
-            value = READABLE.encode() if READABLE.encode() in value else b"identity"
+            value = READABLE.encode() if _GZIP_ACCEPTED.search(value) else b"identity"
         if name not in dropped:
             sent.append((name, value))
     if any(name == b"transfer-encoding" for name, _ in headers):
