@@ -23,6 +23,7 @@ from bertsmith.mirror.exchange import (
 )
 from bertsmith.mirror.formats.reading import Event, events_of
 from bertsmith.mirror.formats.registry import FORMATS, FORMATS_BY_NAME, find_format
+from bertsmith.mirror.formats.wire_format import StudentCompletion
 from bertsmith.mirror.redaction import Redactor
 
 SCHEMA = llm_answers.SCHEMA
@@ -236,3 +237,22 @@ def test_levels_with_the_same_label_are_not_mirrored() -> None:
         FORMATS_BY_NAME["openai-decisions"].read_request(body)
     del levels[1]
     FORMATS_BY_NAME["openai-decisions"].read_request(body)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("choice", "reason"),
+    [
+        ("required", "tool_calls"),
+        (NAMED, "stop"),
+        ({"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [FUNCTION]}}, "tool_calls"),
+    ],
+)
+def test_a_student_ends_a_call_as_openai_does(choice: Any, reason: str, stream: bool) -> None:
+    """A named tool's call ends with stop; a required one's with tool_calls, also of those that are allowed."""
+    body = {"model": "m", "messages": [], "tools": [FUNCTION], "tool_choice": choice, "stream": stream}
+    form = FORMATS_BY_NAME[CHAT]
+    written = form.write(StudentCompletion(read_request(form, body), body, {"intent": "card"}, "x"))
+    content = b"".join(written.pieces)
+    answer = form.join(events_of(content)) if stream else json.loads(content)
+    assert answer["choices"][0]["finish_reason"] == reason

@@ -330,10 +330,12 @@ def _completion_head(answer: StudentCompletion, kind: str) -> dict[str, Json]:
 
 
 def _finish_reason(answer: StudentCompletion) -> str:
-    """OpenAI's finish reason: stop, also for a tool that the request names; tool_calls for a required one."""
-    if answer.request.way != "tool":
-        return "stop"
-    return "stop" if isinstance(answer.body.get("tool_choice"), dict) else "tool_calls"
+    """OpenAI's finish reason: stop, also for a tool that the request names; tool_calls for a required one,
+    also of those that it allows.
+    """
+    choice = answer.body.get("tool_choice")
+    is_named = isinstance(choice, dict) and choice.get("type") != "allowed_tools"
+    return "stop" if answer.request.way != "tool" or is_named else "tool_calls"
 
 
 def _function_call(answer: StudentCompletion, arguments: str) -> dict[str, str]:
