@@ -59,7 +59,7 @@ def test_from_a_log_to_a_student_by_commands_alone(
         "180 calls",
     ):
         assert expected in page.text, expected
-    assert MirrorStudent.open(tmp_path / "student").is_promotable
+    assert MirrorStudent.open(tmp_path / "student").file.is_promotable
 
 
 def test_an_odd_answer_of_quotes_is_one_line_of_what_was_understood(

@@ -47,7 +47,7 @@ def test_a_student_of_recorded_calls_answers_as_its_teacher_did(tmp_path: Path) 
     assert learned.why == "" and learned.file.claims.coverage > 0.9
     assert not (tmp_path / "student.training").exists()
     student = MirrorStudent.open(tmp_path / "student")
-    assert student.is_promotable and student.file == learned.file
+    assert student.file.is_promotable and student.file == learned.file
     draw = random.Random(5)
     texts = [message(draw) for _ in range(200)]
     answers = student.answer(texts)
@@ -162,7 +162,7 @@ def test_a_teacher_that_answers_at_random_is_never_certified(tmp_path: Path) -> 
         learned = train_student(store, tmp_path / "student", settings=WORDS)
     assert learned.why and learned.file.claims.coverage == 0
     student = MirrorStudent.open(tmp_path / "student")
-    assert not student.is_promotable
+    assert not student.file.is_promotable
     assert {(each.is_sure, each.reason) for each in student.answer(["visa bano"] * 3)} == {
         (False, "not-proven")
     }

@@ -249,7 +249,7 @@ def test_levels_with_the_same_label_are_not_mirrored() -> None:
     ],
 )
 def test_a_student_ends_a_call_as_openai_does(choice: Any, reason: str, stream: bool) -> None:
-    """A named tool's call ends with stop; a required one's with tool_calls, also of those that are allowed."""
+    """With stop where the tool is named; with tool_calls where one is required, also of those allowed."""
     body = {"model": "m", "messages": [], "tools": [FUNCTION], "tool_choice": choice, "stream": stream}
     form = FORMATS_BY_NAME[CHAT]
     written = form.write(StudentCompletion(read_request(form, body), body, {"intent": "card"}, "x"))

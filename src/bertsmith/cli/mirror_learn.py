@@ -200,7 +200,7 @@ def train(
                 "student": str(learned.folder),
                 "tier": file.tier,
                 "claims": file.claims.model_dump(mode="json") | {"coverage": file.claims.coverage},
-                "is_promotable": file.claims.coverage > 0,
+                "is_promotable": file.is_promotable,
                 "why_not": learned.why or None,
                 "agreement_on_dev": learned.dev.agreement,
                 "agreement": learned.calibration.agreement if learned.calibration is not None else None,

@@ -204,13 +204,6 @@ class MirrorStudent:
         student.answer(["warm up"])
         return student
 
-    @property
-    def is_promotable(self) -> bool:
-        """Whether a claim about its whole answers is proven; otherwise it is never sure. Claims about single
-        fields don't count.
-        """
-        return self.file.claims.coverage > 0
-
     def input_of(self, request: CompletionRequest, version: str) -> str | None:
         """The request's input text. None for a version that the student wasn't trained on, and for a request
         that doesn't match the version's template: then the LLM has to answer.

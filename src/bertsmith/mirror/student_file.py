@@ -149,6 +149,13 @@ class StudentFile(_Part):
     ceiling: TeacherCeiling | None = None
     files: dict[str, str] = Bounded(default_factory=dict)
 
+    @property
+    def is_promotable(self) -> bool:
+        """Whether a claim about its whole answers is proven; otherwise it is never sure. Claims about single
+        fields don't count.
+        """
+        return self.claims.coverage > 0
+
 
 def read_student_file(folder: Path) -> StudentFile:
     """Reads student.json and checks every file in the folder against its hash. Raises ModelError if a file is

@@ -199,7 +199,7 @@ def read_student(folder: Path, version: str) -> StudentRecord | None:
     from bertsmith.mirror.student_file import read_student_file, student_id
 
     file = read_student_file(folder)
-    if not file.claims.coverage:
+    if not file.is_promotable:
         return None
     return StudentRecord(
         student_id(folder), version, str(folder.absolute()), file.claims.epsilon, file.claims.delta
