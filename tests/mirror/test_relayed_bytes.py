@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Mapping
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -73,6 +74,18 @@ def test_headers_of_a_connection_and_of_the_mirror_stay_behind(
     assert not left & seen.headers.keys()
     assert seen.headers["accept-encoding"] == "gzip"  # br could not be recorded
     assert answer.headers["x-bertsmith"] == "recorded; site=intents"
+
+
+@pytest.mark.parametrize("kind", ["Application/JSON; charset=UTF-8", "TEXT/Event-Stream"])
+def test_a_call_is_recorded_however_its_content_type_is_capitalized(tmp_path: Path, kind: str) -> None:
+    body = BODY | {"stream": "Stream" in kind}
+    reply = replace(llm_answers.chat(body), headers={"content-type": kind})
+    with upstream_of(lambda _: reply) as upstream, running_mirror(tmp_path, upstream.url) as mirror:
+        answer = mirror.ask(CHAT, body)
+        assert answer.headers["content-type"] == kind
+        assert answer.headers["x-bertsmith"].startswith(RECORDED)
+        (call,) = mirror.calls()
+        assert set(call.completion.value) == set(llm_answers.SCHEMA["properties"])
 
 
 @pytest.mark.parametrize(

@@ -136,7 +136,7 @@ class RelayedCall:
         self.status, self._first_seconds, self._is_known = answer.status, self.seconds, is_known
         if self.reason:
             return
-        self._content_type = answer.header(b"content-type")
+        self._content_type = answer.header(b"content-type").lower()  # RFC 9110, section 8.3.1
         self._encoding = answer.header(b"content-encoding")
         if answer.status != 200:
             self.reason = status_reason(answer.status)

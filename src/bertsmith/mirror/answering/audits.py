@@ -201,7 +201,7 @@ class AuditRunner:
             request.form,
             request.completion_request,
             len(request.content),
-            answer.header(b"content-type"),
+            answer.header(b"content-type").lower(),
             answer.header(b"content-encoding"),
             pieces,
             True,
