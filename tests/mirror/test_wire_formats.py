@@ -253,6 +253,6 @@ def test_a_student_ends_a_call_as_openai_does(choice: Any, reason: str, stream: 
     body = {"model": "m", "messages": [], "tools": [FUNCTION], "tool_choice": choice, "stream": stream}
     form = FORMATS_BY_NAME[CHAT]
     written = form.write(StudentCompletion(read_request(form, body), body, {"intent": "card"}, "x"))
-    content = b"".join(written.pieces)
+    content = b"".join(written.chunks)
     answer = form.join(events_of(content)) if stream else json.loads(content)
     assert answer["choices"][0]["finish_reason"] == reason
