@@ -322,8 +322,9 @@ def summarise_confusions(shape: AnswerShape, confusions: Sequence[FieldConfusion
 
 def _known_paths(shape: AnswerShape) -> set[str]:
     """The paths of the shape's parts and of the objects that these stand in."""
-    parts = (*shape.fields, *shape.refused, *shape.constants)
-    return {json_path(part.keys[:length]) for part in parts for length in range(len(part.keys) + 1)}
+    groups = (shape.fields, shape.refused, shape.constants)
+    parts = [part.keys for group in groups for part in group]
+    return {json_path(keys[:length]) for keys in parts for length in range(len(keys) + 1)}
 
 
 def _nearest_path(path: str, known: set[str]) -> str:
