@@ -1,10 +1,11 @@
 """Rows that judge: a score of some of them is the metric's, and no threshold is chosen by its own rows."""
 
 import time
+from copy import copy
 
 import numpy as np
 import pytest
-from small_tasks import WORDS, examples_of, make_task
+from small_tasks import WORDS, examples_of, make_task, split_of
 
 from bertsmith.metrics import thresholds
 from bertsmith.tasks.evaluating.evaluation import Evaluation, standard_error
@@ -13,7 +14,10 @@ from bertsmith.tasks.examples.held_out import folds_of
 from bertsmith.tasks.examples.text_task import TextExample
 from bertsmith.tasks.finetuning import EncodedExamples
 from bertsmith.tasks.multi_label import MultiLabel, MultiLabelSettings
+from bertsmith.tasks.question_answering import AnswerSettings, QuestionAnswering
 from bertsmith.tasks.tagging import TaggedExample, Tagging, TaggingSettings
+from bertsmith.text.labelled.squad import SquadQuestion
+from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.finetuning.choosing import measure_gain
 
 ENTITIES, WORD_CLASSES = ("O", "B-PER", "I-PER", "B-LOC"), ("NOUN", "VERB", "X")
@@ -114,3 +118,30 @@ def test_one_fold_alone_is_judged_by_no_threshold() -> None:
     encoded = [EncodedExample((), task.target(example.label)) for example in examples]
     found = task.decode_by_folds(outputs, examples, encoded, np.zeros(60, np.int64))
     assert found == task.decode(outputs, examples, encoded)
+
+
+def test_no_answer_is_chosen_by_other_questions_than_it_is_judged_on(tokenizer: Tokenizer) -> None:
+    """Of odds that know nothing a threshold makes a score where the questions themselves choose it."""
+    task, draw = QuestionAnswering(AnswerSettings(max_length=24)), np.random.default_rng(3)
+    examples = [
+        SquadQuestion(str(n), f"bano {n}", "bano delo firu guma", (("firu", 10),) if n % 2 else (), not n % 2)
+        for n in range(30)
+    ]
+    encoded, outputs = split_of(task, examples, tokenizer).encoded, []
+    for chance in draw.normal(size=len(examples)):
+        part = np.zeros((5, 2), np.float32)
+        part[3], part[0] = 2.0, 3.0 + chance
+        outputs.append(part)
+    folds = np.arange(len(examples)) // 2 % 5
+    honest = task.decode_by_folds(outputs, examples, encoded, folds)
+    task.calibrate(outputs, examples, encoded)
+    assert task.decode_by_folds(outputs, examples, encoded, folds) == honest
+    flattered = task.decode(outputs, examples, encoded)
+    assert task.metrics(flattered, examples)["f1"] > task.metrics(honest, examples)["f1"] + 0.05
+    for number in range(5):
+        chosen = copy(task)
+        others = [row for row, fold in enumerate(folds.tolist()) if fold != number]
+        chosen.calibrate(*([values[row] for row in others] for values in (outputs, examples, encoded)))
+        own = [row for row, fold in enumerate(folds.tolist()) if fold == number]
+        found = chosen.decode(*([values[row] for row in own] for values in (outputs, examples, encoded)))
+        assert found == [honest[row] for row in own]

@@ -35,7 +35,17 @@ from bertsmith.tasks.examples.encoding import (
 from bertsmith.tasks.heads.classifier_head import RowHead
 from bertsmith.tasks.losses.distillation import DistillationLoss, SpanLoss
 from bertsmith.tasks.saved_state import require_number
-from bertsmith.tasks.task import AnswerNumber, Head, Metrics, Outputs, Prediction, Task, TaskSettings
+from bertsmith.tasks.task import (
+    UNBOUND,
+    AnswerNumber,
+    Bound,
+    Head,
+    Metrics,
+    Outputs,
+    Prediction,
+    Task,
+    TaskSettings,
+)
 from bertsmith.text.labelled.squad import QuestionKeys, SquadQuestion, read_squad
 from bertsmith.text.tokens.long_texts import TextEncoding
 from bertsmith.text.tokens.tokenizer import Tokenizer
@@ -257,6 +267,24 @@ class QuestionAnswering(Task[SquadQuestion]):
             self._predict(output, example, windows)
             for output, example, windows in zip(outputs, examples, encoded, strict=True)
         ]
+
+    def decode_by_folds(
+        self,
+        outputs: Sequence[Outputs],
+        examples: Sequence[SquadQuestion],
+        encoded: Sequence[EncodedExample],
+        folds: Ints,
+        bound: Mapping[int, Bound] = UNBOUND,
+    ) -> list[Prediction]:
+        """The threshold that decides whether a question has an answer is chosen on the other folds."""
+        predictions: list[Prediction] = [{}] * len(outputs)
+        for judge, _, rows, own, others in self._judges(folds, outputs, examples, encoded):
+            judge.threshold = None
+            if others[0]:
+                judge.calibrate(*others)
+            for row, prediction in zip(rows, judge.decode(*own), strict=True):
+                predictions[row] = prediction
+        return predictions
 
     def metrics(self, predictions: Sequence[Prediction], examples: Sequence[SquadQuestion]) -> Metrics:
         """Exact match and F1 by the official rules, as shares."""
