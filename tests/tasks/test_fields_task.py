@@ -127,3 +127,17 @@ def test_rows_that_contradict_each_other_and_rows_that_are_all_alike_are_refused
         learnt([{"x": "a"}, {"x": ["a"]}])
     with pytest.raises(InputError, match="nothing to tell apart"):
         learnt([{"x": "a", "y": []}] * 3)
+
+
+def test_a_field_of_another_kind_than_in_training_is_refused_in_dev() -> None:
+    """Nothing that the model says could be right; it counted as wrong."""
+    task, examples = learnt()
+    task.check(examples)
+    unknown = TextExample("bano", None, task.as_target({"intent": "new", "other": "x"}, "line 8"), "line 8")
+    task.check([unknown, TextExample("bano", None, None, "line 9")])
+    for label, message in (
+        ({"intent": ["card"]}, "line 5: the field 'intent' has a list of labels here and one class in"),
+        ({"topics": "a"}, "line 5: the field 'topics' has one class here and a list of labels in"),
+    ):
+        with pytest.raises(InputError, match=message):
+            task.check([TextExample("bano", None, task.as_target(label, "line 5"), "line 5")])

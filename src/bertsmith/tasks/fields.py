@@ -33,6 +33,7 @@ from bertsmith.text.files.values import as_label, shown
 from bertsmith.validation import describe_problem
 
 FieldLabel = Mapping[str, float] | tuple[str, ...]  # shares of classes, or labels that hold
+_SAID = {"one": "one class", "any": "a list of labels"}  # of the kinds of fields
 
 
 class FieldOutputs(BaseModel):
@@ -100,9 +101,20 @@ class Fields(TextTask):
         self.labels = tuple(f"{field.name}={label}" for field in self.fields for label in field.labels)
 
     def check(self, examples: Sequence[TextExample]) -> None:
-        """Does nothing: labels that the training data doesn't have can't be predicted, and count as
-        missed.
+        """Labels that the training data doesn't have can't be predicted, and count as missed. Raises
+        InputError for a list of a field that is one class, and for one class of a field of lists, of which
+        none could be right.
         """
+        kinds = {field.name: field.kind for field in self.fields}
+        for example in examples:
+            for name, label in (example.label or {}).items():
+                kind = "any" if isinstance(label, tuple) else "one"
+                if kinds.get(name, kind) != kind:
+                    here, in_training = _SAID[kind], _SAID[kinds[name]]
+                    raise InputError(
+                        f"{example.where}: the field {name!r} has {here} here and {in_training} in the "
+                        "training data. Give one or the other everywhere."
+                    )
 
     def labels_of(self, example: TextExample) -> tuple[str, ...]:
         """The likeliest class of each field with a class, and all labels of the others."""
