@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from index_samples import SETTINGS, WordEmbedder, sentences, write_files
+from tokenizers import pre_tokenizers
 
 pytest.importorskip("lancedb")
 
@@ -19,6 +20,7 @@ from bertsmith.inference.index.index import Index
 from bertsmith.inference.index.text_embedder import cut_and_embed, tokens_for_text
 from bertsmith.text.retrieval.documents import SearchDocument
 from bertsmith.text.retrieval.passages import PassageSettings
+from bertsmith.text.tokens.tokenizer import Tokenizer
 
 
 @pytest.fixture
@@ -124,6 +126,21 @@ def test_usual_passages_leave_room_for_a_title_in_a_short_model() -> None:
     assert all(text.startswith(title) for text in reader.read)
     assert max(reader.tokens()) == settings.tokens + 12 <= 62
     assert PassageSettings().within(254) == PassageSettings(), "MiniLM's"
+
+
+def test_the_line_end_behind_a_title_takes_a_token_of_the_title_and_not_of_the_passage(
+    tmp_path: Path,
+) -> None:
+    """It is one in a byte-level vocabulary, where the last token of a full passage wasn't read."""
+    pieces = ["<s>", "<pad>", "</s>", "<unk>", *sorted(pre_tokenizers.ByteLevel.alphabet()), "<mask>"]
+    (tmp_path / "vocab.json").write_text(json.dumps({piece: id for id, piece in enumerate(pieces)}))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\n")
+    reader = Reader()
+    reader.tokenizer = Tokenizer.load(tmp_path)
+    cut_and_embed(reader, SETTINGS, [("t" * 100, "cat dog cat")])
+    assert reader.tokens() == [12 + 50 - 1]
+    cut_and_embed(reader, SETTINGS, [("t" * 100, "cats dog cat")])
+    assert reader.tokens()[1:] == [62] and reader.read[1].endswith("\ncats dog cat")
 
 
 def test_a_long_title_leaves_room_for_the_passage() -> None:

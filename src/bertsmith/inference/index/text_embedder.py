@@ -164,7 +164,9 @@ def cut_and_embed(
     """
     passages_of_documents = [split_passages(text, embedder.tokenizer, settings) for _, text in documents]
     titles = [title for title, _ in documents]
-    title_room = max(0, tokens_for_text(embedder) - settings.tokens)  # beside the longest passage
+    (line_end,) = embedder.tokenizer.encode_pieces(["\n"])  # a token of its own in byte-level vocabularies
+    # beside the longest passage
+    title_room = max(0, tokens_for_text(embedder) - settings.tokens - len(line_end.ids))
     texts = []
     for title, title_tokens, document_passages in zip(
         titles, embedder.tokenizer.encode_pieces(titles), passages_of_documents, strict=True
