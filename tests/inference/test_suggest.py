@@ -187,6 +187,19 @@ def test_of_very_many_rows_some_are_read_and_that_is_told(
     assert suggest(tiny_bert, mixed, count=5) == found != suggest(tiny_bert, mixed, count=5, seed=1)
 
 
+def test_labelled_rows_that_are_not_searched_for_copies_are_told(
+    tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The copies behind them were missing, and nothing said so."""
+    rows = [*((text, colour(text)) for text in TEXTS[:20]), (TEXTS[0], "blue")]
+    assert len(suggest(tiny_bert, write(tmp_path / "a.csv", rows), count=3).contradictions) == 1
+    for module in (label_doubts, module_of_suggest):
+        monkeypatch.setattr(module, "MOST_COMPARED", 20)
+    found = suggest(tiny_bert, tmp_path / "a.csv", count=3)
+    assert found.contradictions == []
+    assert "of 21 labelled rows the first 20 were searched for near copies" in found.notes
+
+
 def test_texts_that_come_twice_with_different_labels(tiny_bert: Path, tmp_path: Path) -> None:
     rows = [(text, colour(text)) for text in TEXTS[:18]] + [("small red cat", "blue"), ("old red dog", "")]
     found = suggest(tiny_bert, write(tmp_path / "rows.csv", rows))

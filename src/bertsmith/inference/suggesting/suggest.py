@@ -128,6 +128,10 @@ def suggest(
     if unlabelled > MOST_READ:
         pool = random.Random(seed).sample(pool, MOST_READ)
         notes.append(f"of {unlabelled:,} rows without a label {MOST_READ:,} were drawn by chance, and read")
+    if (count_labelled := len(labelled_rows)) > MOST_COMPARED:
+        notes.append(
+            f"of {count_labelled:,} labelled rows the first {MOST_COMPARED:,} were searched for near copies"
+        )
     pretrained = folder if trained_model is None else encoder_before(folder)
     judge = LabelJudge.over(
         labelled_rows, reader, pretrained or folder, pretrained is not None, notes, progress
