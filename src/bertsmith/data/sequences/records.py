@@ -88,8 +88,15 @@ def stream_records(file: RowFile, *, padded: bool = False) -> Iterator[SequenceR
             f"{path}: expected arrays of the same number of rows, one at least; found {lengths}."
         )
     for index in range(next(iter(lengths.values()))):
-        cells = {name: array[index].tolist() for name, array in arrays.items()}
+        cells = {name: _as_cell(array[index]) for name, array in arrays.items()}
         yield SequenceRow(cells, f"{path}, row {index + 1}")
+
+
+def _as_cell(value: Any) -> Any:
+    """A row of an array as Python's value; a single float32 or float16 becomes the shortest decimal that
+    rounds to the same number, as in Parquet: 0.1, not 0.10000000149011612.
+    """
+    return float(str(value)) if isinstance(value, np.float32 | np.float16) else value.tolist()
 
 
 def _stream_objects(file: RowFile) -> Iterator[SequenceRow]:
