@@ -1,6 +1,7 @@
 """Sequences in NumPy's files: damaged, larger than memory, and of types that are no numbers."""
 
 import io
+import json
 import random
 import zipfile
 from pathlib import Path
@@ -10,8 +11,10 @@ import numpy as np
 import pytest
 
 from bertsmith.data.sequences.building import SequenceSettings, build_sequences
+from bertsmith.data.sequences.encoding import encode_sequences
 from bertsmith.data.sequences.records import RowFile, stream_records
 from bertsmith.errors import InputError
+from bertsmith.text.tokens.value_tokenizers import load_tokenizer
 
 
 @pytest.mark.parametrize("save", [np.save, np.savez, np.savez_compressed])
@@ -66,3 +69,27 @@ def test_padding_is_advised_only_where_it_is_left_out_again(tmp_path: Path, kind
                 [tmp_path / name for name in files], tmp_path / "store", SequenceSettings(kind=kind)
             )
         assert ("padded with -1" in str(caught.value)) is (kind == "symbols")
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float16])
+def test_a_number_in_an_array_is_the_category_that_it_is_in_csv(tmp_path: Path, kind: Any) -> None:
+    """float32 made 0.10000000149011612 of 0.1, another category than that of CSV and Parquet."""
+    np.savez(tmp_path / "rows.npz", dose=np.array([0.1, 0.5] * 9, kind), score=np.array([0.7] * 18, kind))
+    (tmp_path / "rows.csv").write_text("dose,score\n0.1,0.7\n")
+    settings = SequenceSettings(kind="table", heldout=0)
+    build_sequences([tmp_path / "rows.npz"], tmp_path / "store", settings)
+    found = encode_sequences(tmp_path / "rows.csv", tmp_path / "store", tmp_path / "out.jsonl")
+    assert (found.symbols, found.unknown) == (2, 0)
+
+
+@pytest.mark.parametrize("series", ["1_0 2", ["1_0", "2"]])
+def test_an_underscore_is_part_of_no_number_of_a_series(tmp_path: Path, series: Any) -> None:
+    """NumPy reads 1_0 as 10."""
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"series": series}) + "\n")
+    settings = SequenceSettings(kind="series", patch=2, heldout=0)
+    with pytest.raises(InputError, match="expected a list of finite numbers"):
+        build_sequences([tmp_path / "rows.jsonl"], tmp_path / "store", settings)
+    (tmp_path / "rows.jsonl").write_text('{"series": "10 2"}\n')
+    build_sequences([tmp_path / "rows.jsonl"], tmp_path / "store", settings)
+    with pytest.raises(InputError, match="Expected numbers"):
+        load_tokenizer(tmp_path / "store" / "tokenizer").encode_pieces(["1_0 2"])

@@ -290,7 +290,10 @@ class Codec(Strict):
             raise unknown_column(str(self.column), list(row.values), row.where)
         value = row.values[self.column]
         try:
-            numbers = np.array(value.split() if isinstance(value, str) else value, np.float64)
+            cells = value.split() if isinstance(value, str) else value
+            numbers = np.array(cells, np.float64)
+            if any(isinstance(cell, str) and "_" in cell for cell in cells):  # NumPy reads 1_0 as 10
+                numbers = np.zeros(0)
         except (ValueError, TypeError):
             numbers = np.zeros(0)
         if not numbers.ndim or not numbers.size or not np.isfinite(numbers).all():

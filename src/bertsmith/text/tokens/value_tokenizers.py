@@ -333,7 +333,7 @@ class PatchTokenizer(ValueTokenizer):
     def encode_row(self, text: str, enough: int | None) -> RowEncoding:
         """[PATCH] n times, and the values (n, P). Raises InputError for a text that isn't numbers."""
         try:
-            numbers = np.array(text.split(), np.float64)
+            numbers = np.array(text.replace("_", "?").split(), np.float64)  # NumPy reads 1_0 as 10
         except ValueError as error:
             raise InputError(
                 f"Expected numbers with blanks between them, for the model reads {self.shape.kind}; found "
