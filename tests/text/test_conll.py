@@ -367,3 +367,35 @@ def test_blanks_and_composed_accents_of_a_spans_text_do_not_count(tmp_path: Path
     text = "Anna  Mu\u0308ller kam"
     (found,) = read_tagged(marked(tmp_path, text, [(0, 13, "Anna Müller ")]))
     assert isinstance(found, MarkedText)
+
+
+@pytest.mark.parametrize(
+    ("row", "complaint"),
+    [
+        (
+            {"tokens": ["Rome"], "tags": ["NNP"], "ner_tags": ["B-LOC"]},
+            "'tags' and 'ner_tags' could both be the",
+        ),
+        (
+            {"words": ["rome"], "tokens": ["Rome"], "tags": ["B-LOC"]},
+            "'words' and 'tokens' could both be the",
+        ),
+        (
+            {"text": "Rome", "spans": [], "entities": [{"start": 0, "end": 4, "label": "LOC"}]},
+            "both be the spans",
+        ),
+        ({"text": "Rome", "spans": [{"start": 0, "end": "0_4", "label": "LOC"}]}, "in whole characters"),
+    ],
+)
+def test_of_two_lists_none_is_chosen_silently(tmp_path: Path, row: dict[str, Any], complaint: str) -> None:
+    path = put(tmp_path, json.dumps(row), "a.jsonl")
+    with pytest.raises(InputError, match=complaint):
+        read_tagged(path)
+
+
+def test_of_two_lists_one_is_named_or_is_no_other(tmp_path: Path) -> None:
+    row = {"tokens": ["Rome"], "words": ["Rome"], "tags": ["NNP"], "ner_tags": ["B-LOC"], "text": "Rome"}
+    path = put(tmp_path, json.dumps(row), "a.jsonl")
+    assert read_tagged(path, tag_column="ner_tags")[0].tags == ("B-LOC",)  # type: ignore[union-attr]
+    path = put(tmp_path, json.dumps(row | {"ner_tags": [5]}), "a.jsonl")  # numbers, which aren't read
+    assert read_tagged(path)[0].tags == ("NNP",)  # type: ignore[union-attr]

@@ -273,8 +273,14 @@ def _read_json_sentences(
             yield MarkedText(text, spans, where, id, texts)
             continue
         words = _require_strings(fields, key, where)
-        tag_keys = TAG_KEYS if tag_key is None else (str(tag_key),)
-        tags = _require_strings(fields, _find_key(fields, tag_keys, where), where) if tagged else ()
+        if word_key is None:
+            _refuse_second_list(fields, key, WORD_KEYS, len(words), "the words", "--text", where)
+        tags: tuple[str, ...] = ()
+        if tagged:
+            key = _find_key(fields, TAG_KEYS if tag_key is None else (str(tag_key),), where)
+            tags = _require_strings(fields, key, where)
+            if tag_key is None:
+                _refuse_second_list(fields, key, TAG_KEYS, len(words), "the tags", "--label", where)
         tags = tuple(tag.strip() for tag in tags)
         if tagged and len(words) != len(tags):
             raise InputError(
@@ -306,12 +312,18 @@ def _read_spans(
 ) -> tuple[tuple[tuple[str, int, int], ...], tuple[tuple[str | None, bool], ...]]:
     """The spans as (label, start, end) in characters, and their own texts."""
     objects = fields[_find_key(fields, SPAN_KEYS if key is None else (str(key),), where)]
+    if key is None and any(fields.get(other) and fields[other] != objects for other in SPAN_KEYS):
+        raise InputError(
+            f"{where}: {' and '.join(map(repr, SPAN_KEYS))} could both be the spans. Name one with --label."
+        )
     try:
         spans, texts = [], []
         for span in list(objects):
             label, start, end = as_label(span["label"], where), int(span["start"]), int(span["end"])
             # pandas makes 4.0 of 4 beside a null, which is fine; 4.5 would be silently cut to 4.
             if (start, end) != (float(span["start"]), float(span["end"])):
+                raise ValueError
+            if "_" in f"{span['start']}{span['end']}":  # int() reads "1_0" as 10
                 raise ValueError
             spans.append((label, start, end))
             texts.append(_find_span_text(span, text))
@@ -338,6 +350,19 @@ def _find_key(fields: dict[str, Any], keys: Sequence[str], where: str) -> str:
     if key is None:
         raise unknown_column(keys[0], list(fields), where)
     return key
+
+
+def _refuse_second_list(
+    fields: dict[str, Any], key: str, keys: Sequence[str], length: int, role: str, option: str, where: str
+) -> None:
+    """Raises InputError if another of the usual `keys` than `key` has as many strings, but other ones."""
+    for other_key in keys:
+        value: Any = fields.get(other_key)
+        is_second = isinstance(value, list) and len(value) == length and value != fields[key]
+        if is_second and all(isinstance(item, str) for item in value):
+            raise InputError(
+                f"{where}: {key!r} and {other_key!r} could both be {role}. Name one with {option}."
+            )
 
 
 def _require_strings(fields: dict[str, Any], key: str, where: str) -> tuple[str, ...]:
