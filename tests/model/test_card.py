@@ -116,11 +116,7 @@ def test_a_model_of_other_tools_is_known_by_its_class(
             "`transformers` opens its encoder.",
         ),
         ({"architecture": "StaticModel", "task": "encoder"}, "sentence-transformers", "opens it."),
-        (
-            {"settings": {"confidence": {"temperature": 2}}},
-            "sentence-transformers",
-            "outputs. Other libraries d",
-        ),
+        ({"task": "imported"}, "sentence-transformers", "opens it."),
     ],
 )
 def test_it_names_what_opens_the_folder(
@@ -131,6 +127,20 @@ def test_it_names_what_opens_the_folder(
     text = card(tmp_path, **about)
     assert f'library_name: "{library}"' in text
     assert sentence in text
+
+
+def test_it_names_the_part_of_a_head_that_other_libraries_open(tmp_path: Path) -> None:
+    """A linear head of pooled states is a module of sentence-transformers' too; one on a static table, and
+    that of classes of pairs, are not.
+    """
+    (tmp_path / "modules.json").write_text("[]")
+    (tmp_path / "head.safetensors").write_text("")
+    for about in ({"architecture": "StaticModel"}, {"task": "similarity"}):
+        text = card(tmp_path, **about)
+        assert "`sentence-transformers` opens it without the head" in text and "head's outputs" not in text
+    (tmp_path / "3_Dense").mkdir()
+    text = card(tmp_path, settings={"confidence": {"temperature": 2}})
+    assert "opens it: its vectors are the head's outputs. Other libraries don't know the temperature" in text
 
 
 def test_what_a_stranger_wrote_into_bertsmith_json_stays_in_its_place(tmp_path: Path) -> None:

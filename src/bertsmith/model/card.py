@@ -16,7 +16,10 @@ from bertsmith.model.manifest import Manifest, read_unverified_manifest, read_ve
 
 CARD = "README.md"
 _MOST_LABELS = 30
-_VECTORS = ("encoder", "similarity", "retrieval")  # tasks that compare vectors by cosines
+_HEAD, _OUTPUTS = (
+    "head.safetensors",
+    "3_Dense",
+)  # a head of ours, and the same as sentence-transformers' module
 _UNTRAINED = ("linear", "self-training")  # fine-tuning methods that don't change the encoder
 _ROLES = {"train": "Labelled rows", "texts": "Texts without labels", "unlabelled": "Texts without labels"}
 _METRICS = {  # plain names for the metrics of a pre-training's log
@@ -198,10 +201,12 @@ def _describe_other_libraries(folder: Path, manifest: Manifest) -> str:
         sentence = "`transformers` opens its encoder."
     elif _read_columns(manifest):
         sentence = "`sentence-transformers` opens its encoder, without the head and the columns."
-    elif manifest.task in _VECTORS:
+    elif not (folder / _HEAD).exists():
         sentence = "`sentence-transformers` opens it."
-    else:
+    elif (folder / _OUTPUTS).exists():
         sentence = "`sentence-transformers` opens it: its vectors are the head's outputs."
+    else:  # on a static table, or of classes of pairs
+        sentence = "`sentence-transformers` opens it without the head: its vectors are those of texts."
     if manifest.settings.get("confidence"):
         sentence += " Other libraries don't know the temperature and the thresholds in bertsmith.json."
     return sentence
