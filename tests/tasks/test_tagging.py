@@ -383,6 +383,18 @@ def test_a_file_of_another_scheme_than_trained_on_is_read_too(tmp_path: Path) ->
     }
 
 
+def test_files_of_one_name_have_each_their_scheme_in_the_report(tmp_path: Path) -> None:
+    task = Tagging(TaggingSettings())
+    for folder, tags in (("train", "BIO"), ("dev", "BLO")):
+        (tmp_path / folder).mkdir()
+        path = tmp_path / folder / "rows.conll"
+        path.write_text(
+            "".join(f"w {tag}\n" if tag == "O" else f"w {tag}-PER\n" for tag in tags), encoding="utf-8"
+        )
+        task.read(path)
+    assert list(task.remarks()) == ["scheme of train/rows.conll", "scheme of dev/rows.conll"]
+
+
 def test_a_scheme_that_was_given_holds_for_the_file_trained_on(tmp_path: Path) -> None:
     (tmp_path / "a.conll").write_text("a B-PER\nb L-PER\nc O\n")
     with pytest.raises(InputError, match=r"line 1: the tag 'L-PER' is not that of an entity in IOB2"):

@@ -201,8 +201,14 @@ class Tagging(Task[TaggedExample]):
         return scheme
 
     def remarks(self) -> dict[str, str]:
-        """In which scheme each file's tags were read."""
-        return {f"scheme of {Path(path).name}": str(scheme) for path, scheme in self._schemes.items()}
+        """In which scheme each file's tags were read; files of one name are told apart by their folders."""
+        files, parts = {path: Path(path).parts for path in self._schemes}, 1
+        while len({own[-parts:] for own in files.values()}) < len(set(files.values())):
+            parts += 1
+        return {
+            f"scheme of {'/'.join(files[path][-parts:])}": str(scheme)
+            for path, scheme in self._schemes.items()
+        }
 
     def example(self, text: str | Sequence[str], where: str = "the input") -> TaggedExample:
         """An untagged example from a text, or from its words."""
