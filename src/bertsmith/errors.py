@@ -6,7 +6,7 @@
     │   ├── CorpusError       a corpus folder is missing, altered, or lacks what the command needs
     │   ├── TokenizerError    a vocabulary is broken or does not fit
     │   ├── FilterError       a filter of a search that isn't one, or names what there isn't
-    │   └── StoreError        a token store is truncated, altered or made for another vocabulary
+    │   └── StoreError        a token store is damaged, made for another vocabulary, or lacks text
     ├── RecipeError       a setting is unknown or impossible
     ├── ModelError        a checkpoint is unsafe, incomplete or mis-shaped
     │   └── NotFinite         what a model computes overflows
@@ -14,7 +14,7 @@
     │   └── DiskFull          too little disk; what was finished stays
     ├── ExportRefused     an exported graph does not answer as its model does
     ├── MissingExtra      an optional package is not installed; prints the install command
-    └── TrainingStopped   a run stopped by its guard: loss not finite, or a spike
+    └── TrainingStopped   training diverged: loss not finite, or a spike; also in every trial, or in a fold
 
 A message says what was expected, what was found, where, and what to do next.
 """
@@ -38,16 +38,17 @@ class InputError(BertsmithError):
 
 
 class EncodingError(InputError):
-    """Bytes that the text's encoding doesn't have. `problem` says which and where, `likely` names an encoding
-    that may have them; the command line adds the options that its command has for it.
+    """Bytes that the text's encoding doesn't have. `problem` says which and where, `likely_encoding` names an
+    encoding that may have them. The command line names --encoding and --encoding-errors in its message, where
+    the command has these options.
     """
 
-    def __init__(self, problem: str, likely: str) -> None:
-        super().__init__(problem, likely)
-        self.problem, self.likely = problem, likely
+    def __init__(self, problem: str, likely_encoding: str) -> None:
+        super().__init__(problem, likely_encoding)
+        self.problem, self.likely_encoding = problem, likely_encoding
 
     def __str__(self) -> str:
-        return f"{self.problem} Save it as UTF-8, or give its encoding ({self.likely!r}, for one)."
+        return f"{self.problem} Save it as UTF-8, or give its encoding ({self.likely_encoding!r}, for one)."
 
 
 class CorpusError(InputError):
@@ -63,7 +64,9 @@ class FilterError(InputError):
 
 
 class StoreError(InputError):
-    """A token store is truncated, altered or made for another vocabulary."""
+    """A token store (a tokenised corpus) is truncated, altered, made for another vocabulary or corpus, or has
+    too little text to train on.
+    """
 
 
 class RecipeError(BertsmithError):
@@ -87,7 +90,9 @@ class DiskFull(ResourceError):
 
 
 class TrainingStopped(BertsmithError):
-    """A run stopped by its guard."""
+    """Training diverged (the loss isn't finite, or rose in a spike): that of a run, of every trial of a
+    search, or of a fold.
+    """
 
 
 class ExportRefused(BertsmithError):
@@ -126,7 +131,7 @@ def did_you_mean(name: str, choices: Collection[str], count: int = 1, cutoff: fl
 
 
 def printable(text: str) -> str:
-    """Replaces control characters by their escape, such as \\u001b: a terminal would obey them in names and
-    texts of others. JSON reads the escape as the character again.
+    """Returns the text with its control characters escaped, such as \\u001b: a terminal would obey them in
+    names and texts of others. JSON reads the escape as the character again.
     """
     return _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)

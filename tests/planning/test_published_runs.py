@@ -81,10 +81,10 @@ def test_berts_own_recipe_is_25_hours_of_an_h100() -> None:
     assert made.share == 0.256
     assert made.hours == pytest.approx(25.3, rel=0.01)
     as_published = sum(
-        phase.steps * sum(flops_by_part(preset("base"), phase.step, True, ALL_ROWS).values())
+        phase.steps * sum(flops_by_part(preset("base"), phase.step, True, FULL_LAST_LAYER).values())
         for phase in made.phases
     )
     assert as_published == pytest.approx(2.4e19, rel=0.02)
 
 
-ALL_ROWS = Implementation(all_rows=True)
+FULL_LAST_LAYER = Implementation(full_last_layer=True)

@@ -92,7 +92,9 @@ def test_attention_grows_with_the_square_of_the_length_and_nothing_else_does() -
 def test_an_implementation_without_our_shortcuts_computes_what_they_save() -> None:
     config, step = preset("base"), StepAmounts(8, 1024, 8 * 128**2, 150)
     ours = flops_by_part(config, step, False)
-    theirs = flops_by_part(config, step, False, Implementation(all_positions=True, all_rows=True))
+    theirs = flops_by_part(
+        config, step, False, Implementation(logits_of_all_tokens=True, full_last_layer=True)
+    )
     assert theirs["vocabulary"] == pytest.approx(ours["vocabulary"] * 1024 / 150)
     rows = 3 * (1024 - 150) * (2 * 768**2 + 4 * 768 * 3072)
     assert theirs["encoder layers"] - ours["encoder layers"] == pytest.approx(rows)

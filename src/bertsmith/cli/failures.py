@@ -113,8 +113,8 @@ def _describe_encoding_error(failure: BaseException, app: App | None, words: Seq
     options = _options_of(app.parse_commands(words)[1][-1])
     sentence = f"{failure.problem} Save it as UTF-8"
     if "--encoding" in options:
-        sentence += f", or name its encoding (--encoding {failure.likely}, for one)"
-    if "--encoding-errors" in options and not failure.likely.startswith("utf"):
+        sentence += f", or name its encoding (--encoding {failure.likely_encoding}, for one)"
+    if "--encoding-errors" in options and not failure.likely_encoding.startswith("utf"):
         sentence += ", or put U+FFFD for such bytes (--encoding-errors replace)"
     return f"{sentence}."
 

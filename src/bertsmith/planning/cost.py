@@ -42,16 +42,16 @@ _COPY_BANDWIDTH = 4e9  # bytes a second, assumed: a checkpoint's copy, written b
 class Implementation:
     """What an implementation computes beyond the minimum.
 
-    `all_positions`: it computes the vocabulary's logits for every token, not only for masked ones.
-    `all_rows`: it computes the last layer for every token, not only for those that a head reads.
+    `logits_of_all_tokens`: it computes the vocabulary's logits for every token, not only for masked ones.
+    `full_last_layer`: it computes the last layer for every token, not only for those that a head reads.
     `attention_passes`: how often attention's weights, two bytes each, pass through memory; 0 if they never
     leave the chip, 20 if each operation is a kernel (written; scaled, masked, softmax, dropout, each read and
     written; read for the product with the values; about as many backward). `gradient_bytes`: bytes of one
     gradient as GPUs exchange it.
     """
 
-    all_positions: bool = False
-    all_rows: bool = False
+    logits_of_all_tokens: bool = False
+    full_last_layer: bool = False
     attention_passes: int = 0
     gradient_bytes: int = 4
 
@@ -80,14 +80,15 @@ def flops_by_part(
 ) -> dict[str, float]:
     """FLOP of a step's matrix products by part, forward and twice as much backward.
 
-    For Bertsmith's own steps, these are the parts of the task's `flops`, and the pooler's. With a
-    `generator`, the step is one of replaced-token detection.
+    For Bertsmith's own steps, their sum is what the pre-training task's `flops` counts, and the pooler.
+    `sampled_pieces`: the entries of the vocabulary that a masked token is compared with (sampled softmax); 0
+    for all. With a `generator`, the step is one of replaced-token detection.
     """
     if generator is not None:
         return _replaced_token_flops(config, generator, step, sampled_pieces)
     hidden = config.hidden_size
-    read = step.tokens if how.all_rows else step.masked + (step.sequences if next_sentence else 0)
-    predicted = step.tokens if how.all_positions else step.masked
+    read = step.tokens if how.full_last_layer else step.masked + (step.sequences if next_sentence else 0)
+    predicted = step.tokens if how.logits_of_all_tokens else step.masked
     forward = {
         "encoder layers": linear_flops(config, step.tokens, read),
         "attention": _attention_flops(config, step),
@@ -100,8 +101,9 @@ def flops_by_part(
 def _replaced_token_flops(
     config: BertConfig, generator: BertConfig, step: StepAmounts, sampled_pieces: int
 ) -> dict[str, float]:
-    """FLOP by part of a step of replaced-token detection. The discriminator reads every token. The generator
-    fills masks; a further product of logits, without a backward pass, is what its tokens are sampled from.
+    """FLOP by part of a step of replaced-token detection (ELECTRA). The discriminator reads every token. The
+    generator fills masks. To sample the replacements, its logits of the whole vocabulary are computed once
+    more, without a backward pass.
     """
     hidden = config.hidden_size
     forward = {
@@ -111,18 +113,19 @@ def _replaced_token_flops(
         "generator": linear_flops(generator, step.tokens, step.masked) + _attention_flops(generator, step),
         "vocabulary": vocabulary_flops(generator, step.masked, sampled_pieces),
     }
-    drawing = 2 * step.masked * generator.embedding_width * generator.vocab_size
-    return {name: 3 * flops for name, flops in forward.items()} | {"drawing of pieces": drawing}
+    sampling = 2 * step.masked * generator.embedding_width * generator.vocab_size
+    return {name: 3 * flops for name, flops in forward.items()} | {"sampling of replacements": sampling}
 
 
 def _attention_flops(config: BertConfig, step: StepAmounts) -> float:
+    # squares: the sum of the squared lengths of the sequences
     length = step.squares / step.tokens  # the mean length of a token's sequence
     return attention_flops(config, np.array([length])) * step.tokens / length
 
 
 def compute_step_parts(
     config: BertConfig,
-    weights: int,
+    weight_count: int,
     step: StepAmounts,
     next_sentence: bool,
     hardware: Accelerator,
@@ -140,24 +143,24 @@ def compute_step_parts(
     speed = gpus * hardware.peak * hardware.share(config.hidden_size)
     bandwidth = _REACHED * hardware.memory_bandwidth
     scores = config.num_hidden_layers * config.num_attention_heads * step.squares
-    written = 2.0 * how.attention_passes * scores
+    moved_by_attention = 2.0 * how.attention_passes * scores
     parts = []
     products = flops_by_part(config, step, next_sentence, how, sampled_pieces, generator)
     for name, flops in products.items():
-        moved = written if name == "attention" else 0.0
+        moved = moved_by_attention if name == "attention" else 0.0
         seconds = flops / speed + moved / (gpus * bandwidth)
         parts.append(StepPart(name, flops, moved, seconds))
     computing = sum(part.seconds for part in parts)
-    optimizer = float(_OPTIMIZER_BYTES * weights) / (gpus if sharded else 1)
+    optimizer = float(_OPTIMIZER_BYTES * weight_count) / (gpus if sharded else 1)
     encoders = [config] if generator is None else [config, generator]
     orthogonal = sum(muon_flops(encoder) for encoder in encoders) if muon else 0.0
     seconds = optimizer / bandwidth + orthogonal / (speed / gpus)
     parts.append(StepPart(OPTIMIZER, orthogonal * gpus, optimizer * gpus, seconds))
-    exchanged = float(how.gradient_bytes * weights)
+    exchanged = float(how.gradient_bytes * weight_count)
     if sharded:
         # A micro-batch gathers the weights forward and backward and scatters its gradients: each is half of
         # an all-reduce, and the next layer's weights are sent while one layer computes.
-        gathered = 2.0 * _BYTES_GATHERED[hardware.precision] * weights
+        gathered = 2.0 * _BYTES_GATHERED[hardware.precision] * weight_count
         exchanged, hidden_behind = micro_batches * (gathered + exchanged) / 2, computing
     else:
         # Two thirds of a micro-batch are its backward pass, during which gradients are sent already.
@@ -189,7 +192,9 @@ def _count_ring_bytes(size: float, gpus: int) -> float:
 
 @dataclass(frozen=True)
 class RunCost:
-    """Computes what a recipe costs on one kind of hardware; `machine` is one of the run's processes."""
+    """Computes what a recipe costs on one kind of hardware. `machine`: device, precision and rank of one of
+    the run's processes.
+    """
 
     recipe: Recipe
     inputs: PlanInputs
@@ -199,7 +204,9 @@ class RunCost:
 
     @cached_property
     def amounts(self) -> list[StepAmounts]:
-        """The average content of a step, for each phase."""
+        """The mean number of tokens, sequences and masked positions in a step, for each phase (of one
+        sequence length).
+        """
         phases = range(len(self.recipe.data.sequence_lengths))
         return [self.inputs.step(self.recipe, phase) for phase in phases]
 
@@ -208,8 +215,8 @@ class RunCost:
         """The parts of one step, for each phase."""
         return [self._step_bill(step, self.recipe.loss.sampled_pieces) for step in self.amounts]
 
-    def work(self, tokens: float | None) -> tuple[PhaseWork, ...]:
-        """Each phase with its number of steps, by the recipe's length or by `tokens` in its place."""
+    def phase_work(self, tokens: float | None) -> tuple[PhaseWork, ...]:
+        """Each phase with its number of steps, by `tokens` or, if None, the recipe's steps or hours."""
         lengths = self.recipe.data.sequence_lengths
         counts = self._count_steps(tokens)
         return tuple(PhaseWork(*phase) for phase in zip(lengths, counts, self.amounts, strict=True))
@@ -232,7 +239,8 @@ class RunCost:
         batches = self.inputs.evaluated_tokens(self.recipe) / self.amounts[0].tokens
         # a step is a forward pass and a backward pass of twice its length
         times = count_times_due(self.recipe.evaluation.every, steps)
-        times += self.recipe.general is not None  # before the first step, to tell what is forgotten
+        # what is forgotten of general text is measured from an evaluation before the first step
+        times += self.recipe.general is not None
         passes = times * batches / 3
         flops = passes * sum(part.flops for part in products)
         evaluation = StepPart("evaluation", flops, 0.0, passes * sum(part.seconds for part in products))

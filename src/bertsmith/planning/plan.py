@@ -141,7 +141,7 @@ def plan(
     machine = _first_process(gpus, accelerator, recipe)
     checkpoint = count_checkpoint_bytes(inputs.model, recipe.optimizer)
     cost = RunCost(recipe, inputs, accelerator, machine, checkpoint)
-    phases = cost.work(tokens)
+    phases = cost.phase_work(tokens)
     steps = sum(phase.steps for phase in phases)
     training = cost.steps_bill(phases)
     parts = (*training, *cost.pauses_bill(steps))

@@ -33,11 +33,13 @@ from bertsmith.text.files.values import as_label, shown
 from bertsmith.validation import describe_problem
 
 FieldLabel = Mapping[str, float] | tuple[str, ...]  # shares of classes, or labels that hold
-_SAID = {"one": "one class", "any": "a list of labels"}  # of the kinds of fields
+_KIND_WORDS = {"one": "one class", "any": "a list of labels"}  # of the kinds of fields
 
 
-class FieldOutputs(BaseModel):
-    """A field and its labels. `kind`: "one" class out of the labels, or "any" number of them."""
+class FieldSchema(BaseModel):
+    """A field's name and its possible labels. `kind`: "one" class out of the labels, or "any" number of
+    them.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -53,11 +55,13 @@ class Fields(TextTask):
     main_metric = "mean_accuracy"
     Settings: ClassVar[type[TaskSettings]] = PooledSettings
     settings: PooledSettings
-    fields: tuple[FieldOutputs, ...] = ()
+    fields: tuple[FieldSchema, ...] = ()
     _log_odds: Floats | None = None  # (C,) of the labels' frequency in training, 0 for classes
 
     def as_target(self, value: Any, where: str) -> dict[str, FieldLabel]:
-        """Parses an object of fields. Raises InputError naming file and line."""
+        """Reads an example's label from a cell: an object of fields, or its JSON. `target` then encodes it
+        for the loss. Raises InputError naming file and line.
+        """
         if isinstance(value, str):
             try:
                 value = json.loads(value)
@@ -68,7 +72,9 @@ class Fields(TextTask):
         return {str(name): _read_field(label, f"{where}: {name}") for name, label in value.items()}
 
     def fit(self, train: Sequence[TextExample]) -> None:
-        """Takes fields and labels, sorted by name, numbers by value."""
+        """Learns the fields and their labels from the training examples (sorted by name, numbers by value),
+        and the log odds with which the biases of the head begin.
+        """
         kinds: dict[str, str] = {}
         labels: dict[str, set[str]] = {}
         for example in train:
@@ -81,7 +87,7 @@ class Fields(TextTask):
                     )
                 labels.setdefault(name, set()).update(label)
         self._set_fields(
-            FieldOutputs(name=name, kind=kinds[name], labels=tuple(sorted(labels[name], key=_sort_key)))
+            FieldSchema(name=name, kind=kinds[name], labels=tuple(sorted(labels[name], key=_sort_key)))
             for name in sorted(kinds, key=_sort_key)
             if labels[name]
         )
@@ -101,16 +107,15 @@ class Fields(TextTask):
         self.labels = tuple(f"{field.name}={label}" for field in self.fields for label in field.labels)
 
     def check(self, examples: Sequence[TextExample]) -> None:
-        """Labels that the training data doesn't have can't be predicted, and count as missed. Raises
-        InputError for a list of a field that is one class, and for one class of a field of lists, of which
-        none could be right.
+        """Raises InputError if a field has a list of labels here and one class in training, or the reverse.
+        Labels that the training data doesn't have are allowed: they can't be predicted, and count as missed.
         """
         kinds = {field.name: field.kind for field in self.fields}
         for example in examples:
             for name, label in (example.label or {}).items():
                 kind = "any" if isinstance(label, tuple) else "one"
                 if kinds.get(name, kind) != kind:
-                    here, in_training = _SAID[kind], _SAID[kinds[name]]
+                    here, in_training = _KIND_WORDS[kind], _KIND_WORDS[kinds[name]]
                     raise InputError(
                         f"{example.where}: the field {name!r} has {here} here and {in_training} in the "
                         "training data. Give one or the other everywhere."
@@ -154,7 +159,9 @@ class Fields(TextTask):
     def decode(
         self, outputs: Sequence[Outputs], examples: Sequence[TextExample], encoded: Sequence[EncodedExample]
     ) -> list[Prediction]:
-        """Predictions with the value of each field and its confidence."""
+        """Predictions with the value of each field and its confidence: the probability of the class or, for a
+        list, the product over all its possible labels of the probability that the answer is right on each.
+        """
         logits = np.stack(outputs)
         predictions: list[dict[str, Any]] = [{"fields": {}, "confidence": {}} for _ in examples]
         for field, (start, end) in zip(self.fields, self._ranges(), strict=True):
@@ -224,10 +231,10 @@ class Fields(TextTask):
     def from_state(cls, state: Mapping[str, Any], where: str) -> Self:
         task = super().from_state(state, where)
         try:
-            task._set_fields(FieldOutputs.model_validate(field) for field in state["fields"])
+            task._set_fields(FieldSchema.model_validate(field) for field in state["fields"])
         except (KeyError, TypeError, ValidationError) as error:
             problem = (
-                describe_problem(error, FieldOutputs) if isinstance(error, ValidationError) else str(error)
+                describe_problem(error, FieldSchema) if isinstance(error, ValidationError) else str(error)
             )
             raise ModelError(
                 f"{where}: fields: {problem} Take the file from a copy, or train again."
@@ -242,22 +249,24 @@ class Fields(TextTask):
 
 def _read_field(value: Any, where: str) -> FieldLabel:
     if isinstance(value, list | tuple):
-        return tuple(dict.fromkeys(_name(label, where) for label in value))
+        return tuple(dict.fromkeys(_label_name(label, where) for label in value))
     if not isinstance(value, Mapping):
-        return {_name(value, where): 1.0}
-    shares = {_name(name, where): share for name, share in value.items()}
+        return {_label_name(value, where): 1.0}
+    shares = {_label_name(name, where): share for name, share in value.items()}
     numbers = [share for share in shares.values() if isinstance(share, int | float) and 0 <= share <= 1]
     if len(numbers) < len(shares) or sum(numbers) <= 0:
         raise InputError(f"{where}: expected labels with probabilities from 0 to 1, found {shown(value)}.")
     return {name: float(share) / sum(numbers) for name, share in shares.items()}
 
 
-def _name(value: Any, where: str) -> str:
-    """A label's name. Text stays as it stands, because a schema's "true" is another value than true."""
+def _label_name(value: Any, where: str) -> str:
+    """A label's name. Text is stripped, but not respelled as by `as_label`: in a schema the text "true" is
+    another value than the boolean true, which becomes "True".
+    """
     return value.strip() if isinstance(value, str) and value.strip() else as_label(value, where)
 
 
-def _target(field: FieldOutputs, label: FieldLabel | None) -> Floats:
+def _target(field: FieldSchema, label: FieldLabel | None) -> Floats:
     if label is None:
         return np.full(len(field.labels), np.nan)
     if isinstance(label, tuple):

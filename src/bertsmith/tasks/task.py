@@ -255,7 +255,9 @@ class Task(ABC, Generic[E]):
         """Sets `labels` from the training examples. Raises InputError if nothing can be learned from them."""
 
     def check(self, examples: Sequence[E]) -> None:
-        """Raises InputError, naming file and line, for a label that the training data doesn't have."""
+        """Raises InputError, naming file and line, for a label that can't be judged: in most tasks, one that
+        the training data doesn't have.
+        """
 
     def as_own_label(self, value: Any, where: str) -> str:
         """The label in a cell. If the model has it under another spelling ("true", "1.0"), as models of other

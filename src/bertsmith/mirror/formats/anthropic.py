@@ -21,9 +21,9 @@ from bertsmith.mirror.formats.reading import (
     object_of,
     objects_of,
     parsed,
-    subjects_of,
     text_of,
     texts_of,
+    users_of,
     word,
 )
 from bertsmith.mirror.formats.wire_format import (
@@ -36,6 +36,7 @@ from bertsmith.mirror.formats.wire_format import (
     whole,
 )
 
+# Parameters of a request that are stored with its call.
 _PARAMETERS = (
     "max_tokens", "temperature", "top_p", "top_k", "stop_sequences", "thinking", "tools", "tool_choice",
     "output_config", "output_format",
@@ -80,7 +81,7 @@ class Anthropic(WireFormat):
             schema,
             way,
             chosen(body, _PARAMETERS),
-            subjects_of(body),
+            users_of(body),
         )
 
     def read_answer(self, request: CompletionRequest, body: Mapping[str, Json]) -> Completion:
@@ -257,11 +258,11 @@ def _write_events(
     first_block = {**block, "input": {}} if is_call else {**block, "text": ""}
     yield named_event("content_block_start", index=0, content_block=first_block)
     yield named_event("ping")
-    for piece in answer.text_pieces():
+    for text_chunk in answer.text_pieces():
         delta = (
-            {"type": "input_json_delta", "partial_json": piece}
+            {"type": "input_json_delta", "partial_json": text_chunk}
             if is_call
-            else {"type": "text_delta", "text": piece}
+            else {"type": "text_delta", "text": text_chunk}
         )
         yield named_event("content_block_delta", index=0, delta=delta)
     yield named_event("content_block_stop", index=0)

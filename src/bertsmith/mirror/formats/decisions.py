@@ -17,9 +17,9 @@ from bertsmith.mirror.formats.reading import (
     list_of,
     model_of,
     object_of,
-    subjects_of,
     text_of,
     texts_of,
+    users_of,
     word,
 )
 from bertsmith.mirror.formats.systemone import (
@@ -60,7 +60,7 @@ class Decisions(OpenAIFormat):
             raise NotMirrored("malformed-request")
         schema = {"type": "object", "properties": fields}
         return CompletionRequest(
-            self.NAME, model_of(body), tuple(messages), "", schema, "questions", {}, subjects_of(body)
+            self.NAME, model_of(body), tuple(messages), "", schema, "questions", {}, users_of(body)
         )
 
     def read_answer(self, request: CompletionRequest, body: Mapping[str, Json]) -> Completion:

@@ -26,9 +26,9 @@ from bertsmith.mirror.formats.reading import (
     object_of,
     objects_of,
     parsed,
-    subjects_of,
     text_of,
     texts_of,
+    users_of,
     word,
 )
 from bertsmith.mirror.formats.wire_format import (
@@ -41,6 +41,7 @@ from bertsmith.mirror.formats.wire_format import (
     whole,
 )
 
+# Parameters of a request that are stored with its call.
 _PARAMETERS = (
     "temperature", "top_p", "seed", "max_tokens", "max_completion_tokens", "frequency_penalty",
     "presence_penalty", "logit_bias", "stop", "reasoning_effort", "verbosity", "logprobs", "top_logprobs",
@@ -92,7 +93,7 @@ class OpenAIChat(OpenAIFormat):
             schema,
             way,
             chosen(body, _PARAMETERS),
-            subjects_of(body),
+            users_of(body),
         )
 
     def read_answer(self, request: CompletionRequest, body: Mapping[str, Json]) -> Completion:
@@ -306,12 +307,12 @@ def _write_chunks(answer: StudentCompletion) -> Iterator[bytes]:
             "function": _function_call(answer, ""),
         }
         yield chunk({"role": "assistant", "content": None, "tool_calls": [call], "refusal": None})
-        for piece in answer.text_pieces():
-            yield chunk({"tool_calls": [{"index": 0, "function": {"arguments": piece}}]})
+        for text_chunk in answer.text_pieces():
+            yield chunk({"tool_calls": [{"index": 0, "function": {"arguments": text_chunk}}]})
     else:
         yield chunk({"role": "assistant", "content": "", "refusal": None})
-        for piece in answer.text_pieces():
-            yield chunk({"content": piece})
+        for text_chunk in answer.text_pieces():
+            yield chunk({"content": text_chunk})
     yield chunk({}, _finish_reason(answer))
     if includes_usage:
         yield data(head | {"choices": [], "usage": _USAGE})

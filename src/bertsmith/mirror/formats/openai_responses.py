@@ -20,13 +20,14 @@ from bertsmith.mirror.formats.reading import (
     object_of,
     objects_of,
     parsed,
-    subjects_of,
     text_of,
     texts_of,
+    users_of,
     word,
 )
 from bertsmith.mirror.formats.wire_format import EVENTS, ResponseBody, StudentCompletion, named_event, whole
 
+# Parameters of a request that are stored with its call.
 _PARAMETERS = (
     "temperature", "top_p", "top_logprobs", "max_output_tokens", "reasoning", "text", "tools", "tool_choice",
     "parallel_tool_calls", "truncation", "include",
@@ -73,7 +74,7 @@ class OpenAIResponses(OpenAIFormat):
             messages.append(ChatMessage("user", (content,)))
         else:
             messages += [
-                message for item in list_of(content, "malformed-request") for message in read_messages(item)
+                message for item in list_of(content, "malformed-request") for message in _read_messages(item)
             ]
         return CompletionRequest(
             self.NAME,
@@ -83,7 +84,7 @@ class OpenAIResponses(OpenAIFormat):
             schema,
             way,
             chosen(body, _PARAMETERS),
-            subjects_of(body),
+            users_of(body),
         )
 
     def read_answer(self, request: CompletionRequest, body: Mapping[str, Json]) -> Completion:
@@ -164,6 +165,9 @@ class OpenAIResponses(OpenAIFormat):
         )
 
     def fits(self, request: Mapping[str, Json], answer: Mapping[str, Json]) -> bool:
+        """Whether a logged call is one of Responses. Requests of decisions and systemone have "questions",
+        those of chats "messages".
+        """
         is_other = "questions" in request or "messages" in request
         return "input" in request and "output" in answer and not is_other
 
@@ -187,9 +191,9 @@ def _read_schema(body: Mapping[str, Json]) -> tuple[str, str, Mapping[str, Json]
     return find_required_tool(list_of(tools, "malformed-request"), choice, "parameters")
 
 
-def read_messages(input_item: Json) -> list[ChatMessage]:
-    """Reads an item of the input as a message; thoughts give none. Raises NotMirrored for an item that is on
-    the provider's machines, or that is no text.
+def _read_messages(input_item: Json) -> list[ChatMessage]:
+    """Reads an item of the input as a message; a reasoning item gives none. Raises NotMirrored for an item
+    that is on the provider's machines, or that is no text.
     """
     item = object_of(input_item, "malformed-request")
     item_type = item.get("type") or "message"
@@ -224,19 +228,19 @@ def _read_value(request: CompletionRequest, texts: list[str], calls: list[Mappin
 
 def _write_item(answer: StudentCompletion) -> dict[str, Any]:
     """The only item of the response's output: a function call or a message."""
-    number = answer.number[:24]
+    id_suffix = answer.number[:24]
     if answer.request.way == "tool":
         return {
-            "id": f"fc_{number}",
+            "id": f"fc_{id_suffix}",
             "type": "function_call",
             "status": "completed",
             "arguments": answer.text,
-            "call_id": f"call_{number}",
+            "call_id": f"call_{id_suffix}",
             "name": answer.request.schema_name,
         }
     part = {"type": "output_text", "annotations": [], "logprobs": [], "text": answer.text}
     return {
-        "id": f"msg_{number}",
+        "id": f"msg_{id_suffix}",
         "type": "message",
         "status": "completed",
         "content": [part],
@@ -262,8 +266,8 @@ def _write_events(
             output_index=0,
             item={**item, "arguments": "", "status": "in_progress"},
         )
-        for piece in answer.text_pieces():
-            yield event("response.function_call_arguments.delta", **address, delta=piece)
+        for chunk in answer.text_pieces():
+            yield event("response.function_call_arguments.delta", **address, delta=chunk)
         yield event(
             "response.function_call_arguments.done", **address, name=item["name"], arguments=answer.text
         )
@@ -276,8 +280,8 @@ def _write_events(
         part = item["content"][0]
         address["content_index"] = 0
         yield event("response.content_part.added", **address, part={**part, "text": ""})
-        for piece in answer.text_pieces():
-            yield event("response.output_text.delta", **address, delta=piece, logprobs=[])
+        for chunk in answer.text_pieces():
+            yield event("response.output_text.delta", **address, delta=chunk, logprobs=[])
         yield event("response.output_text.done", **address, text=answer.text, logprobs=[])
         yield event("response.content_part.done", **address, part=part)
     yield event("response.output_item.done", output_index=0, item=item)

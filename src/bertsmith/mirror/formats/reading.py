@@ -100,8 +100,8 @@ def word(value: Json) -> str:
     return value if isinstance(value, str) else ""
 
 
-def subjects_of(body: Mapping[str, Json]) -> tuple[str, ...]:
-    """The people whom a request is about, as far as it names them: its user, by any of the usual keys."""
+def users_of(body: Mapping[str, Json]) -> tuple[str, ...]:
+    """The users whom a request names, by any of the usual keys: the people whom it is about."""
     metadata = body.get("metadata")
     if not isinstance(metadata, dict):
         metadata = {}

@@ -13,7 +13,7 @@ import numpy as np
 
 from bertsmith.metrics.calibration import choice_confidence, score_confidence
 from bertsmith.mirror.call import ChatMessage, Completion, CompletionRequest, Json, NotMirrored
-from bertsmith.mirror.formats.reading import as_json, count, object_of, subjects_of, text_of, word
+from bertsmith.mirror.formats.reading import as_json, count, object_of, text_of, users_of, word
 from bertsmith.mirror.formats.wire_format import ResponseBody, StudentCompletion, WireFormat, whole
 
 _DIGITS = 4  # decimal places of a probability
@@ -46,7 +46,7 @@ class SystemOne(WireFormat):
             },
             "questions",
             {},
-            subjects_of(body),
+            users_of(body),
         )
 
     def read_answer(self, request: CompletionRequest, body: Mapping[str, Json]) -> Completion:

@@ -428,7 +428,9 @@ class TextTask(Task[TextExample]):
 
     @abstractmethod
     def as_target(self, value: Any, where: str) -> Any:
-        """Converts a label as it stands in a file. Raises InputError naming file and line."""
+        """Reads an example's label from a cell of a file; `target` then encodes it for the loss. Raises
+        InputError naming file and line.
+        """
 
     def as_label(self, example: TextExample, prediction: Prediction) -> TextExample:
         """The example with the prediction's label or, if it has none, its score."""

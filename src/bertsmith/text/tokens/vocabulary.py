@@ -70,7 +70,8 @@ class VocabularySettings(UserSettings):
         default=0.9995,
         gt=0,
         le=1,
-        description="Share of all characters to keep; words with others are [UNK].",
+        description="Share of the text's characters, repeats counted, that the kept ones cover; the 1,000 "
+        "most frequent are kept in any case. Words with others are [UNK].",
     )
     limit_alphabet: int | None = Field(
         default=None,
@@ -160,7 +161,7 @@ def learn_pieces(
         raise TokenizerError(
             f"A vocabulary of {settings.vocab_size:,} pieces has no room for {len(SPECIAL_TOKENS)} special "
             f"tokens and the {len(alphabet):,} pieces of the alphabet. Ask for more than {len(initial):,} "
-            "(--vocab-size), or keep fewer characters (--alphabet-coverage, --limit-alphabet)."
+            "(--vocab-size), or keep fewer characters (--limit-alphabet)."
         )
     # The library numbers "##x" in the order of a hash table and breaks ties by these numbers. Passed as
     # special tokens, which come first and in order, they have the same numbers in every run.
@@ -180,7 +181,8 @@ def learn_pieces(
 def _choose_alphabet(characters: CharacterCounts, settings: VocabularySettings) -> list[str]:
     """The most frequent characters, then those of them that continue words, as "##x"; both sorted.
 
-    As many as cover `alphabet_coverage`: about a hundred of an alphabet, some thousand of Chinese.
+    As many as cover `alphabet_coverage` of the text (some thousand of Chinese), at least the 1,000 most
+    frequent (so all of an alphabet's hundred), and at most `limit_alphabet`.
     """
     occurrences = characters.occurrences
     ranked = sorted(occurrences, key=lambda character: (-occurrences[character], character))
@@ -192,11 +194,12 @@ def _choose_alphabet(characters: CharacterCounts, settings: VocabularySettings) 
 
 
 def _repeat_words(words: Counter[str], alphabet: set[str], progress: Progress | None) -> Iterator[str]:
-    """Text in which each word is repeated as often as it was counted, since the trainer takes only text.
+    """Text in which each of the MAX_WORDS most frequent words is repeated as often as it was counted, since
+    the trainer takes only text.
 
     Words with characters outside the alphabet are left out: as a whole they will be [UNK].
     """
-    # Of equally frequent words those with the lowest hashes: the first in the alphabet would begin alike.
+    # Ties are broken by hash: in alphabetical order, those kept would all begin with the same letters.
     ranked = sorted(words, key=lambda word: (-words[word], zlib.crc32(word.encode()), word))
     frequent = ranked[:MAX_WORDS]
     batch: list[str] = []
