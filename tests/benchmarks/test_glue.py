@@ -90,7 +90,7 @@ def test_each_official_layout_is_read_and_everything_the_server_wants_is_there(
             assert row["text"]
             assert (row["label"] in record.labels) if record.labels else (0 <= row["label"] <= 5)
             assert ("text_pair" in row) == (name not in ("CoLA", "SST-2"))
-    assert all("label" not in row for part in files.unjudged.values() for row in rows_of(part))
+    assert all("label" not in row for part in files.unlabelled.values() for row in rows_of(part))
 
 
 def test_texts_and_labels_come_from_the_official_columns(glue_data: Path, tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_texts_and_labels_come_from_the_official_columns(glue_data: Path, tmp_pa
     mnli = TASKS["MNLI"].prepare(glue_data, tmp_path / "mnli", None)
     assert [row["label"] for row in rows_of(mnli.train)] == ["neutral", "entailment", "contradiction"]
     assert rows_of(mnli.labelled["dev-mm"])[1]["text"] == "dev_mismatched 1"
-    assert {*mnli.unjudged} == {"test", "test-mm", "AX"}
+    assert {*mnli.unlabelled} == {"test", "test-mm", "AX"}
 
 
 def test_broken_rows_of_qqp_are_left_out_and_counted(glue_data: Path, tmp_path: Path) -> None:
