@@ -41,6 +41,26 @@ def test_an_embedding_model_of_other_modules_names_the_first(
         Embedder(folder)
 
 
+@pytest.mark.parametrize(
+    "modules",
+    [
+        [TRANSFORMER, ("Normalize", {}), POOLING],
+        [POOLING, TRANSFORMER],
+        [("Normalize", {}), TRANSFORMER, POOLING],
+    ],
+)
+def test_modules_in_another_order_are_refused(
+    tmp_path: Path, modules: list[tuple[str, dict[str, object]]]
+) -> None:
+    """sentence-transformers 6.2 computes the first without normalising, and can't load the others."""
+    folder = save_sentence_folder(tmp_path / "model", modules)
+    order = ", ".join(kind for kind, _ in modules)
+    with pytest.raises(
+        ModelError, match=f"has its modules in the order {order}, .* Transformer and Pooling first"
+    ):
+        Embedder(folder)
+
+
 @pytest.mark.parametrize("module", [0, 1])
 def test_a_module_of_a_packages_own_is_not_taken_for_the_librarys(tmp_path: Path, module: int) -> None:
     """sentence-transformers runs its code, or refuses the folder where it mayn't."""

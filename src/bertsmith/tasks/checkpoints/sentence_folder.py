@@ -342,6 +342,12 @@ def _read_checked_modules(folder: Path, also: Collection[str] = ()) -> dict[str,
                 "Use a model of encoder and pooling."
             )
         _require_inside(folder, name, modules[name])
+    if names[:2] != ["Transformer", "Pooling"]:
+        raise ModelError(
+            f"{folder / _MODULES} has its modules in the order {', '.join(names)}, which Bertsmith doesn't "
+            "compute: expected Transformer and Pooling first. Use a model of encoder, pooling, one linear "
+            "layer and normalisation, in this order."
+        )
     if "Normalize" in modules:
         _require_inside(folder, "Normalize", modules["Normalize"])
         name = f"{modules['Normalize']}/config.json"
