@@ -17,7 +17,7 @@ from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import save_checkpoint
 from bertsmith.serving.operations.embed import make_text_encoder, make_vector_operations
 from bertsmith.serving.operations.operation import Options
-from bertsmith.tasks.checkpoints.sentence_folder import write_sentence_folder
+from bertsmith.tasks.checkpoints.sentence_folder import read_projection, write_sentence_folder
 
 TEXTS = ["bal ben cir.", " ".join(WORDS[:60]), "kal"]
 
@@ -122,3 +122,12 @@ def test_a_product_behind_the_normalisation_is_refused(projected: Path) -> None:
     path.write_text(json.dumps([*modules[:2], modules[3], modules[2]]))
     with pytest.raises(ModelError, match="has a module Dense after its encoder"):
         Embedder(projected)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_projection_is_read_as_it_was_written_with_a_bias_or_without(tmp_path: Path, bias: bool) -> None:
+    linear = nn.Linear(32, 10, bias=bias)
+    write_sentence_folder(tmp_path, config_of(), "mean", 24, projection=linear)
+    found = read_projection(tmp_path / "2_Dense", 32).state_dict()
+    assert found.keys() == linear.state_dict().keys()
+    assert all(torch.equal(found[name], tensor) for name, tensor in linear.state_dict().items())

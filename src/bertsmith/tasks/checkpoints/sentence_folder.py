@@ -456,7 +456,11 @@ def write_sentence_folder(
 
 def _write_dense(folder: Path, dense: nn.Linear) -> None:
     folder.mkdir()
-    settings = {"in_features": dense.in_features, "out_features": dense.out_features, "bias": True}
+    settings = {
+        "in_features": dense.in_features,
+        "out_features": dense.out_features,
+        "bias": dense.bias is not None,
+    }
     activation = {"activation_function": "torch.nn.modules.linear.Identity"}
     write_json(folder / "config.json", settings | activation)
     weights = {f"linear.{name}": tensor.detach().contiguous() for name, tensor in dense.state_dict().items()}
