@@ -2,10 +2,8 @@
 
 import errno
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -24,7 +22,6 @@ from bertsmith.text.tokens.tokenizer import Tokenizer
 
 pytest.importorskip("Stemmer", reason="needs the extra `retrieval`")
 
-PAGE = Path(__file__).parents[2] / "docs" / "retrieval-evaluation.md"
 WORDS = ("red", "blue", "green", "cat", "dog", "bird", "runs", "sleeps")
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
 TOKENIZER = Tokenizer.from_pieces(PIECES, lowercase=True)
@@ -142,21 +139,6 @@ def test_the_table_has_a_row_a_system(model: str, data: str, capsys: pytest.Capt
     assert "animals: 18 documents, 6 queries" in printed
     for word in ("nDCG@10", "BM25", "dense", "hybrid", "above BM25", "ms/query"):
         assert word in printed
-
-
-def test_the_documented_python_gives_the_commands_figures(
-    model: str, data: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (block,) = re.findall(
-        r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
-    )
-    here: dict[str, Any] = {}
-    exec(block.replace('"minilm"', repr(model)).replace('"beir/scifact"', repr(data)), here)
-    assert capsys.readouterr().out.startswith("BM25 {'ndcg@10'")
-    assert main(["rank", model, data, "--json"]) == 0
-    printed = json.loads(capsys.readouterr().out)
-    for figures in here["found"].figures:
-        assert printed["systems"][figures.system.name]["scores"] == pytest.approx(figures.scores.means)
 
 
 def test_mistakes_get_a_sentence_before_any_work(

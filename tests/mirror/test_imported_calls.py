@@ -155,7 +155,7 @@ def test_what_a_student_answered_teaches_nothing(tmp_path: Path, store: Store, s
         value = {"intent": "card", "urgent": False} if name == "intent" else {name: True}
         spread = {f"$.{name}": [(True, 0.9), (False, 0.1)]}
         ours = form.write(StudentCompletion(asked, body | {"stream": stream}, value, "0123456789ab", spread))
-        content = b"".join(ours.pieces)
+        content = b"".join(ours.chunks)
         is_stream = ours.content_type.startswith("text/event-stream")
         response = form.join(events_of(content)) if is_stream else json.loads(content)
         objects += [{"request": body, "response": each} for each in (response, answer(path, body))]
