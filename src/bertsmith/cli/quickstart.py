@@ -110,12 +110,11 @@ def _require_same_choices(out: Path, source: str, vocab_size: int, minutes: floa
 def _build_corpus(source: str, path: Path) -> "Corpus":
     from bertsmith.text.corpus.building import build_corpus
     from bertsmith.text.corpus.corpus import Corpus
-    from bertsmith.text.corpus_settings import CorpusSettings
 
     _step(1, f"A corpus from {source}", path)
     if not path.exists():
         with progress_bar("reading") as progress:
-            build_corpus([source], path, settings=CorpusSettings(), progress=progress)
+            build_corpus([source], path, progress=progress)
     corpus = Corpus.open(path)
     kept, dropped = corpus.manifest.kept, corpus.manifest.dropped
     copies = dropped["exact_duplicates"] + dropped["near_duplicates"]

@@ -49,7 +49,7 @@ class InvalidRequest(Refusal):
 
 
 class EmptyRequest(InvalidRequest):
-    """A request without any input."""
+    """A request whose list of inputs is empty."""
 
     code = "no_inputs"
 

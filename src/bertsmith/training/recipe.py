@@ -120,7 +120,7 @@ _SHAPE_SETTINGS = [f"model.{name}" for name in ModelSettings.model_fields if nam
 
 
 class DataSettings(UserSettings):
-    """How the corpus becomes batches."""
+    """How the corpus is cut into sequences, and these into batches."""
 
     batch_size: int = Field(256, ge=1)
     """The most tokens of a step, divided by the sequence length of its phase."""
