@@ -84,7 +84,7 @@ def test_a_fine_tuned_model_doubts_what_it_was_trained_on_by_the_encoder_before(
     assert [row.example.text for row in suggest(run.model, pool, count=4).rows] == ["old green bird"]
     alike = write(tmp_path / "alike.csv", [("old green bird", colour) for colour in ("red", "green") * 6])
     found = suggest(run.model, pool, labelled=alike)
-    assert found.rows == [] and found.doubts == [] and "too few texts to doubt any" in found.notes[0]
+    assert found.rows == [] and found.doubts == [] and "too few texts to doubt any" in found.notes[1]
 
 
 def test_the_rows_trained_on_are_read_by_their_own_columns(tiny_bert: Path, tmp_path: Path) -> None:
@@ -214,6 +214,18 @@ def test_a_copy_of_a_labelled_row_is_not_suggested(tiny_bert: Path, tmp_path: Pa
     found = suggest(tiny_bert, write(tmp_path / "rows.csv", [*rows, *copies, (TEXTS[30], "")]))
     assert [row.example.text for row in found.rows] == [TEXTS[30]]
     assert found.copies > 0
+
+
+def test_rows_labelled_in_another_file_are_not_drawn_instead_of_others(
+    tiny_bert: Path, tmp_path: Path
+) -> None:
+    """Of the rows drawn, those labelled in the round before were passed over as copies."""
+    more = write(tmp_path / "more.csv", [(text, colour(text)) for text in TEXTS[:30]])
+    (tmp_path / "all.txt").write_text("\n".join(TEXTS))
+    found = suggest(tiny_bert, tmp_path / "all.txt", labelled=more, count=6)
+    assert sorted(row.example.text for row in found.rows) == sorted(TEXTS[30:])
+    assert (found.without_label, found.copies) == (6, 0)
+    assert found.notes == ["30 rows without a label are labelled in another row, and were left out"]
 
 
 def test_the_folder_can_be_filled_in_and_trained_on(tiny_bert: Path, mixed: Path, tmp_path: Path) -> None:

@@ -223,7 +223,13 @@ def _read_rows(
     if len(with_text) < len(pool):
         blank = len(pool) - len(with_text)
         notes.append(f"{blank:,} rows without a label have no text, and were left out")
-    return [*known_rows, *file_rows], with_text, notes
+    labelled_rows = [*known_rows, *file_rows]
+    answered = set(map(_row_content, labelled_rows))
+    unknown = [row for row in with_text if _row_content(row) not in answered]
+    if len(unknown) < len(with_text):
+        count = len(with_text) - len(unknown)
+        notes.append(f"{count:,} rows without a label are labelled in another row, and were left out")
+    return labelled_rows, unknown, notes
 
 
 def _read_training_rows(
