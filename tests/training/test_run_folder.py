@@ -99,6 +99,15 @@ def test_a_run_goes_on_where_a_list_is_given_as_a_tuple(tmp_path: Path) -> None:
         open_finetuning(other, resume=True)
 
 
+def test_frozen_layers_that_are_given_are_those_that_the_run_began_with(tmp_path: Path) -> None:
+    """The method upper chooses them only where they aren't given."""
+    values = {"task": "classification", "model": "m", "train": "t", "out": str(tmp_path), "method": "upper"}
+    write_recipe(make_finetune_recipe(values | {"freeze_layers": 2}, []), tmp_path)
+    assert open_finetuning(make_finetune_recipe(values, []), resume=True).freeze_layers == 2
+    with pytest.raises(RecipeError, match=r"other settings: freeze_layers\."):
+        open_finetuning(make_finetune_recipe(values | {"freeze_layers": 3}, []), resume=True)
+
+
 def test_a_run_that_was_moved_does_not_begin_anew_elsewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
