@@ -651,6 +651,13 @@ def test_where_nothing_is_left_to_train_few_rows_measure_the_encoder_as_it_is(
     assert result.results.method == LINEAR
 
 
+def test_methods_that_train_the_encoder_alone_need_a_layer_that_is_not_frozen(
+    encoder: Path, tmp_path: Path
+) -> None:
+    result = few_rows(encoder, tmp_path, "freeze_layers=2", "folds=2", "epochs=1", "minutes=100")
+    assert [each.method for each in result.results.tried] == [LINEAR, FULL]
+
+
 def test_a_dev_share_that_is_given_is_typed_again(encoder: Path, tmp_path: Path) -> None:
     """It has the value of the default, and yet few rows would judge in turn without it."""
     assert "dev_share" not in format_command(recipe_of())

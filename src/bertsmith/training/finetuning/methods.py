@@ -85,11 +85,10 @@ def list_possible_methods(
     methods = [LINEAR]
     if unlabelled and task.learns_unlabelled:
         methods.append(SELF_TRAINING)
-    if recipe.freeze_embeddings and recipe.freeze_layers >= layers:
-        return [*methods, FULL]
-    if CONTRASTIVE in task.teachings and recipe.batch_size >= FEWEST_A_BATCH:
+    teachings = task.teachings if recipe.freeze_layers < layers else ()  # they train the encoder alone
+    if CONTRASTIVE in teachings and recipe.batch_size >= FEWEST_A_BATCH:
         methods.append(CONTRASTIVE)
-    if CLOZE in task.teachings and supports_cloze(task, source, tokenizer):
+    if CLOZE in teachings and supports_cloze(task, source, tokenizer):
         methods.append(CLOZE)
     methods.append(FULL)
     if recipe.lora.rank:  # makes `full` the same as `lora`
