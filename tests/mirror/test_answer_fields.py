@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertsmith.mirror.fields import ABSENT, AnswerShape, Field, SpanForm
+from bertsmith.mirror.fields import ABSENT, AnswerShape, Field, FieldHead, SpanForm
 from bertsmith.mirror.learning.schema_fields import AnswerObservation, infer_shape
 
 
@@ -323,6 +323,28 @@ def test_what_counts_as_the_same() -> None:
     spans = Field(keys=("x",), kind="spans", values=("",), spans=SpanForm(form="texts"))
     assert spans.are_equal(spans.read(["b", "a"]), spans.read(["a", "b"]))
     assert not spans.are_equal(spans.read(["a", "a"]), spans.read(["a"]))
+
+
+@pytest.mark.parametrize(
+    ("limits", "answered"),
+    [
+        ({}, [0, 1, 2, 3]),
+        ({"minItems": 1, "maxItems": 2}, [1, 2]),
+        ({"minItems": 0}, [0, 1, 2, 3]),
+        ({"maxItems": 0}, [0]),
+    ],
+)
+def test_a_list_that_the_schema_finds_too_short_or_too_long_is_never_given(
+    limits: dict[str, int], answered: list[int]
+) -> None:
+    labels = field_of({"type": "array", "items": {"enum": ["a", "b", "c"]}, **limits}, [["a"], ["b", "c"]])
+    head = FieldHead(path="$.x", classes=(0, 1, 2))
+    found = head.predict(labels, [[9.0] * count + [-9.0] * (3 - count) for count in range(4)])
+    assert [len(each.value) for each in found] == [0, 1, 2, 3]
+    assert [n for n in range(4) if found[n].confidence > 0.9] == answered
+    assert all(found[n].confidence == 0.0 for n in range(4) if n not in answered)
+    optional = labels.model_copy(update={"nullable": True, "empty": "null"})
+    assert head.predict(optional, [[-9.0] * 3])[0].confidence > 0.9  # null is no list
 
 
 VALUES = {

@@ -14,6 +14,7 @@ from bertsmith.inference.predictor import Predictor
 from bertsmith.mirror.fields import ABSENT, AnswerShape, Field, SpanForm
 from bertsmith.mirror.learning import tiers as encoder_tier
 from bertsmith.mirror.learning.learned_calls import LearnedCall
+from bertsmith.mirror.learning.schema_fields import AnswerObservation, infer_shape
 from bertsmith.mirror.learning.settings import LearnSettings
 from bertsmith.mirror.learning.tiers import NEVER, StudentCandidate, compare_with_teacher
 from bertsmith.mirror.student import MirrorStudent, predict_spans
@@ -58,6 +59,17 @@ def test_only_a_text_that_may_be_missing_is_left_out(
     assert [(each.value, each.confidence) for each in found] == [
         ((("", "anna"),), pytest.approx(0.9)),
         (value, pytest.approx(confidence)),
+    ]
+
+
+def test_a_list_of_fewer_quotes_than_the_schema_asks_for_is_never_given() -> None:
+    texts = [f"anna{n} calls" for n in range(20)]
+    schema = {"properties": {"who": {"type": "array", "items": {"type": "string"}, "minItems": 1}}}
+    seen = [AnswerObservation({"who": [text.split()[0]]}, text) for text in texts]
+    found = predict_spans(TAGGER, TAGS, infer_shape(schema, seen).fields, TEXTS)["$.who"]
+    assert [(each.value, each.confidence) for each in found] == [
+        ((("", "anna"),), pytest.approx(0.9)),
+        ((), 0.0),
     ]
 
 

@@ -73,7 +73,8 @@ class Field(BaseModel):
 
     `nullable` fields may be None. The key of `optional` fields may be missing, which is the value ABSENT.
     `is_observed` says that `values` were collected from answers and the schema allows others. `empty` says
-    what most answers had instead of an empty list of labels or quotes, or instead of a missing quote.
+    what most answers had instead of an empty list of labels or quotes, or instead of a missing quote. The
+    schema allows lists of `fewest` to `most` items.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -87,6 +88,8 @@ class Field(BaseModel):
     tolerance: float = 0.0
     spans: SpanForm | None = None
     empty: Literal["", "null", "absent"] = ""
+    fewest: int = 0
+    most: int | None = None
 
     @property
     def path(self) -> str:
@@ -158,6 +161,11 @@ class Field(BaseModel):
         if self.kind != "labels":
             return self._is_listed(value)
         return isinstance(value, list | tuple) and all(map(self._is_listed, value))
+
+    def allows_length(self, value: Any) -> bool:
+        """Whether the schema allows a list of so many labels or quotes; True for anything but a list."""
+        count = len(value) if isinstance(value, tuple) else self.fewest
+        return self.fewest <= count and (self.most is None or count <= self.most)
 
     def _is_listed(self, value: Any) -> bool:
         """Whether `value` is one of `values`, or of the same type if these were only observed."""
@@ -430,20 +438,18 @@ class FieldHead(BaseModel):
         ]
 
     def _predict_labels(self, field: Field, probabilities: Floats) -> list[FieldPrediction]:
+        """As `predict`. The confidence is 0 where the schema allows no list of so many labels."""
         thresholds = np.array(self.thresholds or [0.5] * len(self.classes))
-        confidences = confidence_of(probabilities, thresholds)
-        return [
-            FieldPrediction(
-                tuple(
-                    field.values[number]
-                    for number, is_chosen in zip(self.classes, row, strict=True)
-                    if is_chosen
-                )
-                or field.empty_value,
-                float(confidence),
+        predictions = []
+        for row, confidence in zip(
+            probabilities >= thresholds, confidence_of(probabilities, thresholds), strict=True
+        ):
+            labels = tuple(
+                field.values[number] for number, chosen in zip(self.classes, row, strict=True) if chosen
             )
-            for row, confidence in zip(probabilities >= thresholds, confidences, strict=True)
-        ]
+            value = labels or field.empty_value
+            predictions.append(FieldPrediction(value, float(confidence) * field.allows_length(value)))
+        return predictions
 
     def _predict_number(self, field: Field, probabilities: Floats) -> FieldPrediction:
         values = [

@@ -296,8 +296,8 @@ def predict_spans(
     by path, a prediction for each text.
 
     The confidence is the probability that every word has the right tag: the product over the words. It is 0
-    if a quote is required and the tagger finds none, so that the LLM answers. `tags` maps the tagger's labels
-    to (field's path, kind of span).
+    if a quote is required and the tagger finds none, or if the schema allows no list of so many, so that the
+    LLM answers. `tags` maps the tagger's labels to (field's path, kind of span).
     """
     span_fields = [field for field in fields if field.kind == "spans"]
     predictions: dict[str, list[FieldPrediction]] = {field.path: [] for field in span_fields}
@@ -310,6 +310,6 @@ def predict_spans(
         for field in span_fields:
             is_one = field.spans is not None and field.spans.form == "text"  # holds at most one quote
             value = tuple(quotes[field.path][:1] if is_one else quotes[field.path]) or field.empty_value
-            is_allowed = value is not None or field.nullable
+            is_allowed = (value is not None or field.nullable) and field.allows_length(value)
             predictions[field.path].append(FieldPrediction(value, confidence if is_allowed else 0.0))
     return predictions

@@ -159,7 +159,8 @@ class _SchemaWalk:
         if kind in ("integer", "number"):
             return _describe_number(node.schema, seen)
         if kind == "array":
-            return self.array(node.schema, seen)
+            described = self.array(node.schema, seen)
+            return described if isinstance(described, str) else described | _list_limits(node.schema)
         if kind != "string":
             return "no type that could be learned"
         texts = [value for value in seen if isinstance(value.value, str)]
@@ -307,6 +308,12 @@ def _describe_number(schema: Mapping[str, Json], seen: list[FieldObservation]) -
     if few := list_few_values(numbers, _MOST_NUMBERS):
         return {"kind": "ordinal", "values": few, "is_observed": True}
     return {"kind": "number", "tolerance": estimate_tolerance(seen, low, high)}
+
+
+def _list_limits(schema: Mapping[str, Json]) -> dict[str, Any]:
+    """How many items the schema of an array allows, as attributes of a Field."""
+    limits = {"fewest": schema.get("minItems"), "most": schema.get("maxItems")}
+    return {name: limit for name, limit in limits.items() if type(limit) is int}
 
 
 def _usual_empty_value(field: Field, seen: list[FieldObservation]) -> str:
