@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
-_PATIENCE = 30.0  # seconds, on a machine with other work
+_PATIENCE = 90.0  # seconds, on a machine with other work
 _KEYS = {
     "Enter": 13,
     "Tab": 9,
@@ -41,6 +41,7 @@ class Browser:
             "--headless=new",
             "--no-sandbox",
             "--disable-gpu",
+            "--disable-dev-shm-usage",  # a container's /dev/shm of 64 MB stops its pages
             "--disable-background-networking",
             "--disable-component-update",
             "--no-first-run",
@@ -52,6 +53,7 @@ class Browser:
         self.requested: list[str] = []
         self.logged: list[str] = []
         self._number = 0
+        self._target = ""
         self._closing = ExitStack()
         try:
             port, path = self._address(folder / "DevToolsActivePort")
@@ -59,11 +61,17 @@ class Browser:
                 f"ws://127.0.0.1:{port}{path}", max_size=None, compression=None, ping_interval=None
             )
             self._socket = self._closing.enter_context(opening)
-            target = self._send("Target.createTarget", url="about:blank")["targetId"]
-            attached = self._send("Target.attachToTarget", targetId=target, flatten=True)
         except BaseException:
             self.close()
             raise
+
+    def open_tab(self) -> None:
+        """A new tab in place of the one before, whatever that one is still busy with."""
+        target = self._send("Target.createTarget", url="about:blank")["targetId"]
+        if self._target:
+            self._send("Target.closeTarget", targetId=self._target)
+        self._target = target
+        attached = self._send("Target.attachToTarget", targetId=target, flatten=True)
         self._session = attached["sessionId"]
         for domain in ("Page", "Runtime", "Network", "Log"):
             self.send(f"{domain}.enable")

@@ -98,7 +98,7 @@ def inference_way(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+def chromium_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     if (program := chromium()) is None:
         pytest.skip("needs Chromium (Debian: apt install chromium)")
     opened = Browser(program, tmp_path_factory.mktemp("chromium"))
@@ -107,6 +107,7 @@ def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 @pytest.fixture
-def browser(tab: Browser) -> Browser:
-    tab.resize(1280, 900)
-    return tab
+def browser(chromium_process: Browser) -> Browser:
+    chromium_process.open_tab()
+    chromium_process.resize(1280, 900)
+    return chromium_process

@@ -81,6 +81,7 @@ def test_another_encoder_stands_beside_minilm(
     assert (row["ours"][:5], row["distilled"][:5]) == ("50.00", "75.00")
 
 
+@pytest.mark.slow
 def test_restarts_are_counted_that_give_a_majority_answer(
     sst2: Path, run_script: RunScript, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,7 @@ def texts(tmp_path: Path) -> Path:
     return file
 
 
+@pytest.mark.slow
 def test_vectors_and_classes_are_timed_and_what_is_missing_is_said(
     run_script: RunScript,
     tiny_model: Path,

@@ -47,6 +47,7 @@ def test_the_text_ends_after_so_many_megabytes(small_corpus: Corpus) -> None:
     assert some == whole[: len(some)]
 
 
+@pytest.mark.slow
 def test_both_trainers_learn_from_the_corpus(small_corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tokenizing, "_PIECES", 200)
     for name in tokenizing._WORK["vocabulary"]:

@@ -9,6 +9,7 @@ from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
+import pytest
 import uvicorn
 
 from bertsmith.serving.app import make_app
@@ -36,6 +37,9 @@ FILLED: dict[str, dict[str, str]] = {
     "masked-language/embed": {"texts": "bano delo"},
     "library/search": {"query": "guma kano"},
 }
+# One form of each kind for tests that every form passes alike; the others where there is time.
+_OFTEN = ("tagging/predict", "reranking/rerank", "library/search")
+FORMS = [pytest.param(form, marks=[pytest.mark.slow] * (form not in _OFTEN)) for form in FILLED]
 ASKED = "!document.getElementById('facts').hidden && !document.querySelector('[aria-busy]')"
 
 

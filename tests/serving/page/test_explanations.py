@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from page_trials import FILLED, TEXT, Served, ask, begin
+from page_trials import FILLED, FORMS, TEXT, Served, ask, begin
 
 from bertsmith import Explainer
 from bertsmith.inference.explaining import attribution
@@ -18,7 +18,7 @@ from chromium import Browser
 from served_models import save_fine_tuned
 
 
-@pytest.mark.parametrize("form", [form for form in FILLED if not form.endswith("/embed")])
+@pytest.mark.parametrize("form", [form for form in FORMS if not str(form.values[0]).endswith("/embed")])
 def test_what_an_answer_rests_on_is_shown_token_by_token(form: str, served: Served, browser: Browser) -> None:
     begin(browser, served, form)
     ask(browser)

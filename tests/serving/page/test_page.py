@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from page_trials import ASKED, FILLED, TEXT, Served, ask, begin, walk_to
+from page_trials import ASKED, FILLED, FORMS, TEXT, Served, ask, begin, walk_to
 
 from chromium import Browser
 from served_models import TASKS
@@ -262,7 +262,7 @@ def test_each_field_and_button_has_a_name(served: Served, browser: Browser) -> N
         assert nameless == []
 
 
-@pytest.mark.parametrize("form", FILLED)
+@pytest.mark.parametrize("form", FORMS)
 def test_a_narrow_screen_needs_no_sideways_scrolling(form: str, served: Served, browser: Browser) -> None:
     browser.resize(360, 740)
     begin(browser, served, form)
