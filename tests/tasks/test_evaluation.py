@@ -30,7 +30,7 @@ def test_a_model_that_a_baseline_beats_is_named_and_no_tie(model: float, said: l
     found = evaluation.warnings("dev", "accuracy")
     assert len(found) == len(said)
     assert all(part in sentence for part, sentence in zip(said, found, strict=True))
-    assert (evaluation.best("accuracy") == "the model") is (said == [])
+    assert ("the model" in evaluation.best("accuracy")) is (said == [])
 
 
 @pytest.mark.parametrize("model", [0.95, 1.0])

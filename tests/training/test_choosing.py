@@ -770,7 +770,8 @@ def test_rows_that_are_not_few_are_trained_within_the_same_work_and_it_says_so(
     said = [line for line in out.getvalue().splitlines() if "take about" in line]
     assert said[0].startswith(f"{trained:g} epochs of ")
     minutes = re.fullmatch(
-        r"The usual 10 epochs of \d+ rows take about [\d:]+: (minutes=\d+) allows them\.", said[1]
+        r"The usual 10 epochs of \d+ rows take about [\d:]+(?: s| min| h): (minutes=\d+) allows them\.",
+        said[1],
     )
     assert minutes is not None
     few_rows(encoder, tmp_path / "more", minutes[1], usual=SMALL_RUN)

@@ -286,7 +286,7 @@ def test_the_main_figures_stand_on_top_beside_what_they_have_to_beat(run: Finetu
     assert tiles[5:] == [
         ("3.0 %", "calibration error on dev"),
         ("500", "training rows"),
-        ("2:30", "of training"),
+        ("2:30 min", "of training"),
     ]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bertsmith.errors import InputError, RecipeError
-from bertsmith.tasks.examples.held_out import folds_of, group_of, hold_out
+from bertsmith.tasks.examples.held_out import folds_of, group_of, hold_out, repeated_texts
 from bertsmith.tasks.examples.text_task import TextExample
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.tagging import TaggedExample, Tagging
@@ -416,6 +416,29 @@ def test_equal_texts_of_two_groups_are_told(tmp_path: Path, folds: bool) -> None
         assert len(data.warnings) == bool(copies)
     (sentence,) = data.warnings
     assert "have a text" in sentence and "group=COLUMN" not in sentence
+
+
+@pytest.mark.parametrize(
+    ("copies", "sentences"),
+    [
+        (
+            [("where is my card ", "card"), ("Where is  my card", "card")],
+            ["of 3 training rows 2 repeat text"],
+        ),
+        ([("where is my card", "loan")], ["2 training rows 1 have the text of an earlier one and another"]),
+        ([("where is your card", "loan")], []),
+    ],
+)
+def test_training_rows_that_repeat_a_text_are_told(
+    tmp_path: Path, copies: list[tuple[str, str]], sentences: list[str]
+) -> None:
+    rows = [("where is my card", "card"), *copies]
+    kind, path = find_task("classification"), tmp_path / "rows.jsonl"
+    path.write_text("\n".join(json.dumps({"text": text, "label": label}) for text, label in rows))
+    task = kind(kind.Settings())
+    told = repeated_texts(task, task.read(path))
+    assert len(told) == len(sentences)
+    assert all(part in sentence for part, sentence in zip(sentences, told, strict=True))
 
 
 def test_a_dev_file_that_has_the_passages_of_train_is_told(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def test_the_picture_shows_the_numbers_of_the_records() -> None:
     picture = "\n".join(last_picture(console))
     for expected in (
         *("Pre-training", "BERT-mini, 11.2 M parameters · pydocs · CPU, 2 cores", "step 100 of 400", " 25%"),
-        *("0:50", "checkpoint 100", "4.067", "0.500", "1.00e-04", "17,512", "63.4 %", "400 k"),
+        *("50 s", "checkpoint 100", "4.067", "0.500", "1.00e-04", "17,512", "63.4 %", "400 k"),
         *("21.6 %", "66.7", "87.5 %", "512", "loss spike", "●"),
     ):
         assert expected in picture, expected
@@ -171,7 +171,7 @@ def test_a_file_gets_plain_lines_at_intervals_and_evaluations(monkeypatch: pytes
     ]
     assert lines[2] == (
         "step 22 | MLM loss 4.657 | learning rate 1.00e-04 | 17,512 tokens/s | 63.4 % of peak"
-        " | 0:11 spent | 0:49 left"
+        " | 11 s spent | 49 s left"
     )
     assert lines[-2] == (
         "held out at step 100 | MLM loss 4.200 | perplexity 66.7 | accuracy 21.6 % | NSP accuracy 87.5 %"

@@ -128,7 +128,7 @@ def test_the_last_figures_of_the_run_stand_on_top() -> None:
         "parameters": "4.2 M",
         "steps": "200",
         "real tokens seen": "800 k",
-        "of training": "0:50",
+        "of training": "50 s",
         "real tokens per second": "17,500",
         "of the matmul peak": "62.5 %",
     }.items():

@@ -27,6 +27,7 @@ from bertsmith.cli.screen import (
     progress_bar,
 )
 from bertsmith.errors import InputError
+from bertsmith.reporting import formatting
 
 if TYPE_CHECKING:
     from bertsmith.inference.suggesting.suggest import Suggestions
@@ -233,9 +234,12 @@ def _print_suggestions(suggestions: "Suggestions") -> None:
             for row in suggestions.rows[:_SHOWN]
         ]
         title = f"{len(suggestions.rows):,} of {suggestions.without_label:,} rows to label next"
+        if len(suggestions.rows) > _SHOWN:
+            title += f": the first {_SHOWN}, all in rows.csv"
         print_table(("text", "it looks like", "how sure"), rows, title=title)
         console.print(
-            "Those that the model is least sure of, unlike each other: fill in their labels in rows.csv.",
+            "Those that teach most: doubtful to the model, unlike each other and unlike what has a label. "
+            "Fill in their labels in rows.csv.",
             markup=False,
         )
     if suggestions.doubts:
@@ -244,6 +248,8 @@ def _print_suggestions(suggestions: "Suggestions") -> None:
             for doubt in suggestions.wrong[:_SHOWN]
         ]
         title = f"{len(suggestions.wrong):,} of {len(suggestions.doubts):,} labels to look at"
+        if len(suggestions.wrong) > _SHOWN:
+            title += f": the first {_SHOWN}, all in labels.csv"
         if wrong:
             print_table(("text", "label", "it looks like"), wrong, title=title)
         else:
@@ -253,7 +259,8 @@ def _print_suggestions(suggestions: "Suggestions") -> None:
             (_shorten(first.text), suggestions.label_of(first), suggestions.label_of(second))
             for first, second, _ in suggestions.contradictions[:_SHOWN]
         ]
-        title = f"{len(suggestions.contradictions):,} pairs of nearly the same text with different labels"
+        count = formatting.counted(len(suggestions.contradictions), "pair")
+        title = f"{count} of nearly the same text with different labels"
         print_table(("text", "label", "and"), pairs, title=title)
 
 

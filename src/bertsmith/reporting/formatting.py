@@ -98,10 +98,12 @@ def hours(value: float) -> str:
 
 @_dash_when_unknown
 def duration(seconds: float) -> str:
-    """Formats a duration: 0:07, 12:30, 3:05:09, 2 d 03:15."""
+    """Formats a duration: 7 s, 12:30 min, 3:05 h, 2 d 03:15 h."""
     minutes, second = divmod(round(seconds), 60)
     hours, minute = divmod(minutes, 60)
     days, hour = divmod(hours, 24)
     if days:
-        return f"{days} d {hour:02}:{minute:02}"
-    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
+        return f"{days} d {hour:02}:{minute:02} h"
+    if hours:
+        return f"{hours}:{minute:02} h"
+    return f"{minute}:{second:02} min" if minute else f"{second} s"

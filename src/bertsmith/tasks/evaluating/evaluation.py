@@ -42,12 +42,13 @@ class Evaluation:
         """The figures of the model, then of each baseline."""
         return {THE_MODEL: self.model, **self.baselines}
 
-    def best(self, metric: str) -> str:
-        """The name of the best one: the model, if none is better at the precision that is shown."""
+    def best(self, metric: str) -> list[str]:
+        """The names of the best: several if they are equal at the precision that is shown."""
         scores = {
             name: _round_as_shown(figures.get(metric, math.nan)) for name, figures in self.by_name.items()
         }
-        return max(scores, key=lambda name: -math.inf if math.isnan(scores[name]) else scores[name])
+        highest = max((score for score in scores.values() if not math.isnan(score)), default=math.nan)
+        return [name for name, score in scores.items() if score == highest]
 
     def warnings(self, name: str, metric: str) -> list[str]:
         """The data's warnings, and a sentence if the model is no better than the first baseline, which knows
@@ -71,8 +72,8 @@ class Evaluation:
             ]
         beaten = [
             f"on {name} {baseline_title(by)} has {metric} {score:.4f}, the model {ours:.4f}: on few rows the "
-            "simpler one may be the better choice; an encoder that is trained may need more epochs, or a "
-            "higher rate"
+            "simpler one may be the better choice. If all of the encoder was trained, more epochs or a "
+            "higher rate may help"
             for by, score in scores.items()
             if score is not None and _round_as_shown(score) > _round_as_shown(ours)
         ]

@@ -85,6 +85,31 @@ def divided_sources(task: Task[Any], rows: Sequence[Any]) -> list[str]:
     ]
 
 
+def repeated_texts(task: Task[Any], train: Sequence[Any]) -> list[str]:
+    """Warns of training rows whose text an earlier row has, ignoring case and white space: copies count
+    twice, and two labels of one text contradict each other. Where the file names groups, only within one: a
+    short turn of a conversation occurs in many.
+    """
+    first_row: dict[tuple[tuple[str, ...], tuple[str, ...]], Any] = {}
+    copies: list[tuple[Any, Any]] = []
+    contradictions: list[tuple[Any, Any]] = []
+    for row in train:
+        texts = _normalise(task.texts(row))
+        earlier = first_row.setdefault((group_of(task, row) if names_groups(task) else (), texts), row)
+        if earlier is not row and any(texts):
+            same = Counter(task.labels_of(earlier)) == Counter(task.labels_of(row))
+            (copies if same else contradictions).append((earlier, row))
+    return [
+        f"of {len(train):,} training rows {len(pairs):,} {meaning} (the first: {pairs[0][1].where}, as "
+        f"{pairs[0][0].where})"
+        for pairs, meaning in (
+            (copies, "repeat text and label of an earlier one, and count twice"),
+            (contradictions, "have the text of an earlier one and another label: which holds?"),
+        )
+        if pairs
+    ]
+
+
 def _texts_to_share(task: Task[Any], example: Any) -> Sequence[str]:
     """The texts of an example that may be on both sides though they shouldn't. For pairs without named groups
     each text; for rows with groups all texts as one, which another group may have too. A single text is on

@@ -147,10 +147,10 @@ def evaluation_table(name: str, evaluation: Evaluation, metric: str, error: floa
     return Table(f"{name}: {evaluation.rows:,} rows", ["", *map(metric_name, names)], rows)
 
 
-def mark_best(name: str, best: str) -> str:
-    """A row's title in a comparison. The best one is marked in words, for where there is no colour."""
+def mark_best(name: str, best: Sequence[str]) -> str:
+    """A row's title in a comparison. The best are marked in words, for where there is no colour."""
     title = baseline_title(name)
-    return f"{title} (best)" if name == best else title
+    return f"{title} (best)" if name in best else title
 
 
 def restart_table(results: Results) -> Table:

@@ -145,6 +145,9 @@ def _run(run: Run[FinetuneRecipe], given: FinetuneRecipe) -> FinetuneResult:
     hashes = hash_data(recipe)
     require_same_data(out, hashes)
     run.begin(trained, hashes, given.given)
+    if run.console is not None:
+        for warning in session.data.warnings:
+            _print_line(run.console, f"Warning: {warning}")
     if recipe.unlabelled is not None:
         session = adapt(run, given, session)
     choice = None if session.folds is None else _choose(run, given, session)
@@ -224,6 +227,13 @@ def _choose(run: Run[FinetuneRecipe], recipe: FinetuneRecipe, session: FinetuneS
             console,
             f"Expected time for {fold_count} folds of cross-validation, then all rows: {listed}.",
         )
+        if untried:
+            _print_line(
+                console,
+                "minutes=N, which decides what is tried, counts work and not the clock, so that every "
+                "machine chooses alike: at the speed measured now a minute of work takes about "
+                f"{formatting.duration(FLOP_A_MINUTE / speed)}.",
+            )
     with console.status("") as status:
 
         def show_fold(method: str, number: int) -> None:

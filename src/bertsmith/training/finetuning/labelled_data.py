@@ -15,6 +15,7 @@ from bertsmith.tasks.examples.held_out import (
     folds_of,
     group_of,
     hold_out,
+    repeated_texts,
     shared_sources,
     shared_with_train,
 )
@@ -182,7 +183,7 @@ class LabelledData:
             for warning in task.warnings(examples)
         ]
         labels = self._count_labels(self.train)
-        sentences += [*task.left_out, *_label_warnings(task, labels)]
+        sentences += [*task.left_out, *repeated_texts(task, train), *_label_warnings(task, labels)]
         if dev:
             sentences += self._dev_warnings()
         else:
