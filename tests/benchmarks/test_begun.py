@@ -10,6 +10,7 @@ FILES = (
     *("modules.json", "config_sentence_transformers.json", "1_Pooling/config.json"),
     *("0_Transformer/config.json", "0_Transformer/model.safetensors", "0_Transformer/vocab.txt"),
     *("2_Dense/config.json", "2_Dense/model.safetensors"),
+    *("0_StaticEmbedding/model.safetensors", "0_StaticEmbedding/tokenizer.json"),
 )
 
 

@@ -135,7 +135,8 @@ def hash_model(model: str | Path) -> str:
     tells whether a path still holds the same model.
     """
     folder = locate_model(model).folder
-    parts = sorted(path.parent for path in folder.glob("*/config.json"))
+    named = ("config.json", "model.safetensors")  # a StaticEmbedding has no config.json
+    parts = sorted({path.parent for path in folder.glob("*/*") if path.name in named})
     paths = [path for part in (folder, *parts) for path in sorted(part.iterdir())]
     opened = [path for path in paths if path.suffix in _OPENED and path.is_file()]
     lines = "".join(f"{path.relative_to(folder).as_posix()} {sha256(path)}\n" for path in opened)
