@@ -403,6 +403,26 @@ def test_html_is_what_a_browser_shows() -> None:
     assert parser.title == "A page"
 
 
+@pytest.mark.parametrize(
+    ("page", "lines"),
+    [
+        ("<details><summary>Since when?</summary>Since May.</details>", ["Since when?", "Since May."]),
+        ("Rome<figure><img><figcaption>A map</figcaption>by me</figure>", ["Rome", "A map", "by me"]),
+        ("<fieldset><legend>Name</legend>required</fieldset>", ["Name", "required"]),
+        ("<center>Rome</center>Italy<address>Via 1</address>", ["Rome", "Italy", "Via 1"]),
+        ("<video src=a>No video in this browser</video>Text<iframe>none</iframe>", ["Text"]),
+    ],
+)
+def test_words_of_two_blocks_are_two_and_what_stands_in_for_a_video_is_no_text(
+    page: str, lines: list[str]
+) -> None:
+    """The question and the answer of <details> were "Since when?Since May."."""
+    parser = HtmlText()
+    parser.feed(page)
+    parser.close()
+    assert [line for line in parser.take().splitlines() if line.strip()] == lines
+
+
 def test_a_title_across_chunks_is_one_title() -> None:
     parser = HtmlText()
     for chunk in ("<title>Annual re", "port\n", " 2026</title><p>Text"):

@@ -3,7 +3,11 @@
 import re
 from html.parser import HTMLParser
 
-_HIDDEN_TAGS = {"script", "style", "template", "noscript", "svg"}
+# Of video and the like a browser shows what is within only if it can't show the thing itself.
+_HIDDEN_TAGS = {
+    *("script", "style", "template", "noscript", "svg", "datalist"),
+    *("audio", "canvas", "iframe", "noframes", "video"),
+}
 # A paragraph ends with a blank line: passages are cut there first.
 _PARAGRAPH_TAGS = {
     *(
@@ -22,8 +26,10 @@ _PARAGRAPH_TAGS = {
         "dl",
     ),
     *("h1", "h2", "h3", "h4", "h5", "h6", "pre", "blockquote", "figure", "form", "body", "title"),
+    *("address", "caption", "center", "details", "dialog", "dir", "fieldset", "figcaption", "hgroup"),
+    *("legend", "menu", "search", "summary"),
 }
-_LINE_TAGS = {"br", "li", "tr", "dt", "dd", "hr", "option"}
+_LINE_TAGS = {"br", "li", "tr", "dt", "dd", "hr", "optgroup", "option"}
 _CELL_TAGS = {"td", "th"}
 
 
