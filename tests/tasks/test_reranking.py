@@ -233,3 +233,19 @@ def test_grades_become_relevance_of_0_to_1(tokenizer: Any) -> None:
     pieces = tokenizer.encode_pieces(["bano", "delo"])
     assert [task.encode(each, pieces, tokenizer).target.relevance for each in made] == [0, 1, 0.5, 0, 0]
     assert Reranking.from_state(task.state(), "here").highest == 2.0
+
+
+def test_a_mined_answer_is_wholly_relevant_beside_grades_of_another_file(
+    tokenizer: Any, tmp_path: Path
+) -> None:
+    mined, graded = tmp_path / "mined.jsonl", tmp_path / "graded.csv"
+    mined.write_text(json.dumps({"query": "who?", "positive": "ann", "negatives": ["bob"]}))
+    graded.write_text("query,document,relevance\nwhere?,oslo,3\nwhere?,rome,1\n")
+    task = make_task("reranking")
+    made = task.read_files([mined, graded])
+    task.fit(made)
+    pieces = tokenizer.encode_pieces(["bano", "delo"])
+    relevances = [task.encode(each, pieces, tokenizer).target.relevance for each in made]
+    assert relevances == [1, 0, 1, 1 / 3]
+    answers = task.error_analysis([{"score": 0.5}] * 4, made)
+    assert answers.numbers is not None and answers.numbers[0].tolist() == relevances

@@ -149,8 +149,13 @@ class Reranking(TextTask):
         encoded = super().encode(example, pieces, tokenizer)
         if example.label is None:
             return encoded
-        target = RelevanceTarget(text_number(example.text), min(example.label / self.highest, 1.0))
+        target = RelevanceTarget(text_number(example.text), self._relevance(example))
         return EncodedExample(encoded.windows, target)
+
+    def _relevance(self, example: TextExample) -> float:
+        """The relevance in [0, 1]. A mined answer has 1, however high the grades of other files are."""
+        grade: float = example.label
+        return grade if isinstance(example, MinedExample) else min(grade / self.highest, 1.0)
 
     def make_batches(self, targets: Sequence[RelevanceTarget], order: Ints, batch_size: int) -> list[Ints]:
         """For a listwise loss, batches that hold all candidates of each query. Queries without a relevant
@@ -229,7 +234,7 @@ class Reranking(TextTask):
         self, predictions: Sequence[Prediction], examples: Sequence[TextExample]
     ) -> ErrorAnalysis:
         """True and predicted relevance, candidate by candidate."""
-        gold = [min(example.label / self.highest, 1.0) for example in examples]
+        gold = [self._relevance(example) for example in examples]
         return number_errors(gold, [prediction["score"] for prediction in predictions])
 
     def baselines(
