@@ -91,6 +91,14 @@ def test_scores_become_cosines_of_0_to_1_and_back() -> None:
     assert (beyond["similarity"], beyond["score"]) == (1.0, 5.0)
 
 
+def test_a_score_of_minus_1_among_positive_ones_is_told() -> None:
+    task = make_task("similarity")
+    (told,) = task.warnings(labelled(task, [-1.0, 5.0, 2.0, -1.0]))
+    assert told.startswith("2 of 4 rows have the score -1, the first in ")
+    assert not task.warnings(labelled(task, [-1.0, 1.0, 0.5, 0.0]))
+    assert not make_task("similarity", target="class").warnings(labelled(task, ["-1", "1", "2", "3"]))
+
+
 def test_classes_of_pairs_survive_a_checkpoint(tokenizer: Tokenizer, tmp_path: Any) -> None:
     """transformers has no such head: it lies beside the encoder."""
     task = make_task("similarity", target="class", max_length=64)

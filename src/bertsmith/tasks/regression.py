@@ -19,7 +19,12 @@ from bertsmith.model.config import BertConfig
 from bertsmith.tasks.evaluating.error_analysis import ErrorAnalysis, number_errors
 from bertsmith.tasks.examples.encoding import EncodedExample
 from bertsmith.tasks.examples.text_settings import MixedSettings
-from bertsmith.tasks.examples.text_task import TextExample, TextTask, as_text_or_pair
+from bertsmith.tasks.examples.text_task import (
+    TextExample,
+    TextTask,
+    as_text_or_pair,
+    missing_score_warnings,
+)
 from bertsmith.tasks.heads.classifier_head import PooledHead
 from bertsmith.tasks.heads.pooling import Pooling
 from bertsmith.tasks.saved_state import require_number, require_truth
@@ -116,15 +121,7 @@ class Regression(TextTask):
             )
 
     def warnings(self, examples: Sequence[TextExample]) -> list[str]:
-        """Warns of -1 among scores that are otherwise positive: in GLUE's files it marks a missing score."""
-        scores = {example.label for example in examples}
-        if min(scores - {-1.0}, default=-1.0) < 0 or max(scores) <= 1 or -1.0 not in scores:
-            return []
-        unknown = [example for example in examples if example.label == -1.0]
-        return [
-            f"{len(unknown):,} of {len(examples):,} rows have the score -1, the first in {unknown[0].where}, "
-            "and no other score is below 0. In many data sets it says that there is none: remove them if so"
-        ]
+        return missing_score_warnings(examples)
 
     def head(self, config: BertConfig) -> Head:
         return NumberHead(config, self.mean, self.deviation, self.settings.linear_pooling, self.column_width)

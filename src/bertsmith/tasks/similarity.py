@@ -21,7 +21,7 @@ from bertsmith.tasks.checkpoints.sentence_folder import write_sentence_folder
 from bertsmith.tasks.evaluating.error_analysis import ErrorAnalysis, class_errors, number_errors
 from bertsmith.tasks.examples.encoding import EncodedExample, windows_apart
 from bertsmith.tasks.examples.text_settings import RowSettings
-from bertsmith.tasks.examples.text_task import TextExample, TextTask
+from bertsmith.tasks.examples.text_task import TextExample, TextTask, missing_score_warnings
 from bertsmith.tasks.heads.classifier_head import PairHead, VectorHead
 from bertsmith.tasks.heads.pooling import Pooling
 from bertsmith.tasks.losses.distillation import ClassLoss, CosineLoss, DistillationLoss
@@ -101,6 +101,9 @@ class Similarity(TextTask):
                 )
             if self.settings.target == "class":
                 self.require_known(example.label, example.where)
+
+    def warnings(self, examples: Sequence[TextExample]) -> list[str]:
+        return missing_score_warnings(examples) if self.settings.target == "score" else []
 
     def labels_of(self, example: TextExample) -> tuple[str, ...]:
         return (example.label,) if self.settings.target == "class" else ()

@@ -518,3 +518,15 @@ class TextTask(Task[TextExample]):
 def as_text_or_pair(example: TextExample) -> str | tuple[str, str]:
     """The text, or both texts, as the baselines take them."""
     return example.text if example.text_pair is None else (example.text, example.text_pair)
+
+
+def missing_score_warnings(examples: Sequence[TextExample]) -> list[str]:
+    """Warns of -1 among scores that are otherwise positive: in GLUE's files it marks a missing score."""
+    scores = {example.label for example in examples}
+    if min(scores - {-1.0}, default=-1.0) < 0 or max(scores) <= 1 or -1.0 not in scores:
+        return []
+    unknown = [example for example in examples if example.label == -1.0]
+    return [
+        f"{len(unknown):,} of {len(examples):,} rows have the score -1, the first in {unknown[0].where}, "
+        "and no other score is below 0. In many data sets it says that there is none: remove them if so"
+    ]
