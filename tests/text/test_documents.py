@@ -330,6 +330,13 @@ def test_front_matter_without_a_value_has_none(tmp_path: Path, nothing: str) -> 
         "text\n  ~~~~\n~~~\n# not a heading\n~~~~~\n",
         "---\n\ntext\n\n",
         "```# inline code``` and more\n\n",
+        "- a note\n- another\n---\n\n",
+        "> quoted\n---\n",
+        "</div>\n---\n",
+        "| a | b |\n|---|---|\n| 1 | 2 |\n---\n",
+        "***\n---\n",
+        "<!--\n# Licensed to you\n-->\n",
+        "## Contents\n---\n",
     ],
 )
 def test_no_title_comes_of_rules_and_code(tmp_path: Path, before: str) -> None:

@@ -8,13 +8,20 @@ from bertsmith.errors import require
 from bertsmith.text.retrieval.document_rows import UntypedCell
 
 _SEARCHED = 2_000  # characters at the beginning of a file in which a title is searched
-_HEADING = re.compile(r"^#[ \t]+(.*)$|^(\S.*)\n(?:={3,}|-{3,})[ \t]*$", re.MULTILINE)
+# Not every line above a line of dashes is a heading: it may be a smaller heading, an item of a list, a quote,
+# a tag, a row of a table or a rule.
+_HEADING = re.compile(
+    r"^#[ \t]+(.*)$"
+    r"|^(?!#{2,6}[ \t]|[-*+][ \t]|[><]|\|.*\|[ \t]*$|([-*_=])\2{2,}[ \t]*$)(\S.*)\n(?:={3,}|-{3,})[ \t]*$",
+    re.MULTILINE,
+)
 _FRONT_MATTER = re.compile(
     r"\A(---|\+\+\+)[ \t]*\n(?![ \t]*\n)(.*?)^(?:\1|\.\.\.)[ \t]*(?:\n|\Z)", re.MULTILINE | re.DOTALL
 )  # YAML or TOML; three dashes before a blank line are a horizontal rule
 _LONGEST_FRONT_MATTER = 100_000  # characters
-_CODE = re.compile(
-    r"^ {0,3}(`{3,}(?=[^`\n]*$)|~{3,}).*?(?:^ {0,3}\1[`~]*[ \t]*$|\Z)", re.MULTILINE | re.DOTALL
+_CODE_OR_COMMENT = re.compile(
+    r"^ {0,3}(?:(`{3,}(?=[^`\n]*$)|~{3,}).*?(?:^ {0,3}\1[`~]*[ \t]*$|\Z)|<!--.*?(?:-->|\Z))",
+    re.MULTILINE | re.DOTALL,
 )
 _MARKDOWN = (".md", ".markdown")
 _NULLS = ("", "~", "null", "Null", "NULL")  # of YAML
@@ -73,13 +80,13 @@ def find_title(text: str, suffix: str) -> str:
     if suffix not in (*_MARKDOWN, ".rst"):
         return ""
     beginning = text[:_SEARCHED]
-    if suffix in _MARKDOWN:  # front matter and code have lines that look like headings
-        beginning = _CODE.sub("", _FRONT_MATTER.sub("", beginning))
+    if suffix in _MARKDOWN:  # front matter, code and comments have lines that look like headings
+        beginning = _CODE_OR_COMMENT.sub("", _FRONT_MATTER.sub("", beginning))
     heading = _HEADING.search(beginning)
     if heading is None:
         return ""
     if heading[1] is None:
-        return heading[2].strip()
+        return heading[3].strip()
     title = heading[1].strip()
     without_hashes = title.rstrip("#")
     return without_hashes.rstrip() if without_hashes != without_hashes.rstrip() else title
