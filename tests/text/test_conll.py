@@ -393,6 +393,21 @@ def test_of_two_lists_none_is_chosen_silently(tmp_path: Path, row: dict[str, Any
         read_tagged(path)
 
 
+def test_a_null_key_is_as_good_as_none(tmp_path: Path) -> None:
+    """pandas writes nulls where two kinds of rows are one table: the rows of the second kind were empty."""
+    rows = [
+        {"words": ["Rome"], "tags": ["B-LOC"], "text": None, "spans": None, "entities": None},
+        {"words": None, "tags": None, "text": "Rome is old", "spans": None, "entities": []},
+    ]
+    path = put(tmp_path, "\n".join(map(json.dumps, rows)), "a.jsonl")
+    for tagged in (True, False):
+        first, second = read_tagged(path, tagged=tagged)
+        assert isinstance(first, TaggedSentence)
+        assert first.words == ("Rome",)
+        assert isinstance(second, MarkedText)
+        assert second.text == "Rome is old"
+
+
 def test_of_two_lists_one_is_named_or_is_no_other(tmp_path: Path) -> None:
     row = {"tokens": ["Rome"], "words": ["Rome"], "tags": ["NNP"], "ner_tags": ["B-LOC"], "text": "Rome"}
     path = put(tmp_path, json.dumps(row), "a.jsonl")

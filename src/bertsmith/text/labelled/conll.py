@@ -346,10 +346,11 @@ def _find_span_text(span: dict[str, Any], text: str) -> tuple[str | None, bool]:
 
 
 def _find_key(fields: dict[str, Any], keys: Sequence[str], where: str) -> str:
-    key = next((key for key in keys if key in fields), None)
-    if key is None:
+    """The first of `keys` that has a value; if all are null, the first that there is."""
+    present = [key for key in keys if key in fields]
+    if not present:
         raise unknown_column(keys[0], list(fields), where)
-    return key
+    return next((key for key in present if fields[key] is not None), present[0])
 
 
 def _refuse_second_list(
