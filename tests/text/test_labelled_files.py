@@ -67,6 +67,11 @@ def test_what_is_kept_to_choose_and_to_test_by_is_not_learned_from(tmp_path: Pat
         "evaluation.tsv",
         "test/0.csv",
         "a/Validation/0.csv",
+        "testset.csv",
+        "TestData.csv",
+        "devset/0.csv",
+        "held_out.csv",
+        "tests.csv",
     ],
 )
 def test_published_names_of_what_is_not_learned_from_are_known(tmp_path: Path, name: str) -> None:

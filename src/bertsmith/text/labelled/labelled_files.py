@@ -11,9 +11,10 @@ from bertsmith.text.files.sources import find_sources
 from bertsmith.text.files.streams import SourceFile, file_ending
 from bertsmith.text.labelled import conll
 
-# Names of files that aren't for training, such as SuperGLUE's val.jsonl and CoNLL-2003's eng.testa.
+# Names of files that aren't for training, such as SuperGLUE's val.jsonl, CoNLL-2003's eng.testa, testset.csv.
 _OTHER_SPLIT = re.compile(
-    r"(?:^|[^a-z])(dev|devel|eval|evaluation|test|test[ab]|testing|val|valid|validation)(?:[^a-z]|$)",
+    r"(?:^|[^a-z])(dev|devel|eval|evaluation|tests?|test[ab]|testing|val|valid|validation|h[eo]ld[-_]?out)"
+    r"(?:set|data)?(?:[^a-z]|$)",
     re.IGNORECASE,
 )
 
