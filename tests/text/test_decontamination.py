@@ -498,6 +498,15 @@ def test_the_header_of_a_table_with_pandas_index_is_no_row(tmp_path: Path, colum
     assert (found.rows, found.columns) == (2, ("text",))
 
 
+def test_a_first_row_of_chinese_is_no_header(tmp_path: Path) -> None:
+    """It has no blanks: each field was one word, and the row was never searched for."""
+    rows = ["今天天气很好我们去公园散步吧", "他昨天买了一本关于历史的书"]
+    (tmp_path / "a.csv").write_text("".join(f"{text},1\n" for text in rows), encoding="utf-8")
+    assert [each.text for each in read_evaluation_file(tmp_path / "a.csv").texts] == rows
+    (tmp_path / "b.csv").write_text(f"テキスト,感情のラベル\n{rows[0]},1\n", encoding="utf-8")
+    assert read_evaluation_file(tmp_path / "b.csv").columns == ("テキスト",)
+
+
 def test_columns_may_be_named(tmp_path: Path) -> None:
     content = f"text,other,label\n{TEXT},x y,good\n"
     for columns in (["other"], ["2"]):

@@ -8,9 +8,10 @@
 | SQuAD's JSON | a question | question, context |
 | ReQA's JSON; folders in BEIR's, TREC's and other layouts | a query or a document | query, document |
 
-A table needs no header: a first row of which every field has fewer than three words is taken for one, any
-other first row is data. A column is running text if its values have three or more words on average, which
-excludes labels and ids; a character of Chinese or Japanese is a word.
+A table needs no header: a first row of which every field has fewer than three words, or up to eight
+characters of Chinese or Japanese, is taken for one, any other first row is data. A column is running text if
+its values have three or more words on average, which excludes labels and ids; a character of Chinese or
+Japanese is a word.
 """
 
 import json
@@ -35,6 +36,7 @@ from bertsmith.text.retrieval.retrieval_data import RetrievalData, RetrievalData
 from bertsmith.text.words import split_at_blanks
 
 LEAST_MEAN_WORDS = 3  # of the values of a column that is taken for text
+_LONGEST_NAME = 8  # characters of a Chinese or Japanese name in a header
 _SAMPLE_VALUES = 1000  # values of a column that decide whether it is text
 _TAGGED = {**dict.fromkeys((".conll", ".iob", ".iob2", ".bio"), "conll"), ".conllu": "conllu"}  # by ending
 _TEXT = "text"  # lines or CoNLL's columns, which the content decides
@@ -157,12 +159,14 @@ def _has_semicolons(rows: Sequence[Sequence[str]]) -> bool:
 
 
 def _is_header(first: Sequence[str]) -> bool:
-    """Whether the first row is a header. If the guess is wrong, the lost row is too short to be searched for.
+    """Whether the first row is a header. If the guess is wrong, the lost row is too short to be searched for,
+    or has a few characters of Chinese or Japanese.
 
     The first column may have no name: pandas writes its index so.
     """
     names = [field.strip() for field in first]
-    return all(names[1:]) and len(set(names)) == len(names) and all(len(name.split()) < 3 for name in names)
+    are_short = all(len(name.split()) < 3 and len(split_at_blanks(name)) <= _LONGEST_NAME for name in names)
+    return all(names[1:]) and len(set(names)) == len(names) and are_short
 
 
 def _read_record_rows(path: Path, format: str, encoding: str) -> list[Record]:
