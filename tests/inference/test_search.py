@@ -88,6 +88,19 @@ def test_words_without_blanks_around_them_are_found_and_marked(tmp_path: Path, l
     assert found(index, "abc", mode="text") == found(index, "CATS cat", mode="text") == ["docs/b.txt"]
 
 
+@pytest.mark.parametrize(
+    ("language", "word", "other"),
+    [("hi", "हिन्दी", "मन्दी"), ("bn", "রক্ত", "শক্ত"), ("ta", "பக்கம்", "தக்கம்")],
+)
+def test_a_word_with_a_virama_is_one_word(tmp_path: Path, language: str, word: str, other: str) -> None:
+    """It was cut there, and was found by whatever had one of its parts."""
+    docs = write_files(tmp_path / "docs", {"a.txt": f"cats, {word}.", "b.txt": f"cats {other}।"})
+    passages = SETTINGS.changed({"language": language})
+    index = Index.build([docs], tmp_path / "index", embedder=WordEmbedder(), passages=passages)
+    assert [found(index, query, mode="text") for query in (word, other)] == [["docs/a.txt"], ["docs/b.txt"]]
+    assert sorted(found(index, "CATS", mode="text")) == ["docs/a.txt", "docs/b.txt"]
+
+
 def test_matches_are_of_the_query_as_it_was_composed(tmp_path: Path) -> None:
     """Of が as か and a mark, no bigram was in the passage: が wasn't marked."""
     docs = write_files(tmp_path / "docs", {"a.txt": "これはがくせいです。", "b.txt": "new cats"})

@@ -61,7 +61,11 @@ _STEMMED = {
     "ta": "Tamil",
     "tr": "Turkish",
 }
-_ICU_WORDS = "icu/split"  # by ICU's dictionaries, for languages without blanks; comes with LanceDB since 0.36
+# What LanceDB takes for words: runs of letters and digits; what ICU finds by dictionaries, for languages
+# without blanks (since 0.36); what ICU's rules say, for scripts with a virama, at which a run of letters
+# ends: हिन्दी would be हिन and दी.
+_SIMPLE_WORDS, _DICTIONARY_WORDS, _ICU_WORDS = "simple", "icu/split", "icu"
+_WITH_VIRAMA = {"as", "bn", "gu", "hi", "kn", "ml", "mr", "ne", "or", "pa", "sa", "si", "ta", "te"}
 RECALL = 0.95
 LEAST_ROWS = 256  # product quantisation needs as many rows as a byte has values
 _NEIGHBOURS = 10
@@ -93,7 +97,8 @@ class PassageTable:
     ) -> "PassageTable":
         """Creates an empty table with its full-text index."""
         index = require_lancedb().index
-        stemmed = _STEMMED.get(language.partition("-")[0])
+        code = language.partition("-")[0]
+        stemmed = _STEMMED.get(code)
         words = index.FTS(
             language=stemmed or "English",
             stem=stemmed is not None,
@@ -101,7 +106,11 @@ class PassageTable:
             ascii_folding=True,
             with_position=False,
             max_token_length=_LONGEST_WORD,
-            base_tokenizer="simple" if has_blanks(language) else _ICU_WORDS,
+            base_tokenizer=_DICTIONARY_WORDS
+            if not has_blanks(language)
+            else _ICU_WORDS
+            if code in _WITH_VIRAMA
+            else _SIMPLE_WORDS,
         )
         with index_errors(folder):
             folded = folds_first(language)
