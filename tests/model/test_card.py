@@ -143,6 +143,24 @@ def test_it_names_the_part_of_a_head_that_other_libraries_open(tmp_path: Path) -
     assert "opens it: its vectors are the head's outputs. Other libraries don't know the temperature" in text
 
 
+@pytest.mark.parametrize(
+    ("task", "settings", "sentence"),
+    [
+        ("question-answering", {"threshold": 0.0}, "the threshold in bertsmith.json from which"),
+        ("question-answering", {"threshold": None}, None),
+        ("tagging", {"settings": {"crf": True}}, "the CRF in head.safetensors"),
+        ("tagging", {"settings": {"crf": False}}, None),
+    ],
+)
+def test_it_says_what_other_libraries_leave_out(
+    task: str, settings: dict[str, Any], sentence: str | None, tmp_path: Path
+) -> None:
+    text = card(tmp_path, architecture="BertForTokenClassification", task=task, settings=settings)
+    assert (
+        f"Other libraries don't know {sentence}" if sentence else "BertForTokenClassification`.\n"
+    ) in text
+
+
 def test_what_a_stranger_wrote_into_bertsmith_json_stays_in_its_place(tmp_path: Path) -> None:
     odd = {
         "recipe": {"model": ["x"], "train": {"a": 1}, "optimizer": 3, "teacher": "a`b\n# c", "epochs": [1]},

@@ -209,6 +209,12 @@ def _describe_other_libraries(folder: Path, manifest: Manifest) -> str:
         sentence = "`sentence-transformers` opens it without the head: its vectors are those of texts."
     if manifest.settings.get("confidence"):
         sentence += " Other libraries don't know the temperature and the thresholds in bertsmith.json."
+    elif manifest.settings.get("threshold") is not None:
+        sentence += (
+            " Other libraries don't know the threshold in bertsmith.json from which there is no answer."
+        )
+    elif _read_section(manifest.settings, "settings").get("crf") is True:
+        sentence += f" Other libraries don't know the CRF in {_HEAD}, which decides by the whole sentence."
     return sentence
 
 
