@@ -61,3 +61,13 @@ def test_a_column_of_nothing_gets_its_kind_with_its_first_values(tmp_path: Path)
     assert index.info.metadata == {"year": "whole numbers"}
     assert [hit.document_id for hit in index.search("red", where="year >= 2020")] == ["2"]
     assert {hit.document_id: hit.metadata for hit in index.search("red")}["1"] == {"year": None}
+
+
+def test_nan_is_no_number(tmp_path: Path) -> None:
+    """To LanceDB it is greater than any: `price > 9` found the rows without a price."""
+    rows = [{"id": str(price), "text": "red cat", "price": price} for price in (7.0, 10.0, float("nan"))]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    index = Index.build([tmp_path / "rows.jsonl"], tmp_path / "index", embedder=WordEmbedder())
+    assert index.info.metadata == {"price": "numbers"}
+    for where, found in {"price > 9": ["10.0"], "price IS NULL": ["nan"]}.items():
+        assert [hit.document_id for hit in index.search("cat", where=where)] == found

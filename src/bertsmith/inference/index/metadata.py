@@ -120,8 +120,13 @@ class MetadataColumns:
         }
 
 
+def _is_missing(value: Any) -> bool:
+    """None, or NaN: LanceDB takes that for greater than any number."""
+    return value is None or value != value
+
+
 def _kind_of(value: Any) -> ColumnKind | None:
-    if value is None:
+    if _is_missing(value):
         return None
     if isinstance(value, bool):
         return "yes or no"
@@ -143,7 +148,7 @@ def _wider_kind(kind: ColumnKind | None, other: ColumnKind | None) -> ColumnKind
 
 
 def _convert(value: Any, kind: ColumnKind, name: str, where: str) -> Any:
-    if value is None:
+    if _is_missing(value):
         return None
     if kind == "text":
         return str(value)
