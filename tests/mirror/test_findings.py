@@ -1,6 +1,7 @@
 """What a training leaves in the store for the page: the curve and the confusions of it, and no text."""
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,9 @@ def test_a_training_leaves_its_curve_and_confusions_in_the_store_and_no_text(
             list(each) for each in zip(trained.curve.rows, trained.curve.agreements, strict=True)
         ]
         assert found["curve"]["forecast"] == trained.curve.forecast(0.95)
+        surer = replace(trained.curve, reached=0.98).forecast(0.97)
+        more = trained.curve.law.rows_for(0.97).rows > trained.curve.rows[-1]
+        assert surer.startswith("The student agrees in 98 % of the") is more
         most = found["confusions"][0]
         assert (most["field"], most["taught"], most["ours"]) == ("$.intent", "other", "card")
         assert sum(each["calls"] for each in found["confusions"]) == judged.differs.sum()

@@ -201,7 +201,7 @@ def test_a_client_may_hang_up_at_a_streams_last_event(
         answer, came = connection.getresponse(), b""
         while not (last in came and came.endswith(b"\n\n")):
             came += answer.read1()
-    wait_until(lambda: upstream.gone == 1)
+    wait_until(mirror.calls)  # a busy upstream may end before it sees that the client is gone
     assert [each.completion.value for each in mirror.calls()] == VALUES[:1]
     assert mirror.skipped() == {}
 

@@ -170,5 +170,6 @@ def test_by_prices_it_takes_as_many_calls_as_all_its_claims_do() -> None:
     assert target_epsilon(prices) == pytest.approx(0.05)
     one, four = (fewest_calls(0.05, 0.05 / claims / STARTS) for claims in (1, 4))
     assert one < four
-    assert f"at least {four:,} to guarantee" in explain_postponement([good], four - 1, prices)
+    sentence = explain_postponement([good], four - 1, prices)
+    assert f"at least {four:,} to guarantee" in sentence and sentence.endswith("Record at least 4 more calls")
     assert "it takes at least" not in explain_postponement([good], four, prices)

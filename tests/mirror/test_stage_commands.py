@@ -60,6 +60,7 @@ def test_modes_by_command(site: Site, capsys: pytest.CaptureFixture[str]) -> Non
     assert f"{version}: record → shadow, student {site.student.id}" in capsys.readouterr().out
     assert site.run("promote", version, "--share", 0.25) == 0
     assert (site.stages.stages()[version].mode, site.stages.stages()[version].share) == ("canary", 0.25)
+    assert "was compared in 0 calls, where --auto waits for 100" in " ".join(capsys.readouterr().out.split())
     assert site.run("promote", name) == site.run("demote", name, "--to", "shadow") == 0
     assert [each.mode for each in site.stages.changes()] == ["shadow", "canary", "live", "shadow"]
     assert {each.by for each in site.stages.changes()} == {"hand"}

@@ -132,6 +132,8 @@ def import_calls(
     ):
         counts = calls.into(opened, progress)
     print_facts("Imported", {"new calls": f"{counts.added:,}", "known before": f"{counts.known:,}"})
+    if counts.added:
+        print_note("to see what they ask and answer: bertsmith mirror understand")
     if counts.unanswered:
         print_note(f"{counts.unanswered:,} requests of the batch have no answer.")
     if counts.skipped:

@@ -244,6 +244,8 @@ def _print_profile(profile: "SiteProfile") -> None:
         print_table(("part", "why it can't be learned", "required"), refused, "Not learned")
     if profile.why_not:
         print_note(f"This call site can't be mirrored: {profile.why_not}.")
+    else:
+        print_note(f"to train a student on these calls: bertsmith mirror train --site {profile.site}")
 
 
 def _field_traits(field: Any) -> dict[str, bool]:

@@ -23,7 +23,8 @@ from bertsmith.errors import InputError
 if TYPE_CHECKING:
     from bertsmith.mirror.answering.accounts import Account
     from bertsmith.mirror.answering.stage_store import StageStore
-    from bertsmith.mirror.answering.stages import Stage, StudentRecord
+    from bertsmith.mirror.answering.stages import Evidence, Stage, StudentRecord
+    from bertsmith.mirror.settings import MirrorSettings
     from bertsmith.mirror.store import VersionCount
 
 Mode = Literal["record", "shadow", "canary", "live"]
@@ -112,7 +113,7 @@ def _print_versions(versions: "list[VersionCount]") -> None:
     header = ("call site", "version", "schema", "model", "calls", "first", "last")
     print_table(header, rows, "By call site and version")
     console.print(_SITES, markup=False, soft_wrap=True)
-    print_table(("call site", "version", "field", "type"), fields, "Fields of the answers")
+    print_table(("call site", "version", "field", "JSON type"), fields, "Fields of the answers")
     if len(versions) > _SHOWN:
         print_note(
             f"{len(versions) - _SHOWN:,} more versions with fewer calls. Where each call opens one, its "
@@ -173,6 +174,8 @@ def _print_accounts(accounts: "list[Account]", students: "Mapping[str, StudentRe
     if saved:
         money = ("version", "calls avoided", "ms each", "LLM's", "hours saved", "saved", "audits", "errors")
         print_table(money, saved, "Saved and paid")
+        if any(account.money is None for account in accounts if account.answered):
+            console.print("For sums of money name the LLM's prices: [prices] in the settings.", markup=False)
 
 
 def _format_savings(account: "Account") -> tuple[object, ...]:
@@ -261,9 +264,11 @@ def promote(
                 f"--share is for a promotion to canary, and version {before.version} goes from {before.mode} "
                 f"to {after.mode}. Leave it out; to change the share of a canary, demote it first."
             )
+        evidence = stages.evidence()
         if named is not None:
             stages.add_student(named)
         _change_stage(stages, before, after)
+        _warn_of_few_comparisons(before, after, evidence, settings)
 
 
 def demote(
@@ -340,6 +345,20 @@ def _change_stage(stages: "StageStore", before: "Stage", after: "Stage") -> None
         change += f", student {after.student}"
     console.print(change, markup=False)
     console.print(f"Mode {after.mode}: {_MODES[after.mode]}.", markup=False, soft_wrap=True)
+
+
+def _warn_of_few_comparisons(
+    before: "Stage", after: "Stage", evidence: "Mapping[str, Evidence]", settings: "MirrorSettings"
+) -> None:
+    """A note where a hand promotes a student that was compared less often than --auto waits for."""
+    fewest = {"shadow": settings.shadow_calls, "canary": settings.canary_calls}.get(before.mode, 0)
+    student = evidence.get(before.student)
+    compared = 0 if student is None else student.in_stage
+    if after.mode in ("canary", "live") and after.mode != before.mode and compared < fewest:
+        print_note(
+            f"in mode {before.mode} the student was compared in {compared:,} calls, where --auto waits for "
+            f"{fewest:,}. Back: bertsmith mirror demote {before.site}"
+        )
 
 
 def check(*, store_options: StoreOptions = ANY_STORE, files: bool = True, json: Flag = False) -> int:

@@ -80,13 +80,23 @@ def test_the_same_curve_and_seed_give_the_same_interval() -> None:
             (2911, 4583),
             "About 1,400 more calls to reach 95 % agreement with the LLM (from 910 to 2,600).",
         ),
-        (2050, (1500, math.inf), "About 50 more calls to reach 95 % agreement with the LLM (at least 0)."),
-        (2004, (2001, 2009), "About 4 more calls to reach 95 % agreement with the LLM (from 1 to 9)."),
+        (
+            2050,
+            (1500, math.inf),
+            "About 50 more calls to reach 95 % agreement with the LLM (at least 0).",
+        ),
+        (
+            2004,
+            (2001, 2009),
+            "About 4 more calls to reach 95 % agreement with the LLM (from 1 to 9).",
+        ),
         (1900, (1500, 2500), "The calls recorded should be enough to reach 95 % agreement with the LLM."),
     ],
 )
 def test_what_is_said(rows: float, interval: tuple[float, float], sentence: str) -> None:
-    assert RowsNeeded(0.95, 2000, rows, Interval(*interval)).as_sentence() == sentence
+    assert RowsNeeded(0.95, 2000, rows, Interval(*interval)).as_sentence() == sentence.replace(
+        ").", ", with 90 % confidence)."
+    )
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ W sequences, E examples.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,19 +107,24 @@ class Gate:
         self._ours = source.answers(file.sequences)
         self._probe_answers = source.answers(self._probes)
         self._by_angle = source.by_angle
-        self._computed = 0
+        self.graph_name = "the float32 graph"  # in the progress
 
-    def damage(self, run: Run) -> float:
-        """The mean change of the first sequences: what quantising a part costs."""
+    def damages(self, runs: Iterable[Run], count: int) -> list[float]:
+        """The mean change of the first sequences by each of `count` runs: what quantising a part costs."""
         sample = self.file.sequences[:_FOR_DAMAGE]
         lengths = [len(window.token_ids) for window in sample]
-        theirs = run_sequences(run, self.source, sample, like_lengths(lengths))
-        self._count(len(sample))
         change = change_of(self.source, self.source.task, self._ours)
-        return float(np.mean([change(*both) for both in zip(self._ours, theirs, strict=False)]))
+        self._begin(f"sequences by {count} graphs with one product in int8", count * len(sample))
+        damages = []
+        for run in runs:
+            theirs = run_sequences(run, self.source, sample, like_lengths(lengths))
+            self._count(len(sample))
+            damages.append(float(np.mean([change(*both) for both in zip(self._ours, theirs, strict=False)])))
+        return damages
 
     def glance(self, run: Run, limits: ExportLimits, error: float) -> tuple[str, ...]:
         """The problems that one arrangement shows: a quick test before `judge`, which tries all of them."""
+        self._begin(f"sequences by {self.graph_name}", len(self.file.sequences))
         theirs = self._run(run, like_lengths(self.file.lengths))
         comparison = self._compare(self._task_for(limits, theirs), theirs)
         return (
@@ -132,6 +137,8 @@ class Gate:
         that isn't there.
         """
         usual, *others = arrangements(self.file.lengths)
+        ways = 1 + len(others)
+        self._begin(f"sequences by {self.graph_name}, in {ways} batchings", ways * len(self.file.sequences))
         theirs = self._run(run, usual)
         task = self._task_for(limits, theirs)
         comparisons = {usual.name: self._compare(task, theirs)}
@@ -211,10 +218,14 @@ class Gate:
                 )
         return {"tried": lengths, "largest_change": largest}, tuple(problems)
 
+    def _begin(self, unit: str, sequences: int) -> None:
+        """Begins a bar of progress of its own."""
+        self._unit, self._computed, self._total = unit, 0, sequences
+
     def _count(self, sequences: int) -> None:
         self._computed += sequences
         if self._progress is not None:
-            self._progress(self._computed, None, "sequences compared")
+            self._progress(self._computed, self._total, self._unit)
 
 
 def _worst_of(comparisons: Sequence[GraphComparison]) -> GraphComparison:

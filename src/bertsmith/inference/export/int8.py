@@ -76,7 +76,8 @@ def quantise_until_it_passes(graph: "ModelProto", gate: Gate, limits: ExportLimi
     search, names = Int8Search(), products(graph)
     if _try_quantised(search, graph, gate, limits, (), ERROR / 2):
         return search
-    search.damages = {name: gate.damage(onnx_run(quantise(graph, [name]))) for name in names}
+    damages = gate.damages((onnx_run(quantise(graph, [name])) for name in names), len(names))
+    search.damages = dict(zip(names, damages, strict=True))
     worst = sorted(names, key=lambda name: -search.damages[name])
     half = len(names) // 2
     counts = sorted({*(count for count in _LEFT_OUT if count < half), half} - {0})
@@ -96,6 +97,9 @@ def _try_quantised(
 ) -> bool:
     quantised = quantise(graph, [name for name in products(graph) if name not in in_float])
     run = onnx_run(quantised)
+    gate.graph_name = (
+        f"the int8 graph with {len(in_float)} products in float" if in_float else "the int8 graph"
+    )
     problems = gate.glance(run, limits, error)
     if not problems or not in_float:
         verdict = gate.judge(run, limits, error)

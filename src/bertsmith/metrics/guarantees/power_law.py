@@ -35,7 +35,9 @@ class RowsNeeded:
     interval: Interval
 
     def as_sentence(self) -> str:
-        """'About 1,400 more calls to reach 95 % agreement with the LLM (from 900 to 2,600).'"""
+        """'About 1,400 more calls to reach 95 % agreement with the LLM (from 900 to 2,600, with 90 %
+        confidence).'
+        """
         target = f"{100 * self.agreement:g} % agreement with the LLM"
         if self.rows <= self.have:
             return f"The calls recorded should be enough to reach {target}."
@@ -44,6 +46,7 @@ class RowsNeeded:
         low, high = (_rounded(max(0.0, rows - self.have)) for rows in self.interval)
         more = _rounded(self.rows - self.have)
         most = f"from {low} to {high}" if math.isfinite(self.interval.high) else f"at least {low}"
+        most += ", with 90 % confidence"
         return f"About {more} more calls to reach {target} ({most})."
 
 

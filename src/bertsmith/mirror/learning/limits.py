@@ -112,7 +112,13 @@ class CallCurve:
         needed, low, high = (
             self.recorded * (count / self.rows[-1]) for count in (texts.rows, *texts.interval)
         )
-        return replace(texts, have=self.recorded, rows=needed, interval=Interval(low, high)).as_sentence()
+        forecast = replace(texts, have=self.recorded, rows=needed, interval=Interval(low, high))
+        if self.reached < agreement or forecast.rows <= forecast.have:
+            return forecast.as_sentence()
+        return (
+            f"The student agrees in {100 * self.reached:.0f} % of the {self.calls:,} calls to choose it "
+            f"by, but so few are a rough measure. By the learning curve: {forecast.as_sentence()}"
+        )
 
 
 def fit_call_curve(

@@ -113,10 +113,11 @@ def explain_postponement(devs: Sequence[TeacherComparison], calls: int, settings
     guarantee = f"at most {format_upper_percent(epsilon)} of its answers differ"
     needed = fewest_calls(epsilon, level)
     if calls < needed:
-        several = f" ({claims} guarantees together)" if claims > 1 else ""
+        several = f" ({claims} guarantees are tested at once, and all have to hold)" if claims > 1 else ""
         return (
             f"there are {calls:,} new calls to prove it with, and it takes at least {needed:,} to guarantee "
-            f"that {guarantee}{several}, however good the student is"
+            f"that {guarantee}{several}, however good the student is. Record at least "
+            f"{_calls_to_record(needed - calls, settings)} more calls"
         )
     if not any(estimate_coverage(*group[:2], epsilon) for group in groups):
         return (
@@ -125,14 +126,20 @@ def explain_postponement(devs: Sequence[TeacherComparison], calls: int, settings
         )
     likely = min(estimate_calls_needed(*group, epsilon, level) for group in groups)
     if likely > calls:
-        about = (
-            f"about {likely:,.0f} for a student like this" if math.isfinite(likely) else "a better student"
-        )
+        takes, more = "a better student", ""
+        if math.isfinite(likely):
+            takes = f"about {likely:,.0f} for a student like this"
+            more = f". Record about {_calls_to_record(likely - calls, settings)} more"
         return (
-            f"there are {calls:,} new calls to prove it with, and it takes {about} to guarantee that "
-            f"{guarantee}; the calls are kept for a later training"
+            f"there are {calls:,} new calls to prove it with, and it takes {takes} to guarantee that "
+            f"{guarantee}; the calls are kept for a later training{more}"
         )
     return ""
+
+
+def _calls_to_record(missing: float, settings: LearnSettings) -> str:
+    """How many calls to record so that `missing` more are kept to prove with: a share of the latest is."""
+    return f"{math.ceil(missing / settings.calibration_share):,}"
 
 
 def empty_claims(settings: LearnSettings) -> Claims:
@@ -269,7 +276,7 @@ def describe_claims(claims: Claims, unmatched: int = 0) -> str:
         # The interval may fail with probability delta for itself, and so may the claim.
         together = _format_confidence(2 * claims.delta) if claims.delta < 0.5 else "0 %"
         share_range = f"{format_percent(low)} to {format_percent(high)}"
-        interval = f" ({share_range}; both together hold with {together} confidence)"
+        interval = f" ({share_range}; the guarantee and this range both hold with {together} confidence)"
     calls = "the calls with this prompt" if unmatched else "the calls"
     left = (
         f" {unmatched:,} recorded calls have another prompt: the LLM answers such calls." if unmatched else ""
