@@ -146,6 +146,19 @@ def test_epochs_are_how_often_the_run_reads_the_corpus(inputs: dict[str, str], s
     assert any("holds no token store: its sequences" in note for note in unknown.notes) == (share > 0)
 
 
+def test_tokens_of_general_text_are_those_that_the_run_reads(inputs: dict[str, str]) -> None:
+    """Its stream has a seed of its own."""
+    data = {"batch_size": 8, "sequence_lengths": [16], "sequence_shares": [1.0], "next_sentence": False}
+    recipe = recipe_of(**inputs, steps=60, data=data | {"general_share": 0.5}, general=inputs["corpus"])
+    tokenizer = Tokenizer.load(inputs["tokenizer"])
+    store = TokenStore.open(Path(inputs["corpus"]) / "train", tokenizer)
+    tokens = 0
+    for seed in (recipe.seed, recipe.seed + 1):
+        stream = PretrainingStream(store, tokenizer, seed, False, 16, 64, recipe.data.short_seq_prob)
+        tokens += sum(int(batch.sequences.lengths.sum()) for batch in islice(stream.batches(Cursor()), 60))
+    assert plan(recipe, hardware=GPU).tokens == pytest.approx(tokens)
+
+
 def test_evaluation_reads_no_more_held_out_text_than_there_is(inputs: dict[str, str]) -> None:
     def evaluation(tokens: int) -> float:
         made = plan(recipe_of(**inputs, evaluation={"every": 1.0, "tokens": tokens}), hardware=GPU)

@@ -215,7 +215,7 @@ def sample_step(
     Raises StoreError if the store has no text for this recipe.
     """
     corpus_sequences, general_sequences = _split_batch(recipe)
-    corpus_part = _sample_store(recipe, phase, store, tokenizer, corpus_sequences)
+    corpus_part = _sample_store(recipe, phase, store, tokenizer, corpus_sequences, recipe.seed)
     if not general_sequences:
         return corpus_part
     if general is None:
@@ -223,7 +223,8 @@ def sample_step(
             *(general_sequences / corpus_sequences * amount for amount in astuple(corpus_part))
         )
     else:
-        general_part = _sample_store(recipe, phase, general, tokenizer, general_sequences)
+        # the seed that the run has for general text
+        general_part = _sample_store(recipe, phase, general, tokenizer, general_sequences, recipe.seed + 1)
     sums = (first + second for first, second in zip(astuple(corpus_part), astuple(general_part), strict=True))
     return replace(StepAmounts(*sums), own_text=corpus_part.own_text)
 
@@ -237,13 +238,13 @@ def _split_batch(recipe: Recipe) -> tuple[int, int]:
 
 
 def _sample_store(
-    recipe: Recipe, phase: int, store: TokenStore, tokenizer: Tokenizer, batch_size: int
+    recipe: Recipe, phase: int, store: TokenStore, tokenizer: Tokenizer, batch_size: int, seed: int
 ) -> StepAmounts:
     """The mean content of the part of a step that comes from one store."""
     data = recipe.data
     length = data.sequence_lengths[phase]
     stream = PretrainingStream(
-        store, tokenizer, recipe.seed, data.next_sentence, length, batch_size * length,
+        store, tokenizer, seed, data.next_sentence, length, batch_size * length,
         data.short_seq_prob, find_objective(recipe.objective).sentence_order,
     )  # fmt: skip
     masker = Masker(tokenizer, MaskingRates(**recipe.masking.model_dump()))
