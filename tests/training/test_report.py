@@ -162,6 +162,13 @@ def test_a_section_is_there_when_its_content_is(field: str, value: Any, heading:
     assert headings(RunReport(**{field: value})) == [heading]
 
 
+def test_a_run_that_was_resumed_began_when_its_first_process_did() -> None:
+    starts = [{"kind": "start", "step": at, "time": 86_400.0 * at} for at in (0, 1)]
+    page = render(RunReport(records=[starts[0], LOSSES[0], starts[1], LOSSES[1]]))
+    assert "begun 1970-01-01" in page
+    assert "begun 1970-01-02" not in page
+
+
 @pytest.mark.parametrize("unusable", [None, math.nan, math.inf])
 def test_losses_that_are_not_finite_are_told_and_not_drawn(unusable: float | None) -> None:
     records = [LOSSES[0], {"kind": "step", "step": 2, "loss": unusable}, LOSSES[2]]

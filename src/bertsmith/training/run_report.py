@@ -102,8 +102,8 @@ def _collect_headline(content: RunReport) -> list[tuple[str, str]]:
 
 def _describe_status(records: Sequence[Record]) -> str:
     """When the run began and how it ended, in one line."""
-    start, end = _find_last(records, "start"), _find_last(records, "end")
-    began = start.get("time")
+    starts, end = [record for record in records if record["kind"] == "start"], _find_last(records, "end")
+    began = starts[0].get("time") if starts else None  # a resumed run has a start for each process
     if isinstance(began, int | float):
         began = datetime.fromtimestamp(began, UTC).strftime("%Y-%m-%d %H:%M UTC")
     parts = [f"begun {began}" if began else "", f"ended: {end['reason']}" if end.get("reason") else ""]
