@@ -195,6 +195,8 @@ def test_any_text_is_redacted_once_and_for_all(text: str) -> None:
 def test_placeholders_are_the_same_within_a_call() -> None:
     redaction = Redactor(tuple(BUILT_IN), {}).begin_call()
     assert redaction.redact_text("a@b.example, c@d.example, A@B.example") == "[EMAIL_1], [EMAIL_2], [EMAIL_1]"
+    quoted = "'a@b.example' -c@d.example- ...A@b.example, o'neil@b.example."
+    assert redaction.redact_text(quoted) == "'[EMAIL_1]' -[EMAIL_2]- ...[EMAIL_1], [EMAIL_3]."
     assert redaction.redact_json({"from": "c@d.example", "card": 4111111111111111, "ok": True, "n": 3}) == {
         "from": "[EMAIL_2]",
         "card": "[CREDIT-CARD_1]",

@@ -158,7 +158,8 @@ def _phone_length(match: str) -> int:
 BUILT_IN = {
     rule.name: rule
     for rule in (
-        Rule("email", re.compile(r"[\w.%+'-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63})+")),
+        # Quotation marks, dots and hyphens around an address are not part of it.
+        Rule("email", re.compile(r"[\w%+][\w.%+'-]{0,63}@[\w-]{1,63}(?:\.[\w-]{1,63})+(?<!-)")),
         Rule("api-key", re.compile(r"(?i)\b(?:sk|pk|rk)-[a-z0-9_-]{16,}|\bbearer [a-z0-9._~+/-]{16,}=*")),
         Rule("iban", re.compile(r"(?i)\b[a-z]{2}\d{2}(?:[ -]?[a-z0-9]){11,29}"), _iban_length),
         Rule(
