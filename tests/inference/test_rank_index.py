@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,13 @@ import pytest
 from index_samples import SETTINGS, WordEmbedder, write_files
 
 from bertsmith.errors import FilterError, InputError
+from bertsmith.inference.index import search
 from bertsmith.inference.index.index import Index
 from bertsmith.inference.index.ranking import rank_by_index, rank_model_or_index
 from bertsmith.inference.ranking.results import compare
 from bertsmith.text.retrieval.documents import Documents
 from bertsmith.text.retrieval.judged_questions import read_judged_questions
+from bertsmith.text.retrieval.retrieval_data import RetrievalData
 
 PAGES = {
     "cats.md": "---\ntitle: Cats\ndate: 2024-05-01\nyear: 2024\ntags: [pets, fur]\ndraft: true\n"
@@ -152,7 +155,7 @@ def test_an_index_is_ranked_by_what_its_searches_show(index: Index, tmp_path: Pa
     rows = [{"question": text, "document": f"pages/{name}"} for text, name in asked]
     questions.write_text("".join(json.dumps(row) + "\n" for row in rows))
     data = read_judged_questions(questions, index.texts())
-    systems = rank_by_index(index, data, depth=6)
+    systems = rank_by_index(index, data, k=6, depth=6)
     for system, mode in zip(systems, ("text", "vector", "hybrid"), strict=True):
         for id, query in data.judged_queries().items():
             shown = index.search(query, k=6, mode=mode, per_document=True)  # type: ignore[arg-type]
@@ -164,6 +167,29 @@ def test_an_index_is_ranked_by_what_its_searches_show(index: Index, tmp_path: Pa
         reciprocal.append(1 / (ids.index(f"pages/{name}") + 1))
     assert found.figures[0].scores.means["mrr@10"] == pytest.approx(sum(reciprocal) / 3)
     assert "BM25" in found.verdict()
+
+
+def test_the_first_k_are_those_of_a_search_for_k_however_many_are_kept(
+    index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fused search for more reads more candidates, and so its re-ranker read more than 50."""
+    monkeypatch.setattr(search, "CANDIDATES", 2)
+    queries = {query: query for query in ("the cat", "dog sings", "large red")}
+    data = RetrievalData("pages", index.texts(), queries, {id: {"pages/cats.md": 1} for id in queries})
+    read = list[int]()
+
+    def reranker(query: str, passages: Sequence[str]) -> Sequence[float]:
+        read.append(len(passages))
+        return [float(len(passage) % 7) for passage in passages]
+
+    *_, hybrid, reranked = rank_by_index(index, data, 2, 6, reranker)
+    most = max(read)
+    for system, model in ((hybrid, None), (reranked, reranker)):
+        for query, ranking in system.rankings.items():
+            shown = index.search(query, k=2, per_document=True, reranker=model)
+            assert [name for name, _ in ranking][:2] == [hit.document_id for hit in shown]
+            assert len(ranking) > 2
+    assert max(read) == most
 
 
 def rank(index: Index, questions: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> Any:
