@@ -1,6 +1,7 @@
 """A teacher's answers become a smaller model, whatever its head."""
 
 import json
+import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from distil_rows import ROWS, save_teacher, tokenizer_of_words, write_rows
+from distil_rows import ROWS, WORDS, save_teacher, tokenizer_of_words, write_rows
 from static_samples import save_table_of_classes
 
 from bertsmith.compression.distilling.distil import DistilResult, distil_task
@@ -265,6 +266,34 @@ def before(model: Path, folder: Path, **given: Any) -> tuple[Path, bool]:
     assert session.before is not None and not session.before.takes_head
     own = "the student without a teacher begins with the teacher's own fine-tuned layers"
     return session.before.folder, any(own in warning for warning in session.data.warnings)
+
+
+@pytest.mark.parametrize("source", ["teacher", "file", "both"])
+def test_classes_are_weighed_by_the_rows_that_are_learned_whatever_the_order_of_labels(
+    source: str, make_teacher: Callable[..., Path], tmp_path: Path
+) -> None:
+    labels = [label for label, count in (("yes", 30), ("no", 10), ("perhaps", 20)) for _ in range(count)]
+    rows = [{"text": f"bano {WORDS[n % 48]} {n}", "label": label} for n, label in enumerate(labels)]
+    train, answers, dev = (tmp_path / f"{name}.jsonl" for name in ("train", "answers", "dev"))
+    train.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    shares = {"yes": 0.2, "perhaps": 0.3, "no": 0.5}
+    answers.write_text("".join(json.dumps(row | {"probabilities": shares}) + "\n" for row in rows))
+    write_rows(dev, "classification", 20, seed=9)
+    model, given = str(make_teacher("classification")), {"dev": str(dev), "out": str(tmp_path / "o")}
+    file = {"teacher": [str(answers)], "task": "classification", "student": model}
+    given |= {"teacher": [model], "train": str(train)} if source == "teacher" else file
+    if source == "both":
+        more = [{"text": f"melo {n}", "label": "no"} for n in range(20)]
+        train.write_text("".join(json.dumps(row) + "\n" for row in more))
+        given |= {"train": str(train)}
+    recipe = make_distil_recipe(given, ["settings.class_weights=auto", "max_length=32"])
+    session = DistilSession.open(recipe, set_up_machine(recipe.hardware, None, Hardware.detect()), tmp_path)
+    found = {
+        label: float(session.task.loss(torch.zeros(1, 3), [number])) / math.log(3)
+        for label, number in session.task.label_ids.items()
+    }
+    counts = {"yes": 30, "no": 30 if source == "both" else 10, "perhaps": 20}
+    assert found == pytest.approx({label: sum(counts.values()) / 3 / n for label, n in counts.items()})
 
 
 def test_a_finished_run_is_not_repeated_and_answers_are_asked_for_once(

@@ -141,6 +141,9 @@ class Classification(CalibratedTask):
         self._weights = self._class_weights(counts)
         self.fit_columns(train)
 
+    def know_labelled(self, labelled: Sequence[TextExample]) -> None:
+        self._weights = self._class_weights(Counter(example.label for example in labelled))
+
     def check(self, examples: Sequence[TextExample]) -> None:
         for example in examples:
             self.require_known(example.label, example.where)
@@ -263,8 +266,8 @@ class Classification(CalibratedTask):
         if weights == "none":
             return None
         if weights == "auto":
-            mean = counts.total() / len(self.labels)
-            return tuple(mean / counts[label] for label in self.labels)
+            mean = counts.total() / len(counts)
+            return tuple(mean / max(counts[label], 1) for label in self.labels)
         if weights.keys() != set(self.labels):
             raise InputError(
                 f"class_weights has weights for {some_of(sorted(weights))}, but the labels are "

@@ -472,7 +472,7 @@ class Task(ABC, Generic[E]):
 
     def know_labelled(self, labelled: Sequence[E]) -> None:
         """Takes note of a student's labelled examples before they are encoded: documents that answer a query
-        are never used as its negatives.
+        are never used as its negatives, and classes are weighed by their frequency.
         """
 
     def answer_of(self, probabilities: Sequence[float]) -> Outputs | None:

@@ -96,8 +96,8 @@ class DistilSession:
         data = read_distil_data(task, recipe, teachers, file)
         if teachers and data.dev_is_unlabelled and not task.answers_are_labels:
             raise RecipeError(f"{task.name} can't be judged by a teacher: give labelled rows with --dev.")
-        if data.labelled:
-            task.know_labelled(data.labelled)
+        if labelled := [*data.labelled, *(data.texts if file is not None else ())]:
+            task.know_labelled(labelled)
         before = source.before(task, recipe, tokenizer) if recipe.compare and data.labelled else None
         if before is not None and source.takes_head and before.folder == source.folder:
             data = replace(data, warnings=(*data.warnings, _FROM_TEACHER))
