@@ -195,10 +195,26 @@ def test_some_rows_of_a_file_may_have_probabilities_as_the_page_shows(tmp_path: 
     for lines in (shown, shown[::-1]):
         (tmp_path / "answers.jsonl").write_text("\n".join(lines))
         found = read_answer_file(tmp_path / "answers.jsonl", "classification", {})
-        assert found.task.labels == ("card", "transfer", "loan")
+        assert found.task.labels == ("card", "loan", "transfer")
         said = {each.label: answer for each, answer in zip(found.examples, found.answers, strict=True)}
         assert said["card"] is None
-        assert [float(each) for each in np.exp(said["transfer"])] == pytest.approx([0.05, 0.9, 0.05])
+        assert [float(each) for each in np.exp(said["transfer"])] == pytest.approx([0.05, 0.05, 0.9])
+
+
+def test_labels_of_a_file_stand_in_the_order_of_fine_tuning_whatever_its_probabilities_have(
+    tmp_path: Path,
+) -> None:
+    """F1 is that of the second label."""
+    found = [
+        {"text": f"t {n}", "label": label, "probabilities": {"10": 0.1, "9": 0.2, "yes": 0.3, "no": 0.4}}
+        for n, label in enumerate(("yes", "no", "10", "9"))
+    ]
+    written = read_answer_file(Path(rows(tmp_path / "answers.jsonl", *found)), "classification", {})
+    task = find_task("classification")(find_task("classification").Settings())
+    task.fit(written.examples)
+    assert written.task.labels == task.labels == ("9", "10", "no", "yes")
+    assert written.answers[0] is not None
+    assert np.exp(written.answers[0]).tolist() == pytest.approx([0.2, 0.1, 0.4, 0.3])
 
 
 def test_all_answers_to_one_text_are_learned_as_in_fine_tuning(tmp_path: Path) -> None:

@@ -137,7 +137,7 @@ class Classification(CalibratedTask):
                 f"such as {scores[0]}, from {train[0].where} on: each would be a class of its own. Train "
                 "regression instead; or, if they are names, put a letter before each."
             )
-        self.labels = tuple(sorted(counts, key=_sort_key))
+        self.labels = tuple(sorted(counts, key=label_order))
         self._weights = self._class_weights(counts)
         self.fit_columns(train)
 
@@ -276,7 +276,7 @@ class Classification(CalibratedTask):
         return tuple(weights[label] for label in self.labels)
 
 
-def _sort_key(label: str) -> tuple[int, float, str]:
+def label_order(label: str) -> tuple[int, float, str]:
     """Sorts numbers before words, and numbers by value: 2 before 10."""
     try:
         number = float(label)

@@ -16,6 +16,7 @@ from bertsmith.compression.distilling.tasks.teacher import TaskTeacher
 from bertsmith.errors import InputError, RecipeError
 from bertsmith.files import sha256
 from bertsmith.inference.provenance import TrainedOn
+from bertsmith.tasks.classification import label_order
 from bertsmith.tasks.examples.held_out import hold_out, shared_texts, shared_with_train
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.task import Outputs, Task, TaskSettings, reading_columns
@@ -275,7 +276,8 @@ def _read_probabilities(task: Task[Any], path: Path, examples: Sequence[Any]) ->
             raise InputError(
                 f"{first.where}: the probabilities lack the label {missing[0]!r}, which occurs in the file."
             )
-        task.labels = tuple(probabilities)  # also labels that are the likeliest of no row
+        # also labels that are the likeliest of no row, in the order of `fit`: f1 is that of the second
+        task.labels = tuple(sorted(probabilities, key=label_order))
     by_location = {row.where: row.values[0] for row in rows}
     return [_invert_probabilities(task, by_location[example.where], example.where) for example in examples]
 
