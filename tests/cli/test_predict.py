@@ -1,11 +1,13 @@
 """`bertsmith predict` as a user runs it: what it may write to."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bertsmith.cli.main import main
 from bertsmith.inference.predictor import Predictor
+from bertsmith.text.files.jsonl import write_jsonl
 
 
 @pytest.mark.parametrize(
@@ -38,3 +40,19 @@ def test_nothing_is_lost_and_no_model_opened_to_find_that_out(
     assert main(words) == 2
     assert why in " ".join(capsys.readouterr().err.split())
     assert {path: path.read_bytes() for path in desk.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("out", ["-", "out.jsonl"])
+def test_standard_output_has_the_predictions_and_no_warning_among_them(
+    desk: Path, out: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Told:
+        def predict_file(self, path: str, out: str, *_: Any, warn: Any, **__: Any) -> int:
+            warn("1 of 2 rows have no text")
+            return write_jsonl([{"label": "red"}], out)
+
+    monkeypatch.setattr(Predictor, "load", lambda *_, **__: Told())
+    assert main(["predict", "model", "texts.jsonl", "--out", out]) == 0
+    printed, said = capsys.readouterr()
+    assert "Warning: 1 of 2 rows" in (said if out == "-" else printed)
+    assert printed == '{"label": "red"}\n' or out != "-"

@@ -192,6 +192,19 @@ def test_a_table_s_encoding_format_and_missing_header_may_be_named(ending: str, 
     assert json.loads(out.read_text().splitlines()[0]) == {"text": "1=Malmö 2=é"}
 
 
+def test_symbols_that_are_not_in_the_vocabulary_are_told_beside_the_rows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, store = tmp_path / "a.csv", tmp_path / "store"
+    file.write_text("kind\nred\nblue\n")
+    build_sequences([file], store, SequenceSettings(kind="table", heldout=0))
+    file.write_text("kind\ngreen\n")
+    assert main(["sequences", "encode", str(file), "--like", str(store), "--out", "-"]) == 0
+    printed, said = capsys.readouterr()
+    assert printed == '{"text": "kind=green"}\n'
+    assert "1 of 1 symbols are not in the vocabulary" in said
+
+
 def test_json_lines_of_another_ending_and_encoding_are_read(tmp_path: Path) -> None:
     file, store, out = tmp_path / "events.log", tmp_path / "store", tmp_path / "out.jsonl"
     file.write_text('{"events": ["é", "b"]}\n{"events": ["b"], "label": "ö"}\n', encoding="latin-1")

@@ -76,7 +76,7 @@ def predict(
             str(out),
             progress,
             overwrite=overwrite,
-            warn=print_warning,
+            warn=lambda sentence: print_warning(sentence, out),
             **collect_options(columns, layout),
         )
     if not is_standard_output(out):

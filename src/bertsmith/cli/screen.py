@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bertsmith.errors import printable
+from bertsmith.files import is_standard_output
 from bertsmith.progress import Progress
 from bertsmith.reporting import formatting
 
@@ -88,9 +89,12 @@ def print_facts(title: str, facts: Mapping[str, str]) -> None:
     console.print(grid)
 
 
-def print_warning(sentence: str) -> None:
-    """Prints what to mistrust in the results, or to mend; beside them, so that a saved page has it too."""
-    console.print(Text.assemble(("Warning:", "yellow"), " ", sentence), soft_wrap=True)
+def print_warning(sentence: str, out: Path | None = None) -> None:
+    """Prints what to mistrust in the results, or to mend; beside them, so that a saved page has it too. Where
+    rows are written to `out` and that is standard output, it goes to standard error.
+    """
+    shown_on = error_console if out is not None and is_standard_output(out) else console
+    shown_on.print(Text.assemble(("Warning:", "yellow"), " ", sentence), soft_wrap=True)
 
 
 def print_note(sentence: str) -> None:

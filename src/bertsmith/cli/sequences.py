@@ -101,12 +101,12 @@ def encode(
         encoded = encode_sequences(
             file, like, out, overwrite=overwrite, progress=progress, **collect_options(layout)
         )
-    if is_standard_output(out):
-        return
-    console.print(f"{encoded.rows:,} rows written to {out}", markup=False)
+    if not is_standard_output(out):
+        console.print(f"{encoded.rows:,} rows written to {out}", markup=False)
     if encoded.unknown:
         print_warning(
             f"{encoded.unknown:,} of {encoded.symbols:,} symbols are not in the vocabulary of {like}, such "
             f"as {', '.join(encoded.unknown_examples)}: the model reads [UNK], the token for what it doesn't "
-            "know."
+            "know.",
+            out,
         )
