@@ -1,11 +1,13 @@
 """Options that several commands share mean the same in each, and only what was said is handed on."""
 
+import shlex
 from pathlib import Path
 
 import pytest
 
+from bertsmith.cli.finetune import suggest
 from bertsmith.cli.main import build_app, main
-from bertsmith.cli.options import FileLayout, LabelledColumns, RunFiles, collect_options
+from bertsmith.cli.options import FileLayout, LabelledColumns, RunFiles, as_typed, collect_options
 
 LABELLED = ["--text", "body", "--text-pair", "title", "--label", "kind", "--encoding", "latin-1"]
 
@@ -62,3 +64,14 @@ def test_how_rows_are_read_has_a_panel_of_its_own_in_the_help(
     options = ["--text ", "--text-pair", "--label", "--header", "--format", "--encoding"]
     places = [panel.index(option) for option in options if option != "--label" or command != "predict"]
     assert places == sorted(places)
+
+
+@pytest.mark.parametrize("header", [True, False])
+def test_the_command_on_a_page_can_be_typed_again(header: bool) -> None:
+    typed = as_typed(suggest, "suggest", "m", "a b.csv", count=3, seed=0, header=header, text="the text")
+    words = shlex.split(typed)[1:]
+    _, bound, _ = build_app("suggest").parse_args(
+        [*words, "--out", "o"], exit_on_error=False, print_error=False
+    )
+    assert (bound.arguments["file"], bound.arguments["count"]) == (Path("a b.csv"), 3)
+    assert (bound.arguments["layout"].header, bound.arguments["columns"].text) == (header, "the text")

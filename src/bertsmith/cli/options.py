@@ -188,8 +188,8 @@ def as_typed(command: Callable[..., object], words: str, /, *arguments: object, 
         option = name.replace("_", "-")
         if name in parameters and value == parameters[name].default:
             continue
-        if value is False:
-            typed.append(f"--no-{option}")
+        if isinstance(value, bool):
+            typed.append(f"--{option}" if value else f"--no-{option}")
         else:
             typed += [f"--{option}", *(map(str, value) if isinstance(value, tuple) else [str(value)])]
     return join(typed)
