@@ -86,3 +86,10 @@ def test_a_pair_without_a_text_is_refused_or_dropped(desk: Path, capsys: pytest.
     assert main([*words, "--missing", "drop"]) == 0
     assert len((desk / "m.jsonl").read_text().splitlines()) == 2
     assert "they were left out" in " ".join(capsys.readouterr().err.split())
+
+
+def test_the_column_of_documents_that_are_not_there_is_refused(
+    desk: Path, pairs: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["mine", "model", pairs, "--document-text", "body", "--out", "m.jsonl"]) == 2
+    assert "--document-text is the column of --documents" in capsys.readouterr().err

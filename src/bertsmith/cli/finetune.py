@@ -336,6 +336,8 @@ def mine(
     from bertsmith.text.files.rows import quoting_warnings, read_rows, tells_format
     from bertsmith.text.files.values import as_text, is_blank
 
+    if documents is None and document_text != "text":
+        raise InputError("--document-text is the column of --documents. Add --documents, or leave it out.")
     reads = [pairs, *([documents] if documents else []), locate_model(model).folder]
     require_output(out, overwrite, reads)
     task = Retrieval(RetrievalSettings(missing=missing, **collect_options(columns, layout)))
