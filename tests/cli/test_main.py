@@ -332,6 +332,7 @@ GO_ON_AGAIN = (
         ("index", failures._LEFT_NOTHING),
         ("corpus build a --out b", failures._LEFT_NOTHING),
         ("--version", failures._LEFT_NOTHING),
+        ("doctor --help", failures._LEFT_NOTHING),
     ],
 )
 def test_a_command_that_was_stopped_or_had_no_room_says_how_it_goes_on(

@@ -95,7 +95,7 @@ def _describe_resumption(app: App | None, words: Sequence[str]) -> str:
         return ""
     names, apps, _ = app.parse_commands(words)
     command = apps[-1].default_command
-    if command is None or names[0].startswith("-"):  # --help and --version
+    if command is None or names[-1].startswith("-"):  # --help and --version
         return ""
     if getattr(command, "continues_when_repeated", False):
         return _KEPT.format("")
