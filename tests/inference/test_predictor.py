@@ -532,3 +532,12 @@ def test_a_blank_text_that_is_given_is_answered(classifier: Predictor) -> None:
     assert empty == blank and sum(empty["probabilities"].values()) == pytest.approx(1, abs=1e-5)
     with pytest.raises(InputError, match="input 2"):
         classifier.predict(["", None])
+
+
+@pytest.mark.parametrize("tags", [["O", "B-PER", "B-LOC"], ["NOUN", "VERB", "ADJ"]])
+def test_a_tagger_reads_a_text_of_many_windows_whole(tmp_path: Path, tags: list[str]) -> None:
+    made = Predictor.load(saved_model(tmp_path / "made", "tagging", [(tag,) for tag in tags]))
+    texts = [" ".join(WORDS * 12), "bano"]
+    found = list(made.predict_windows(texts))
+    assert found == made.predict(texts)
+    assert [len(each["tags"]) for each in found] == [84, 1]

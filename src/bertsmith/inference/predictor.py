@@ -105,12 +105,13 @@ class Predictor:
         """Yields a prediction for each window of each text, in order.
 
         A text that `predict` would truncate is read in windows of `max_length` tokens, each of which overlaps
-        the next by half; a task that has a stride yields one prediction for each text. Predictions are
-        computed lazily, a few windows at a time. Very long texts are encoded in parts that overlap by as many
-        characters as a window may hold. Raises InputError as `predict` does.
+        the next by half; taggers, and tasks that have a stride, yield one prediction for each text.
+        Predictions are computed lazily, a few windows at a time. Very long texts are encoded in parts that
+        overlap by as many characters as a window may hold. Raises InputError as `predict` does.
         """
         require_texts(texts)
-        task, is_cut = self.task, self.task.settings.stride is None
+        task = self.task
+        is_cut = task.settings.stride is None and not task.is_pretokenized  # a tagger reads texts whole
         if is_cut:
             room = task.settings.max_length - special_tokens(self.tokenizer, 1)
             task = reading_columns(task, {"stride": room // 2})
