@@ -355,6 +355,22 @@ def test_a_title_of_restructuredtext_between_two_lines_is_no_front_matter(tmp_pa
     assert found.title == "Odd"
 
 
+@pytest.mark.parametrize(
+    ("heading", "title"),
+    [
+        ("*******\nClasses\n*******\n", "Classes"),
+        ("#########\n Classes\n#########\n", "Classes"),
+        ("Classes\n~~~~~~~\n", "Classes"),
+        ("# no heading\n", "Scopes"),
+        (".. a comment\n----\n", "Scopes"),
+    ],
+)
+def test_restructuredtext_underlines_with_any_mark(tmp_path: Path, heading: str, title: str) -> None:
+    """A page of Python's own documentation, whose titles have stars, was called by its first section."""
+    (found,) = read(write(tmp_path / "a.rst", f".. _label:\n\n{heading}\ntext\n\nScopes\n======\n"))
+    assert found.title == title
+
+
 @pytest.mark.parametrize("line", ["# a" + " " * 1_900 + "b", "# " * 900 + "b", "# " + "#" * 1_900 + "b"])
 def test_a_heading_of_blanks_takes_no_time(tmp_path: Path, line: str) -> None:
     """It took cubic time: minutes for the first of these."""

@@ -15,6 +15,12 @@ _HEADING = re.compile(
     r"|^(?!#{2,6}[ \t]|[-*+][ \t]|[><]|\|.*\|[ \t]*$|([-*_=])\2{2,}[ \t]*$)(\S.*)\n(?:={3,}|-{3,})[ \t]*$",
     re.MULTILINE,
 )
+_MARK = r"[-=~^\"'`#*+_]"  # what headings of reStructuredText are underlined with, and perhaps overlined
+_RST_HEADING = re.compile(
+    rf"^(?:({_MARK})\1{{2,}}[ \t]*\n[ \t]+)?"
+    rf"(?!\.\.(?:[ \t]|$)|[-*+][ \t]|({_MARK})\2{{2,}}[ \t]*$)(\S.*)\n({_MARK})\4{{2,}}[ \t]*$",
+    re.MULTILINE,
+)
 _FRONT_MATTER = re.compile(
     r"\A(---|\+\+\+)[ \t]*\n(?![ \t]*\n)(.*?)^(?:\1|\.\.\.)[ \t]*(?:\n|\Z)", re.MULTILINE | re.DOTALL
 )  # YAML or TOML; three dashes before a blank line are a horizontal rule
@@ -82,10 +88,10 @@ def find_title(text: str, suffix: str) -> str:
     beginning = text[:_SEARCHED]
     if suffix in _MARKDOWN:  # front matter, code and comments have lines that look like headings
         beginning = _CODE_OR_COMMENT.sub("", _FRONT_MATTER.sub("", beginning))
-    heading = _HEADING.search(beginning)
+    heading = (_HEADING if suffix in _MARKDOWN else _RST_HEADING).search(beginning)
     if heading is None:
         return ""
-    if heading[1] is None:
+    if suffix == ".rst" or heading[1] is None:
         return heading[3].strip()
     title = heading[1].strip()
     without_hashes = title.rstrip("#")
