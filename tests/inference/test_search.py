@@ -90,9 +90,17 @@ def test_words_without_blanks_around_them_are_found_and_marked(tmp_path: Path, l
 
 @pytest.mark.parametrize(
     ("language", "word", "other"),
-    [("hi", "हिन्दी", "मन्दी"), ("bn", "রক্ত", "শক্ত"), ("ta", "பக்கம்", "தக்கம்")],
+    [
+        ("hi", "हिन्दी", "मन्दी"),
+        ("bn", "রক্ত", "শক্ত"),
+        ("ta", "பக்கம்", "தக்கம்"),
+        ("th", "บ้าน", "ร้าน"),
+        ("lo", "ບ້ານ", "ຮ້ານ"),
+    ],
 )
-def test_a_word_with_a_virama_is_one_word(tmp_path: Path, language: str, word: str, other: str) -> None:
+def test_a_word_with_a_virama_or_a_tone_mark_is_one_word(
+    tmp_path: Path, language: str, word: str, other: str
+) -> None:
     """It was cut there, and was found by whatever had one of its parts."""
     docs = write_files(tmp_path / "docs", {"a.txt": f"cats, {word}.", "b.txt": f"cats {other}।"})
     passages = SETTINGS.changed({"language": language})

@@ -61,11 +61,12 @@ _STEMMED = {
     "ta": "Tamil",
     "tr": "Turkish",
 }
-# What LanceDB takes for words: runs of letters and digits; what ICU finds by dictionaries, for languages
-# without blanks (since 0.36); what ICU's rules say, for scripts with a virama, at which a run of letters
-# ends: हिन्दी would be हिन and दी.
-_SIMPLE_WORDS, _DICTIONARY_WORDS, _ICU_WORDS = "simple", "icu/split", "icu"
-_WITH_VIRAMA = {"as", "bn", "gu", "hi", "kn", "ml", "mr", "ne", "or", "pa", "sa", "si", "ta", "te"}
+# What LanceDB takes for words: runs of letters and digits; for languages without blanks, what ICU finds by
+# dictionaries (since 0.36), divided into such runs. They end at a virama, and at a tone mark of Thai: हिन्दी
+# would be हिन and दी, บ้าน and ร้าน share าน. So for scripts that have these, ICU's words as they are.
+_RUNS, _RUNS_OF_ICU, _ICU_WORDS = "simple", "icu/split", "icu"
+_WITH_SUCH_MARKS = {"as", "bn", "gu", "hi", "kn", "ml", "mr", "ne", "or", "pa", "sa", "si", "ta", "te"}
+_WITH_SUCH_MARKS |= {"km", "lo", "my", "th"}
 RECALL = 0.95
 LEAST_ROWS = 256  # product quantisation needs as many rows as a byte has values
 _NEIGHBOURS = 10
@@ -99,6 +100,7 @@ class PassageTable:
         index = require_lancedb().index
         code = language.partition("-")[0]
         stemmed = _STEMMED.get(code)
+        words_by = _RUNS if has_blanks(language) else _RUNS_OF_ICU
         words = index.FTS(
             language=stemmed or "English",
             stem=stemmed is not None,
@@ -106,11 +108,7 @@ class PassageTable:
             ascii_folding=True,
             with_position=False,
             max_token_length=_LONGEST_WORD,
-            base_tokenizer=_DICTIONARY_WORDS
-            if not has_blanks(language)
-            else _ICU_WORDS
-            if code in _WITH_VIRAMA
-            else _SIMPLE_WORDS,
+            base_tokenizer=_ICU_WORDS if code in _WITH_SUCH_MARKS else words_by,
         )
         with index_errors(folder):
             folded = folds_first(language)
