@@ -264,7 +264,7 @@ def _announce_duration(
             count_pass_work(session.config, session.dev.encoded) * recipe.epochs * recipe.evaluations
         )
         work = recipe.restarts * (count_training_work(session, method, recipe) + evaluations)
-        rows = f"{recipe.epochs:g} epochs of {len(session.train):,} rows"
+        rows = f"{recipe.epochs:g} epoch{'' if recipe.epochs == 1 else 's'} of {len(session.train):,} rows"
         return f"{rows} take about {formatting.duration(work / speed)}"
 
     _print_line(console, f"{estimate(trained)}.")

@@ -215,10 +215,10 @@ def start_model(
         torch.manual_seed(seed)
     model = start.model
     if task.settings.max_length > model.config.max_length:
+        longer = "" if task.settings.stride is not None else ", and stride=64 to read longer texts as windows"
         raise RecipeError(
             f"max_length = {task.settings.max_length}, but the model has positions for "
-            f"{model.config.max_length} tokens. To read longer texts as windows, set a stride, such as "
-            "stride=64."
+            f"{model.config.max_length} tokens. Give max_length={model.config.max_length}{longer}."
         )
     require_room_for_learned_rows(source, task.settings.max_length)
     if recipe.dropout is not None:
