@@ -68,3 +68,5 @@ def test_a_text_that_is_blank_is_the_llms(tmp_path: Path) -> None:
     assert text_of("ring") == "ring"
     assert text_of("") is None
     assert text_of(" \n") is None
+    assert text_of("\u200b \ufeff") is None  # fine-tuning refuses such a text
+    assert text_of("\u200bring") == "\u200bring"

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pydantic import BaseModel, ConfigDict
 
 from bertsmith.mirror.call import ChatMessage, CompletionRequest
+from bertsmith.text.files.values import is_blank
 
 BETWEEN = "\n"  # joins the texts of several gaps
 _SHOWN = 60  # characters of a long constant text, at each end
@@ -77,7 +78,7 @@ class PromptTemplate(BaseModel):
 
     def input_of(self, request: CompletionRequest) -> str | None:
         """The text that a student reads: the texts in the gaps, joined by line breaks. None if the messages
-        don't fit the template or the gaps are blank; then the LLM answers.
+        don't fit the template or the gaps are blank, as fine-tuning understands it; then the LLM answers.
         """
         return self.input_of_messages((*request.system, *request.inputs))  # in the order of stored calls
 
@@ -94,7 +95,7 @@ class PromptTemplate(BaseModel):
                 if gaps is None:
                     return None
                 texts += gaps
-        return BETWEEN.join(texts) if any(gap.strip() for gap in texts) else None
+        return None if all(map(is_blank, texts)) else BETWEEN.join(texts)
 
     def describe(self) -> str:
         """The template in words: one line a part, gaps as «text», long constant texts shortened."""
