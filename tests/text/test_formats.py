@@ -20,7 +20,7 @@ from bertsmith.text.files import plain
 from bertsmith.text.files.rows import read_rows
 from bertsmith.text.files.sources import find_sources
 from bertsmith.text.files.tables import read_json_records
-from bertsmith.text.prose.sentences import RawDocument
+from bertsmith.text.prose.sentences import RawDocument, read_sentences
 
 LINES = "First sentence here.\nSecond one.\n\nAnother document.\nIt goes on.\n"
 ARTICLE = (
@@ -85,6 +85,20 @@ def test_forcing_a_format_overrides_what_the_file_looks_like(tmp_path: Path) -> 
     assert len(texts(path)) == 2
     assert len(texts(path, format="file")) == 1
     assert [d.layout for d in documents(path, format="blank-lines")] == ["folded", "folded"]
+
+
+@pytest.mark.parametrize("name", ["a.html", "a.HTM.gz"])
+def test_of_a_page_the_corpus_has_what_a_browser_shows(tmp_path: Path, name: str) -> None:
+    """Its tags and its scripts were text to learn from."""
+    page = (
+        "<title>x</title><script>if (a < b) {}</script><h1>Rome</h1><p>It is <a href=x>old</a>.<p>It is big."
+    )
+    content = page.encode()
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
+    (document,) = documents(tmp_path / name)
+    assert read_sentences(document, "en") == ["Rome", "It is old.", "It is big."]
+    (document,) = documents(tmp_path / name, format="file")
+    assert document.text == page
 
 
 def test_a_folder_has_one_layout_where_nearly_all_of_its_files_look_so(tmp_path: Path) -> None:

@@ -5,7 +5,8 @@ costs little compared with what follows, and lets a single large file keep all w
 packages only the paths are passed on, because parsing them is the main work.
 
 Each file has a format. `--format` names it, or else the ending of the file's name: .jsonl, .ndjson, .json,
-.csv, .tsv, .tab or .parquet (before .gz or .zst). Any other file is text, and its beginning decides:
+.csv, .tsv, .tab or .parquet (before .gz or .zst). Of a page (.html, .htm, .xhtml) the
+text that a browser shows is one document. Any other file is text, and its beginning decides:
 1. `<doc ` first: WikiExtractor's output.
 2. No blank line between two lines: one document.
 3. Google's convention, one sentence per line and a blank line between documents, if four lines in five end
@@ -24,8 +25,9 @@ from itertools import chain, groupby, islice
 
 from bertsmith.text.corpus_settings import CorpusSettings, Format
 from bertsmith.text.files import plain
-from bertsmith.text.files.streams import SourceFile, SourceStream, hash_file
+from bertsmith.text.files.streams import SourceFile, SourceStream, hash_file, split_lines
 from bertsmith.text.files.tables import FORMATS, TableFormat, find_format_by_ending
+from bertsmith.text.prose.html_text import HTML_ENDINGS, HtmlText, extract_text
 from bertsmith.text.prose.pydocs import DocumentationFile, Package, read_page
 from bertsmith.text.prose.sentences import LineLayout, RawDocument
 
@@ -34,6 +36,7 @@ BATCH_DOCUMENTS = 4_000
 
 LAYOUTS: dict[str, LineLayout] = {
     "wikiextractor": "paragraph-lines",
+    "html": "paragraph-lines",
     "lines": "sentence-lines",
 }  # others: folded
 COLLECTION = 4_000_000  # characters; longer than any single book
@@ -49,6 +52,7 @@ _PLAIN_READERS = {
     "blank-lines": plain.read_blocks,
     "lines": plain.read_blocks,
     "wikiextractor": plain.read_wikiextractor,
+    "html": plain.read_one_document,
 }
 
 
@@ -193,6 +197,8 @@ def format_by_name(file: SourceFile, settings: CorpusSettings) -> str:
         return settings.format
     if file.suffix == ".json":
         return "jsonl"
+    if file.suffix in HTML_ENDINGS:
+        return "html"
     table = None if file.suffix == ".txt" else find_format_by_ending(file.suffix)
     return "auto" if table is None else table.NAME
 
@@ -208,6 +214,8 @@ def read_texts(
     if format not in ("auto", *_PLAIN_READERS):
         return format, FORMATS[format].texts(stream, settings.text_column)
     lines = stream.lines(plain.LONGEST)
+    if format == "html":
+        lines = split_lines(extract_text(HtmlText(), stream.chunks()), plain.LONGEST)
     if format == "auto":
         sample = _read_sample(lines)
         format, lines = detect_format(sample), chain(sample, lines)

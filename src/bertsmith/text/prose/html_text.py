@@ -1,8 +1,10 @@
 """Extracts title and text of an HTML page in chunks, so that a page of any size takes bounded memory."""
 
 import re
+from collections.abc import Iterable, Iterator
 from html.parser import HTMLParser
 
+HTML_ENDINGS = (".html", ".htm", ".xhtml")
 # Of video and the like a browser shows what is within only if it can't show the thing itself.
 _HIDDEN_TAGS = {
     *("script", "style", "template", "noscript", "svg", "datalist"),
@@ -91,3 +93,12 @@ class HtmlText(HTMLParser):
             self._text.append("\n")
         elif tag in _CELL_TAGS:
             self._text.append("\t")
+
+
+def extract_text(parser: HtmlText, chunks: Iterable[str]) -> Iterator[str]:
+    """Yields the text of a page that comes in chunks; `parser` then has its title."""
+    for chunk in chunks:
+        parser.feed(chunk)
+        yield parser.take()
+    parser.close()
+    yield parser.take()

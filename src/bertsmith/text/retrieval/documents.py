@@ -32,14 +32,13 @@ from bertsmith.text.files.plain import DOC_OPENING, LONGEST, Article, read_artic
 from bertsmith.text.files.sources import as_utf8, find_sources
 from bertsmith.text.files.streams import SourceFile, SourceStream, split_lines
 from bertsmith.text.files.tables import find_format_by_ending
-from bertsmith.text.prose.html_text import HtmlText
+from bertsmith.text.prose.html_text import HTML_ENDINGS, HtmlText, extract_text
 from bertsmith.text.retrieval.document_rows import COLUMNS_HELP, DocumentRow, as_filter_value, read_table
 from bertsmith.text.retrieval.titles import find_title, read_front_matter
 from bertsmith.text.tokens.tokenizer import replace_surrogates
 from bertsmith.validation import UserSettings
 
 _NO_TABLES = (".json", ".txt")  # in a folder: mostly a program's settings, or a text
-_HTML_ENDINGS = {".html", ".htm", ".xhtml"}
 _BINARY_BEGINNINGS = (
     b"%PDF-",
     b"PK\x03\x04",
@@ -235,7 +234,7 @@ class Documents:
             if stream.looks_binary or stream.head.startswith(_BINARY_BEGINNINGS):
                 self.skipped.binary.append(file.name)
                 return
-            if file.suffix in _HTML_ENDINGS:
+            if file.suffix in HTML_ENDINGS:
                 yield from _html_documents(file, stream.chunks())
                 return
             chunks = stream.chunks()
@@ -302,15 +301,7 @@ def _article_documents(file: SourceFile, articles: Iterable[Article]) -> Iterato
 
 def _html_documents(file: SourceFile, chunks: Iterable[str]) -> Iterator[SearchDocument]:
     parser = HtmlText()
-
-    def extract_text() -> Iterator[str]:
-        for chunk in chunks:
-            parser.feed(chunk)
-            yield parser.take()
-        parser.close()
-        yield parser.take()
-
-    for number, (start, text) in enumerate(_split_parts(extract_text()), start=1):
+    for number, (start, text) in enumerate(_split_parts(extract_text(parser, chunks)), start=1):
         where = as_utf8(file.path)
         id = _part_id(file.name, number, where)
         yield SearchDocument(id, text, parser.title, file.name, where, start, None, file_date=file.date)
