@@ -106,6 +106,18 @@ def test_without_segments_those_of_the_first_go_into_the_positions() -> None:
     torch.testing.assert_close(student(packed()), teacher(packed()))
 
 
+@pytest.mark.parametrize("model_type", ["bert", "electra"])
+@pytest.mark.parametrize("teacher_type", ["roberta", "distilbert"])
+def test_more_segments_than_the_teachers_begin_as_its_last_or_as_nothing(
+    teacher_type: str, model_type: str
+) -> None:
+    teacher = teacher_of(teacher_type)
+    student = make_student(teacher, student_config(teacher.config, layers=6, model_type=model_type))
+    ids = np.random.default_rng(0).integers(0, 50, LENGTHS.sum())
+    batch = PackedBatch.pack(ids, ids % 2, LENGTHS)
+    torch.testing.assert_close(student(batch), teacher(batch))
+
+
 def test_embeddings_of_another_width_stay_whole_before_their_product() -> None:
     teacher = teacher_of("electra", embedding_size=10)
     whole = make_student(teacher, student_config(teacher.config, layers=6))

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from bertsmith.argument_checks import (
@@ -147,7 +148,8 @@ def make_student(teacher: Bert, config: BertConfig, layers: Sequence[int] | None
     embeddings. A narrower student keeps the channels, heads and feed-forward neurons with the largest
     weights, and products of fewer inputs are scaled up (weight subcloning: Samragh et al. 2023, arXiv
     2312.09299, section 3, with importance by weights in place of activations). For a student without segment
-    embeddings, the first segment's are added to the positions'. The pooler is taken over where both have one.
+    embeddings, the first segment's are added to the positions'; further segments than the teacher's begin as
+    its last one, or as zeros if it has none. The pooler is taken over where both have one.
 
     Raises ModelError for another vocabulary, for projected embeddings of another width, and for layers that
     don't exist or are too many.
@@ -247,10 +249,11 @@ def _narrow_embeddings(teacher: Bert, student: Bert, channels: Tensor) -> dict[s
         length = min(len(positions) - student.embeddings.position_offset, len(taken_over))
         positions[student.embeddings.position_offset :][:length] = taken_over[:length]
         tensors["embeddings.position.weight"] = positions
-    if embeddings.segment is not None and student.embeddings.segment is not None:
-        rows = student.embeddings.segment.num_embeddings
-        if rows <= embeddings.segment.num_embeddings:
-            tensors["embeddings.segment.weight"] = narrow(embeddings.segment.weight[:rows])
+    if (segments := student.embeddings.segment) is not None:  # the teacher may have fewer, or none
+        own = embeddings.segment
+        table = torch.zeros_like(segments.weight) if own is None else narrow(own.weight)
+        rows = [min(number, len(table) - 1) for number in range(segments.num_embeddings)]
+        tensors["embeddings.segment.weight"] = table[rows]
     return {name: tensor.detach() for name, tensor in tensors.items()}
 
 
