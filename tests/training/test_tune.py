@@ -259,6 +259,7 @@ def test_a_search_goes_on_with_whatever_a_run_may_change_and_else_names_what_dif
         ("dev_share=0.1", "dev_share"),  # the same, but a dev is held out whatever the rows
         ("optimizer.learning_rate=1e-3", r"optimizer\.learning_rate"),
         ("search.layer_decay=[0.8,0.9]", r"search\.layer_decay"),
+        ("search.batch_size=[16,32,64]", r"search\.batch_size"),  # as by default, but no longer widened
     ):
         with pytest.raises(RecipeError, match=rf"begun with other settings: {name}\. Resume"):
             open_search(make_search(VALUES, ["epochs=2", change]), tmp_path, resume=True)

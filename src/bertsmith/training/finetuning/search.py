@@ -117,9 +117,10 @@ class SettingSearch:
     @property
     def decided_by_presence(self) -> set[str]:
         """Names of the settings that make another search if the user gives them, whatever the value: given,
-        they aren't searched, or (`dev_share`) there is no cross-validation.
+        they aren't searched, or (`dev_share`) there is no cross-validation, or bounds aren't widened.
         """
-        return {*replace(self, fixed=frozenset()).baseline(_SEVERAL), "dev_share"}
+        bounds = (f"search.{name}" for name in SearchSettings.model_fields)
+        return {*replace(self, fixed=frozenset()).baseline(_SEVERAL), "dev_share", *bounds}
 
     def _nearest(self, name: str, value: float) -> float:
         """The value within the given bounds of a setting that is nearest to `value`."""
@@ -379,7 +380,8 @@ def _describe_search(search: SettingSearch) -> dict[str, Any]:
     """
     recipe = json.loads(search.recipe.model_dump_json(exclude=MAY_CHANGE))
     settings = json.loads(search.settings.model_dump_json(exclude={"trials"}))
-    return {**recipe, **settings, _GIVEN: sorted(search.fixed)}
+    given = search.fixed | {f"search.{name}" for name in search.given_bounds}
+    return {**recipe, **settings, _GIVEN: sorted(given)}
 
 
 def begin_search(search: SettingSearch, out: Path, hashes: dict[str, str]) -> None:
