@@ -49,6 +49,16 @@ def test_a_rollback_takes_the_lost_steps_off_the_curves() -> None:
     assert [x for x, _ in state.heldout_loss.points()] == [1, 2, 3, 4]
 
 
+def test_a_rollback_takes_back_an_evaluation() -> None:
+    state = RunState(total_steps=100)
+    for number, accuracy in ((2, 0.3), (6, 0.4)):
+        state.add({"kind": "evaluation", "step": number, "mlm_accuracy": accuracy})
+    state.rewind(4)
+    assert state.evaluation["mlm_accuracy"] == 0.3
+    state.rewind(0)
+    assert state.evaluation == {}
+
+
 def test_a_task_without_masks_shows_its_own_loss() -> None:
     state = RunState()
     state.add({"kind": "step", "step": 1, "loss": 0.7})

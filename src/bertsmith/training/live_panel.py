@@ -40,11 +40,11 @@ class RunState:
     def __init__(self, total_steps: int | None = None, total_seconds: float | None = None) -> None:
         self.total_steps, self.total_seconds = total_steps, total_seconds
         self.latest: Record = {}
-        self.evaluation: Record = {}
         self.sequence_length: int | None = None
         self.checkpoint: int | None = None
         self.training_loss = Curve(600)
         self.heldout_loss = Curve(200)
+        self._evaluations: list[Record] = []
         self._recent_losses: deque[dict[str, float | None]] = deque(maxlen=20)
         self._pace: deque[tuple[int, float]] = deque(maxlen=200)
 
@@ -54,7 +54,7 @@ class RunState:
             case "step":
                 self._add_step(record)
             case "evaluation":
-                self.evaluation = record
+                self._evaluations.append(record)
                 self.heldout_loss.add(record["step"], record.get("mlm_loss"))
             case "phase":
                 self.sequence_length = record.get("sequence_length")
@@ -63,7 +63,10 @@ class RunState:
                 self.checkpoint = record["step"]
 
     def rewind(self, step: int) -> None:
-        """Forgets the steps after `step`, which the loss guard took back."""
+        """Forgets what came after `step`, since the loss guard (training/loop.py) went back to it: points of
+        the curves, and evaluations. `latest` stays until the next step's record.
+        """
+        self._evaluations = [record for record in self._evaluations if record["step"] <= step]
         self.training_loss.cut_after(step)
         self.heldout_loss.cut_after(step)
         self._recent_losses.clear()
@@ -77,6 +80,11 @@ class RunState:
         self.training_loss.add(record["step"], shown)
         if record.get("elapsed") is not None:
             self._pace.append((record["step"], record["elapsed"]))
+
+    @property
+    def evaluation(self) -> Record:
+        """The record of the last evaluation; empty before the first."""
+        return self._evaluations[-1] if self._evaluations else {}
 
     @property
     def loss_name(self) -> str:
