@@ -20,12 +20,12 @@ from bertsmith.reporting import formatting
 from bertsmith.reporting.charts import Curve, Point, smooth
 from bertsmith.training.log import Record, task_metrics
 
-TRAINING, HELDOUT, SPEED, QUIET = "cyan", "magenta", "green", "dim"
-SIGNS_OF_LIFE = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+TRAINING_STYLE, HELDOUT_STYLE, SPEED_STYLE, QUIET_STYLE = "cyan", "magenta", "green", "dim"
+SPINNER_FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 TALLEST_CURVE, LOWEST_CURVE = 12, 3
 LABEL_WIDTH = 8
 NAME_WIDTH, VALUE_WIDTH, GAP = 14, 9, 2
-EXTRA_LOSSES = {"NSP": "nsp_loss", "SOP": "sop_loss", "RTD": "weighted_rtd_loss"}
+EXTRA_LOSS_KEYS = {"NSP": "nsp_loss", "SOP": "sop_loss", "RTD": "weighted_rtd_loss"}
 # The bit of each dot of a braille cell, by row and column (Unicode 15, section 21.1).
 DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 BLANK = 0x2800
@@ -49,7 +49,7 @@ class RunState:
         self._pace: deque[tuple[int, float]] = deque(maxlen=200)
 
     def add(self, record: Record) -> None:
-        """Adds a record of the log; kinds that the panel doesn't show are ignored."""
+        """Adds a record of the log. log.py lists the kinds; those that the panel doesn't show are ignored."""
         match record["kind"]:
             case "step":
                 self._add_step(record)
@@ -75,7 +75,7 @@ class RunState:
     def _add_step(self, record: Record) -> None:
         self.latest = record
         shown = record.get("mlm_loss", record.get("loss"))
-        extra = {name: record.get(key) for name, key in EXTRA_LOSSES.items()}
+        extra = {name: record.get(key) for name, key in EXTRA_LOSS_KEYS.items()}
         self._recent_losses.append({"shown": shown, **extra})
         self.training_loss.add(record["step"], shown)
         if record.get("elapsed") is not None:
@@ -103,12 +103,12 @@ class RunState:
     @property
     def extra_losses(self) -> list[str]:
         """The short names of the losses beside MLM that the run has: NSP, SOP or RTD."""
-        return [name for name, key in EXTRA_LOSSES.items() if key in self.latest]
+        return [name for name, key in EXTRA_LOSS_KEYS.items() if key in self.latest]
 
     @property
     def extra_loss_means(self) -> dict[str, float | None]:
-        """The mean of each extra loss over the last 20 records; that of replaced tokens is weighted as in the
-        sum of losses.
+        """The mean of each extra loss over the last 20 records. RTD, replaced-token detection, is weighted as
+        in the training loss.
         """
         return {f"{name} loss": self._recent_mean(name) for name in self.extra_losses}
 
@@ -156,10 +156,10 @@ def draw_panel(
     """Draws the run at the console's size.
 
     title: of the panel. facts: the header's entries, in order. messages: the last lines.
-    frame: the picture's number, which turns the sign of life in the progress line.
+    frame: the picture's number, which turns the spinner in the progress line.
     """
     width = max(20, console.width - 4)
-    header = list(Text(" · ".join(facts.values()), style=QUIET).wrap(console, width)) if facts else []
+    header = list(Text(" · ".join(facts.values()), style=QUIET_STYLE).wrap(console, width)) if facts else []
     parts: list[RenderableType] = [
         *header,
         _draw_progress_bar(state),
@@ -176,7 +176,7 @@ def draw_panel(
         title=Text(title, style="bold"),
         title_align="left",
         box=box.ROUNDED,
-        border_style=QUIET,
+        border_style=QUIET_STYLE,
     )
 
 
@@ -185,7 +185,7 @@ def _draw_progress_bar(state: RunState) -> Table:
     line.add_column(ratio=1)
     line.add_column(justify="right", width=4)
     line.add_row(
-        ProgressBar(1.0, state.share_done, complete_style=TRAINING), f"{100 * state.share_done:.0f}%"
+        ProgressBar(1.0, state.share_done, complete_style=TRAINING_STYLE), f"{100 * state.share_done:.0f}%"
     )
     return line
 
@@ -196,7 +196,7 @@ def _format_progress(state: RunState, width: int, frame: int) -> Text:
         step += f" of {formatting.count(state.total_steps)}"
     if state.total_seconds:
         spent += f" of {formatting.duration(state.total_seconds)}"
-    parts = [f"{SIGNS_OF_LIFE[frame % len(SIGNS_OF_LIFE)]} {step}", spent]
+    parts = [f"{SPINNER_FRAMES[frame % len(SPINNER_FRAMES)]} {step}", spent]
     if state.checkpoint is not None:
         parts.append(f"checkpoint {formatting.count(state.checkpoint)}")
     left = f"{formatting.duration(state.seconds_left)} left"
@@ -206,7 +206,9 @@ def _format_progress(state: RunState, width: int, frame: int) -> Text:
 
 
 def _collect_metric_columns(state: RunState) -> list[tuple[str, str, dict[str, str]]]:
-    """Three columns, each with title, style, and formatted values by name."""
+    """Three columns, each with title, style, and formatted values by name. "general MLM" is the masked
+    accuracy on general text (`MaskedTask.general_heldout`).
+    """
     step, evaluation = state.latest, state.evaluation
     training = {
         state.loss_name: formatting.loss(state.loss),
@@ -232,11 +234,17 @@ def _collect_metric_columns(state: RunState) -> list[tuple[str, str, dict[str, s
     }
     if "general_mlm_accuracy" not in evaluation:
         heldout.pop("general MLM", None)
-    return [("Training", TRAINING, training), ("Held out", HELDOUT, heldout), ("Speed", SPEED, speed)]
+    return [
+        ("Training", TRAINING_STYLE, training),
+        ("Held out", HELDOUT_STYLE, heldout),
+        ("Speed", SPEED_STYLE, speed),
+    ]
 
 
 def _format_task_metrics(state: RunState) -> dict[str, str]:
-    """The first metrics of the task that is fine-tuned; none in pre-training."""
+    """The first three metrics of a fine-tuning, in the task's order: the main metric first. None in
+    pre-training.
+    """
     if not state.latest or "mlm_loss" in state.latest:
         return {}
     metrics = list(task_metrics(state.evaluation).items())[:3]
@@ -258,7 +266,7 @@ def _format_metrics(columns: Sequence[tuple[str, str, Mapping[str, str]]], width
         line = Text(no_wrap=True)
         for _, _, values in columns:
             name, value = list(values.items())[row] if row < len(values) else ("", "")
-            line.append(f"{name:<{NAME_WIDTH}}", QUIET)
+            line.append(f"{name:<{NAME_WIDTH}}", QUIET_STYLE)
             line.append(f"{value:>{VALUE_WIDTH}}".ljust(column_width - NAME_WIDTH))
         lines.append(line)
     return lines
@@ -269,32 +277,35 @@ def _draw_loss_curve(state: RunState, width: int, rows: int) -> list[Text]:
     training, heldout = smooth(state.training_loss.points(), 0.6), state.heldout_loss.points()
     points = training + heldout
     if len(points) < 2:
-        return [Text("The loss curve appears here after the first steps.", style=QUIET)]
+        return [Text("The loss curve appears here after the first steps.", style=QUIET_STYLE)]
     first, last = min(x for x, _ in points), max([state.latest.get("step", 0), *(x for x, _ in points)])
+    # From step 0, unless the log begins much later.
     x_range = (0.0 if first < last / 20 else first, last)
     ordered = sorted(y for _, y in points)
+    # The top is the value that 3 % exceed: the steep fall at first would flatten the rest.
     lowest, top = ordered[0], ordered[min(len(ordered) - 1, int(len(ordered) * 0.97))]
-    # up to the value that 3 % exceed: the steep fall at first would flatten the rest
     y_range = (lowest, top) if top > lowest else (lowest - 0.5, lowest + 0.5)
     canvas = Canvas(width - LABEL_WIDTH, rows, x_range, y_range)
-    canvas.draw_line(training, TRAINING)
-    canvas.draw_markers(heldout, f"bold {HELDOUT}")
+    canvas.draw_line(training, TRAINING_STYLE)
+    canvas.draw_markers(heldout, f"bold {HELDOUT_STYLE}")
     values = {0: y_range[1], rows // 2: sum(y_range) / 2, rows - 1: y_range[0]}
     labels = [f"{values[row]:>6.2f} ┤" if row in values else " " * 7 + "│" for row in range(rows)]
-    picture = [Text.assemble((label, QUIET), row) for label, row in zip(labels, canvas.rows(), strict=True)]
+    picture = [
+        Text.assemble((label, QUIET_STYLE), row) for label, row in zip(labels, canvas.rows(), strict=True)
+    ]
     return [*picture, _draw_x_axis(state, x_range, width)]
 
 
 def _draw_x_axis(state: RunState, x_range: Point, width: int) -> Text:
     first, last = (formatting.count(x) for x in x_range)
     legend = Text.assemble(
-        ("─", TRAINING), " training  ", ("●", HELDOUT), f" held out  {state.loss_name} by step"
+        ("─", TRAINING_STYLE), " training  ", ("●", HELDOUT_STYLE), f" held out  {state.loss_name} by step"
     )
     room = max(0, width - LABEL_WIDTH - len(first) - len(last))
     if len(legend) > room:
         legend = Text()
     legend.align("center", room)
-    return Text.assemble(" " * LABEL_WIDTH, (first, QUIET), legend, (last, QUIET))
+    return Text.assemble(" " * LABEL_WIDTH, (first, QUIET_STYLE), legend, (last, QUIET_STYLE))
 
 
 # -- curves in a terminal ------------------------------------------------------------------------------
@@ -334,11 +345,11 @@ class Canvas:
         return column, 4 * self.height - 1 - row
 
     def _join_dots(self, start: tuple[int, int], end: tuple[int, int], style: str) -> None:
-        (left, first), (right, last) = start, end
-        steps = max(abs(right - left), abs(last - first), 1)
+        (start_column, start_row), (end_column, end_row) = start, end
+        steps = max(abs(end_column - start_column), abs(end_row - start_row), 1)
         for step in range(steps + 1):
-            column = left + round(step * (right - left) / steps)
-            row = first + round(step * (last - first) / steps)
+            column = start_column + round(step * (end_column - start_column) / steps)
+            row = start_row + round(step * (end_row - start_row) / steps)
             self._cells[row // 4][column // 2] |= DOTS[row % 4][column % 2]
             self._styles[row // 4][column // 2] = style
 

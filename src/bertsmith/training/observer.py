@@ -19,7 +19,7 @@ from torch import nn
 from bertsmith import __version__
 from bertsmith.model.config import BertConfig
 from bertsmith.reporting import formatting
-from bertsmith.training.live_panel import EXTRA_LOSSES, RunState, draw_panel
+from bertsmith.training.live_panel import EXTRA_LOSS_KEYS, RunState, draw_panel
 from bertsmith.training.log import Record, RunLog, task_metrics
 from bertsmith.training.machine import Machine
 from bertsmith.training.settings import RunSettings
@@ -293,7 +293,7 @@ def _format_evaluation(record: Record) -> str:
         f"perplexity {formatting.perplexity(record.get('mlm_perplexity'))}",
         f"accuracy {formatting.percent(record.get('mlm_accuracy'))}",
     ]
-    for name in EXTRA_LOSSES:
+    for name in EXTRA_LOSS_KEYS:
         if record.get(f"{name.lower()}_accuracy") is not None:
             parts.append(f"{name} accuracy {formatting.percent(record[f'{name.lower()}_accuracy'])}")
     if record.get("general_mlm_loss") is not None:
