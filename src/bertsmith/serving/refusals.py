@@ -1,25 +1,29 @@
 """The errors that clients see, each with an HTTP status, a code and one sentence.
 
     Refusal
-    ├── InvalidRequest              422  a body that isn't what the route reads
-    │   └── EmptyRequest            422  a request for nothing
-    ├── WrongMethod                 405  a path that is asked by other methods
-    ├── BodyTimeout                 408  a body that took longer to arrive than the service waits
-    ├── RequestTooLarge             413  more than the service takes: its size, and the limit
-    ├── UnreadableBody              415  a body in a coding or a charset that isn't read here
-    ├── TextTooLong                 422  a text of more tokens than the model reads, under long_text = "error"
-    ├── AuthenticationError         401  no key, or none that is known
-    ├── PermissionDeniedError       403  a key without this right
-    ├── UnknownModel                404  no model of this name
-    ├── UnsupportedRequest          422  the model can't do this
-    ├── ServiceOverload             429  it would not be done in time: come back after `retry_after` seconds
-    ├── ServiceUnavailable          503  starting, stopping, or the model is being replaced
-    │   └── IndexUnreadable         503  an index that is served is gone or damaged
-    └── DeadlineError               504  its time was over before it was begun
+    ├── InvalidRequest              422  a body, field or header in a form that the route doesn't take
+    │   └── EmptyRequest            422  an empty list of inputs
+    ├── WrongMethod                 405  the path has other HTTP methods
+    ├── BodyTimeout                 408  the body took longer to arrive than the service waits
+    ├── RequestTooLarge             413  above a limit of the service
+    ├── UnreadableBody              415  a content-encoding or charset that isn't read
+    ├── TextTooLong                 422  a text of more tokens than the model reads at a time
+    ├── AuthenticationError         401  no key, or an unknown one
+    ├── PermissionDeniedError       403  a key without this right, or another machine's web page
+    ├── UnknownModel                404  no model of this name, or none named where several could answer
+    ├── UnknownPipeline             404  no pipeline of this name
+    ├── UnsupportedRequest          422  an operation, option or kind of input that isn't there
+    ├── ServiceOverload             429  too much work is waiting: come back after `retry_after` seconds
+    ├── ServiceUnavailable          503  the service is stopping, or can't take requests just now
+    │   └── IndexUnreadable         503  an index is gone, damaged, or built anew with another model
+    └── DeadlineError               504  the deadline passed before the answer was computed
+
+The docstrings of the classes below are published: they describe the responses in /openapi.json.
 
 Each protocol has an envelope of its own for these (serving/protocols/).
 """
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -43,19 +47,19 @@ class Refusal(Exception):
 
 
 class InvalidRequest(Refusal):
-    """A body that isn't what the route reads."""
+    """The body, a field of it or a header has a form or a value that the route doesn't take."""
 
     status, code = 422, "invalid_request"
 
 
 class EmptyRequest(InvalidRequest):
-    """A request whose list of inputs is empty."""
+    """The list of inputs is empty."""
 
     code = "no_inputs"
 
 
 class WrongMethod(Refusal):
-    """A path that is asked by other methods."""
+    """The path has other HTTP methods; the header `allow` lists them."""
 
     status, code = 405, "method_not_allowed"
 
@@ -66,7 +70,7 @@ class WrongMethod(Refusal):
 
 
 class UnreadableBody(Refusal):
-    """A body in a coding or a charset that isn't read here."""
+    """The body's content-encoding or charset isn't one that the service reads."""
 
     status, code = 415, "unsupported_media_type"
 
@@ -76,73 +80,79 @@ class UnreadableBody(Refusal):
 
 
 class BodyTimeout(Refusal):
-    """A body that took longer to arrive than the service waits."""
+    """The body took longer to arrive than the service waits."""
 
     status, code = 408, "request_timeout"
 
 
 class RequestTooLarge(Refusal):
-    """A body or a list longer than the service reads."""
+    """The body, an input, the whole request or its answer would exceed a limit of the service, which the
+    message names.
+    """
 
     status, code = 413, "too_large"
 
 
 class TextTooLong(Refusal):
-    """A text of more tokens than the model reads."""
+    """A text has more tokens than the model reads at a time, and may not be cut."""
 
     status, code = 422, "text_too_long"
 
 
 class AuthenticationError(Refusal):
-    """No key, or none that is known."""
+    """The request has no key, or one that the service doesn't know."""
 
     status, code = 401, "unauthorized"
 
 
 class PermissionDeniedError(Refusal):
-    """A key that doesn't have the right to do this."""
+    """The key doesn't have the right to do this, or the request comes from a place that may not send it,
+    such as another machine's web page.
+    """
 
     status, code = 403, "forbidden"
 
 
 class UnknownModel(Refusal):
-    """The service has no model of this name."""
+    """The service has no model of this name, or the request names none and several could answer."""
 
     status, code = 404, "model_not_found"
 
 
 class UnknownPipeline(Refusal):
-    """A path that names no pipeline."""
+    """The service has no pipeline of the name in the path."""
 
     status, code = 404, "not_found"
 
 
 class UnsupportedRequest(Refusal):
-    """A request that the model has no operation for."""
+    """The model or the service can't do what the request asks, such as an operation, an option or a kind of
+    input that it lacks.
+    """
 
     status, code = 422, "unsupported"
 
 
 class ServiceOverload(Refusal):
-    """It would not be done in time."""
+    """Too much work is waiting: the queue is full, or the request or another one would miss its deadline."""
 
     status, code = 429, "overloaded"
 
 
 class ServiceUnavailable(Refusal):
-    """The service is starting or stopping, and takes no requests."""
+    """The service is stopping, or can't take or answer requests just now."""
 
     status, code = 503, "unavailable"
 
 
 class IndexUnreadable(ServiceUnavailable):
-    """An index that is served is gone, damaged, or built anew with another model."""
+    """The index that is served is gone, damaged, or built anew with another model."""
 
     code = "index_unreadable"
 
 
 class DeadlineError(Refusal):
-    """Its time was over before it was begun."""
+    """The request's deadline passed before its answer was computed."""
 
     status, code = 504, "deadline_exceeded"
 
@@ -158,9 +168,12 @@ def make_openapi_responses(status_of: Callable[[Refusal], int]) -> dict[int | st
     protocol's mapping of a refusal to its status.
     """
     sentences: dict[int, list[str]] = {}
-    for refusal in list_refusal_classes():
-        meaning = "A bug of the service; its log says more." if refusal is Refusal else refusal.__doc__
-        sentences.setdefault(status_of(refusal.__new__(refusal)), []).append(f"{refusal.code}: {meaning}")
+    for refusal_class in list_refusal_classes():
+        docstring = inspect.getdoc(refusal_class) or ""
+        meaning = "A bug of the service; its log says more." if refusal_class is Refusal else docstring
+        refusal = refusal_class.__new__(refusal_class)  # only its class decides, and constructors differ
+        sentence = f"{refusal_class.code}: {' '.join(meaning.split())}"
+        sentences.setdefault(status_of(refusal), []).append(sentence)
     schema = {"application/json": {"schema": {"type": "object"}}}
     return {
         status: {"description": " ".join(lines), "content": schema}
