@@ -39,10 +39,10 @@ class Predicate(NamedQuestion):
 
     type: Literal["predicate"]
 
-    def question(self) -> HeadQuestion:
-        """The question as the heads read it."""
-        labels = (self.instructions,) if isinstance(self.instructions, str) else ()
-        return HeadQuestion("label", self.name, labels=labels)
+    def as_head_question(self) -> HeadQuestion:
+        """The question in the form that `find_heads` takes."""
+        label_candidates = (self.instructions,) if isinstance(self.instructions, str) else ()
+        return HeadQuestion("label", self.name, label_candidates=label_candidates)
 
 
 class Option(StrictBody):
@@ -58,8 +58,8 @@ class Choice(NamedQuestion):
     type: Literal["choice"]
     choices: ListOf[Option] = Field(min_length=1, max_length=255)
 
-    def question(self) -> HeadQuestion:
-        """The question as the heads read it: a truth value is the label "true" or "false"."""
+    def as_head_question(self) -> HeadQuestion:
+        """The question in the form that `find_heads` takes: a truth value is the label "true" or "false"."""
         values = [option.value for option in self.choices]
         labels = [value if isinstance(value, str) else str(value).lower() for value in values]
         return HeadQuestion("choice", self.name, tuple(labels))
@@ -78,8 +78,8 @@ class Score(NamedQuestion):
     type: Literal["score"]
     levels: ListOf[Level] = Field(min_length=2, max_length=255)
 
-    def question(self) -> HeadQuestion:
-        """The question as the heads read it."""
+    def as_head_question(self) -> HeadQuestion:
+        """The question in the form that `find_heads` takes."""
         return HeadQuestion("score", self.name, tuple(level.label for level in self.levels))
 
 
@@ -120,7 +120,7 @@ def add_routes(router: APIRouter, service: Service) -> None:
         for name, count in counts.most_common(1):  # clients find an answer by its question's name
             if count > 1:
                 raise InvalidRequest(f"Two questions have the name {name[:80]!r}.")
-        questions = [question.question() for question in body.questions]
+        questions = [question.as_head_question() for question in body.questions]
         state = body.input if isinstance(body.input, str) else _read_messages(body.input)
         heads = find_heads(questions, service.models, body.model)
         replies = await ask_heads(service, request, heads, state)

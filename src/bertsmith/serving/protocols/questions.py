@@ -33,20 +33,23 @@ _TOLERANCE = 1e-9  # by which the steps between levels may differ, of a step
 
 
 def question_type(question: Any) -> Any:
-    """The `type` of a question, which chooses its class, from JSON or from a pydantic object."""
+    """The `type` of a question, from JSON or from a pydantic object. It is pydantic's discriminator: it
+    chooses the model class that parses the question.
+    """
     return question.get("type") if isinstance(question, dict) else getattr(question, "type", None)
 
 
 @dataclass(frozen=True)
 class HeadQuestion:
     """A question for a head. `kind`: whether a label holds, which of the `options` is right, or a score on
-    the `options` as levels. `name` is the client's name for it; `labels` are texts that may name its label.
+    the `options` as levels. `name` is the client's name for the question. `label_candidates`: texts of the
+    request, such as its instructions, that may be equal to the name of the head's label.
     """
 
     kind: Literal["label", "choice", "score"]
     name: str | None
     options: tuple[str, ...] = ()
-    labels: tuple[str, ...] = ()
+    label_candidates: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -69,22 +72,24 @@ class NoAnswer:
 
 @dataclass(frozen=True)
 class HeadReplies:
-    """The replies to a request's questions, in order, the `models` that were asked, and the `tokens` that
-    were computed.
+    """The replies to a request's questions, in order, the `models` that were asked, the `tokens` that were
+    computed, and the service's answer of each model, from which several questions may have a reply.
     """
 
     replies: Sequence[HeadReply | NoAnswer]
     models: Sequence[str]
     tokens: int
-    answers: Sequence[ServiceAnswer]
+    service_answers: Sequence[ServiceAnswer]
 
     def model(self, requested: str | None) -> str:
-        """The `model` of the answer: the models that were asked, else the one that the request named."""
+        """The `model` of the response: the models that were asked, else the one that the request named."""
         return ", ".join(self.models) or requested or ""
 
     def headers(self, request: Request) -> dict[str, str]:
-        """The headers of the answer: all of `note` for one head, the tokens alone for several."""
-        headers = [note(request, answer) for answer in self.answers]
+        """Records each head's answer for metrics, log and trace (`note`), and returns the response's headers:
+        all of `note` for one head, the tokens alone for several.
+        """
+        headers = [note(request, answer) for answer in self.service_answers]
         return headers[0] if len(headers) == 1 else {"x-compute-tokens": str(self.tokens)}
 
 
@@ -95,7 +100,9 @@ HeadOrReason = tuple[ServedModel, PredictionReader] | NoAnswer  # the head, and 
 def find_heads(
     questions: Sequence[HeadQuestion], models: Models, requested: str | None
 ) -> list[HeadOrReason]:
-    """The head for each question, or a reason. `requested` is the request's model. Raises UnknownModel."""
+    """The head for each question, or a reason. `requested` is the request's model; "auto" leaves the choice
+    open, unless a model has that name. Raises UnknownModel.
+    """
     name = None if requested in (None, ANY) and ANY not in [model.name for model in models] else requested
     chosen = models[name] if name is not None else None
     return [_find_head(question, models, chosen) for question in questions]
@@ -107,9 +114,10 @@ async def ask_heads(
     heads: Sequence[HeadOrReason],
     state: str | Mapping[str, Any] | Sequence[Any],
 ) -> HeadReplies:
-    """Runs each head once for all its questions, all heads concurrently. A head that reads further columns
-    gets an object as it is. Raises Refusal, except for an input that one head can't read: its questions get
-    that as their reason.
+    """Runs each head once for all its questions, all heads concurrently. `state` (System One's word) is the
+    input that the questions are about. A head that reads further columns gets an object as it is.
+
+    Raises Refusal, except for an input that one head can't read: its questions get that as their reason.
     """
     text_or_pair = as_input(state)
 
@@ -141,8 +149,9 @@ async def ask_heads(
 
 
 def as_input(state: str | Mapping[str, Any] | Sequence[Any]) -> Any:
-    """What a head reads of a state: a text; a pair under its names; the only text of an object; else JSON,
-    indented by two as System One's own client renders it. Raises InvalidRequest for JSON nested too deep.
+    """The input that a head reads for a `state`: a text; a pair under its names; the only text of an object;
+    else JSON, indented by two as System One's own client renders it. Raises InvalidRequest for JSON nested
+    too deep.
     """
     if isinstance(state, str):
         return state
@@ -165,17 +174,17 @@ def as_text(value: Any) -> str:
         raise InvalidRequest(f"The JSON can't be read as text: {error}.") from error
 
 
-def _find_head(question: HeadQuestion, models: Models, requested: ServedModel | None) -> HeadOrReason:
+def _find_head(question: HeadQuestion, models: Models, requested_model: ServedModel | None) -> HeadOrReason:
     """The head for a question and its reader: by name, by the request's model, or the only one with the
     labels.
     """
-    own = next((model for model in models if model.name == question.name), None)
-    if (model := own or requested) is not None:
-        read = _READERS[question.kind](question, model, own is not None)
+    namesake = next((model for model in models if model.name == question.name), None)
+    if (model := namesake or requested_model) is not None:
+        read = _READERS[question.kind](question, model, namesake is not None)
         return read if isinstance(read, NoAnswer) else (model, read)
     candidates = []
     for model in models:
-        if _has_labels(model) and not isinstance(
+        if _gives_label_probabilities(model) and not isinstance(
             read := _READERS[question.kind](question, model, False), NoAnswer
         ):
             candidates.append((model, read))
@@ -184,31 +193,33 @@ def _find_head(question: HeadQuestion, models: Models, requested: ServedModel | 
     if candidates:
         names = ", ".join(model.name for model, _ in candidates[:_MOST_NAMES])
         return NoAnswer(f"{names} could each answer: call the question, or the model, by the name of one.")
-    names = _quote(question.options or [name for name in (question.name, *question.labels) if name])
+    names = _quote(question.options or [name for name in (question.name, *question.label_candidates) if name])
     return NoAnswer(
         f"No model here has the label{'s' if question.options else ''} {names or 'that is asked for'}. Call "
         "the question, or the model, by the name of a model that answers it."
     )
 
 
-def _has_labels(model: ServedModel) -> bool:
+def _gives_label_probabilities(model: ServedModel) -> bool:
     """Whether the model gives the probability of each label."""
     return model.head_task is not None and model.head_task.has_probabilities
 
 
-def _make_label_reader(question: HeadQuestion, model: ServedModel, own: bool) -> PredictionReader | NoAnswer:
-    """Reads the probability of the label that the question names, in any case. For a question with the name
-    of a yes/no head it is that of yes.
+def _make_label_reader(
+    question: HeadQuestion, model: ServedModel, is_named: bool
+) -> PredictionReader | NoAnswer:
+    """Reads the probability of the label that the question names, in any case. If the question has the
+    model's name (`is_named`) and the labels are yes and no, the label is yes.
     """
-    if not _has_labels(model):
+    if not _gives_label_probabilities(model):
         return NoAnswer(f"{model.name} is a model for {model.task}: it has no label that holds or doesn't.")
     known, exact = _index_by_lowercase(model.labels), {label.strip(): label for label in model.labels}
-    names = [name.strip() for name in (*question.labels, question.name or "")]
+    names = [name.strip() for name in (*question.label_candidates, question.name or "")]
     name_found = next((name for name in names if name in exact or name.lower() in known), None)
     label_found = None if name_found is None else exact.get(name_found, known.get(name_found.lower()))
     if len(known) < len(exact) and name_found not in exact and label_found is not None:
         return NoAnswer(f"{model.name} has labels that differ in case alone: name one as it is.")
-    if label_found is None and own and set(known) in _YES_NO_LABELS:
+    if label_found is None and is_named and set(known) in _YES_NO_LABELS:
         label_found = next(known[name] for name in _POSITIVE if name in known)
     if label_found is None:
         return NoAnswer(
@@ -219,12 +230,14 @@ def _make_label_reader(question: HeadQuestion, model: ServedModel, own: bool) ->
 
     def read(prediction: Mapping[str, Any]) -> HeadReply:
         probability = float(prediction["probabilities"][label])
-        return HeadReply(probability, 1.0, (probability,))
+        return HeadReply(probability, 1.0, (probability,))  # neither API reports a confidence here
 
     return read
 
 
-def _make_choice_reader(question: HeadQuestion, model: ServedModel, own: bool) -> PredictionReader | NoAnswer:
+def _make_choice_reader(
+    question: HeadQuestion, model: ServedModel, is_named: bool
+) -> PredictionReader | NoAnswer:
     """Reads the probabilities of the options, which must be the head's labels."""
     if (problem := _explain_label_mismatch(question, model)) is not None:
         return problem
@@ -238,7 +251,9 @@ def _make_choice_reader(question: HeadQuestion, model: ServedModel, own: bool) -
     return read
 
 
-def _make_score_reader(question: HeadQuestion, model: ServedModel, own: bool) -> PredictionReader | NoAnswer:
+def _make_score_reader(
+    question: HeadQuestion, model: ServedModel, is_named: bool
+) -> PredictionReader | NoAnswer:
     """Reads a score on levels: a head's classes in the question's order, or evenly spaced numbers among which
     a regression head's number falls.
     """
@@ -267,7 +282,7 @@ def _make_number_reader(question: HeadQuestion, model: ServedModel) -> Predictio
     first, step, last = levels[0], levels[1] - levels[0], len(levels) - 1
 
     def read(prediction: Mapping[str, Any]) -> HeadReply | NoAnswer:
-        if "score" not in prediction:
+        if "score" not in prediction:  # a similarity head that was trained on classes
             return NoAnswer(f"{model.name} gives classes and no number.")
         position = min(max((float(prediction["score"]) - first) / step, 0.0), float(last))
         below = min(int(position), last - 1)
@@ -294,9 +309,13 @@ def _make_level_reply(probabilities: Floats) -> HeadReply:
 def _option_probabilities(
     options: Sequence[str], known: Mapping[str, str], prediction: Mapping[str, Any]
 ) -> Floats:
-    """(n,) calibrated probabilities of the options, scaled to sum to 1: those of a prediction are rounded."""
-    of_label = prediction["probabilities"]
-    probabilities = np.array([of_label[known[option.strip().lower()]] for option in options], np.float64)
+    """The options' calibrated probabilities (n,), scaled to sum to 1, since a prediction's are rounded.
+    `known` has the head's labels by their lower-case form.
+    """
+    label_probabilities = prediction["probabilities"]
+    probabilities = np.array(
+        [label_probabilities[known[option.strip().lower()]] for option in options], np.float64
+    )
     return np.asarray(probabilities / probabilities.sum())
 
 
@@ -338,5 +357,6 @@ def _parse_even_levels(levels: Sequence[str]) -> list[float] | None:
 
 
 def _quote(names: Sequence[str]) -> str:
+    """The first names in quotes, for a message, and how many more there are."""
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     return ", ".join(repr(name[:40]) for name in names[:_MOST_NAMES]) + more

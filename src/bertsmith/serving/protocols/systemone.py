@@ -47,11 +47,11 @@ class Noul(StrictBody):
             raise ValueError("a noul needs instructions or criteria")
         return self
 
-    def question(self, name: str) -> HeadQuestion:
-        """The question as the heads read it."""
+    def as_head_question(self, name: str) -> HeadQuestion:
+        """The question in the form that `find_heads` takes."""
         true = self.criteria.get("true") if isinstance(self.criteria, dict) else self.criteria
-        labels = tuple(text for text in (true, self.instructions) if isinstance(text, str))
-        return HeadQuestion("label", name, labels=labels)
+        label_candidates = tuple(text for text in (true, self.instructions) if isinstance(text, str))
+        return HeadQuestion("label", name, label_candidates=label_candidates)
 
 
 class Choice(StrictBody):
@@ -61,8 +61,8 @@ class Choice(StrictBody):
     instructions: Any = None
     criteria: dict[str, Any] = Field(min_length=1, max_length=255)
 
-    def question(self, name: str) -> HeadQuestion:
-        """The question as the heads read it."""
+    def as_head_question(self, name: str) -> HeadQuestion:
+        """The question in the form that `find_heads` takes."""
         return HeadQuestion("choice", name, tuple(self.criteria))
 
 
@@ -73,8 +73,8 @@ class Score(StrictBody):
     instructions: Any = None
     criteria: list[Any] = Field(min_length=2, max_length=10)
 
-    def question(self, name: str) -> HeadQuestion:
-        """The question as the heads read it."""
+    def as_head_question(self, name: str) -> HeadQuestion:
+        """The question in the form that `find_heads` takes."""
         return HeadQuestion("score", name, tuple(as_text(level) for level in self.criteria))
 
 
@@ -127,7 +127,7 @@ def error_body(refusal: Refusal) -> dict[str, Any]:
 def add_routes(router: APIRouter, service: Service) -> None:
     @router.post("/v1/systemone", summary="Typed questions, as System One has them")
     async def system_one(body: SystemOneBody, request: Request) -> Response:
-        questions = [question.question(name) for name, question in body.questions.items()]
+        questions = [question.as_head_question(name) for name, question in body.questions.items()]
         heads = find_heads(questions, service.models, body.model)
         _require_replies(body.questions, heads)  # before anything is computed
         replies = await ask_heads(service, request, heads, body.state)
