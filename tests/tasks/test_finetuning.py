@@ -30,7 +30,7 @@ from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model, save_ta
 from bertsmith.tasks.examples.encoding import Layout, pack_examples
 from bertsmith.tasks.finetuning import FinetuningObjective, steps_of_epoch
 from bertsmith.tasks.forward_passes import batches_by_length
-from bertsmith.tasks.losses.gradient_cache import joined
+from bertsmith.tasks.losses.gradient_cache import pad_and_concatenate
 from bertsmith.tasks.registry import TASKS, find_task
 from bertsmith.tasks.task import Task
 from bertsmith.tasks.task_model import TaskModel, outputs_of
@@ -118,7 +118,7 @@ def test_outputs_in_training_are_those_of_prediction(
     alone = outputs_of(model, encoded, batch_tokens=1)
     assert model.training, "outputs_of left the model in another mode"
     each_alone = [torch.from_numpy(each if model.head.per_row else each[None, :]) for each in alone]
-    torch.testing.assert_close(together.detach(), joined(each_alone), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(together.detach(), pad_and_concatenate(each_alone), rtol=1e-5, atol=1e-5)
 
 
 @every_task

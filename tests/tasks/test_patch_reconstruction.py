@@ -160,8 +160,8 @@ def test_the_asymmetric_encoder_sees_visible_patches_in_their_places_alone(
 
 def test_metrics_are_those_of_a_plain_mean_over_all_masked_values(store: Path) -> None:
     task = make_task(store)
-    sums = task.sums(0, 1)
-    halves = [task.sums(rank, 2) for rank in range(2)]
+    sums = task.sum_heldout(0, 1)
+    halves = [task.sum_heldout(rank, 2) for rank in range(2)]
     assert sums == pytest.approx({name: halves[0][name] + halves[1][name] for name in sums})
     metrics = task.metrics(sums)
     assert metrics["explained"] == pytest.approx(1 - sums["error"] / sums["of_mean"])

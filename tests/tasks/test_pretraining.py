@@ -115,13 +115,13 @@ def test_a_sample_of_the_vocabulary_is_for_training_alone(store: TokenStore, tok
     sampled = replace(whole, sampled_pieces=8, seed=2)
     whole.model.eval()
     sequences = first_sequences(whole)
-    sampled.follow(Cursor(), 0.0)
+    sampled.prepare_step(Cursor(), 0.0)
     first = sampled.loss(sequences)
-    sampled.follow(Cursor(offset=1), 0.0)
+    sampled.prepare_step(Cursor(offset=1), 0.0)
     second = sampled.loss(sequences)
     assert len({each["mlm"].item() for each in (whole.loss(sequences), first, second)}) == 3
     assert first["nsp"] == second["nsp"] == whole.loss(sequences)["nsp"]
-    assert sampled.metrics(sampled.sums(0, 1)) == whole.metrics(whole.sums(0, 1))
+    assert sampled.metrics(sampled.sum_heldout(0, 1)) == whole.metrics(whole.sum_heldout(0, 1))
     hidden, masked = whole.model.config.hidden_size, whole.host_masker.count(sequences)
     saved = 3 * 2 * masked * hidden * (tokenizer.vocab_size - 8)
     assert whole.flops(sequences) - sampled.flops(sequences) == saved
@@ -133,23 +133,23 @@ def test_counts_losses_and_operations_are_of_the_decays_masks_and_evaluation_is_
     store: TokenStore, tokenizer: Tokenizer, whole_words: bool, decayed: float
 ) -> None:
     task = small_task(store, tokenizer, whole_words=whole_words)
-    plain = task.metrics(task.sums(0, 1))
+    plain = task.metrics(task.sum_heldout(0, 1))
     rates = MaskingRates(mask_rate=0.5, whole_words=whole_words, final_mask_rate=0.1)
     task = replace(task, masker=Masker(tokenizer, rates))
-    task.follow(Cursor(), 0.9)
-    followed = task.follow(Cursor(), decayed)  # as after going back
+    task.prepare_step(Cursor(), 0.9)
+    followed = task.prepare_step(Cursor(), decayed)  # as after going back
     assert followed == {"mask_rate": pytest.approx(0.5 - 0.4 * decayed)}
     sequences = first_sequences(task)
     fixed = replace(
         task, masker=Masker(tokenizer, MaskingRates(followed["mask_rate"], whole_words=whole_words))
     )
-    assert fixed.follow(Cursor(), decayed) == {}
+    assert fixed.prepare_step(Cursor(), decayed) == {}
     assert task.counts(sequences) == fixed.counts(sequences)
     assert task.flops(sequences) == fixed.flops(sequences)
     for each in (task, fixed):
         each.model.eval()
     assert task.loss(sequences)["mlm"] == fixed.loss(sequences)["mlm"]
-    assert task.metrics(task.sums(0, 1)) == plain
+    assert task.metrics(task.sum_heldout(0, 1)) == plain
 
 
 @torch.no_grad()
@@ -176,7 +176,7 @@ def test_metrics_are_plain_means_over_the_heldout_sample(store: TokenStore, toke
     expected["mlm_majority"] = float((torch.cat(truth["mlm"]) == piece).double().mean())
     random_ones = float(torch.cat(truth["nsp"]).double().mean())
     expected["nsp_majority"] = max(random_ones, 1 - random_ones)
-    assert task.metrics(task.sums(0, 1)) == pytest.approx(expected, rel=1e-5)
+    assert task.metrics(task.sum_heldout(0, 1)) == pytest.approx(expected, rel=1e-5)
 
 
 @families
@@ -187,7 +187,7 @@ def test_evaluation_repeats_exactly_and_leaves_training_alone(
     task = small_task(store, tokenizer, family=family)
     task.model.train()
     state = torch.get_rng_state()
-    first, second = task.sums(0, 1), task.sums(0, 1)
+    first, second = task.sum_heldout(0, 1), task.sum_heldout(0, 1)
     assert first == second
     assert task.model.training and all(module.training for module in task.model.modules())
     assert torch.equal(torch.get_rng_state(), state)
@@ -200,8 +200,8 @@ def test_the_ranks_shares_of_the_evaluation_add_up(
 ) -> None:
     """Also with more ranks than batches: those have nothing to add."""
     task = small_task(store, tokenizer)
-    alone = task.sums(0, 1)
-    shares = [task.sums(rank, ranks) for rank in range(ranks)]
+    alone = task.sum_heldout(0, 1)
+    shares = [task.sum_heldout(rank, ranks) for rank in range(ranks)]
     assert {tuple(share) for share in shares} == {tuple(alone)}
     for name, value in alone.items():
         assert sum(share[name] for share in shares) == pytest.approx(value, rel=1e-9)
@@ -209,7 +209,7 @@ def test_the_ranks_shares_of_the_evaluation_add_up(
 
 def test_without_heldout_text_there_is_nothing_to_say(store: TokenStore, tokenizer: Tokenizer) -> None:
     task = replace(small_task(store, tokenizer), heldout=None)
-    assert task.metrics(task.sums(0, 1)) == {}
+    assert task.metrics(task.sum_heldout(0, 1)) == {}
 
 
 def test_a_heldout_text_smaller_than_a_batch_is_read_once(store: TokenStore, tokenizer: Tokenizer) -> None:
@@ -217,7 +217,7 @@ def test_a_heldout_text_smaller_than_a_batch_is_read_once(store: TokenStore, tok
     task = small_task(store, tokenizer)
     wide = replace(task.streams[0], batch_tokens=10**6)
     once = sum(len(batch.sequences) for batch in task.streams[0].batches(Cursor(), last_epoch=0))
-    assert replace(task, heldout=wide, heldout_tokens=10**9).sums(0, 1)["nsp_count"] == once
+    assert replace(task, heldout=wide, heldout_tokens=10**9).sum_heldout(0, 1)["nsp_count"] == once
 
 
 def test_the_most_frequent_piece_is_one_that_can_be_a_label(tmp_path: Path) -> None:
@@ -241,8 +241,8 @@ def test_the_most_frequent_piece_is_one_that_can_be_a_label(tmp_path: Path) -> N
 def test_the_heldout_sample_is_the_first_tokens_of_one_pass(store: TokenStore, tokenizer: Tokenizer) -> None:
     """Batches of at most 480 tokens until the sample is reached, or the text ends."""
     task = small_task(store, tokenizer)
-    some = task.sums(0, 1)
-    everything = replace(task, heldout_tokens=10**9).sums(0, 1)
+    some = task.sum_heldout(0, 1)
+    everything = replace(task, heldout_tokens=10**9).sum_heldout(0, 1)
     assert 0.15 * 0.9 * 4000 < some["mlm_count"] < 0.15 * 1.1 * (4000 + 480)
     assert everything["mlm_count"] < 0.15 * 1.1 * len(store.tokens) * 1.5  # pairs read some text twice
     assert everything["mlm_count"] > 0.15 * 0.8 * len(store.tokens)
@@ -293,7 +293,7 @@ def test_an_untrained_model_guesses_evenly(store: TokenStore, tokenizer: Tokeniz
     """The loss begins at ln V and ln 2: the published initialisation, and a sum that is divided rightly."""
     torch.manual_seed(0)
     task = replace(small_task(store, tokenizer), model=PretrainingModel(small_config(tokenizer)))
-    metrics = task.metrics(task.sums(0, 1))
+    metrics = task.metrics(task.sum_heldout(0, 1))
     assert metrics["mlm_loss"] == pytest.approx(math.log(tokenizer.vocab_size), abs=0.05)
     assert metrics["nsp_loss"] == pytest.approx(math.log(2), abs=0.02)
 

@@ -148,8 +148,8 @@ def test_the_ranks_shares_of_the_evaluation_add_up(
     store: TokenStore, tokenizer: Tokenizer, ranks: int
 ) -> None:
     task = small_task(store, tokenizer)
-    alone = task.sums(0, 1)
-    shares = [task.sums(rank, ranks) for rank in range(ranks)]
+    alone = task.sum_heldout(0, 1)
+    shares = [task.sum_heldout(rank, ranks) for rank in range(ranks)]
     for name, value in alone.items():
         assert sum(share[name] for share in shares) == pytest.approx(value, rel=1e-9)
 
@@ -172,7 +172,7 @@ def test_what_is_measured_is_what_plain_torch_says(store: TokenStore, tokenizer:
     task.model.eval()
     sequences = first_sequences(task)
     masker = task.evaluation_masker
-    found, corrupted = task.sums_of(sequences, masker), task.corrupt(sequences, masker)
+    found, corrupted = task.sum_micro_batch(sequences, masker), task.corrupt(sequences, masker)
     states = task.model.encoder(corrupted.batch)
     probability = torch.sigmoid(task.model.replaced_token(states)).detach()
     truth = corrupted.replaced

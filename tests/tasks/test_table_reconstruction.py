@@ -114,8 +114,8 @@ def test_a_masked_number_does_not_reach_the_prediction(store: Path) -> None:
 
 def test_figures_are_sums_over_ranks_and_the_baselines_are_plain(store: Path) -> None:
     task = make_task(store)
-    sums = task.sums(0, 1)
-    halves = [task.sums(rank, 2) for rank in range(2)]
+    sums = task.sum_heldout(0, 1)
+    halves = [task.sum_heldout(rank, 2) for rank in range(2)]
     assert sums == pytest.approx({name: halves[0][name] + halves[1][name] for name in sums})
     metrics = task.metrics(sums)
     assert metrics["explained"] == pytest.approx(1 - sums["error"] / sums["of_mean"])
@@ -135,7 +135,7 @@ def test_it_learns_what_one_number_says_of_another(store: Path) -> None:
         sum(losses[name] / counts[name] for name in losses).backward()  # type: ignore[union-attr]
         optimizer.step()
         optimizer.zero_grad()
-    metrics = task.metrics(task.sums(0, 1))
+    metrics = task.metrics(task.sum_heldout(0, 1))
     assert metrics["explained"] > 0.4
     assert metrics["mlm_accuracy"] > metrics["mlm_majority"] + 0.1
 

@@ -173,7 +173,7 @@ def test_another_dropout_in_the_second_pass_would_be_seen(monkeypatch: pytest.Mo
     """The comparison above fails when the random state isn't put back."""
     made = objective(0.1)
     wanted = plain_step(made, 1, 40)
-    restore = "bertsmith.tasks.losses.gradient_cache.RandomState.restore"
+    restore = "bertsmith.tasks.losses.gradient_cache.RngState.restore"
     monkeypatch.setattr(restore, lambda state, device: None)
     with pytest.raises(AssertionError):
         assert_close(step(made, 1, 40), wanted, 1e-6)

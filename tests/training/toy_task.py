@@ -43,7 +43,7 @@ class ToyTask:
                 end = Cursor(cursor.phase, 0, 0, number + 1)
                 yield GlobalBatch(sequences_of(number), Cursor(cursor.phase, 0, 0, number), end)
 
-    def follow(self, cursor: Cursor, decayed: float) -> dict[str, float]:
+    def prepare_step(self, cursor: Cursor, decayed: float) -> dict[str, float]:
         return {}
 
     def counts(self, sequences: Sequences) -> dict[str, float]:

@@ -191,7 +191,7 @@ class FinetuningObjective:
                 yield GlobalBatch(packed, here, after)
             epoch, done = epoch + 1, 0
 
-    def follow(self, cursor: Cursor, decayed: float) -> dict[str, float]:
+    def prepare_step(self, cursor: Cursor, decayed: float) -> dict[str, float]:
         """Returns nothing, because nothing changes with the schedule."""
         return {}
 

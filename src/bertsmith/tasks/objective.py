@@ -33,14 +33,15 @@ class Objective(Protocol):
         """Global batches from `cursor` on; `cursor.phase` is the phase of the run."""
         ...
 
-    def follow(self, cursor: Cursor, decayed: float) -> dict[str, float]:
+    def prepare_step(self, cursor: Cursor, decayed: float) -> dict[str, float]:
         """Called before each step with the position of its batch, and how much of the learning rate's decay
-        is over, in [0, 1]. Returns what the objective changes with it, for the log.
+        is over, in [0, 1]. Returns values that the objective sets by it, such as the masking rate, for the
+        log.
         """
         ...
 
     def counts(self, sequences: Sequences) -> dict[str, float]:
-        """The denominator of each loss, for a global batch."""
+        """The denominator of each loss, for a global batch: what `loss` sums is divided by it."""
         ...
 
     def begin_step(self, micro_batches: Sequence[Sequence[Sequences]], rank: int, gather: Gather) -> None:

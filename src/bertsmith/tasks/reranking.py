@@ -181,7 +181,7 @@ class Reranking(TextTask):
         return self.losses(outputs, targets).sum()
 
     def losses(self, outputs: Tensor, targets: Sequence[RelevanceTarget]) -> Tensor:
-        """Logits (E, 1) -> each candidate's part (E,) of the summed loss."""
+        """Logits (E, 1) -> each candidate's loss (E,)."""
         scores = outputs.float().squeeze(1)
         relevance = to_device(np.array([target.relevance for target in targets], np.float32), scores.device)
         if not self.needs_global_batch:

@@ -405,8 +405,8 @@ class Task(ABC, Generic[E]):
         return False
 
     def losses(self, outputs: Tensor, targets: Sequence[Any]) -> Tensor:
-        """Each example's part (E,) of the summed loss of a whole batch. Outputs (E, C, …) may end in padding
-        zeros if examples of another micro-batch have more rows.
+        """Each example's loss (E,) in a whole batch, whose loss is their sum. Outputs (E, C, …) may end in
+        padding zeros if examples of another micro-batch have more rows.
         """
         raise NotImplementedError
 

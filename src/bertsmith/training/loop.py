@@ -191,7 +191,7 @@ class Loop:
         now = self._share_done(half_a_step=0.5)
         scheduled = {"learning_rate": self.schedule.learning_rate(now)}
         set_learning_rate(self.optimizer, scheduled["learning_rate"])
-        scheduled |= self.task.follow(batch.start, self.schedule.decayed(now))
+        scheduled |= self.task.prepare_step(batch.start, self.schedule.decayed(now))
         started = time.monotonic()
         seed = dropout_seed(self.recipe.seed, self.progress.step, self.machine.ranks.rank)
         result = self.gradients.compute(

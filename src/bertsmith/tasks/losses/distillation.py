@@ -61,7 +61,7 @@ class DistillationLoss:
         return len(targets)
 
     def losses(self, outputs: Tensor, targets: Sequence[DistillationTarget]) -> Tensor:
-        """(E, …) -> (E,): each example's part of the summed loss."""
+        """(E, …) -> each example's loss (E,), whose sum the training loop divides by `count`."""
         assert self.deviation is not None
         answers = _stack_answers(targets, outputs.device)
         return ((outputs.double() - answers) / self.deviation).square().flatten(1).mean(1)
@@ -74,7 +74,7 @@ class RowLoss(DistillationLoss):
         return max(sum(sum(target.rows) for target in targets), 1)
 
     def losses(self, outputs: Tensor, targets: Sequence[DistillationTarget]) -> Tensor:
-        """Outputs (R, …) of all examples -> each example's part (E,) of the summed loss."""
+        """Outputs (R, …) of all examples -> each example's loss (E,)."""
         assert self.deviation is not None
         answers = to_device(np.concatenate(_answers(targets)), outputs.device)
         squares = ((outputs.double() - answers) / self.deviation).square()
@@ -161,7 +161,7 @@ class SpanLoss(ClassLoss):
         return sum(len(target.rows) for target in targets)
 
     def losses(self, outputs: Tensor, targets: Sequence[DistillationTarget]) -> Tensor:
-        """Logits (R, 2) of all examples -> each example's part (E,) of the summed loss."""
+        """Logits (R, 2) of all examples -> each example's loss (E,)."""
         answers = to_device(np.concatenate(_answers(targets)), outputs.device).float()
         sizes = np.array([rows for target in targets for rows in target.rows])
         window = to_device(np.repeat(np.arange(len(sizes)), sizes), outputs.device)

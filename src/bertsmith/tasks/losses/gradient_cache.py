@@ -21,14 +21,15 @@ from bertsmith.data.batch import Sequences
 from bertsmith.tasks.objective import Gather
 
 
-class RandomState(NamedTuple):
+class RngState(NamedTuple):
     """The states of torch's generators before a forward pass: the host's, and the GPU's if there is one."""
 
     host: Tensor
     gpu: Tensor | None
 
     @classmethod
-    def now(cls, device: torch.device) -> "RandomState":
+    def capture(cls, device: torch.device) -> "RngState":
+        """Copies the generators' present states."""
         gpu = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
         return cls(torch.get_rng_state(), gpu)
 
@@ -40,11 +41,13 @@ class RandomState(NamedTuple):
 
 
 class _CachedGradient(NamedTuple):
-    """What the second pass over a micro-batch needs. `value` is the part of its examples in the loss."""
+    """What the second pass over a micro-batch needs. `gradient` is that of the whole loss with respect to the
+    micro-batch's outputs. `loss` is the summed loss of its examples, detached.
+    """
 
-    random_state: RandomState
+    rng_state: RngState
     gradient: Tensor
-    value: Tensor
+    loss: Tensor
 
 
 @dataclass
@@ -65,49 +68,57 @@ class GradientCache:
         losses: Callable[[Tensor], Tensor],
     ) -> None:
         """Runs the first pass over `micro_batches[rank]`. `losses` maps the outputs of all ranks'
-        micro-batches, concatenated, to each example's part (E,) of the summed loss.
+        micro-batches, concatenated, to each example's loss (E,). The step's loss is their sum.
         """
-        states, outputs = list[RandomState](), list[Tensor]()
+        states, outputs = list[RngState](), list[Tensor]()
         with torch.no_grad():
             for micro_batch in micro_batches[rank]:
-                states.append(RandomState.now(self.device))
+                states.append(RngState.capture(self.device))
                 outputs.append(self.forward(micro_batch))
             # a rank without examples gives (0, …), in the shape of the others' outputs
-            own = joined(outputs) if outputs else self.forward(next(filter(None, micro_batches))[0])[:0]
-        all_outputs = joined(gather(own)).requires_grad_()
+            rank_outputs = (
+                pad_and_concatenate(outputs)
+                if outputs
+                else self.forward(next(filter(None, micro_batches))[0])[:0]
+            )
+        all_outputs = pad_and_concatenate(gather(rank_outputs)).requires_grad_()
         with torch.enable_grad():
-            parts = losses(all_outputs)
-            (gradients,) = torch.autograd.grad(parts.sum(), all_outputs)
+            example_losses = losses(all_outputs)
+            (gradients,) = torch.autograd.grad(example_losses.sum(), all_outputs)
         start = sum(map(_count_examples, chain(*micro_batches[:rank])))
         for micro_batch, state, output in zip(micro_batches[rank], states, outputs, strict=True):
-            rows = slice(start, start + len(output))
-            gradient = gradients[rows, : output.shape[1]].to(output.dtype)
+            examples = slice(start, start + len(output))
+            gradient = gradients[examples, : output.shape[1]].to(output.dtype)
             self._cached[_first_key(micro_batch)] = _CachedGradient(
-                state, gradient, parts[rows].detach().sum()
+                state, gradient, example_losses[examples].detach().sum()
             )
             start += len(output)
 
     def loss(self, micro_batch: Sequences) -> Tensor | None:
-        """Runs the second pass: the micro-batch's part of the loss, whose gradient is that of the whole loss
-        with respect to these examples. None if there was no first pass.
+        """Runs the second pass. Returns the summed loss of the micro-batch's examples, whose backward pass
+        gives the weights the whole loss's gradient through these examples' outputs. None if there was no
+        first pass, as for a step of a single micro-batch.
         """
         cached = self._cached.pop(_first_key(micro_batch), None)
         if cached is None:
             return None
-        cached.random_state.restore(self.device)
+        cached.rng_state.restore(self.device)
         surrogate = (self.forward(micro_batch) * cached.gradient).sum()
-        return cached.value + (surrogate - surrogate.detach())
+        return cached.loss + (surrogate - surrogate.detach())
 
 
-def joined(outputs: Sequence[Tensor]) -> Tensor:
-    """Concatenates outputs (E, …). Examples with fewer rows than others are padded with zeros."""
+def pad_and_concatenate(outputs: Sequence[Tensor]) -> Tensor:
+    """Concatenates outputs (E, …). Where an example has several texts (E, T, H), those with fewer than others
+    are padded with zeros.
+    """
     if outputs[0].ndim < 3:
         return torch.cat(list(outputs))
-    most = max(output.shape[1] for output in outputs)
-    return torch.cat([F.pad(output, (0, 0, 0, most - output.shape[1])) for output in outputs])
+    longest = max(output.shape[1] for output in outputs)
+    return torch.cat([F.pad(output, (0, 0, 0, longest - output.shape[1])) for output in outputs])
 
 
 def _count_examples(micro_batch: Sequences) -> int:
+    """Neighbouring sequences with the same key are one example's."""
     keys = micro_batch.keys
     return int((keys[1:] != keys[:-1]).sum()) + 1
 

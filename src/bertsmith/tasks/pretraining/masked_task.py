@@ -1,4 +1,4 @@
-"""The base class of pre-training tasks on masked text: batches, masks, samples of the vocabulary, and figures
+"""The base class of pre-training tasks on masked text: batches, masks, samples of the vocabulary, and metrics
 on held-out text. Each task adds its model and its losses.
 """
 
@@ -23,7 +23,7 @@ from bertsmith.tasks.objective import Add, Gather
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 _COUNTED_TOKENS = 1_000_000  # enough to know the most frequent piece, the baseline of every evaluation
-GENERAL = "general_"  # before the names of figures on general text
+GENERAL = "general_"  # before the names of metrics on general text
 _MEASURED = ("mlm_loss", "mlm_accuracy", "mlm_majority")  # on general text, which has no pairs
 _HELDOUT_MICRO_BATCH = 2048  # tokens
 ModelT = TypeVar("ModelT", bound=nn.Module)
@@ -47,9 +47,9 @@ class MaskedTask(ABC, Generic[ModelT]):
     stream for evaluation, or None.
 
     With `sampled_pieces` the training loss is estimated from about that many tokens of the vocabulary, drawn
-    by `seed` and the position in the text; held-out figures always use all of it.
+    by `seed` and the position in the text; held-out metrics always use all of it.
 
-    Figures on `general_heldout` show what a model forgets of the text that it was trained on before.
+    Metrics on `general_heldout` show what a model forgets of the text that it was trained on before.
     """
 
     model: ModelT
@@ -66,8 +66,9 @@ class MaskedTask(ABC, Generic[ModelT]):
     def __post_init__(self) -> None:
         stream = self.streams[0]
         self.rates = self.masker.rates
+        # On the CPU: counts tokens and FLOPs without waiting for the device on which `masker` draws.
         self.host_masker = Masker(stream.tokenizer, self.rates)
-        # figures use the published masking rates whatever the training uses, so that they can be compared
+        # Metrics use the published masking rates whatever the training uses, so that they can be compared.
         self.evaluation_masker = Masker(stream.tokenizer, MaskingRates(), self.device)
         self.most_frequent = most_frequent_piece(stream.store, stream.tokenizer)
         self.sampler: VocabularySampler | None = None
@@ -80,9 +81,10 @@ class MaskedTask(ABC, Generic[ModelT]):
         """Endless batches: the phase's stream from `cursor` on."""
         return self.streams[cursor.phase].batches(cursor)
 
-    def follow(self, cursor: Cursor, decayed: float) -> dict[str, float]:
+    def prepare_step(self, cursor: Cursor, decayed: float) -> dict[str, float]:
         """Prepares a step: draws its sample of the vocabulary, and sets the masking rate, which may fall in
-        the decay (`decayed` is the share of it that is over). Returns the rate if it changes.
+        the decay (`decayed` is the share of it that is over). Returns the masking rate of this step for the
+        log, where it falls in the decay.
         """
         if self.sampler is not None:
             self.sample = self.sampler.draw(cursor)
@@ -107,44 +109,46 @@ class MaskedTask(ABC, Generic[ModelT]):
         """
 
     def evaluate(self, rank: int, ranks: int, add: Add) -> dict[str, float]:
-        """The metrics on held-out text, of which each rank measures its share; see `metrics`. With general
-        text also general_mlm_loss, general_mlm_accuracy and general_mlm_majority on it.
+        """The metrics on held-out text, of which each rank measures its share; see `metrics`. `add` sums
+        dictionaries over the ranks. With general text also general_mlm_loss, general_mlm_accuracy and
+        general_mlm_majority on it.
         """
-        metrics = self.metrics(add(self.sums(rank, ranks)))
+        metrics = self.metrics(add(self.sum_heldout(rank, ranks)))
         if self.general_heldout is None:
             return metrics
-        general = self.metrics(add(self.sums(rank, ranks, self.general_heldout)))
+        general = self.metrics(add(self.sum_heldout(rank, ranks, self.general_heldout)))
         return metrics | {f"{GENERAL}{name}": general[name] for name in _MEASURED if name in general}
 
     @torch.no_grad()
-    def sums(
+    def sum_heldout(
         self, rank: int, ranks: int, heldout: PretrainingStream | None = None, masker: Masker | None = None
     ) -> dict[str, float]:
-        """The sums of `sums_of` over this rank's share of the held-out sequences, the same sequences and
-        masks at every call. `heldout` and `masker` are the task's own by default, with the published masking
-        rates.
+        """The sums of `sum_micro_batch` over this rank's share of the held-out sequences, the same sequences
+        and masks at every call. By default, `heldout` is the task's own and `masker` its evaluation masker.
         """
-        totals = dict.fromkeys(self.summed, 0.0)
+        totals = dict.fromkeys(self.sum_names, 0.0)
         with evaluating(self.model):
             batches = self._heldout_batches(heldout or self.heldout)
-            for batch, tokens in self._add_batch_size(islice(batches, rank, None, ranks)):
+            for batch, tokens in self._with_micro_batch_tokens(islice(batches, rank, None, ranks)):
                 for micro_batch in split(batch, 1, tokens)[0]:
-                    for name, value in self.sums_of(micro_batch, masker or self.evaluation_masker).items():
+                    for name, value in self.sum_micro_batch(
+                        micro_batch, masker or self.evaluation_masker
+                    ).items():
                         totals[name] += value
         return totals
 
     @property
     @abstractmethod
-    def summed(self) -> tuple[str, ...]:
-        """The names of the sums that `sums_of` returns."""
+    def sum_names(self) -> tuple[str, ...]:
+        """The names of the sums that `sum_micro_batch` returns."""
 
     @abstractmethod
-    def sums_of(self, sequences: Sequences, masker: Masker) -> dict[str, float]:
+    def sum_micro_batch(self, sequences: Sequences, masker: Masker) -> dict[str, float]:
         """The sums that metrics are computed from, for held-out sequences masked by `masker`."""
 
     @abstractmethod
     def metrics(self, sums: dict[str, float]) -> dict[str, float]:
-        """Metrics from the `sums` of all ranks; empty without held-out text."""
+        """Metrics from the `sum_heldout` of all ranks; empty without held-out text."""
 
     def _heldout_batches(self, heldout: PretrainingStream | None) -> Iterator[Sequences]:
         """One pass over held-out text, or over its first `heldout_tokens` tokens."""
@@ -157,9 +161,9 @@ class MaskedTask(ABC, Generic[ModelT]):
             tokens += int(batch.sequences.lengths.sum())
             yield batch.sequences
 
-    def _add_batch_size(self, batches: Iterator[Sequences]) -> Iterator[tuple[Sequences, int]]:
-        """Yields batches with the size of their micro-batches. A GPU gets one large batch, because it would
-        wait for the host between small ones.
+    def _with_micro_batch_tokens(self, batches: Iterator[Sequences]) -> Iterator[tuple[Sequences, int]]:
+        """Yields each batch with the number of tokens of its micro-batches. A GPU gets all batches as one,
+        because it would wait for the host between small ones.
         """
         if self.device.type != "cuda":
             yield from ((batch, _HELDOUT_MICRO_BATCH) for batch in batches)

@@ -144,7 +144,7 @@ class PretrainingTask(MaskedTask[PretrainingModel]):
         return 3 * (encoder + vocabulary_flops(config, masked, self.sampled_pieces))
 
     @property
-    def summed(self) -> tuple[str, ...]:
+    def sum_names(self) -> tuple[str, ...]:
         """The sums behind the metrics, and the number of characters that the masked tokens stand for."""
         masked = (*MASKED_SUMS, "mlm_characters")
         if self.model.next_sentence is None:
@@ -181,7 +181,7 @@ class PretrainingTask(MaskedTask[PretrainingModel]):
         first_tokens, predicting = states.split([len(first_rows), len(masked.positions)])
         return masked, first_tokens, predicting
 
-    def sums_of(self, sequences: Sequences, masker: Masker) -> dict[str, float]:
+    def sum_micro_batch(self, sequences: Sequences, masker: Masker) -> dict[str, float]:
         masked, first_tokens, predicting = self.encode(sequences, masker)
         totals = masked_sums(self.model, masked, predicting, self.most_frequent)
         labels = masked.labels[masked.labels != IGNORED]

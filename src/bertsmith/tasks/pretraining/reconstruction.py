@@ -35,7 +35,7 @@ class PatchReconstruction(MaskedTask[PretrainingModel]):
     """Fulfils `Objective` with the squared error of normalised values, a mean over the values of masked
     patches.
 
-    A masked patch is always [MASK], in figures too, since a random token would have no values.
+    A masked patch is always [MASK], in evaluation too, since a random token would have no values.
     """
 
     def __post_init__(self) -> None:
@@ -103,10 +103,10 @@ class PatchReconstruction(MaskedTask[PretrainingModel]):
         return patch_values(self.model, predicting, truth.shape[1]), truth
 
     @property
-    def summed(self) -> tuple[str, ...]:
+    def sum_names(self) -> tuple[str, ...]:
         return "error", "of_mean", "count"
 
-    def sums_of(self, sequences: Sequences, masker: Masker) -> dict[str, float]:
+    def sum_micro_batch(self, sequences: Sequences, masker: Masker) -> dict[str, float]:
         predicted, truth = self._predict(sequences, masker)
         return {
             "error": float(F.mse_loss(predicted.float(), truth, reduction="sum")),
@@ -216,8 +216,8 @@ class TableReconstruction(PatchReconstruction):
         return 3 * (encoder + vocabulary_flops(self.model.config, masked, 0))
 
     @property
-    def summed(self) -> tuple[str, ...]:
-        return (*MASKED_SUMS, *super().summed)
+    def sum_names(self) -> tuple[str, ...]:
+        return (*MASKED_SUMS, *super().sum_names)
 
     def metrics(self, sums: dict[str, float]) -> dict[str, float]:
         """The metrics of masked language modelling on cells without numbers, and those of patches on
@@ -225,7 +225,7 @@ class TableReconstruction(PatchReconstruction):
         """
         return masked_metrics(sums) | super().metrics(sums)
 
-    def sums_of(self, sequences: Sequences, masker: Masker) -> dict[str, float]:
+    def sum_micro_batch(self, sequences: Sequences, masker: Masker) -> dict[str, float]:
         predicting, labels, truth = self._encode_masked_cells(sequences, masker)
         numbers = self.is_number[labels]
         predicted = patch_values(self.model, predicting[numbers], 1).float().squeeze(1)

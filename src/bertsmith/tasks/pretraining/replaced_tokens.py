@@ -208,11 +208,11 @@ class ReplacedTokenTask(MaskedTask[ReplacedTokenModel]):
         return replaced_token_flops(self.model, sequences.lengths, masked, self.sampled_pieces)
 
     @property
-    def summed(self) -> tuple[str, ...]:
+    def sum_names(self) -> tuple[str, ...]:
         """The names of the sums that the metrics are computed from."""
         return (*MASKED_SUMS, *_REPLACED_SUMS)
 
-    def sums_of(self, sequences: Sequences, masker: Masker) -> dict[str, float]:
+    def sum_micro_batch(self, sequences: Sequences, masker: Masker) -> dict[str, float]:
         """The sums on the generator's guesses of masked tokens, and on the discriminator's calls of replaced
         ones.
         """

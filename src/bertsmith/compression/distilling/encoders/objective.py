@@ -152,14 +152,14 @@ class EncoderDistillation:
     def __post_init__(self) -> None:
         self.rates = self.masker.rates
         self.host_masker = Masker(self.stream.tokenizer, self.rates)
-        # Whatever the share of masked words has come to, figures are of the same words.
+        # Whatever the share of masked words has come to, metrics are of the same words.
         self.evaluation_masker = Masker(self.stream.tokenizer, self.rates, self.device)
 
     def batches(self, cursor: Cursor) -> Iterator[GlobalBatch]:
         """An endless stream of global batches from `cursor` on."""
         return self.stream.batches(cursor)
 
-    def follow(self, cursor: Cursor, decayed: float) -> dict[str, float]:
+    def prepare_step(self, cursor: Cursor, decayed: float) -> dict[str, float]:
         """Sets the share of words to mask for this step, where it changes with the learning rate's decay."""
         rates = self.rates.at(decayed) if self.losses.masks else self.rates
         self.masker.rates = self.host_masker.rates = rates
