@@ -254,7 +254,7 @@ def fine_tune(request: dict[str, Any]) -> dict[str, Any]:
         model = request["start"].get("model")
         if model is None:
             model = str(folder / "random-weights")
-            write_random_start(Path(request["start"]["random"]), Path(model))
+            write_random_model(Path(request["start"]["random"]), Path(model))
         settings = data.columns | request["settings"]
         files = {"train": str(part), "dev": str(find(data.dev))}
         results = finetune_in(folder / "run", data.task, settings, model, seed=request["seed"], **files)
@@ -262,7 +262,7 @@ def fine_tune(request: dict[str, Any]) -> dict[str, Any]:
     return {"score": score, "seed": request["seed"], "train_rows": results["train_rows"]}
 
 
-def write_random_start(trained: Path, folder: Path) -> None:
+def write_random_model(trained: Path, folder: Path) -> None:
     """An encoder of the same shape and vocabulary, of any objective, with weights that have seen no text."""
     import torch
 

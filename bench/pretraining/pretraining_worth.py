@@ -253,11 +253,11 @@ def chosen_by_dev(
 
 def _start(start: dict[str, str], folder: Path) -> str:
     """The model to begin with: as given, or of the same shape with random weights."""
-    from bertsmith.training.finetuning.source_demo import write_random_start
+    from bertsmith.training.finetuning.source_demo import write_random_model
 
     if "model" in start:
         return start["model"]
-    write_random_start(Path(start["random"]), folder / "random-weights")
+    write_random_model(Path(start["random"]), folder / "random-weights")
     return str(folder / "random-weights")
 
 

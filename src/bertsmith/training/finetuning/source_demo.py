@@ -24,15 +24,15 @@ from bertsmith.text.files.jsonl import write_jsonl
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.finetuning.finetune import finetune
 
-CLASSES = 8
-ROWS = {"train": 64, "dev": 32, "test": 32}  # of each class
+MAX_CLASSES = 8
+ROWS = {"train": 64, "dev": 32, "test": 32}  # of each class, in each file
 _FEWEST_WORDS, _MOST_WORDS = 20, 60
 
 
 @dataclass(frozen=True)
-class Start:
-    """A model to begin with: its name in the results, its path or alias, and the settings to fine-tune it by,
-    as `dotted.key=value`. A larger model needs fewer epochs.
+class InitialModel:
+    """A model to fine-tune: its name in the results, its path or alias (such as minilm), and the settings of
+    the fine-tuning, as `dotted.key=value`. A larger model needs fewer epochs.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Start:
     settings: tuple[str, ...]
 
 
-def write_origin_task(corpus: Corpus, folder: Path) -> int:
+def write_source_task(corpus: Corpus, folder: Path) -> int:
     """Writes train.jsonl, dev.jsonl and test.jsonl with texts from the largest sources, unless the files are
     there already. Returns the number of sources, which are the labels.
 
@@ -56,7 +56,7 @@ def write_origin_task(corpus: Corpus, folder: Path) -> int:
         if len(words) >= _FEWEST_WORDS:
             order = hashlib.blake2b(document.id.encode(), digest_size=8).hexdigest()
             texts[document.source].append((order, " ".join(words[:_MOST_WORDS])))
-    largest = sorted(texts, key=lambda source: (-len(texts[source]), source))[:CLASSES]
+    largest = sorted(texts, key=lambda source: (-len(texts[source]), source))[:MAX_CLASSES]
     chosen = [source for source in largest if len(texts[source]) >= sum(ROWS.values())]
     if len(chosen) < 2:
         return 0
@@ -72,7 +72,7 @@ def write_origin_task(corpus: Corpus, folder: Path) -> int:
     return len(chosen)
 
 
-def write_random_start(model: Path, folder: Path) -> None:
+def write_random_model(model: Path, folder: Path) -> None:
     """Writes a model with the architecture and vocabulary of `model`, but random weights, to `folder`, unless
     that exists.
     """
@@ -84,31 +84,36 @@ def write_random_start(model: Path, folder: Path) -> None:
     save_pretraining_model(folder, fresh, Tokenizer.load(model), {"weights": "random"})
 
 
-def compare_starts(
-    rows: Path, starts: list[Start], seeds: int, out: Path, progress: Progress | None = None
+def compare_initial_models(
+    data_folder: Path,
+    initial_models: list[InitialModel],
+    seeds: int,
+    out: Path,
+    progress: Progress | None = None,
 ) -> dict[str, list[dict[str, Any]]]:
-    """Fine-tunes each start on the rows in the folder `rows`, with seeds from 0 up to `seeds`. Returns the
-    content of results.json of each seed by the start's name. Runs in `out` that are finished aren't repeated.
+    """Fine-tunes each initial model on the files of `write_source_task` in `data_folder`, with the seeds 0 to
+    `seeds` - 1. Returns the content of each seed's results.json by the model's name. Runs in `out` that are
+    finished aren't repeated.
 
     Each run keeps the weights of the epoch that is best on dev. Test isn't used to choose.
     """
-    runs = [(start, seed) for start in starts for seed in range(seeds)]
-    results: dict[str, list[dict[str, Any]]] = {start.name: [] for start in starts}
-    for number, (start, seed) in enumerate(runs):
+    runs = [(initial, seed) for initial in initial_models for seed in range(seeds)]
+    results: dict[str, list[dict[str, Any]]] = {initial.name: [] for initial in initial_models}
+    for number, (initial, seed) in enumerate(runs):
         if progress is not None:
             progress(number, len(runs), "models")
-        run = out / start.name.replace(" ", "-") / f"seed-{seed}"
+        run = out / initial.name.replace(" ", "-") / f"seed-{seed}"
         if not (run / "results.json").exists():
             finetune(
                 "classification",
                 f"seed={seed}",
-                *start.settings,
-                model=start.model,
-                train=str(rows / "train.jsonl"),
-                dev=str(rows / "dev.jsonl"),
-                test=str(rows / "test.jsonl"),
+                *initial.settings,
+                model=initial.model,
+                train=str(data_folder / "train.jsonl"),
+                dev=str(data_folder / "dev.jsonl"),
+                test=str(data_folder / "test.jsonl"),
                 out=str(run),
                 resume=True,
             )
-        results[start.name].append(read_json(run / "results.json"))
+        results[initial.name].append(read_json(run / "results.json"))
     return results
