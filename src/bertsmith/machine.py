@@ -19,7 +19,7 @@ import torch
 
 from bertsmith.argument_checks import describe_value
 from bertsmith.errors import InputError
-from bertsmith.model.cpu.onednn_matmul import fast_products
+from bertsmith.model.cpu.onednn_matmul import fast_matmul
 
 # The Linux kernel's names of what matters to matrix products -> the names people use.
 _INSTRUCTIONS = {
@@ -144,7 +144,7 @@ def device_of(name: torch.device | str) -> torch.device:
     return device
 
 
-@fast_products()
+@fast_matmul()
 def matmul_flops(dtype: torch.dtype, seconds: float = 0.5, device: torch.device | None = None) -> float:
     """The machine's matrix-product speed in FLOP/s: the "peak" that speeds are a share of.
 

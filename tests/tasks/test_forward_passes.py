@@ -12,7 +12,7 @@ from bertsmith.data.batch import PackedBatch
 from bertsmith.model.bert import Bert
 from bertsmith.model.config import make_config
 from bertsmith.model.cpu import onednn_matmul
-from bertsmith.model.cpu.onednn_matmul import FEWEST_TOKENS
+from bertsmith.model.cpu.onednn_matmul import MIN_TOKENS
 from bertsmith.tasks.examples.encoding import EncodedExample, Layout, Window
 from bertsmith.tasks.forward_passes import batches_by_length, forward_passes
 from bertsmith.tasks.heads.pooling import pool_examples
@@ -155,7 +155,7 @@ def test_batches_side_by_side_are_all_multiplied_in_one_way(
 
     for each in forward_passes(compute, examples(), CPU, TOKENS):
         del each
-    assert max(found) >= FEWEST_TOKENS > min(found)
-    large = {way for tokens, way in found.items() if tokens >= FEWEST_TOKENS}
+    assert max(found) >= MIN_TOKENS > min(found)
+    large = {way for tokens, way in found.items() if tokens >= MIN_TOKENS}
     assert large == {"bf16"}
     assert set(found.values()) == large or cores == 1

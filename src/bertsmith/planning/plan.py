@@ -27,7 +27,7 @@ from bertsmith.data.batch import PackedBatch, usual_batch_tokens
 from bertsmith.errors import InputError, RecipeError
 from bertsmith.machine import Hardware
 from bertsmith.model.config import BertConfig
-from bertsmith.model.cpu.onednn_matmul import fast_products
+from bertsmith.model.cpu.onednn_matmul import fast_matmul
 from bertsmith.planning.accelerators import (
     HERE,
     Accelerator,
@@ -373,7 +373,7 @@ def measure_share_of_peak(config: BertConfig, machine: Machine, seconds: float =
     return statistics.median(speeds[1:]) / machine.peak
 
 
-@fast_products()
+@fast_matmul()
 def _time_step(model: PretrainingModel, batch: PackedBatch, rows: torch.Tensor, machine: Machine) -> float:
     start = time.perf_counter()
     with machine.autocast():

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from bertsmith.data.batch import PackedBatch, usual_batch_tokens
 from bertsmith.errors import NotFinite
 from bertsmith.model.cpu.onednn_layer import ROWS
-from bertsmith.model.cpu.onednn_matmul import FEWEST_TOKENS, fast_products
+from bertsmith.model.cpu.onednn_matmul import MIN_TOKENS, fast_matmul
 from bertsmith.model.cpu.process import one_core_threads
 from bertsmith.tasks.examples.encoding import EncodedExample, Layout, pack_examples
 
@@ -78,7 +78,7 @@ def forward_passes(
     lengths = [example.tokens for example in encoded]
     if on_cpu and (total := sum(lengths)) > tokens:
         share = total // (_BATCHES * torch.get_num_threads())
-        tokens = min(tokens, max(FEWEST_TOKENS, share))
+        tokens = min(tokens, max(MIN_TOKENS, share))
     batches = list(batches_by_length(lengths, tokens))
     run = partial(_run, compute, encoded, device)
     if not on_cpu:  # a GPU computes a batch while the next one is packed
@@ -86,10 +86,10 @@ def forward_passes(
         return
     cores = torch.get_num_threads()
     with _CALLS.counted() as calls:
-        if tokens >= FEWEST_TOKENS and min(cores, len(batches)) > 1:
+        if tokens >= MIN_TOKENS and min(cores, len(batches)) > 1:
             # This setting belongs to the process. If each batch set it, a small batch would run with it
             # whenever a large one happened to run beside it, and its last bits would vary from call to call.
-            with fast_products():
+            with fast_matmul():
                 yield from _run_in_threads(run, batches, cores)
         elif calls > 1:  # several calling threads would wait for one another if each used all cores
             yield from _run_in_threads(run, batches, cores)
@@ -158,7 +158,7 @@ def _run(
 ) -> _PendingOutputs:
     part = [encoded[number] for number in numbers]
     batch, layout = packed_batch(part, numbers, device), Layout(part, device)
-    with torch.inference_mode(), fast_products(len(batch.token_ids)):
+    with torch.inference_mode(), fast_matmul(len(batch.token_ids)):
         return _PendingOutputs(numbers, layout, compute(batch, layout))
 
 

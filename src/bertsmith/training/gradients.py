@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from bertsmith.data.batch import Division, Sequences, divide
-from bertsmith.model.cpu.onednn_matmul import fast_products
+from bertsmith.model.cpu.onednn_matmul import fast_matmul
 from bertsmith.tasks.objective import Objective
 from bertsmith.training.machine import Machine, gather_over_ranks, sum_over_ranks
 from bertsmith.training.sharding import clip_gradients, distribute, gradient_exchange, with_whole_weights
@@ -47,7 +47,7 @@ class Gradients:
         self.task, self.machine, self.clip = task, machine, clip
         self._computation = distribute(task.model, machine)
 
-    @fast_products()
+    @fast_matmul()
     def compute(
         self,
         sequences: Sequences,
@@ -87,7 +87,7 @@ class Gradients:
         *means, stop_count, elapsed, length = torch.cat([everywhere, norm.double().view(1)]).tolist()
         return StepResult(dict(zip(counts, means, strict=True)), length, stop_count > 0, elapsed)
 
-    @fast_products()
+    @fast_matmul()
     def with_whole_weights(self, compute: Callable[[], T]) -> T:
         """Returns `compute()`, run in the machine's precision and with the full weights of a sharded model.
         No backward pass may follow.
@@ -95,7 +95,7 @@ class Gradients:
         with self.machine.autocast():
             return with_whole_weights(self._computation, compute)
 
-    @fast_products()
+    @fast_matmul()
     def warm_up_ddp(self, sequences: Sequences) -> None:
         """Runs one backward pass and drops its gradients, since DDP rearranges its buckets after the first.
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from bertsmith.argument_checks import import_class
 from bertsmith.errors import RecipeError
-from bertsmith.model.cpu.onednn_matmul import fast_products
+from bertsmith.model.cpu.onednn_matmul import fast_matmul
 from bertsmith.model.layers.attention import SelfAttention
 from bertsmith.model.layers.layer import FeedForward
 from bertsmith.training.settings import OptimizerSettings
@@ -222,7 +222,7 @@ class Muon(torch.optim.Optimizer):
         self.momentum, self.precision = momentum, precision
 
     @torch.no_grad()
-    @fast_products()
+    @fast_matmul()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Decays each weight, apart from its gradient, then steps it. Weights without a gradient stay as they
         are, undecayed.

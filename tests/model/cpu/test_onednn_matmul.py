@@ -1,4 +1,4 @@
-"""The fast products of float32: as exact as the usual ones, and nobody else's setting."""
+"""Fast float32 matrix products: as exact as the usual ones, and nobody else's setting."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from bertsmith.model.cpu import onednn_matmul
-from bertsmith.model.cpu.onednn_matmul import fast_products, onednn_is_faster
+from bertsmith.model.cpu.onednn_matmul import fast_matmul, onednn_is_faster
 
 ZEN_5 = "vendor_id\t: AuthenticAMD\nflags\t\t: fpu avx2 avx512f avx512_bf16\n"
 SAPPHIRE_RAPIDS = "vendor_id\t: GenuineIntel\nflags\t\t: fpu avx2 avx512f avx512_bf16 amx_bf16\n"
@@ -28,16 +28,16 @@ def test_they_are_as_exact_as_float32_is(shape: tuple[int, int, int]) -> None:
     rows, inner, columns = shape
     one, other = torch.randn(rows, inner), torch.randn(inner, columns)
     expected = one.double() @ other.double()
-    with fast_products():
+    with fast_matmul():
         found = one @ other
     assert float((found.double() - expected).norm() / expected.norm()) < 2e-6
 
 
 @pytest.mark.usefixtures("faster")
 def test_they_are_not_for_few_tokens() -> None:
-    with fast_products(30):
+    with fast_matmul(30):
         assert precision() != "bf16"
-    with fast_products(300):
+    with fast_matmul(300):
         assert precision() == "bf16"
 
 
@@ -45,7 +45,7 @@ def test_they_are_not_for_few_tokens() -> None:
 def test_the_setting_is_left_as_it_was() -> None:
     before = precision()
 
-    @fast_products()
+    @fast_matmul()
     def fails() -> None:
         assert precision() == "bf16"
         raise ValueError("within")
@@ -58,7 +58,7 @@ def test_the_setting_is_left_as_it_was() -> None:
 @pytest.mark.usefixtures("faster")
 def test_of_two_threads_the_last_one_puts_it_back() -> None:
     before = precision()
-    one, other = fast_products(), fast_products()
+    one, other = fast_matmul(), fast_matmul()
     one.__enter__()
     other.__enter__()
     one.__exit__(None, None, None)

@@ -6,7 +6,7 @@ from bertsmith.errors import InputError
 from bertsmith.model.bert import Bert
 from bertsmith.model.cpu.kernel_layer import PANEL, KernelLayer, supports_layer
 from bertsmith.model.cpu.onednn_layer import PackedLayer, can_pack, can_pack_layer
-from bertsmith.model.cpu.onednn_matmul import keep_few_shapes
+from bertsmith.model.cpu.onednn_matmul import limit_shape_caches
 from bertsmith.model.cpu.process import give_back_memory
 from bertsmith.model.layers.layer import Layer
 
@@ -30,7 +30,7 @@ def prepare_for_inference(encoder: Bert, precision: torch.dtype = torch.float32)
     ):
         return encoder
     with torch.inference_mode():
-        keep_few_shapes()
+        limit_shape_caches()
     for number, layer in enumerate(encoder.layers):
         if isinstance(layer, Layer) and can_pack_layer(layer):
             layer_class = KernelLayer if supports_layer(layer, precision) else PackedLayer

@@ -1,4 +1,4 @@
-"""Fast float32 products: by oneDNN where MKL, torch's default, is slow.
+"""Fast float32 matrix products: by oneDNN where MKL, torch's default, is slow.
 
 MKL uses AVX-512 on Intel's processors alone. On a core of AMD's Zen 5 it reaches 100 GFLOP/s, oneDNN 230.
 """
@@ -22,20 +22,20 @@ _CACHE_SIZES = {
     _SCRATCH: "4",
     _CODE: "32",
 }  # a layer has four products; texts of up to 64 tokens have eight lengths
-FEWEST_TOKENS = 256  # below, making code for new shapes takes longer than it saves
+MIN_TOKENS = 256  # below, making code for new shapes takes longer than it saves
 
 
 @contextmanager
-def fast_products(tokens: int = FEWEST_TOKENS) -> Iterator[None]:
-    """A context, or a decorator, in which this process computes float32 products by oneDNN, on AMD's
-    processors with AVX-512 and for batches of at least FEWEST_TOKENS tokens. Elsewhere nothing changes.
+def fast_matmul(tokens: int = MIN_TOKENS) -> Iterator[None]:
+    """A context, or a decorator, in which this process computes float32 matrix products by oneDNN, on AMD's
+    processors with AVX-512 and for batches of at least MIN_TOKENS tokens. Elsewhere nothing changes.
 
-    torch calls oneDNN for float32 products when they may be computed in bfloat16. oneDNN does that with AMX
-    instructions alone, which AMD lacks: so sums are in another order, but as exact. The setting isn't left on
-    for the whole process, since it makes torch's own attention slow.
+    The products stay in float32, as exact as MKL's, but with sums in another order. torch calls oneDNN for
+    them only when they may be computed in bfloat16, which oneDNN does with AMX instructions alone; AMD lacks
+    these. The setting isn't left on for the whole process, since it makes torch's own attention slow.
     """
-    keep_few_shapes()
-    if tokens < FEWEST_TOKENS or not onednn_is_faster():
+    limit_shape_caches()
+    if tokens < MIN_TOKENS or not onednn_is_faster():
         yield
         return
     _SWITCH.enter()
@@ -45,17 +45,19 @@ def fast_products(tokens: int = FEWEST_TOKENS) -> Iterator[None]:
         _SWITCH.leave()
 
 
-class _Switch:
-    """Turns the process's setting on with the first thread that needs it, and off after the last one."""
+class _PrecisionSwitch:
+    """Sets `torch.backends.mkldnn.matmul.fp32_precision`, which holds for the whole process, to "bf16" when
+    the first thread enters, and back to the value before when the last one leaves.
+    """
 
     def __init__(self) -> None:
-        self.lock, self.users, self.before = Lock(), 0, "none"
+        self.lock, self.users, self.previous = Lock(), 0, "none"
 
     def enter(self) -> None:
         matmul = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
         with self.lock:
             if self.users == 0:
-                self.before = matmul.fp32_precision
+                self.previous = matmul.fp32_precision
                 matmul.fp32_precision = "bf16"
             self.users += 1
 
@@ -63,24 +65,26 @@ class _Switch:
         with self.lock:
             self.users -= 1
             if self.users == 0:
-                torch.backends.mkldnn.matmul.fp32_precision = self.before  # type: ignore[attr-defined]
+                torch.backends.mkldnn.matmul.fp32_precision = self.previous  # type: ignore[attr-defined]
 
 
-_SWITCH = _Switch()
+_SWITCH = _PrecisionSwitch()
 
 
 @cache
 def onednn_is_faster() -> bool:
-    """Whether this is one of AMD's processors with AVX-512, and torch uses AVX-512."""
+    """Whether torch uses AVX-512 on one of AMD's processors without AMX. With AMX, oneDNN would compute in
+    bfloat16.
+    """
     if torch.backends.cpu.get_cpu_capability() != "AVX512" or not CPUINFO.exists():
         return False
     processor = CPUINFO.read_text(encoding="utf-8")
     return "AuthenticAMD" in processor and "amx_bf16" not in processor
 
 
-def keep_few_shapes() -> None:
-    """Limits the number of shapes for which oneDNN and torch cache code and memory, unless the environment
-    sets it. They read the environment at the first product alone.
+def limit_shape_caches() -> None:
+    """Limits the number of shapes for which oneDNN and torch cache code and memory, by environment variables
+    that aren't set yet. Both read them at the process's first matrix product: later calls change nothing.
     """
     _set_cache_sizes(in_training=torch.is_grad_enabled())
 

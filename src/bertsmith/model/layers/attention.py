@@ -20,7 +20,7 @@ from bertsmith.data.batch import PackedBatch, to_device
 from bertsmith.model.config import BertConfig
 from bertsmith.model.cpu.attention import attend_by_kernel, is_kernel_faster
 from bertsmith.model.cpu.grouped_attention import attend_groups
-from bertsmith.model.cpu.onednn_matmul import FEWEST_TOKENS
+from bertsmith.model.cpu.onednn_matmul import MIN_TOKENS
 from bertsmith.model.layers.elementwise import Dropout
 from bertsmith.model.layers.rotary import Rotary
 
@@ -152,7 +152,7 @@ def attend(
         return attend_within(qkv, batch.lengths, window, dropout)
     if make_mask is not None:
         return attend_groups(qkv, batch.lengths, make_mask=make_mask)
-    if qkv.device.type == "cpu" and (len(batch.lengths) > 1 or len(qkv) >= FEWEST_TOKENS):
+    if qkv.device.type == "cpu" and (len(batch.lengths) > 1 or len(qkv) >= MIN_TOKENS):
         return attend_groups(qkv, batch.lengths, batch.padding)
     return attend_by_equal_lengths(qkv, batch)
 

@@ -12,7 +12,7 @@ import torch
 
 from bertsmith.data.batch import PackedBatch
 from bertsmith.model.config import BertConfig
-from bertsmith.model.cpu.onednn_matmul import fast_products
+from bertsmith.model.cpu.onednn_matmul import fast_matmul
 from bertsmith.model.flops import encoder_flops
 from bertsmith.tasks.examples.encoding import EncodedExample, Layout, pack_examples
 from bertsmith.tasks.finetuning import EncodedExamples, steps_of_epoch
@@ -149,7 +149,7 @@ def measure_training_speed(session: FinetuneSession, recipe: FinetuneRecipe) -> 
     return count_epoch_work(model.config, batch, recipe) / seconds
 
 
-@fast_products()
+@fast_matmul()
 def _time_step(model: TaskModel, examples: Sequence[EncodedExample], machine: Machine) -> float:
     """The seconds of one step, forward and backward, with a loss that needs no labels."""
     start = time.perf_counter()
