@@ -15,7 +15,7 @@ from static_samples import save_table_of_classes
 
 from bertsmith.compression.distilling.distil import DistilResult, distil_task
 from bertsmith.compression.distilling.recipes import make_distil_recipe
-from bertsmith.compression.distilling.tasks import lesson
+from bertsmith.compression.distilling.tasks import distiller
 from bertsmith.compression.distilling.tasks.session import DistilSession
 from bertsmith.compression.distilling.tasks.teacher import TaskTeacher, hash_model_folder, open_teachers
 from bertsmith.compression.shrinking.shrink import shrink
@@ -43,7 +43,7 @@ QUICK = ("batch_size=16", "hardware.threads=1", "epochs=2")
 def _unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither the machine, which takes a second, nor pages drawn, which takes two."""
     monkeypatch.setattr(machine, "matmul_flops", lambda *_, **__: 1e11)
-    monkeypatch.setattr(lesson, "write_distil_report", lambda *_: None)
+    monkeypatch.setattr(distiller, "write_distil_report", lambda *_: None)
 
 
 def distil(teacher: Path, folder: Path, task: str, *overrides: str, **given: Any) -> DistilResult:
@@ -306,7 +306,7 @@ def test_a_finished_run_is_not_repeated_and_answers_are_asked_for_once(
         raise AssertionError("asked again")
 
     monkeypatch.setattr(TaskTeacher, "outputs", never)
-    monkeypatch.setattr(lesson.TaskRun, "run", never)
+    monkeypatch.setattr(distiller.TaskRun, "run", never)
     again = distil(make_teacher("tagging"), tmp_path, "tagging", resume=True)
     assert (again.model / "model.safetensors").read_bytes() == kept
     assert again.results.student.evaluations["dev"].model == first.results.student.evaluations["dev"].model
@@ -503,7 +503,7 @@ def test_a_student_is_there_before_it_is_compared(
     def stopped(*given: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(lesson.TaskLesson, "_learn_alone", stopped)
+    monkeypatch.setattr(distiller.TaskDistiller, "_train_alone", stopped)
     with pytest.raises(KeyboardInterrupt):
         distil(make_teacher("classification"), tmp_path, "classification", compare=True)
     assert Predictor.load(tmp_path / "small" / "model").predict(["bano"])

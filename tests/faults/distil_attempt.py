@@ -11,7 +11,7 @@ from nursery import CONTEXT, Attempt, Settings
 from places import PLACES, Fault, Strike, _after, _before
 
 from bertsmith.compression.distilling.distil import distil_task
-from bertsmith.compression.distilling.tasks import lesson
+from bertsmith.compression.distilling.tasks import distiller
 from bertsmith.compression.distilling.tasks import teacher as answer_cache
 from bertsmith.files import read_json, sha256
 from bertsmith.tasks.finetuning import FinetuningObjective
@@ -39,10 +39,10 @@ DISTIL_PLACES: dict[str, Callable[[Strike], None]] = {
     "after an evaluation counts": _after(best.BestWeights, "consider"),
     "in the middle of a checkpoint": PLACES["in the middle of a tensor file"],
     "before a file gets its name": _before(Path, "replace"),
-    "before a run is noted as finished": _before(lesson.Restart, "write"),
-    "before the student is saved": _before(lesson, "save_task_model"),
-    "after the student was saved": _after(lesson, "save_task_model"),
-    "before the results are written": _before(lesson, "write_distil_results"),
+    "before a run is noted as finished": _before(distiller.Restart, "write"),
+    "before the student is saved": _before(distiller, "save_task_model"),
+    "after the student was saved": _after(distiller, "save_task_model"),
+    "before the results are written": _before(distiller, "write_distil_results"),
 }
 
 
@@ -77,7 +77,7 @@ def distil_in_child(
     nursery._be_quiet()
     nursery._be_rank(rank, ranks, port)
     machine.matmul_flops = lambda *_, **__: 1e11  # measuring the machine takes a second
-    lesson.write_distil_report = lambda *_: None  # and drawing pictures two
+    distiller.write_distil_report = lambda *_: None  # and drawing pictures two
     answer_cache._SHARD_TOKENS = 200  # several shards of answers
     for fault in faults:
         fault.install()

@@ -156,14 +156,14 @@ def test_the_ranks_shares_of_the_evaluation_add_up(
 
 def test_figures_by_hand(store: TokenStore, tokenizer: Tokenizer) -> None:
     task = small_task(store, tokenizer)
-    sums = dict.fromkeys(task.summed, 0.0) | {"mlm_count": 10.0, "mlm_loss": 20.0, "mlm_right": 4.0}
+    sums = dict.fromkeys(task.sum_names, 0.0) | {"mlm_count": 10.0, "mlm_loss": 20.0, "mlm_right": 4.0}
     sums |= {"rtd_count": 100.0, "rtd_replaced": 6.0, "rtd_found": 3.0, "rtd_called": 4.0}
     sums |= {"rtd_right": 96.0, "rtd_loss": 15.0}
     found = task.metrics(sums)
     assert (found["mlm_accuracy"], found["rtd_accuracy"], found["rtd_majority"]) == (0.4, 0.96, 0.94)
     assert found["rtd_majority_loss"] == pytest.approx(stats.entropy([0.06, 0.94]))
     assert (found["rtd_recall"], found["rtd_precision"], found["rtd_loss"]) == (0.5, 0.75, 0.15)
-    assert task.metrics(dict.fromkeys(task.summed, 0.0)) == {}
+    assert task.metrics(dict.fromkeys(task.sum_names, 0.0)) == {}
 
 
 @torch.no_grad()

@@ -153,14 +153,14 @@ def prune_by_counts(
     note = {"pruned_from": str(folder), "pieces_before": old_config.vocab_size, "texts": texts}
     kind = model_kind(folder)
     if kind == "task":  # keeps its head, labels and thresholds
-        model, own_task = load_task_model(folder, task)
+        model, loaded_task = load_task_model(folder, task)
         model.encoder.config = config
         model.encoder.embeddings.token = torch.nn.Embedding.from_pretrained(
             tensors["encoder.embeddings.token.weight"], freeze=False
         )
         pruned_model = TaskModel(model.encoder, model.head)
         provenance = _extend_provenance(read_verified_manifest(folder), note)
-        save_task_model(out, pruned_model, own_task, pruned.tokenizer, provenance)
+        save_task_model(out, pruned_model, loaded_task, pruned.tokenizer, provenance)
     else:  # keeps its head for masked words, or its sentence-transformers files
         manifest = checkpoint.manifest
         save_checkpoint(

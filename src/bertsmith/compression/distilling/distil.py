@@ -1,8 +1,8 @@
-"""Distils a model into a smaller one: recipe → teacher and texts → student → training → figures → run folder.
+"""Distils a model into a smaller one: recipe → teacher and texts → student → training → results → run folder.
 
-`_distil` has the steps that all distillations share. What differs is in the two kinds of `Lesson`: fine-tuned
-models, or a file of answers, teach a task (tasks/lesson.py); an encoder teaches its hidden states and vectors
-on raw text (encoders/lesson.py). Both files list the contents of their run folders.
+`_distil` has the steps that all distillations share. What differs is in the two classes of `Distiller`:
+fine-tuned models, or a file of answers, teach a task (tasks/distiller.py); an encoder teaches its hidden
+states and vectors on raw text (encoders/distiller.py). Both files list the contents of their run folders.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from bertsmith.argument_checks import (
     list_of,
     optional,
 )
-from bertsmith.compression.distilling.encoders.lesson import EncoderLesson
+from bertsmith.compression.distilling.encoders.distiller import EncoderDistiller
 from bertsmith.compression.distilling.recipes import (
     DistilRecipe,
     EncoderDistilRecipe,
@@ -31,7 +31,7 @@ from bertsmith.compression.distilling.recipes import (
     make_distil_recipe,
     make_encoder_recipe,
 )
-from bertsmith.compression.distilling.tasks.lesson import TaskLesson
+from bertsmith.compression.distilling.tasks.distiller import TaskDistiller
 from bertsmith.compression.distilling.tasks.results import DistilResults
 from bertsmith.model.cpu.process import keep_memory
 from bertsmith.progress import Show, silent
@@ -44,11 +44,13 @@ from bertsmith.training.settings import RunSettings, read_toml
 from bertsmith.validation import check
 
 Student = TypeVar("Student")
-Figures = TypeVar("Figures", covariant=True)
+Results = TypeVar("Results", covariant=True)
 
 
-class Lesson(Protocol[Student, Figures]):
-    """One kind of distillation. An open lesson has read and checked its teacher and its texts."""
+class Distiller(Protocol[Student, Results]):
+    """What one way of distilling does in the steps of `_distil`. An open distiller has read and checked its
+    teacher and its texts.
+    """
 
     @property
     def recipe(self) -> RunSettings:
@@ -59,22 +61,24 @@ class Lesson(Protocol[Student, Figures]):
         """The SHA-256 of every input that the student is made from, by name."""
 
     @property
-    def own_task(self) -> type[Task[Any]] | None:
-        """The class of a task of the user's own, by which the student is opened; None for ours."""
+    def task_class(self) -> type[Task[Any]] | None:
+        """The task class to open the saved student with; None where the model's folder names it."""
 
-    def learn(self) -> Student:
+    def train(self) -> Student:
         """Trains the student to the end and measures it."""
 
     def save(self, student: Student, folder: Path) -> None:
         """Writes the student with its provenance to `folder`."""
 
-    def report(self, student: Student) -> Figures:
-        """Compares the student with its teacher; the first process writes the report."""
+    def report(self, student: Student) -> Results:
+        """Returns what was measured; the first process writes the report. Labelled rows may first train the
+        same student without its teacher, for comparison.
+        """
 
 
 @dataclass(frozen=True)
 class DistilResult:
-    """The student's folder, the report's file, and every figure of the distillation."""
+    """The student's folder, the report's file, and every score and cost that was measured."""
 
     model: Path
     report: Path
@@ -109,7 +113,9 @@ def distil_task(
     **values: Any,
 ) -> DistilResult:
     """Trains a smaller model on the outputs of one or several fine-tuned models for `texts` and for the rows
-    of `train` (a file, a folder of files, or several), whose labels it learns too.
+    of `train` (a file, a folder of files, or several), whose labels it learns too. The weights that are
+    best on `dev` are kept; without that file, some rows are held out for it. `test` is measured once, at the
+    end.
 
     Settings are `dotted.key=value` overrides, or keyword arguments for those of the top level. The teachers'
     outputs are cached in `cache`, by default `out`/answers, where any distillation of the same teachers and
@@ -118,26 +124,26 @@ def distil_task(
     """
     recipe_values = distil_values(teacher, texts, train, values, dev=dev, test=test, out=out)
     recipe = make_distil_recipe(recipe_values, list(overrides))
-    with Run.open(lambda: open_distilling(recipe, resume), resume, console) as run:
+    with Run.open(lambda: open_distil_folder(recipe, resume), resume, console) as run:
         keep_memory()
-        answers = Path(cache) if cache else run.out / "answers"
-        figures = _distil(run, TaskLesson.open(run, answers, show or silent))
-        return DistilResult(run.out / "model", run.out / "report.html", figures)
+        answers_folder = Path(cache) if cache else run.out / "answers"
+        results = _distil(run, TaskDistiller.open(run, answers_folder, show or silent))
+        return DistilResult(run.out / "model", run.out / "report.html", results)
 
 
-def open_distilling(recipe: DistilRecipe, resume: bool) -> DistilRecipe:
+def open_distil_folder(recipe: DistilRecipe, resume: bool) -> DistilRecipe:
     """Opens the run's folder and returns the recipe; a resumed run keeps the values that were chosen for it.
 
     Raises RecipeError where the folder holds another run.
     """
 
-    def stored(path: Path) -> DistilRecipe:
+    def read_recipe(path: Path) -> DistilRecipe:
         return check(DistilRecipe, read_toml(path, str(path)), str(path))
 
     path = Path(recipe.out) / "recipe.toml"
     if resume and path.exists():
-        recipe = recipe.with_choices_of(stored(path))
-    open_folder(Path(recipe.out), recipe, stored, resume, "the same command with --resume")
+        recipe = recipe.with_choices_of(read_recipe(path))
+    open_folder(Path(recipe.out), recipe, read_recipe, resume, "the same command with --resume")
     return recipe
 
 
@@ -168,27 +174,29 @@ def distil_encoder(
     StoreError and ResourceError before anything is trained, and TrainingStopped when the guard ends the run.
     """
 
-    def open_recipe() -> EncoderDistilRecipe:
-        def stored(path: Path) -> EncoderDistilRecipe:
+    def open_encoder_folder() -> EncoderDistilRecipe:
+        def read_recipe(path: Path) -> EncoderDistilRecipe:
             return make_encoder_recipe(read_toml(path, str(path)), [])
 
-        open_folder(Path(recipe.out), recipe, stored, resume, "the same command with --resume")
+        open_folder(Path(recipe.out), recipe, read_recipe, resume, "the same command with --resume")
         return recipe
 
-    with Run.open(open_recipe, resume, console) as run:
+    with Run.open(open_encoder_folder, resume, console) as run:
         keep_memory()
-        before, metrics = _distil(run, EncoderLesson.open(run))
+        before, metrics = _distil(run, EncoderDistiller.open(run))
         return EncoderDistilResult(run.out / "model", run.out / "report.html", before, metrics)
 
 
-def _distil(run: Run[Any], lesson: Lesson[Student, Figures]) -> Figures:
-    """The steps of every distillation, from an open lesson to its figures."""
-    run.begin(lesson.recipe, lesson.hashes)
-    student = lesson.learn()
+def _distil(run: Run[Any], distiller: Distiller[Student, Results]) -> Results:
+    """The steps of every distillation, from an open distiller to its results. The saved student gets golden
+    answers, by which `bertsmith check` recognises it later.
+    """
+    run.begin(distiller.recipe, distiller.hashes)
+    student = distiller.train()
     if run.is_first:
-        lesson.save(student, run.out / "model")
-        write_golden(run.out / "model", lesson.own_task)
+        distiller.save(student, run.out / "model")
+        write_golden(run.out / "model", distiller.task_class)
     wait_for_ranks()
-    figures = lesson.report(student)
+    results = distiller.report(student)
     wait_for_ranks()
-    return figures
+    return results

@@ -120,7 +120,7 @@ class DistilRecipe(RunSettings):
         return list_labelled_files(self.train, besides=besides, format=self.settings.get("format"))
 
     @property
-    def own_task(self) -> type[Task[Any]] | None:
+    def task_class(self) -> type[Task[Any]] | None:
         """The class of the task of this name; None without a name, since our models name their task."""
         return None if self.task is None else find_task(self.task)
 

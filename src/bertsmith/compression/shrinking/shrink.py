@@ -128,7 +128,7 @@ def shrink(
         return recipe
 
     with Run.open(open_recipe, resume, console) as run:
-        whole = TaskTeacher.open(str(model), recipe.own_task, run.machine.device)
+        whole = TaskTeacher.open(str(model), recipe.task_class, run.machine.device)
         data = read_distil_data(whole.task, recipe, [whole])
         encode_examples(whole.task, data.test or (), whole.tokenizer)  # refuses a cell that can't be read
         require_room_to_save(

@@ -82,7 +82,7 @@ def try_pruned(search: ShrinkSearch, data: DistilData) -> CandidateResult | None
     make_folder(folder)
     shutil.rmtree(folder / "model", ignore_errors=True)
     pruned = prune_by_counts(
-        whole.folder, counts, folder / "model", len(examples), search.run.recipe.own_task
+        whole.folder, counts, folder / "model", len(examples), search.run.recipe.task_class
     )
     saved = 1 - pruned.parameters / pruned.parameters_before
     search.say(

@@ -1,8 +1,8 @@
-"""Distils fine-tuned models: labelled rows and texts → the teachers' answers → student → figures.
+"""Distils fine-tuned models: labelled rows and texts → the teachers' answers → student → scores and costs.
 
 out/recipe.toml    the resolved recipe      out/student/      the student's run: log, checkpoints, best
 out/answers/       the teachers' outputs    out/alone/        the run of the same student on the labels alone
-out/results.json   every figure             out/model/        the student, which transformers opens too
+out/results.json   scores, costs            out/model/        the student, which transformers opens too
 out/report.html    the report
 """
 
@@ -52,8 +52,8 @@ class TaskStudent:
 
 
 @dataclass(frozen=True)
-class TaskLesson:
-    """The `Lesson` of teachers of a task, whose answers are learned. `recipe` has values for all settings;
+class TaskDistiller:
+    """The `Distiller` of teachers of a task, whose answers are learned. `recipe` has values for all settings;
     `show` opens a progress bar with a title.
     """
 
@@ -64,12 +64,12 @@ class TaskLesson:
     show: Show
 
     @classmethod
-    def open(cls, run: Run[DistilRecipe], answers: Path, show: Show) -> "TaskLesson":
-        """Opens the session, with `answers` as the folder of cached answers, and completes the recipe.
+    def open(cls, run: Run[DistilRecipe], answers_folder: Path, show: Show) -> "TaskDistiller":
+        """Opens the session, with `answers_folder` for the cached answers, and completes the recipe.
 
         Raises InputError, RecipeError and ModelError.
         """
-        session = DistilSession.open(run.recipe, run.machine, answers)
+        session = DistilSession.open(run.recipe, run.machine, answers_folder)
         steps, config = session.steps_per_epoch(run.recipe), session.config
         recipe = run.recipe.complete(config.hidden_size, config.num_hidden_layers, steps)
         recipe.as_finetuning().resolve(steps, recipe.seed)  # raises for settings that don't fit together
@@ -79,11 +79,11 @@ class TaskLesson:
         return cls(run, session, recipe, hashes, show)
 
     @property
-    def own_task(self) -> type[Task[Any]] | None:
+    def task_class(self) -> type[Task[Any]] | None:
         """The class by which the finished student is opened: the task itself, not `TaughtTask`."""
-        return self.recipe.own_task
+        return self.recipe.task_class
 
-    def learn(self) -> TaskStudent:
+    def train(self) -> TaskStudent:
         """Collects the teachers' answers, then starts, trains and measures the student."""
         session = self.session
         answers = session.written
@@ -92,7 +92,7 @@ class TaskLesson:
         exams = self._make_exams()
         taught_task, examples = session.taught(answers, self.recipe.soft_weight)
         model = session.begin(self.recipe, taught_task, examples)
-        restart = self._train(self.recipe, taught_task, model, examples, exams["dev"].split, STUDENT)
+        restart = self._train_to_end(self.recipe, taught_task, model, examples, exams["dev"].split, STUDENT)
         model = self._restore_best(session.task, session.empty(self.recipe), STUDENT)
         return TaskStudent(model, measure(session, model, restart, exams), exams)
 
@@ -119,7 +119,7 @@ class TaskLesson:
         process only).
         """
         session, out = self.session, self.run.out
-        alone = self._learn_alone(student.exams) if self.recipe.compare and session.data.labelled else {}
+        alone = self._train_alone(student.exams) if self.recipe.compare and session.data.labelled else {}
         results = compare(session, out / "model", student.results, student.exams, alone)
         if self.run.is_first:
             write_distil_results(out, results)
@@ -153,7 +153,7 @@ class TaskLesson:
             exams[name] = Exam(encode_examples(task, examples, session.tokenizer), answers, teacher_metrics)
         return exams
 
-    def _train(
+    def _train_to_end(
         self,
         recipe: DistilRecipe,
         task: Task[Any],
@@ -191,7 +191,7 @@ class TaskLesson:
         task.bind(model.head)
         return model.to(self.run.machine.device)
 
-    def _learn_alone(self, exams: dict[str, Exam]) -> dict[str, Metrics]:
+    def _train_alone(self, exams: dict[str, Exam]) -> dict[str, Metrics]:
         """Fine-tunes the same student on the labels without a teacher; its metrics by evaluation."""
         session, recipe = self.session, self.recipe
         labelled, source = session.data.labelled, session.before
@@ -203,12 +203,12 @@ class TaskLesson:
         dev = exams["dev"].split
         steps = recipe.epochs * session.steps_per_epoch(recipe)
         alone = recipe.alone(steps, steps_of_epoch(task, examples, recipe.batch_size))
-        self._train(alone, task, model, examples, dev, ALONE)
+        self._train_to_end(alone, task, model, examples, dev, ALONE)
         model = self._restore_best(task, begin_student(source, task, recipe.seed, recipe.dropout), ALONE)
         task.calibrate(outputs_of(model, dev.encoded), dev.examples, dev.encoded)
-        figures = dict[str, Metrics]()
+        metrics = dict[str, Metrics]()
         for name, exam in exams.items():
             split = exam.split
             predictions = task.decode(outputs_of(model, split.encoded), split.examples, split.encoded)
-            figures[name] = task.metrics(predictions, split.examples)
-        return figures
+            metrics[name] = task.metrics(predictions, split.examples)
+        return metrics

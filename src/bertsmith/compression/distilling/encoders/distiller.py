@@ -1,4 +1,4 @@
-"""Distils an encoder on raw text: teacher and corpus → student → training loop → figures.
+"""Distils an encoder on raw text: teacher and corpus → student → training loop → losses.
 
 out/recipe.toml              the resolved recipe        out/log.jsonl     the log; reports are made from it
 out/data.json                hashes of teacher and text
@@ -48,9 +48,9 @@ class TrainedStudent:
 
 
 @dataclass(frozen=True)
-class EncoderLesson:
-    """The `Lesson` of an encoder or an embedding model, whose outputs are computed in each step. The tensors
-    of `pooler` aren't trained and go into the saved model as they are.
+class EncoderDistiller:
+    """The `Distiller` of an encoder or an embedding model, whose outputs are computed in each step. The
+    tensors of `pooler` aren't trained and go into the saved model as they are.
     """
 
     run: Run[EncoderDistilRecipe]
@@ -59,7 +59,7 @@ class EncoderLesson:
     pooler: dict[str, torch.Tensor]
     hashes: dict[str, str]
     notes: tuple[str, ...]
-    own_task: None = None
+    task_class: None = None
 
     @property
     def recipe(self) -> EncoderDistilRecipe:
@@ -67,7 +67,7 @@ class EncoderLesson:
         return self.run.recipe
 
     @classmethod
-    def open(cls, run: Run[EncoderDistilRecipe]) -> "EncoderLesson":
+    def open(cls, run: Run[EncoderDistilRecipe]) -> "EncoderDistiller":
         """Reads the teacher, tokenises the corpus unless that was done, and makes the student.
 
         Raises RecipeError where the run folder belongs to another teacher or corpus, and CorpusError where
@@ -93,7 +93,7 @@ class EncoderLesson:
         task, pooler, student_notes = _make_objective(run, plan, teacher, train, heldout)
         return cls(run, plan, task, pooler, hashes, (*notes, *student_notes))
 
-    def learn(self) -> TrainedStudent:
+    def train(self) -> TrainedStudent:
         """Trains the student to the last step, from the last checkpoint where the run is resumed."""
         run, task = self.run, self.task
         facts = describe_run(task.model, self.plan.config, Path(run.recipe.corpus).name, run.machine)
