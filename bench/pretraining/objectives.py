@@ -242,7 +242,7 @@ def masked_figures(folder: Path, store: str) -> dict[str, float]:
     stream = PretrainingStream(text, tokenizer, 0, False, _LENGTH, 16 * _LENGTH)
     masker, cpu = Masker(tokenizer, MaskingRates()), torch.device("cpu")
     task = PretrainingTask(model, [stream], masker, stream, 500_000, cpu)
-    return task.metrics(task.sums(0, 1))
+    return task.metrics(task.sum_heldout(0, 1))
 
 
 def fine_tune(request: dict[str, Any]) -> dict[str, Any]:

@@ -56,7 +56,7 @@ def measure(model: Any, tokenizer: Any, split: Path, most_tokens: int) -> dict[s
     stream = PretrainingStream(store, tokenizer, 0, False, LENGTH, 16 * LENGTH)
     masker = Masker(tokenizer, MaskingRates())
     task = PretrainingTask(model, [stream], masker, stream, most_tokens, torch.device("cpu"))
-    return task.metrics(task.sums(0, 1))
+    return task.metrics(task.sum_heldout(0, 1))
 
 
 # -- ours --------------------------------------------------------------------------------------------------
