@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from bertsmith.errors import BertsmithError, InputError
-from bertsmith.files import atomic_folder, atomic_write, read_json, require_free
+from bertsmith.files import atomic_folder, atomic_write, read_json, require_new_folder
 
 DIES_WHILE_REPLACING = """
 import os, signal, sys
 from pathlib import Path
-from bertsmith.files import atomic_folder, read_json, require_free
+from bertsmith.files import atomic_folder, read_json, require_new_folder
 
 rename, left = Path.rename, int(sys.argv[2])
 
@@ -152,6 +152,6 @@ def test_a_place_that_can_hold_nothing_gets_a_sentence(tmp_path: Path, place: st
     with pytest.raises(BertsmithError, match=r"cannot be written|No permission"):
         atomic_write(tmp_path / place, "new")
     with pytest.raises(BertsmithError, match=r"cannot be written|No permission"):
-        require_free(tmp_path / place)
-    require_free(tmp_path / "new" / "deep")
+        require_new_folder(tmp_path / place)
+    require_new_folder(tmp_path / "new" / "deep")
     assert [each.name for each in tmp_path.iterdir()] == ["file"]

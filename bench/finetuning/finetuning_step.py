@@ -123,7 +123,7 @@ class _Ours(_Sentences):
 
     def __init__(self, name: str) -> None:
         from bertsmith.machine import Hardware
-        from bertsmith.model.cpu.process import keep_memory
+        from bertsmith.model.cpu.process import keep_freed_memory
         from bertsmith.model.locate import locate_model
         from bertsmith.tasks.checkpoints.task_checkpoint import begin_task_model
         from bertsmith.text.tokens.tokenizer import Tokenizer
@@ -131,7 +131,7 @@ class _Ours(_Sentences):
         from bertsmith.training.settings import HardwareSettings
 
         super().__init__(name)
-        keep_memory()
+        keep_freed_memory()
         folder = locate_model(MODEL).folder
         self.tokenizer = Tokenizer.load(folder)
         self.machine = set_up_machine(HardwareSettings(), None, Hardware.detect())

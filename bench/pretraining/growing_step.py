@@ -13,7 +13,7 @@ import torch
 from bertsmith.data.stream import Cursor, GlobalBatch
 from bertsmith.machine import Hardware
 from bertsmith.model.config import BertConfig
-from bertsmith.model.cpu.process import keep_memory
+from bertsmith.model.cpu.process import keep_freed_memory
 from bertsmith.training.machine import leave_ranks, set_up_machine
 from bertsmith.training.settings import HardwareSettings
 from harness import resident
@@ -48,7 +48,7 @@ class Steps:
     def __init__(self, wanted: Shape, rank: int, ranks: int, port: int) -> None:
         place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "MASTER_PORT": port}
         os.environ.update({name: str(value) for name, value in place.items()}, MASTER_ADDR="127.0.0.1")
-        keep_memory()
+        keep_freed_memory()
         machine = set_up_machine(HardwareSettings(device="cpu"), None, Hardware.detect())
         self._before = resident("VmRSS")  # what libraries take
         self._wanted, self._numbers = wanted, count()

@@ -126,9 +126,9 @@ class _Ours:
     def __init__(self, options: argparse.Namespace) -> None:
         import torch
 
-        from bertsmith.model.cpu.process import keep_memory
+        from bertsmith.model.cpu.process import keep_freed_memory
 
-        keep_memory()
+        keep_freed_memory()
         torch.set_num_threads(2)
         self.options, self.loops, self.batches = options, {}, {}
 

@@ -107,9 +107,9 @@ class Model:
     def __init__(self, options: argparse.Namespace) -> None:
         import torch
 
-        from bertsmith.model.cpu.process import keep_memory
+        from bertsmith.model.cpu.process import keep_freed_memory
 
-        keep_memory()
+        keep_freed_memory()
         torch.set_num_threads(1)
         self.options, self.trained = options, {}
 

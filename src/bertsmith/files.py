@@ -108,7 +108,7 @@ def refuse_existing(path: Path) -> None:
         raise InputError(f"{path} already exists. Choose another name or remove it first.")
 
 
-def require_free(path: Path) -> None:
+def require_new_folder(path: Path) -> None:
     """Checks before the work that a folder can be created at `path`.
 
     Raises InputError if something is there, and InputError or ResourceError if no folder can be created.

@@ -21,7 +21,7 @@ from bertsmith.cli.screen import (
     progress_bar,
 )
 from bertsmith.errors import InputError
-from bertsmith.files import require_free
+from bertsmith.files import require_new_folder
 
 if TYPE_CHECKING:
     from bertsmith.benchmarks.benchmark import Suite
@@ -392,7 +392,7 @@ def rank(
     depth = max(depth, k) if depth > 0 else depth  # below 1 it is refused
     options |= {"k": k, "depth": depth, "reranked": reranked, "queries": queries, "english": english}
     if out is not None:
-        require_free(out)
+        require_new_folder(out)
     with progress_bar("Ranking") as progress:
         comparison = rank_model_or_index(model, data, progress, **options)
     try:

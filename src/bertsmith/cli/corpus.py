@@ -28,16 +28,18 @@ if TYPE_CHECKING:
 app = App(name="corpus", help="Build a corpus from raw text, look at it, check it, and tokenize it.")
 DEFAULTS = CorpusSettings()
 Several = Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative="")]
-_LAYOUTS = {  # of text, which is looked at; a table's ending names its format
+# Layouts of plain text, recognised by the content; a table's format follows from the file's ending.
+_LAYOUTS = {
     "file": "a file is one document",
     "lines": "a sentence per line, blank lines between documents",
     "blank-lines": "blank lines between documents",
     "wikiextractor": "articles between <doc> and </doc>",
 }
 _BIGGEST_SOURCES = 15
-_DOCUMENTS, _DOCUMENT_CHARACTERS = 3, 500  # of a corpus that are shown
-_FEW_WORDS = 5000  # held out: of 750 masked ones the share told right moves by a point by chance
-_ROWS, _ROW_CHARACTERS = 3, 70  # of a test file that were found and are shown
+_SHOWN_DOCUMENTS, _SHOWN_CHARACTERS = 3, 500  # of a corpus, and of each document
+# Of 5,000 words 750 are masked, and an accuracy on these has a standard error of one to two points.
+_MIN_HELDOUT_WORDS = 5000
+_SHOWN_ROWS, _SHOWN_ROW_CHARACTERS = 3, 70  # of the rows of a test file that were found
 
 
 @app.command
@@ -83,16 +85,16 @@ def build(
             sources, out, settings=settings, workers=workers, engine=engine, progress=progress
         )
     _print_summary(corpus)
-    (first, *others), made_by = corpus.manifest.sources, corpus.manifest.settings
+    (first, *others), used_settings = corpus.manifest.sources, corpus.manifest.settings
     # the guess about blank lines may have been wrong
-    if first.format == "file" and not others and made_by.format == "auto":
+    if first.format == "file" and not others and used_settings.format == "auto":
         console.print(
             f"\n{first.name} was read as one document. If blank lines separate documents in it, "
             "build again with --format blank-lines.",
             markup=False,
         )
     heldout = corpus.manifest.splits["heldout"].counts
-    if made_by.heldout and heldout.words < _FEW_WORDS:
+    if used_settings.heldout and heldout.words < _MIN_HELDOUT_WORDS:
         print_warning(
             f"{heldout.words:,} words are held out: too few for figures on them to be trusted. Build with a "
             "larger --heldout."
@@ -174,9 +176,9 @@ def info(corpus: Path, *, seed: int = 0, json: Flag = False) -> None:
     opened = Corpus.open(corpus)
     _print_summary(opened)
     _print_sources(opened)
-    for document in sample_documents(opened, _DOCUMENTS, seed):
+    for document in sample_documents(opened, _SHOWN_DOCUMENTS, seed):
         text = " ".join(document.sentences)
-        shown = text if len(text) <= _DOCUMENT_CHARACTERS else text[:_DOCUMENT_CHARACTERS] + " …"
+        shown = text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + " …"
         console.print(f"\n[{document.id}]", style="dim", markup=False)
         console.print(shown, markup=False)
 
@@ -245,7 +247,7 @@ def decontaminate(
 
     bertsmith corpus decontaminate corpora/law --against beir/scifact --column query --page found.html
     """
-    from bertsmith.files import atomic_write, refuse_existing, require_free, require_writable
+    from bertsmith.files import atomic_write, refuse_existing, require_new_folder, require_writable
     from bertsmith.reporting.decontamination import (
         EXAMPLE_COLUMNS,
         FILE_COLUMNS,
@@ -258,7 +260,7 @@ def decontaminate(
     from bertsmith.text.decontamination.removal import write_decontaminated
 
     if out is not None:
-        require_free(out)
+        require_new_folder(out)
     if page is not None:
         refuse_existing(page)
         require_writable(page)
@@ -285,13 +287,16 @@ def decontaminate(
         file_rows(contamination),
         title=f"What {contamination.corpus.path} holds of the test files",
     )
-    for file in contamination.files:
-        if file.examples:
-            rows = [example_row(example, _ROW_CHARACTERS) for example in file.examples[:_ROWS]]
-            print_table(EXAMPLE_COLUMNS, rows, title=f"Of {file.file.name}")
-        if len(file.columns) > 1 and file.found:
-            counted = ", ".join(f"{count:,} in {name!r}" for name, count in file.columns.items())
-            print_note(f"{file.file.name}: rows found {counted}")
+    for findings in contamination.files:
+        name = findings.file.name
+        if findings.examples:
+            rows = [
+                example_row(example, _SHOWN_ROW_CHARACTERS) for example in findings.examples[:_SHOWN_ROWS]
+            ]
+            print_table(EXAMPLE_COLUMNS, rows, title=f"Of {name}")
+        if len(findings.columns) > 1 and findings.found:
+            counted = ", ".join(f"{count:,} in {heading!r}" for heading, count in findings.columns.items())
+            print_note(f"{name}: rows found {counted}")
     if removed is not None:
         sentences, words = (
             formatting.counted(*pair) for pair in ((removed.sentences, "sentence"), (removed.words, "word"))

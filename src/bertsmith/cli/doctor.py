@@ -45,12 +45,12 @@ def doctor(*, json: Flag = False) -> None:
         for speed in diagnosis.speeds
     ]
     print_table(("size", "parameters", "tokens/s", "a billion tokens"), rows)
-    shown = {"base": _format_versions(diagnosis.packages)}
+    packages_by_group = {"base": _format_versions(diagnosis.packages)}
     for extra, packages in diagnosis.extras.items():
-        lacks = None in packages.values()
-        how = f"not installed: pip install 'bertsmith[{extra}]'"
-        shown[f"extra {extra}"] = how if lacks else _format_versions(packages)
-    print_facts("Packages", shown)
+        is_incomplete = None in packages.values()
+        advice = f"not installed: pip install 'bertsmith[{extra}]'"
+        packages_by_group[f"extra {extra}"] = advice if is_incomplete else _format_versions(packages)
+    print_facts("Packages", packages_by_group)
     for warning in diagnosis.warnings:
         print_warning(warning)
 
@@ -58,14 +58,14 @@ def doctor(*, json: Flag = False) -> None:
 def as_json(diagnosis: "Diagnosis") -> dict[str, Any]:
     """The diagnosis as plain values for JSON; "used" has the choices: device, threads and precision."""
     hardware = diagnosis.hardware
-    decided = {
+    choices = {
         "device": str(hardware.device),
         "threads": diagnosis.threads,
         "precision": str(hardware.precision).removeprefix("torch."),
         "precision_reason": hardware.precision_reason,
         "network_needed": False,
     }
-    return {**asdict(diagnosis), "used": decided}
+    return {**asdict(diagnosis), "used": choices}
 
 
 def _describe_machine(diagnosis: "Diagnosis") -> dict[str, str]:

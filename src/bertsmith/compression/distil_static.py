@@ -45,7 +45,7 @@ from bertsmith.compression.static_learning import (
     sif_weights,
 )
 from bertsmith.errors import InputError
-from bertsmith.files import make_folder, read_json, require_free, require_free_space, write_json
+from bertsmith.files import make_folder, read_json, require_free_space, require_new_folder, write_json
 from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.inference.embedding.job import Count, embed_file
 from bertsmith.inference.embedding.vector_file import read_vectors
@@ -129,7 +129,7 @@ def distil_static(
     started, out, sources = time.monotonic(), Path(out), list(map(str, texts))
     corpus_settings = CorpusSettings(text_column=text_column, encoding=encoding, language=language)
     if not resume:
-        require_free(out)
+        require_new_folder(out)
     embedder = Embedder(teacher)
     if not isinstance(embedder.encoder, Bert):
         raise InputError(f"{teacher} is a static table already. Name the encoder that it was made from.")

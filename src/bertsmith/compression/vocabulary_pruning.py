@@ -17,7 +17,7 @@ import torch
 from bertsmith.argument_checks import check_arguments, check_path, instance_of, optional
 from bertsmith.arrays import Ints
 from bertsmith.errors import InputError, ModelError
-from bertsmith.files import require_free
+from bertsmith.files import require_new_folder
 from bertsmith.inference.engine import require_texts
 from bertsmith.model.checkpoint import read_checkpoint, save_checkpoint
 from bertsmith.model.legacy import read_legacy_tensors
@@ -78,7 +78,7 @@ def prune_vocabulary(
     """
     require_texts(texts)
     folder = locate_model(model).folder
-    require_free(Path(out))
+    require_new_folder(Path(out))
     tokenizer = read_own_tokenizer(table_folder(folder) if is_static(folder) else folder)
     reader: Task[Any] | None = None
     if model_kind(folder) == "task":

@@ -21,7 +21,7 @@ from bertsmith.argument_checks import (
     optional,
 )
 from bertsmith.errors import InputError, TokenizerError
-from bertsmith.files import atomic_folder, atomic_write, read_json, require_free, write_json
+from bertsmith.files import atomic_folder, atomic_write, read_json, require_new_folder, write_json
 from bertsmith.model.added_rows import resize_config, with_rows, without_rows
 from bertsmith.model.checkpoint import Checkpoint, read_checkpoint, save_checkpoint
 from bertsmith.model.legacy import read_legacy_tensors
@@ -89,7 +89,7 @@ def extend_vocabulary(
     save anything, and what `read_checkpoint` and `Corpus.open` raise.
     """
     if not overwrite:
-        require_free(Path(out))
+        require_new_folder(Path(out))
     original = _open_source(source)
     tokenizer, extension = extend_tokenizer(
         original.tokenizer, Corpus.open(corpus), settings, progress=progress
@@ -118,7 +118,7 @@ def undo_extension(source: Path | str, out: Path | str, *, overwrite: bool = Fal
     `out` exists, and TokenizerError if its vocabulary isn't that of its extension.json.
     """
     if not overwrite:
-        require_free(Path(out))
+        require_new_folder(Path(out))
     extended = _open_source(source)
     extension = extended.extension
     if extension is None:

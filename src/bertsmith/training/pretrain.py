@@ -23,7 +23,7 @@ from bertsmith.argument_checks import (
     list_of,
     optional,
 )
-from bertsmith.model.cpu.process import keep_memory
+from bertsmith.model.cpu.process import keep_freed_memory
 from bertsmith.model.layers.embeddings import share_segment, shares_segment
 from bertsmith.model.meta_init import meta_init
 from bertsmith.tasks.golden.records import write_golden
@@ -99,7 +99,7 @@ def pretrain(
 
 
 def _run(run: Run[Recipe]) -> PretrainingResult:
-    keep_memory()
+    keep_freed_memory()
     recipe, out, machine = run.recipe, run.out, run.machine
     if recipe.decay_from is not None:
         # the long run may have saved another checkpoint after the first rank looked and before others did

@@ -4,7 +4,7 @@ import sys
 import psutil
 import pytest
 
-from bertsmith.model.cpu.process import give_back_memory, keep_memory
+from bertsmith.model.cpu.process import give_back_memory, keep_freed_memory
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc can be asked")
@@ -19,5 +19,5 @@ def test_freed_memory_goes_back_to_the_system() -> None:
 
 def test_another_system_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "win32")
-    assert not keep_memory()
+    assert not keep_freed_memory()
     assert not give_back_memory()

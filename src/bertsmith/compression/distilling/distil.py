@@ -33,7 +33,7 @@ from bertsmith.compression.distilling.recipes import (
 )
 from bertsmith.compression.distilling.tasks.distiller import TaskDistiller
 from bertsmith.compression.distilling.tasks.results import DistilResults
-from bertsmith.model.cpu.process import keep_memory
+from bertsmith.model.cpu.process import keep_freed_memory
 from bertsmith.progress import Show, silent
 from bertsmith.tasks.golden.records import write_golden
 from bertsmith.tasks.task import Task
@@ -125,7 +125,7 @@ def distil_task(
     recipe_values = distil_values(teacher, texts, train, values, dev=dev, test=test, out=out)
     recipe = make_distil_recipe(recipe_values, list(overrides))
     with Run.open(lambda: open_distil_folder(recipe, resume), resume, console) as run:
-        keep_memory()
+        keep_freed_memory()
         answers_folder = Path(cache) if cache else run.out / "answers"
         results = _distil(run, TaskDistiller.open(run, answers_folder, show or silent))
         return DistilResult(run.out / "model", run.out / "report.html", results)
@@ -182,7 +182,7 @@ def distil_encoder(
         return recipe
 
     with Run.open(open_encoder_folder, resume, console) as run:
-        keep_memory()
+        keep_freed_memory()
         before, metrics = _distil(run, EncoderDistiller.open(run))
         return EncoderDistilResult(run.out / "model", run.out / "report.html", before, metrics)
 

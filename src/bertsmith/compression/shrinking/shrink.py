@@ -56,7 +56,7 @@ from bertsmith.compression.shrinking.training import (
     try_table,
 )
 from bertsmith.errors import InputError, RecipeError
-from bertsmith.files import atomic_folder, require_free, write_json
+from bertsmith.files import atomic_folder, require_new_folder, write_json
 from bertsmith.model.locate import locate_model
 from bertsmith.model.static_table import refuse_static
 from bertsmith.progress import Show, silent
@@ -124,7 +124,7 @@ def shrink(
 
     def open_recipe() -> DistilRecipe:
         if not resume:
-            require_free(Path(recipe.out))
+            require_new_folder(Path(recipe.out))
         return recipe
 
     with Run.open(open_recipe, resume, console) as run:

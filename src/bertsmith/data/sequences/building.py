@@ -56,7 +56,7 @@ from bertsmith.data.store import (
 )
 from bertsmith.data.tokenizing import ArrayFile
 from bertsmith.errors import InputError, StoreError
-from bertsmith.files import atomic_folder, require_free, sha256, write_json
+from bertsmith.files import atomic_folder, require_new_folder, sha256, write_json
 from bertsmith.progress import Progress
 from bertsmith.text.corpus.manifest import Split
 from bertsmith.text.files.columns import unknown_column
@@ -259,7 +259,7 @@ def build_sequences(
     decides, and for those without effect on the kind of rows; StoreError if `like` is no store of sequences.
     """
     settings, out = settings or SequenceSettings(), Path(out)
-    require_free(out)
+    require_new_folder(out)
     if not files:
         raise InputError("Name at least one file: Parquet, JSON lines, CSV, .npy or .npz.")
     row_files = settings.files(files)

@@ -18,7 +18,7 @@ _pools: dict[int, ThreadPoolExecutor] = {}
 _lock = Lock()
 
 
-def keep_memory() -> bool:
+def keep_freed_memory() -> bool:
     """Asks the C library to keep freed blocks up to 256 MiB for the process. Returns whether it agreed.
 
     Otherwise blocks over 32 MB go back to the system at once, and the next step has a page fault for each of

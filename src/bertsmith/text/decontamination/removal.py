@@ -14,7 +14,7 @@ import pyarrow as pa
 from bertsmith import __version__
 from bertsmith.argument_checks import check_arguments, check_function, check_path, instance_of, optional
 from bertsmith.errors import InputError
-from bertsmith.files import atomic_folder, require_free, require_free_space, write_json
+from bertsmith.files import atomic_folder, require_free_space, require_new_folder, write_json
 from bertsmith.progress import Progress
 from bertsmith.text.corpus.corpus import SCHEMA, Corpus, ShardWriter, read_shard
 from bertsmith.text.corpus.manifest import (
@@ -48,7 +48,7 @@ def write_decontaminated(
     document for training would be left, ResourceError for too little disk space.
     """
     out = Path(out)
-    require_free(out)
+    require_new_folder(out)
     shards = (shard for entry in found.corpus.manifest.splits.values() for shard in entry.shards)
     require_free_space(out, sum(shard.size for shard in shards), "The corpus")
     with atomic_folder(out) as folder:

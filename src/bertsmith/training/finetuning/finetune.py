@@ -26,7 +26,7 @@ from bertsmith.argument_checks import (
     list_of,
     optional,
 )
-from bertsmith.model.cpu.process import keep_memory
+from bertsmith.model.cpu.process import keep_freed_memory
 from bertsmith.progress import Progress
 from bertsmith.reporting import formatting
 from bertsmith.training.finetune_recipe import (
@@ -133,7 +133,7 @@ def _run(run: Run[FinetuneRecipe], given: FinetuneRecipe) -> FinetuneResult:
     since a method chooses epochs and rates that the user didn't give. `run.recipe` of a run that goes on has
     what was chosen when it began.
     """
-    keep_memory()
+    keep_freed_memory()
     recipe, out, machine, first = run.recipe, run.out, run.machine, run.is_first
     given = given.model_copy(update={"method": recipe.method})  # a resumed run has chosen one
     with _show_progress(run.console, "Encoding the rows for the start of the training") as progress:
