@@ -433,6 +433,7 @@ def test_html_is_what_a_browser_shows() -> None:
         ("Rome<figure><img><figcaption>A map</figcaption>by me</figure>", ["Rome", "A map", "by me"]),
         ("<fieldset><legend>Name</legend>required</fieldset>", ["Name", "required"]),
         ("<center>Rome</center>Italy<address>Via 1</address>", ["Rome", "Italy", "Via 1"]),
+        ("<title>a</title>Dampf&shy;schiff\u00adfahrt", ["Dampfschifffahrt"]),
         ("<video src=a>No video in this browser</video>Text<iframe>none</iframe>", ["Text"]),
     ],
 )

@@ -78,6 +78,7 @@ class HtmlText(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         """Adds text to the title or to the page's text; called by the parser."""
+        data = data.replace("\u00ad", "")  # a soft hyphen: not seen within a line, and it would end a word
         if self._in_title:
             self._title_text += data
             self.title = " ".join(self._title_text.split())
