@@ -41,6 +41,7 @@ def test_the_page_shows_all_sides_and_escapes_what_it_is_given(
 
 def test_the_command_makes_the_same_recipe_again() -> None:
     words = ["temperature=4.0", "width=192", "epochs=2", "optimizer.learning_rate=0.001", "text=body"]
+    words += ["settings.class_weights=auto", "max_length=64", "settings.stride=8"]
     values = {"teacher": ["a", "b"], "texts": ["t"], "train": ["x", "y"], "layers": [1, 3], "out": "o"}
     recipe = make_distil_recipe(values, words)
     found = format_command(recipe)

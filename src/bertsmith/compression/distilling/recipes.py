@@ -53,7 +53,7 @@ _MOST_EPOCHS_ALONE = 10
 # A student with some of a model's layers needs many steps, and soft targets are hardly overfitted: one of
 # MiniLM's layers on 600 rows of 20 intents had 92.8 % after 190 steps, and 94.8 % after 570.
 _LEAST_STEPS, _MOST_EPOCHS = 2000, 30
-_COLUMNS = ("text", "text_pair", "label", "missing", "header", "format", "encoding", "max_length")
+COLUMNS = ("text", "text_pair", "label", "missing", "header", "format", "encoding", "max_length")
 
 
 class DistilRecipe(RunSettings):
@@ -180,14 +180,14 @@ def make_distil_recipe(values: dict[str, Any], overrides: list[str]) -> DistilRe
     values = dict(values)
     for change in overrides:
         override(values, change, DistilRecipe)
-    settings = pop_settings(values, _COLUMNS, "distil")
-    settings |= {name: values.pop(name) for name in _COLUMNS if name in values}
-    known = [*DistilRecipe.model_fields, *_COLUMNS]
+    settings = pop_settings(values, COLUMNS, "distil")
+    settings |= {name: values.pop(name) for name in COLUMNS if name in values}
+    known = [*DistilRecipe.model_fields, *COLUMNS]
     for key in values:
         if key in ("evaluation", "checkpoint"):
             raise RecipeError(f"distil: {key}.* is for pre-training. Here evaluations=N is meant.")
         if key not in known:
-            meant = did_you_mean_setting(key, list_finetune_settings(DistilRecipe, *_COLUMNS))
+            meant = did_you_mean_setting(key, list_finetune_settings(DistilRecipe, *COLUMNS))
             raise RecipeError(f"distil: unknown key {key!r}.{meant}")
     recipe = check(DistilRecipe, values | {"settings": settings}, "distil")
     if "-" in (*recipe.texts, *recipe.train, recipe.dev, recipe.test):

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from bertsmith.compression.distilling.recipes import DistilRecipe
+from bertsmith.compression.distilling.recipes import COLUMNS, DistilRecipe
 from bertsmith.compression.distilling.tasks.results import ALONE, STUDENT, Cost, DistilResults
 from bertsmith.files import atomic_write
 from bertsmith.metrics.baselines import baseline_title
@@ -80,7 +80,10 @@ def format_command(recipe: DistilRecipe) -> str:
         words += ["--layers", ",".join(map(str, layers))]
     words += ["--out", "runs/again"]
     defaults = dict(tables.flatten(_as_values(_default_recipe(recipe))))
-    for name, value in (*tables.flatten(_as_values(recipe)), *recipe.settings.items()):
+    settings = [
+        (name if name in COLUMNS else f"settings.{name}", value) for name, value in recipe.settings.items()
+    ]
+    for name, value in (*tables.flatten(_as_values(recipe)), *settings):
         if value is None or name in _FILES:
             continue
         if defaults.get(name) != value or name in CHOSEN:
