@@ -16,6 +16,7 @@ from made_student import DELTA, EPSILON, make_student
 from test_call_store import call_of
 
 from bertsmith.cli.main import main
+from bertsmith.errors import InputError
 from bertsmith.mirror.answering.accounts import read_accounts
 from bertsmith.mirror.answering.judging import check_guarantees
 from bertsmith.mirror.answering.stage_store import StageStore
@@ -603,3 +604,21 @@ def opened_then(act: Any) -> Any:
         act()
 
     return opened
+
+
+@pytest.mark.parametrize(
+    ("options", "epsilon", "out"), [([], 0.02, "made/{}"), (["--epsilon", 0.1, "--out", "here"], 0.1, "here")]
+)
+def test_a_training_by_hand_proves_what_the_mirror_s_settings_say(
+    site: Site, tmp_path: Path, options: list[object], epsilon: float, out: str
+) -> None:
+    config, begun = tmp_path / "mirror.toml", list[Any]()
+
+    def begin(store: Store, folder: Path, *, settings: Any, **_: Any) -> None:
+        begun.append((str(folder), settings.epsilon, settings.delta))
+        raise InputError("enough")
+
+    config.write_text('epsilon = 0.02\ndelta = 0.01\nstudents = "made"\n')
+    with patch("bertsmith.mirror.learning.train.train_student", begin):
+        assert site.run("train", "--config", config, *options) == 2
+    assert begun == [(out.format(site.call.site), epsilon, 0.01)]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from bertsmith.cli.mirror_calls import ANY_STORE, StoreOptions, open_store
+from bertsmith.cli.mirror_calls import ANY_STORE, StoreOptions, open_store, read_mirror_settings
 from bertsmith.cli.options import (
     Flag,
     collect_options,
@@ -34,9 +34,11 @@ class ClaimOptions:
     Parameters
     ----------
     epsilon
-        The largest share of the student's answers that may differ from the LLM's. Default: 0.05.
+        The largest share of the student's answers that may differ from the LLM's. Default: 0.05, unless the
+        mirror's settings (--config) have another.
     delta
-        The probability that the guarantee is wrong all the same. Default: 0.05, for 95 % confidence.
+        The probability that the guarantee is wrong all the same. Default: 0.05, for 95 % confidence, unless
+        the mirror's settings have another.
     call_price
         The price of a call to the LLM. With --error-price, what saves most is proven instead of --epsilon.
     error_price
@@ -158,8 +160,9 @@ def train(
     version
         One of its versions; those merged with it count too. By default the one with the latest call.
     out
-        The student's folder. Default: students/SITE. Another student there is replaced, unless the mirror
-        uses it or more is proven of it; then the new one goes to OUT-2, OUT-3 and so on.
+        The student's folder. Default: students/SITE, where the mirror's settings have no other folder for
+        `students`. Another student there is replaced, unless the mirror uses it or more is proven of it; then
+        the new one goes to OUT-2, OUT-3 and so on.
     json
         Print what was proven as JSON.
 
@@ -173,7 +176,8 @@ def train(
 
     bertsmith mirror train --tiers tf-idf
     """
-    values = collect_options(claim, learning)
+    mirror = read_mirror_settings(store_options)
+    values = {"epsilon": mirror.epsilon, "delta": mirror.delta} | collect_options(claim, learning)
     if "tiers" in values:
         values["tiers"] = tuple(values["tiers"].replace(",", " ").split())
     with open_store(store_options) as opened:
@@ -186,7 +190,7 @@ def train(
         shown = None if json else console
         learned = train_student(
             opened,
-            out or Path("students") / name,
+            out or Path(mirror.students) / name,
             site=site,
             version=version,
             settings=settings,
