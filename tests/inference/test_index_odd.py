@@ -162,6 +162,18 @@ def test_a_prefix_takes_its_part_of_the_room() -> None:
     assert 42 - 12 < max(reader.tokens()) <= 42
 
 
+def test_an_index_in_the_home_folder_is_there_as_a_whole(
+    docs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LanceDB alone took ~ for it: index.json came into a folder called ~."""
+    for name in ("HOME", "USERPROFILE"):
+        monkeypatch.setenv(name, str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    Index.build([docs], "~/index", embedder=WordEmbedder(), passages=SETTINGS)
+    assert Index.open("~/index", embedder=WordEmbedder()).path == tmp_path / "home" / "index"
+    assert not (tmp_path / "~").exists()
+
+
 @pytest.mark.parametrize(
     "changes",
     [

@@ -86,7 +86,7 @@ class Index:
         Raises InputError when the folder is no index or is damaged, MissingExtra without lancedb.
         """
         require_lancedb()
-        return cls(Path(path), embedder)
+        return cls(Path(path).expanduser(), embedder)
 
     @classmethod
     @check_arguments(
@@ -124,7 +124,7 @@ class Index:
         """
         require_lancedb()
         require_engine(engine)
-        out, source_names = Path(out), [str(source) for source in sources]
+        out, source_names = Path(out).expanduser(), [str(source) for source in sources]
         source_documents = Documents(source_names, documents, leave_out=out)
         model = None if model is None else lasting_name(model)
         is_new = not (out / MANIFEST).exists()
