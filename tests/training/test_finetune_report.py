@@ -446,6 +446,16 @@ def test_each_length_has_the_score_of_its_own_texts() -> None:
         assert each.score == score_of(task, dev, rows)
 
 
+def test_a_chinese_text_is_as_long_as_its_characters() -> None:
+    """All of them were one word long."""
+    task, dev = classified(100)
+    english = score_by_length(task, dev)
+    for example in dev.split.examples:
+        object.__setattr__(example, "text", "天" * len(example.text.split()))
+    assert score_by_length(task, dev) == english
+    assert len(english) > 1
+
+
 @pytest.mark.parametrize(
     ("name", "value", "error", "expected"),
     [

@@ -21,6 +21,7 @@ from bertsmith.reporting.tables import MOST_ROWS, Table
 from bertsmith.tasks.evaluating.error_analysis import ConfusionMatrix, ErrorAnalysis, ScoredPrediction
 from bertsmith.tasks.evaluating.evaluation import THE_MODEL, Evaluation, groups_of, score_of
 from bertsmith.tasks.task import Metrics, Task
+from bertsmith.text.words import split_at_blanks
 from bertsmith.training.finetuning.choosing import MethodScore, describe_untried
 from bertsmith.training.finetuning.column_study import ColumnStudy
 from bertsmith.training.finetuning.results import Results
@@ -276,10 +277,14 @@ def coverage_table(confidence: Floats, error: Floats) -> Table:
 
 
 def score_by_length(task: Task[Any], evaluation: Evaluation) -> list[LengthScore]:
-    """The main metric of each quarter of the examples by their number of words. Rows of one group stay
-    together, with their mean number of words. Quarters whose metric is NaN are left out.
+    """The main metric of each quarter of the examples by their number of words, or characters of Chinese
+    and Japanese. Rows of one group stay together, with their mean number of words. Quarters whose metric is
+    NaN are left out.
     """
-    words = [sum(len(text.split()) for text in task.texts(example)) for example in evaluation.split.examples]
+    words = [
+        sum(len(split_at_blanks(text)) for text in task.texts(example))
+        for example in evaluation.split.examples
+    ]
     groups = groups_of(task, evaluation.split.examples)
     lengths = [round(sum(words[row] for row in rows.tolist()) / len(rows)) for rows in groups]
     scores = by_length(
