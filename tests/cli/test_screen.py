@@ -68,6 +68,13 @@ def test_a_table_keeps_what_looks_like_markup_and_aligns_numbers(capsys: pytest.
     assert "Pieces" in lines
 
 
+def test_a_backslash_at_the_end_is_shown_once(capsys: pytest.CaptureFixture[str]) -> None:
+    screen.print_table(("C:\\",), [("\\",), ("[/b]\\",)], title="D:\\")
+    screen.print_facts("E:\\", {"disk\\": "F:\\"})
+    words = [word for word in capsys.readouterr().out.split() if "─" not in word]
+    assert words == ["D:\\", "C:\\", "\\", "[/b]\\", "E:\\", "disk\\", "F:\\"]
+
+
 def test_warnings_and_notes_are_one_line_of_the_page_and_obey_no_marks(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -50,7 +50,7 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[object]], title: 
     where that isn't enough, lines are longer than the terminal. No word is cut or left out.
     """
     if title:
-        console.print(f"\n[bold]{_escape(title)}[/bold]", soft_wrap=True)
+        console.print(_as_plain(f"\n{title}", "bold"), soft_wrap=True)
     columns = [[name, *(_format_cell(row[number]) for row in rows)] for number, name in enumerate(header)]
     widths = [max(map(len, cells)) for cells in columns]
     words = [max(len(word) for cell in cells for word in (cell.split() or [""])) for cells in columns]
@@ -67,14 +67,14 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[object]], title: 
     for number, name in enumerate(header):
         numeric = all(isinstance(row[number], int | float) for row in rows)
         table.add_column(
-            _escape(name),
+            _as_plain(name),
             justify="right" if numeric else "left",
             overflow="fold",
             no_wrap=number in whole,
             min_width=words[number],
         )
     for row in rows:
-        table.add_row(*[_escape(_format_cell(value)) for value in row])
+        table.add_row(*[_as_plain(_format_cell(value)) for value in row])
     console.print(table, crop=False)
 
 
@@ -84,8 +84,8 @@ def print_facts(title: str, facts: Mapping[str, str]) -> None:
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
     for name, fact in facts.items():
-        grid.add_row(f"  {_escape(name)}", _escape(fact))
-    console.print(f"\n[bold]{_escape(title)}[/bold]")
+        grid.add_row(_as_plain(f"  {name}"), _as_plain(fact))
+    console.print(_as_plain(f"\n{title}", "bold"))
     console.print(grid)
 
 
@@ -171,9 +171,9 @@ def _format_amount(done: int, total: int | None, unit: str) -> str:
     return f"{done:,}{whole} {unit}"
 
 
-def _escape(text: str) -> str:
-    """Escaped before its width is measured, so that nothing is cut off."""
-    return escape(printable(text))
+def _as_plain(text: str, style: str = "") -> Text:
+    """No markup, and escaped before its width is measured, so that nothing is cut off."""
+    return Text(printable(text), style)
 
 
 def _format_cell(value: object) -> str:
