@@ -214,7 +214,7 @@ class LiveView:
         self._draw()
 
     def rewind(self, step: int) -> None:
-        """Forgets the steps after `step`, which the loss guard took back."""
+        """Takes back what is shown of the steps after `step`; see `RunState.rewind`."""
         self.state.rewind(step)
 
     def tick(self) -> None:

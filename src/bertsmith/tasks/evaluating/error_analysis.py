@@ -162,7 +162,7 @@ def _analyse_words(
     confidence: Sequence[Sequence[float]],
     entities: EntityScores | None,
 ) -> ErrorAnalysis:
-    """Completes the analysis with the figures that count words."""
+    """Completes the analysis with the metrics that count words."""
     flat = [[tag for tags in side for tag in tags] for side in (gold, given)]
     if not flat[0]:  # sentences without a word
         return ErrorAnalysis(tuple(answers))

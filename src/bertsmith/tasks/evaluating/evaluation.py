@@ -1,4 +1,4 @@
-"""A model's figures on labelled examples, beside its baselines', and their standard errors."""
+"""A model's metrics on labelled examples, beside its baselines', and their standard errors."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -21,8 +21,8 @@ _SCORED_AGAIN = 100_000  # examples that all resamples may score: takes seconds 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The figures of one file: the model's, and each baseline's, the most frequent answer first.
-    `data_warnings` are sentences on the reliability of the figures; `remarks` say how the file was
+    """The metrics on one file: the model's, and each baseline's, the most frequent answer first.
+    `data_warnings` are sentences on the reliability of the metrics; `remarks` say how the file was
     understood.
     """
 
@@ -39,13 +39,13 @@ class Evaluation:
 
     @property
     def by_name(self) -> dict[str, Metrics]:
-        """The figures of the model, then of each baseline."""
+        """The metrics of the model, then of each baseline."""
         return {THE_MODEL: self.model, **self.baselines}
 
     def best(self, metric: str) -> list[str]:
         """The names of the best: several if they are equal at the precision that is shown."""
         scores = {
-            name: _round_as_shown(figures.get(metric, math.nan)) for name, figures in self.by_name.items()
+            name: _round_as_shown(metrics.get(metric, math.nan)) for name, metrics in self.by_name.items()
         }
         highest = max((score for score in scores.values() if not math.isnan(score)), default=math.nan)
         return [name for name, score in scores.items() if score == highest]
@@ -54,7 +54,7 @@ class Evaluation:
         """The data's warnings, and a sentence if the model is no better than the first baseline, which knows
         nothing, or worse than another one at the precision that is shown; or if nothing can be better.
         """
-        ours, scores = self.model[metric], {by: figures.get(metric) for by, figures in self.baselines.items()}
+        ours, scores = self.model[metric], {by: metrics.get(metric) for by, metrics in self.baselines.items()}
         simplest, simple = next(iter(scores.items()), ("", None))
         labels = [getattr(example, "label", None) for example in self.split.examples]
         says_nothing = len(labels) > 1 and labels[0] is not None and labels.count(labels[0]) == len(labels)

@@ -80,7 +80,7 @@ class PretrainingModel(nn.Module):
 
     @property
     def pair_loss(self) -> str:
-        """The name of the pair head's loss and figures."""
+        """The name of the pair head's loss and metrics."""
         return "sop" if self.sentence_order else "nsp"
 
     def vocabulary_logits(self, hidden_states: Tensor) -> Tensor:
@@ -156,7 +156,7 @@ class PretrainingTask(MaskedTask[PretrainingModel]):
         """Loss in nats per masked token, perplexity, and accuracies in [0, 1]; empty without held-out text.
 
         Each accuracy comes with its baseline: always the most frequent token, always the same answer. There
-        are no figures on pairs where the held-out stream has none.
+        are no metrics on pairs where the held-out stream has none.
         """
         metrics = masked_metrics(sums)
         pair, has_pairs = self.model.pair_loss, self.heldout is not None and self.heldout.next_sentence

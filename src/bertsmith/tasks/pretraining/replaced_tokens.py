@@ -236,7 +236,7 @@ class ReplacedTokenTask(MaskedTask[ReplacedTokenModel]):
         }
 
     def metrics(self, sums: dict[str, float]) -> dict[str, float]:
-        """The generator's figures as a masked language model (`mlm_…`), and the discriminator's: its loss in
+        """The generator's metrics as a masked language model (`mlm_…`), and the discriminator's: its loss in
         nats a token, with that of always answering the share of replaced tokens (`rtd_majority_loss`); its
         accuracy, with that of always giving the same answer; the share of replaced tokens that it finds
         (recall), and the share of its calls that are right (precision).
