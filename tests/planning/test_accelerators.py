@@ -1,6 +1,7 @@
 """The table of hardware: complete, with sources; and what happens between and beyond its entries."""
 
 import math
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -106,3 +107,18 @@ def test_bandwidth_is_twice_the_copied_bytes_over_the_median_time(monkeypatch: p
     monkeypatch.setattr(this_accelerator, "_CPU_BYTES", 4000)
     monkeypatch.setattr(this_accelerator, "_time_copy", lambda source, target: next(durations))
     assert memory_bandwidth(torch.device("cpu"), 0.0) == 2 * 4000 / 0.25
+
+
+def test_a_share_that_is_assumed_by_another_entrys_keeps_to_what_it_says() -> None:
+    """Also after the other one was measured."""
+    entries, compared = list_accelerators(), 0
+    for entry in entries.values():
+        if not (said := re.match(r"assumed: (as|less than|more than) ([\w-]+)", entry.share_source)):
+            continue
+        compared += 1
+        ours, theirs = (
+            [shares[width] for width in (768, 1024)] for shares in (entry.shares, entries[said[2]].shares)
+        )
+        expected = {"as": ours == theirs, "less than": ours < theirs, "more than": ours > theirs}
+        assert expected[said[1]], entry.name
+    assert compared >= 7
