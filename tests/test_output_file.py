@@ -28,6 +28,14 @@ def test_what_is_there_is_replaced_only_when_asked(tmp_path: Path) -> None:
     assert [(each.name, each.read_text()) for each in tmp_path.iterdir()] == [("out.jsonl", "old")]
 
 
+@pytest.mark.skipif(os.name == "nt", reason="modes are POSIX's")
+def test_a_private_file_that_is_replaced_stays_private(tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    out.touch(mode=0o600)
+    write_jsonl(ROWS, out)
+    assert (out.read_text(), stat.S_IMODE(out.stat().st_mode)) == (LINES, 0o600)
+
+
 @pytest.mark.parametrize("link", [None, Path.symlink_to, Path.hardlink_to])
 def test_what_is_read_is_never_replaced(tmp_path: Path, link: object) -> None:
     (tmp_path / "model").mkdir()

@@ -84,12 +84,15 @@ def atomic_write(path: Path, content: bytes | str) -> None:
 def atomic_file(path: Path) -> Iterator[BinaryIO]:
     """Yields a file that becomes `path` when the block ends without an error; on an error nothing remains.
 
-    For content that doesn't fit into memory. What killed processes left of writing `path` is removed first.
-    Raises InputError, DiskFull or ResourceError if it can't be written.
+    For content that doesn't fit into memory. A file that is replaced leaves its mode to the new one. What
+    killed processes left of writing `path` is removed first. Raises InputError, DiskFull or ResourceError if
+    it can't be written.
     """
     path = Path(path)
     file = _open_partial(path)
     try:
+        with contextlib.suppress(OSError):  # a private file stays private; some file systems have no modes
+            _partial(path).chmod(stat.S_IMODE(path.stat().st_mode))
         with file:
             yield file
             file.flush()
