@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bertsmith.errors import InputError
-from bertsmith.files import require_output
+from bertsmith.files import atomic_folder, require_output
 from bertsmith.text.files.jsonl import write_jsonl
 
 ROWS = [{"a": 1}, {"a": 2}]
@@ -29,11 +29,17 @@ def test_what_is_there_is_replaced_only_when_asked(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="modes are POSIX's")
-def test_a_private_file_that_is_replaced_stays_private(tmp_path: Path) -> None:
+def test_a_private_file_or_folder_that_is_replaced_stays_private(tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     out.touch(mode=0o600)
     write_jsonl(ROWS, out)
     assert (out.read_text(), stat.S_IMODE(out.stat().st_mode)) == (LINES, 0o600)
+    folder = tmp_path / "run"
+    folder.mkdir(mode=0o700)
+    for overwrite in (False, True):  # an empty folder, then one with a file
+        with atomic_folder(folder, overwrite) as partial:
+            (partial / "a").touch()
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
 @pytest.mark.parametrize("link", [None, Path.symlink_to, Path.hardlink_to])

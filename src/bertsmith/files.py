@@ -38,9 +38,10 @@ def atomic_folder(path: Path, overwrite: bool = False) -> Iterator[Path]:
     """Yields an empty folder beside `path` that becomes `path` when the block ends without an error.
 
     Everything in it is flushed to disk first. On an error nothing remains; what a killed process left is
-    removed by the next that writes `path`. A symbolic link stays, and its target is written. Raises
-    InputError if `path` exists, isn't an empty folder and `overwrite` is False, also if it was created while
-    the block ran; DiskFull and ResourceError if it can't be written.
+    removed by the next that writes `path`. A symbolic link stays, and its target is written. A folder that is
+    replaced, also an empty one, leaves its mode to the new one. Raises InputError if `path` exists, isn't an
+    empty folder and `overwrite` is False, also if it was created while the block ran; DiskFull and
+    ResourceError if it can't be written.
     """
     path = Path(path)
     if path.is_symlink():
@@ -60,6 +61,7 @@ def atomic_folder(path: Path, overwrite: bool = False) -> Iterator[Path]:
         if not overwrite:
             refuse_existing(path)
         if path.exists():
+            copy_mode(path, partial)
             old = path.parent / f".{path.name}.old-{os.getpid()}"
             path.rename(old)
             partial.rename(path)
@@ -91,8 +93,7 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
     path = Path(path)
     file = _open_partial(path)
     try:
-        with contextlib.suppress(OSError):  # a private file stays private; some file systems have no modes
-            _partial(path).chmod(stat.S_IMODE(path.stat().st_mode))
+        copy_mode(path, _partial(path))
         with file:
             yield file
             file.flush()
@@ -103,6 +104,12 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
         raise _as_resource_error(error, path) from error
     finally:
         _partial(path).unlink(missing_ok=True)
+
+
+def copy_mode(path: Path, new: Path) -> None:
+    """Gives `new` the mode of what it replaces: what is private stays private."""
+    with contextlib.suppress(OSError):  # nothing is replaced, or the file system has no modes
+        new.chmod(stat.S_IMODE(path.stat().st_mode))
 
 
 def refuse_existing(path: Path) -> None:

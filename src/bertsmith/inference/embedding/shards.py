@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from pydantic import ValidationError
 
 from bertsmith.errors import InputError
-from bertsmith.files import atomic_write, flush, read_json, write_json
+from bertsmith.files import atomic_write, copy_mode, flush, read_json, write_json
 from bertsmith.inference.embedding.vector_file import ROWS, About, vector_schema
 from bertsmith.text.files.tables import Row
 from bertsmith.text.files.values import as_text, is_blank
@@ -122,6 +122,7 @@ class ShardFolder:
         with pq.ParquetWriter(joined, schema, **_PLAIN) as writer:
             for path in finished[:shards]:
                 writer.write_table(pq.read_table(path).replace_schema_metadata(schema.metadata))
+        copy_mode(self.out, joined)
         flush(joined)
         joined.replace(self.out)
         flush(self.out.parent)
