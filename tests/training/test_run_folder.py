@@ -1,7 +1,7 @@
 """Who looks whether a folder holds a run, and when the first file of a new one may be written."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from rich.console import Console
 from bertsmith.errors import RecipeError
 from bertsmith.training import pretrain, run
 from bertsmith.training.finetune_recipe import FinetuneRecipe, make_finetune_recipe
+from bertsmith.training.finetuning.methods import apply_method
 from bertsmith.training.machine import Machine, Ranks
 from bertsmith.training.recipe import check_recipe
 from bertsmith.training.run_folder import (
@@ -106,6 +107,19 @@ def test_frozen_layers_that_are_given_are_those_that_the_run_began_with(tmp_path
     assert open_finetuning(make_finetune_recipe(values, []), resume=True).freeze_layers == 2
     with pytest.raises(RecipeError, match=r"other settings: freeze_layers\."):
         open_finetuning(make_finetune_recipe(values | {"freeze_layers": 3}, []), resume=True)
+
+
+@pytest.mark.parametrize(
+    ("given", "is_same"), [({}, True), ({"freeze_layers": 0}, True), ({"freeze_embeddings": True}, False)]
+)
+def test_frozen_layers_that_upper_chose_are_kept_where_none_are_given(
+    tmp_path: Path, given: dict[str, Any], is_same: bool
+) -> None:
+    """Neither are they with 0 layers, with which upper chooses; with embeddings alone it doesn't."""
+    values = {"task": "classification", "model": "m", "train": "t", "out": str(tmp_path), "method": "upper"}
+    write_recipe(apply_method("upper", make_finetune_recipe(values, []), 12), tmp_path)
+    with nullcontext() if is_same else pytest.raises(RecipeError, match=r"other settings: freeze_layers\."):
+        assert open_finetuning(make_finetune_recipe(values | given, []), resume=True).freeze_layers == 6
 
 
 def test_a_run_that_was_moved_does_not_begin_anew_elsewhere(

@@ -269,9 +269,8 @@ class FinetuneRecipe(RunSettings):
         """
         method = other.method if self.method == "auto" else self.method
         chosen: dict[str, Any] = {"method": method}
-        if method == "upper":
-            missing_names = {"freeze_embeddings", "freeze_layers"} - self.model_fields_set
-            chosen |= {name: getattr(other, name) for name in missing_names}
+        if method == "upper" and not (self.freeze_embeddings or self.freeze_layers):
+            chosen |= {name: getattr(other, name) for name in ("freeze_embeddings", "freeze_layers")}
         if method == "lora" and not self.lora.rank:
             chosen["lora"] = self.lora.model_copy(update={"rank": other.lora.rank})
         if "learning_rate" not in self.optimizer.model_fields_set:
