@@ -441,6 +441,53 @@ def test_training_rows_that_repeat_a_text_are_told(
     assert all(part in sentence for part, sentence in zip(sentences, told, strict=True))
 
 
+@pytest.mark.parametrize(
+    ("name", "settings", "rows", "kinds"),
+    [
+        (
+            "regression",
+            {},
+            [{"text": text, "label": score} for text, score in (("a", 1), ("A", 5), ("a", 1))],
+            ["repeat text and label", "another label"],
+        ),
+        (
+            "question-answering",
+            {},
+            [
+                {"question": "Who?", "passage": "Ann met Bob.", "answer": answer}
+                for answer in ("Ann", "Bob", "Ann")
+            ],
+            ["repeat text and label", "another label"],
+        ),
+        (
+            "tagging",
+            {},
+            [
+                {"tokens": ["EU", "sells", "EU"], "tags": tags}
+                for tags in (["B-X", "O", "O"], ["O", "O", "B-X"], ["B-X", "O", "O"])
+            ],
+            ["repeat text and label", "another label"],
+        ),
+        (
+            "classification",
+            {"features": ["amount"]},
+            [{"text": "paid", "amount": amount, "label": label} for amount, label in ((3, "x"), (900, "y"))],
+            [],
+        ),
+    ],
+)
+def test_whether_a_repeated_text_has_another_label_is_told_by_all_that_a_row_teaches(
+    tmp_path: Path, name: str, settings: dict[str, Any], rows: list[dict[str, Any]], kinds: list[str]
+) -> None:
+    """A score, an answer and the place of a tag count; with other columns it is another row."""
+    kind, path = find_task(name), tmp_path / "rows.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    task = kind(kind.Settings(**settings))
+    told = repeated_texts(task, task.read(path))
+    assert len(told) == len(kinds)
+    assert all(part in sentence and " 1 " in sentence for part, sentence in zip(kinds, told, strict=True))
+
+
 def test_a_dev_file_that_has_the_passages_of_train_is_told(tmp_path: Path) -> None:
     def write(name: str, numbers: range) -> str:
         rows = [

@@ -87,17 +87,18 @@ def divided_sources(task: Task[Any], rows: Sequence[Any]) -> list[str]:
 
 def repeated_texts(task: Task[Any], train: Sequence[Any]) -> list[str]:
     """Warns of training rows whose text an earlier row has, ignoring case and white space: copies count
-    twice, and two labels of one text contradict each other. Where the file names groups, only within one: a
-    short turn of a conversation occurs in many.
+    twice, and two labels of one text contradict each other. Rows with other columns beside the text are other
+    rows. Where the file names groups, only within one: a short turn of a conversation occurs in many.
     """
-    first_row: dict[tuple[tuple[str, ...], tuple[str, ...]], Any] = {}
+    first_row: dict[Hashable, Any] = {}
     copies: list[tuple[Any, Any]] = []
     contradictions: list[tuple[Any, Any]] = []
     for row in train:
-        texts = _normalise(task.texts(row))
-        earlier = first_row.setdefault((group_of(task, row) if names_groups(task) else (), texts), row)
+        texts, columns = _normalise(task.texts(row)), getattr(row, "columns", ())
+        group = group_of(task, row) if names_groups(task) else ()
+        earlier = first_row.setdefault((group, texts, columns), row)
         if earlier is not row and any(texts):
-            same = Counter(task.labels_of(earlier)) == Counter(task.labels_of(row))
+            same = _answers_of(task, earlier) == _answers_of(task, row)
             (copies if same else contradictions).append((earlier, row))
     return [
         f"of {len(train):,} training rows {len(pairs):,} {meaning} (the first: {pairs[0][1].where}, as "
@@ -108,6 +109,12 @@ def repeated_texts(task: Task[Any], train: Sequence[Any]) -> list[str]:
         )
         if pairs
     ]
+
+
+def _answers_of(task: Task[Any], row: Any) -> tuple[Any, ...]:
+    """What a labelled row teaches: its labels or number, a sentence's tags, a question's answers."""
+    labels = set(task.labels_of(row)) or getattr(row, "label", None)
+    return labels, *(getattr(row, name, None) for name in ("tags", "answers", "scores"))
 
 
 def _texts_to_share(task: Task[Any], example: Any) -> Sequence[str]:
