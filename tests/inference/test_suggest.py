@@ -228,6 +228,16 @@ def test_rows_labelled_in_another_file_are_not_drawn_instead_of_others(
     assert found.notes == ["30 rows without a label are labelled in another row, and were left out"]
 
 
+def test_near_copies_of_labelled_rows_are_not_drawn_instead_of_others(
+    tiny_bert: Path, tmp_path: Path
+) -> None:
+    """As many rows were drawn as half again were asked for, and what was left of them was all there was."""
+    more = write(tmp_path / "more.csv", [(text, colour(text)) for text in TEXTS[:24]])
+    (tmp_path / "all.txt").write_text("\n".join([*(f"{text}!" for text in TEXTS[:24]), *TEXTS[24:]]))
+    found = suggest(tiny_bert, tmp_path / "all.txt", labelled=more, count=12)
+    assert sorted(row.example.text for row in found.rows) == sorted(TEXTS[24:])
+
+
 def test_the_folder_can_be_filled_in_and_trained_on(tiny_bert: Path, mixed: Path, tmp_path: Path) -> None:
     out = tmp_path / "next"
     assert main(["suggest", str(tiny_bert), str(mixed), "--count", "4", "--out", str(out)]) == 0

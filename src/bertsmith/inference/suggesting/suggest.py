@@ -47,7 +47,7 @@ from bertsmith.text.files.values import is_blank
 from bertsmith.validation import check
 
 MOST_READ = 100_000  # rows without a label: more would take gigabytes and hardly change what is suggested
-_SPARE = 1.5  # rows drawn for each row to suggest, because some are near copies
+_SPARE = (1.5, 3, 6, 12)  # rows drawn for each row to suggest: more, if too many of them are near copies
 
 
 class NextRow(NamedTuple):
@@ -295,14 +295,17 @@ def _choose_next_rows(
     answering = model if isinstance(model, AnsweringModel) else model.answering
     features, probabilities = answering.answer(pool, progress)
     likeliest, confidence = answering.task.likeliest(probabilities)
-    drawn = choose_rows(features, probabilities - likeliest, round(_SPARE * count), seed).tolist()
     compared = labelled_rows[:MOST_COMPARED]
-    characters = CharacterNgrams([joined_text(row) for row in (*compared, *(pool[row] for row in drawn))])
-    positions = range(len(compared), len(compared) + len(drawn))
-    distinct = [
-        drawn[position - len(compared)]
-        for position in characters.first_of_each(positions, range(len(compared)))
-    ]
+    for spare in _SPARE:
+        drawn = choose_rows(features, probabilities - likeliest, round(spare * count), seed).tolist()
+        characters = CharacterNgrams([joined_text(row) for row in (*compared, *(pool[row] for row in drawn))])
+        positions = range(len(compared), len(compared) + len(drawn))
+        distinct = [
+            drawn[position - len(compared)]
+            for position in characters.first_of_each(positions, range(len(compared)))
+        ]
+        if len(distinct) >= count or len(drawn) < round(spare * count):
+            break
     labels = np.array(answering.task.labels)
     guesses = [answering.task.separator.join(labels[likeliest[row] > 0].tolist()) for row in distinct[:count]]
     rows = [
