@@ -85,6 +85,16 @@ def test_what_is_not_private_stays(text: str) -> None:
         ("DE89 3704 0044 0532 0130 00 or AT61 1904 3002 3457 3201 too", "[IBAN_1] or [IBAN_2] too"),
         ("from DE89370400440532013000 GB82WEST12345698765432 today", "from [IBAN_1] [IBAN_2] today"),
         ("AB12 DE89 3704 0044 0532 0130 00", "AB12 [IBAN_1]"),
+        # Other scripts have no blank there: the address alone is private, and an IBAN or a key is found.
+        (
+            "メールはtaro@example.jpです。返信はtaro@example.jp-へ",
+            "メールは[EMAIL_1]です。返信は[EMAIL_1]-へ",
+        ),
+        ("联系anna@example.cn或jürgen@bücher.example吧", "联系[EMAIL_1]或[EMAIL_2]吧"),
+        ("이메일은 kim@mail.example.kr입니다", "이메일은 [EMAIL_1]입니다"),
+        ("太郎@example.jpと、用户@例子.广告", "[EMAIL_1]と、[EMAIL_2]"),
+        ("账号DE89370400440532013000是", "账号[IBAN_1]是"),
+        ("密钥sk-proj-AbCdEf0123456789xyz是", "密钥[API-KEY_1]是"),
     ],
 )
 def test_what_is_private_is_found_beside_other_numbers(text: str, expected: str) -> None:

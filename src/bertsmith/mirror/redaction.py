@@ -63,6 +63,10 @@ _OPTIONS = re.compile(
     r"(?i)\b(?:one of|options?|labels?|classes|categories|choose (?:from|between)|values)\b[^:\n]{0,40}:"
     r"(?P<list>[^\n]*(?:\n\s*(?:[-*•]|\d{1,2}[.)])\s+[^\n]+)*)"
 )
+# Letters that stand beside a word without a blank: Thai, Lao, Burmese, Khmer, kana, Han, Hangul.
+_JOINED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u30ff\u3400-\u9fff\uac00-\ud7a3"
+_BEFORE_ADDRESS = re.compile(rf"[^@]*[{_JOINED}](?=[^@{_JOINED}]+@)")
+_UP_TO_JOINED = re.compile(rf".*@[^{_JOINED}]+\.[^{_JOINED}.]*[^{_JOINED}.-](?=-*[{_JOINED}])")
 _DATE = r"(?!\d{1,2}[./-]\d{1,2}[./-]\d{2,4}(?!\d))"
 
 
@@ -151,6 +155,14 @@ def _ip_length(match: str) -> int:
     return len(address) if any(character.isalnum() for character in address) else 0
 
 
+def _email_length(match: str) -> int:
+    """The length of an address without what stands beside it without a blank: メールはa@b.exampleです."""
+    if before := _BEFORE_ADDRESS.match(match):
+        return -before.end()
+    address = _UP_TO_JOINED.match(match)
+    return address.end() if address is not None else len(match)
+
+
 def _phone_length(match: str) -> int:
     return len(match) if 7 <= sum(character.isdigit() for character in match) <= 15 else 0
 
@@ -159,9 +171,13 @@ BUILT_IN = {
     rule.name: rule
     for rule in (
         # Quotation marks, dots and hyphens around an address are not part of it.
-        Rule("email", re.compile(r"[\w%+][\w.%+'-]{0,63}@[\w-]{1,63}(?:\.[\w-]{1,63})+(?<!-)")),
-        Rule("api-key", re.compile(r"(?i)\b(?:sk|pk|rk)-[a-z0-9_-]{16,}|\bbearer [a-z0-9._~+/-]{16,}=*")),
-        Rule("iban", re.compile(r"(?i)\b[a-z]{2}\d{2}(?:[ -]?[a-z0-9]){11,29}"), _iban_length),
+        Rule(
+            "email",
+            re.compile(r"[\w%+][\w.%+'-]{0,63}@[\w-]{1,63}(?:\.[\w-]{1,63})+(?<!-)"),
+            _email_length,
+        ),
+        Rule("api-key", re.compile(r"(?ai)\b(?:sk|pk|rk)-[a-z0-9_-]{16,}|\bbearer [a-z0-9._~+/-]{16,}=*")),
+        Rule("iban", re.compile(r"(?ai)\b[a-z]{2}\d{2}(?:[ -]?[a-z0-9]){11,29}"), _iban_length),
         Rule(
             "credit-card",
             re.compile(
