@@ -207,6 +207,11 @@ def test_placeholders_are_the_same_within_a_call() -> None:
     assert redaction.redact_text("a@b.example, c@d.example, A@B.example") == "[EMAIL_1], [EMAIL_2], [EMAIL_1]"
     quoted = "'a@b.example' -c@d.example- ...A@b.example, o'neil@b.example."
     assert redaction.redact_text(quoted) == "'[EMAIL_1]' -[EMAIL_2]- ...[EMAIL_1], [EMAIL_3]."
+    dotted = "192.168.1.11, 192.168.11.1, 192.168.1.11; ab@c.example, a.b@c.example, A.b@c.example"
+    assert redacted(dotted) == "[IP_1], [IP_2], [IP_1]; [EMAIL_1], [EMAIL_2], [EMAIL_2]"
+    assert redacted("030 90 18 20, (030) 901820") == "[PHONE_1], [PHONE_1]"
+    own = Redactor((), {"id": r"\d+-\d+"}).begin_call()
+    assert own.redact_text("1-23, 12-3, 1-23") == "[ID_1], [ID_2], [ID_1]"
     assert redaction.redact_json({"from": "c@d.example", "card": 4111111111111111, "ok": True, "n": 3}) == {
         "from": "[EMAIL_2]",
         "card": "[CREDIT-CARD_1]",

@@ -206,6 +206,7 @@ BUILT_IN = {
         ),
     )
 }
+_GROUPED = ("iban", "credit-card", "phone")  # their separators say nothing; 10.0.1.11 is not 10.0.11.1
 
 
 class Redactor:
@@ -358,10 +359,10 @@ class Redaction:
 
     def _placeholder(self, rule: Rule, private: str) -> str:
         """The placeholder of a private text: the same for all spellings of a number or an address."""
-        key = (
-            rule.name,
-            re.sub(r"[\s./()-]", "", _ESCAPED.sub(_unescape_match, private).translate(_PLAIN)).casefold(),
-        )
+        plain = _ESCAPED.sub(_unescape_match, private).translate(_PLAIN).casefold()
+        if rule.name in _GROUPED:
+            plain = re.sub(r"[\s./()-]", "", plain)
+        key = rule.name, plain
         if key not in self._numbers:
             self._last[rule.name] = self._last.get(rule.name, 0) + 1
             self._numbers[key] = self._last[rule.name]
