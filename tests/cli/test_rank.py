@@ -88,9 +88,9 @@ def test_results_hold_what_was_measured_beside_what_was_asked_for(
     assert main(["rank", model, data, "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert (printed["queries"], printed["most_queries"], printed["depth"]) == (6, None, 100)
-    assert main(["rank", model, data, "--queries", "500", "--k", "8", "--depth", "5", "--json"]) == 0
+    assert main(["rank", model, data, "--queries", "500", "--k", "120", "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
-    assert (printed["queries"], printed["most_queries"], printed["depth"]) == (6, 500, 8)
+    assert (printed["queries"], printed["most_queries"], printed["depth"]) == (6, 500, 120)
 
 
 def test_the_figures_are_shown_though_they_cannot_be_written(
@@ -121,7 +121,10 @@ def test_the_reranker_reads_the_first_of_the_hybrid(
     model: str, reranker: str, data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
-    assert main(["rank", model, data, "--reranker", reranker, "--reranked", "4", "--out", str(out)]) == 0
+    command = ["rank", model, data, "--reranker", reranker]
+    assert main([*command, "--reranked", "150", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["depth"] == 150
+    assert main([*command, "--reranked", "4", "--out", str(out)]) == 0
     assert "re-ranked" in capsys.readouterr().out
     hybrid, final = (read_run(out / "runs" / f"{name}.run")["q1"] for name in ("hybrid", "re-ranked"))
     first = list(hybrid)[:4]
@@ -157,6 +160,13 @@ def test_mistakes_get_a_sentence_before_any_work(
         "queries": "The number of queries must be 1 or more, found 0",
     }.items():
         assert main(["rank", model, data, f"--{option}", "0"]) == 2
+        assert complaint in capsys.readouterr().err
+    for command, complaint in {
+        "--depth 5": "--depth 5 keeps fewer documents than --k 10 asks for. Give a larger --depth",
+        "--depth 60 --reranked 80 --reranker x": "fewer documents than --reranked 80 asks for",
+        "--reranked 20": "--reranked is how many documents a re-ranker reads. Name one with --reranker",
+    }.items():
+        assert main(["rank", model, data, *command.split()]) == 2
         assert complaint in capsys.readouterr().err
 
 

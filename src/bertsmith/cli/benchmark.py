@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from bertsmith.benchmarks.benchmark import Suite
 
 
+_DEPTH, _RERANKED = 100, 50  # documents that a system keeps per query, and that the re-ranker reads
+
 app = App(name="benchmark", help="Run a whole benchmark, with its official files, metrics and submissions.")
 
 
@@ -333,8 +335,8 @@ def rank(
     split: str = "test",
     encoding: str = "utf-8",
     k: int = 10,
-    depth: int = 100,
-    reranked: int = 50,
+    depth: int = _DEPTH,
+    reranked: int = _RERANKED,
     queries: int | None = None,
     english: bool = True,
     out: Out | None = None,
@@ -389,7 +391,14 @@ def rank(
     from bertsmith.reporting.tables import explain_metrics
 
     options: dict[str, Any] = {"reranker": reranker, "format": format, "split": split, "encoding": encoding}
-    depth = max(depth, k) if depth > 0 else depth  # below 1 it is refused
+    needed = {"k": k} if reranked == _RERANKED else {"k": k, "reranked": reranked}
+    option = max(needed, key=lambda name: needed[name])
+    if 0 < depth < needed[option] and depth != _DEPTH:
+        raise InputError(
+            f"--depth {depth} keeps fewer documents than --{option} {needed[option]} asks for. Give a larger "
+            f"--depth, or a smaller --{option}."
+        )
+    depth = max(depth, needed[option]) if depth > 0 else depth  # below 1 it is refused
     options |= {"k": k, "depth": depth, "reranked": reranked, "queries": queries, "english": english}
     if out is not None:
         require_new_folder(out)

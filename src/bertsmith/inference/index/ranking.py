@@ -59,6 +59,10 @@ def rank_model_or_index(
             f"{option} has no effect on an index, which is searched as it was built, as `search` shows. "
             "Leave it out."
         )
+    if reranker is None and reranked != RankingSettings.reranked:
+        raise InputError(
+            "--reranked is how many documents a re-ranker reads. Name one with --reranker, or leave it out."
+        )
     if index is not None and format is None and is_table(data):
         collection = read_judged_questions(data, index.texts(), encoding)
     else:
