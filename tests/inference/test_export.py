@@ -281,6 +281,15 @@ def test_limits_without_int8_are_refused(
         export_model(desk / "model", desk / "rows.jsonl", tmp_path / "out", limits=ExportLimits())
 
 
+def test_a_limit_that_a_model_has_no_figure_for_is_refused(desk: Path, tmp_path: Path) -> None:
+    folder = desk / "model"
+    for limits in (ExportLimits(cosine=0.9), ExportLimits(neighbours=0.5)):
+        with pytest.raises(
+            InputError, match=r"no effect on .*model. Leave it out; .* --agreement and --change"
+        ):
+            export_model(folder, desk / "rows.jsonl", tmp_path / "out", int8=True, limits=limits)
+
+
 def test_openvino_is_not_for_int8(desk: Path, tmp_path: Path) -> None:
     pytest.importorskip("openvino", reason="needs the extra openvino")
     with pytest.raises(InputError, match="--int8 needs --to onnx"):

@@ -112,6 +112,7 @@ def export_model(
         )
     file = read_gate_file(source, gate, columns)
     limits = limits or ExportLimits()
+    _require_its_limits(source, limits)
     if int8:
         _require_enough(source, file, limits)
     require_same_ids(source, file)
@@ -135,6 +136,16 @@ def export_model(
             graph, verdict = search.graph, search.verdict
         write_artefact(out, source, graph, to, verdict.task, parity, overwrite, files)
     return ExportResult(out, parity)
+
+
+def _require_its_limits(source: ExportSource, limits: ExportLimits) -> None:
+    """Raises InputError for a limit that the answers of this model have no figure for."""
+    unused = ["change"] if source.by_angle else ["cosine", "neighbours"]
+    unused += [] if source.decided else ["agreement"]
+    for name in unused:
+        if getattr(limits, name) != getattr(ExportLimits, name):
+            used = " and ".join(f"--{limit}" for limit in vars(limits) if limit not in unused)
+            raise InputError(f"--{name} has no effect on {source.name}. Leave it out; its limits: {used}.")
 
 
 def _require_enough(source: ExportSource, file: GateFile, limits: ExportLimits) -> None:
