@@ -114,6 +114,7 @@ def test_extend_says_what_is_missing_or_too_much(
     refused = {
         "Name the CORPUS": [str(out)],
         "Leave CORPUS out": [str(out), str(corpus), "--undo"],
+        "leave out --min-count, for": [str(out), "--undo", "--min-count", "20"],
         "was not extended": [str(out), "--undo"],
         "is not a corpus": [str(out), str(out)],
         "no model": ["nowhere", str(corpus)],

@@ -95,6 +95,11 @@ def extend(
     if undo:
         if corpus is not None:
             raise InputError("--undo needs MODEL alone. Leave CORPUS out.")
+        if settings != EXTENSION_DEFAULTS:
+            (option, *_) = (name for name, value in settings if value != getattr(EXTENSION_DEFAULTS, name))
+            raise InputError(
+                f"--undo takes all added words out: leave out --{option.replace('_', '-')}, for adding some."
+            )
         extension = undo_extension(model, out)
         console.print(f"{len(extension.words):,} added words are gone", markup=False)
         print_paths(out=out)
