@@ -18,7 +18,7 @@ from mirrored_calls import (
     store_of,
 )
 
-from bertsmith.errors import InputError, ModelError
+from bertsmith.errors import InputError, ModelError, RecipeError
 from bertsmith.mirror.answering.stage_store import StageStore
 from bertsmith.mirror.answering.stage_store import read_findings as latest_findings
 from bertsmith.mirror.call import AGAIN, ChatMessage
@@ -38,6 +38,14 @@ WORDS = LearnSettings(tiers=("tf-idf",))
 def _no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """They take longer than a training here; test_report.py looks at them."""
     monkeypatch.setattr("bertsmith.mirror.learning.report._draw_pictures", lambda *given: [])
+
+
+@pytest.mark.parametrize("option", [{"model": "runs/x"}, {"restarts": 2}, {"overrides": ("epochs=4",)}])
+def test_what_is_for_an_encoder_is_refused_without_one(option: dict[str, Any]) -> None:
+    name = "epochs" if "overrides" in option else next(iter(option))
+    with pytest.raises(RecipeError, match=f"{name} is for an encoder: leave it out, or add encoder to tiers"):
+        LearnSettings(tiers=("tf-idf",), **option)
+    LearnSettings(tiers=("tf-idf", "encoder"), **option)
 
 
 def test_a_student_of_recorded_calls_answers_as_its_teacher_did(tmp_path: Path) -> None:

@@ -36,6 +36,15 @@ class LearnSettings(UserSettings):
     seed: int = 0
 
     @model_validator(mode="after")
+    def _used_by_the_tiers(self) -> Self:
+        given = {"model": self.model != "minilm", "restarts": self.restarts != 1}
+        names = [name for name, is_given in given.items() if is_given]
+        names += [override.partition("=")[0] for override in self.overrides]
+        if names and "encoder" not in self.tiers:
+            raise ValueError(f"{names[0]} is for an encoder: leave it out, or add encoder to tiers")
+        return self
+
+    @model_validator(mode="after")
     def _both_prices(self) -> Self:
         if (self.call_price is None) != (self.error_price is None):
             raise ValueError("expected call_price and error_price together, or neither")
