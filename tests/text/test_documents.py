@@ -371,6 +371,13 @@ def test_restructuredtext_underlines_with_any_mark(tmp_path: Path, heading: str,
     assert found.title == title
 
 
+@pytest.mark.parametrize("name", ["if.rst", "if.md"])
+def test_a_title_may_have_two_letters(tmp_path: Path, name: str) -> None:
+    """CMake's page on `if` was called by its first section."""
+    (found,) = read(write(tmp_path / name, "if\n--\n\ntext\n\nSynopsis\n========\n"))
+    assert found.title == "if"
+
+
 @pytest.mark.parametrize("line", ["# a" + " " * 1_900 + "b", "# " * 900 + "b", "# " + "#" * 1_900 + "b"])
 def test_a_heading_of_blanks_takes_no_time(tmp_path: Path, line: str) -> None:
     """It took cubic time: minutes for the first of these."""

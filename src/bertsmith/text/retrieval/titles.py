@@ -12,13 +12,13 @@ _SEARCHED = 2_000  # characters at the beginning of a file in which a title is s
 # a tag, a row of a table or a rule.
 _HEADING = re.compile(
     r"^#[ \t]+(.*)$"
-    r"|^(?!#{2,6}[ \t]|[-*+][ \t]|[><]|\|.*\|[ \t]*$|([-*_=])\2{2,}[ \t]*$)(\S.*)\n(?:={3,}|-{3,})[ \t]*$",
+    r"|^(?!#{2,6}[ \t]|[-*+][ \t]|[><]|\|.*\|[ \t]*$|([-*_=])\2{2,}[ \t]*$)(\S.*)\n(?:={2,}|-{2,})[ \t]*$",
     re.MULTILINE,
 )
 _MARK = r"[-=~^\"'`#*+_]"  # what headings of reStructuredText are underlined with, and perhaps overlined
 _RST_HEADING = re.compile(
-    rf"^(?:({_MARK})\1{{2,}}[ \t]*\n[ \t]+)?"
-    rf"(?!\.\.(?:[ \t]|$)|[-*+][ \t]|({_MARK})\2{{2,}}[ \t]*$)(\S.*)\n({_MARK})\4{{2,}}[ \t]*$",
+    rf"^(?:({_MARK})\1+[ \t]*\n[ \t]+)?"
+    rf"(?!\.\.(?:[ \t]|$)|[-*+][ \t]|({_MARK})\2+[ \t]*$)(\S.*)\n({_MARK})\4+[ \t]*$",
     re.MULTILINE,
 )
 _FRONT_MATTER = re.compile(
