@@ -442,6 +442,7 @@ def test_html_is_what_a_browser_shows() -> None:
         ("<center>Rome</center>Italy<address>Via 1</address>", ["Rome", "Italy", "Via 1"]),
         ("<title>a</title>Dampf&shy;schiff\u00adfahrt", ["Dampfschifffahrt"]),
         ("<video src=a>No video in this browser</video>Text<iframe>none</iframe>", ["Text"]),
+        ("<math><mi>x</mi><annotation encoding=tex>{\\displaystyle x}</annotation></math>y", ["xy"]),
     ],
 )
 def test_words_of_two_blocks_are_two_and_what_stands_in_for_a_video_is_no_text(

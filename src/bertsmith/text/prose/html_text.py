@@ -5,9 +5,10 @@ from collections.abc import Iterable, Iterator
 from html.parser import HTMLParser
 
 HTML_ENDINGS = (".html", ".htm", ".xhtml")
-# Of video and the like a browser shows what is within only if it can't show the thing itself.
+# Of video and the like a browser shows what is within only if it can't show the thing itself. A formula's
+# annotation is its source in TeX.
 _HIDDEN_TAGS = {
-    *("script", "style", "template", "noscript", "svg", "datalist"),
+    *("script", "style", "template", "noscript", "svg", "datalist", "annotation", "annotation-xml"),
     *("audio", "canvas", "iframe", "noframes", "video"),
 }
 # A paragraph ends with a blank line: passages are cut there first.
