@@ -1,5 +1,6 @@
 """Claims are true as often as they say, also at the border of what is claimed."""
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -144,10 +145,10 @@ def test_the_cheapest_that_is_enough_wins_and_else_the_one_that_answers_most() -
 def test_calibration_calls_are_kept_where_they_could_prove_nothing() -> None:
     draw = np.random.default_rng(0)
     good, bad = falling_risk(draw, 600), judged(draw.random(600), draw.random(600) < 0.5)
-    assert "it takes at least" in explain_postponement([good], 40, SETTINGS)
-    assert "surest of" in explain_postponement([bad], 5000, SETTINGS)
-    assert "it takes about" in explain_postponement([good], 110, SETTINGS)
-    assert explain_postponement([good], 1000, SETTINGS) == ""
+    assert "it takes at least" in explain_postponement([good], 40, 133, SETTINGS)
+    assert "surest of" in explain_postponement([bad], 5000, 20000, SETTINGS)
+    assert "it takes about" in explain_postponement([good], 110, 366, SETTINGS)
+    assert explain_postponement([good], 1000, 3333, SETTINGS) == ""
     assert (
         estimate_coverage(bad.confidence, bad.differs, 0.05) == 0
         and 0.6 < estimate_coverage(good.confidence, good.differs, 0.05) < 0.95
@@ -170,6 +171,23 @@ def test_by_prices_it_takes_as_many_calls_as_all_its_claims_do() -> None:
     assert target_epsilon(prices) == pytest.approx(0.05)
     one, four = (fewest_calls(0.05, 0.05 / claims / STARTS) for claims in (1, 4))
     assert one < four
-    sentence = explain_postponement([good], four - 1, prices)
-    assert f"at least {four:,} to guarantee" in sentence and sentence.endswith("Record at least 4 more calls")
-    assert "it takes at least" not in explain_postponement([good], four, prices)
+    sentence = explain_postponement([good], four - 1, round((four - 1) / 0.3), prices)
+    assert f"at least {four:,} to guarantee" in sentence and sentence.endswith("Record at least 3 more calls")
+    assert "it takes at least" not in explain_postponement([good], four, round(four / 0.3), prices)
+
+
+def test_as_many_calls_are_asked_for_as_the_next_training_keeps_to_prove_with() -> None:
+    """30 % of all calls, at most 4,000, of those that no training has used."""
+    draw = np.random.default_rng(0)
+    good = judged(draw.random(600), np.zeros(600, bool))
+
+    def advice(calls: int, recorded: int, epsilon: float = 0.05) -> str:
+        return explain_postponement([good], calls, recorded, LearnSettings(epsilon=epsilon)).split(". ")[-1]
+
+    needed, many = fewest_calls(0.05, 0.05 / STARTS), fewest_calls(0.001, 0.05 / STARTS)
+    assert advice(needed - 3, round((needed - 3) / 0.3)) == "Record at least 10 more calls"
+    assert advice(needed - 3, 5000) == "Record at least 3 more calls"  # 5,000, nearly all of them used
+    option = f"eep more of them to prove with: --most-calibration {many}"
+    assert many > 4000 and advice(4000, 50_000, 0.001) == f"K{option}"
+    more = math.ceil(many / 0.3) - 100
+    assert advice(30, 100, 0.001) == f"Record at least {more:,} more calls and k{option}"

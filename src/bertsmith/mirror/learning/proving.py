@@ -102,9 +102,11 @@ def estimate_calls_needed(
     return fewest
 
 
-def explain_postponement(devs: Sequence[TeacherComparison], calls: int, settings: LearnSettings) -> str:
-    """Why the calibration calls should be saved for a later training, in a sentence; empty where they can be
-    used now.
+def explain_postponement(
+    devs: Sequence[TeacherComparison], calls: int, recorded: int, settings: LearnSettings
+) -> str:
+    """Why the calibration calls (`calls` of the `recorded`) should be saved for a later training, in a
+    sentence; empty where they can be used now.
     """
     epsilon = target_epsilon(settings)
     groups = [(*group, len(dev.confidence)) for dev in devs for group in _group_calls(dev, settings).values()]
@@ -116,8 +118,8 @@ def explain_postponement(devs: Sequence[TeacherComparison], calls: int, settings
         several = f" ({claims} guarantees are tested at once, and all have to hold)" if claims > 1 else ""
         return (
             f"there are {calls:,} new calls to prove it with, and it takes at least {needed:,} to guarantee "
-            f"that {guarantee}{several}, however good the student is. Record at least "
-            f"{_calls_to_record(needed - calls, settings)} more calls"
+            f"that {guarantee}{several}, however good the student is. "
+            f"{_advise('at least', needed, calls, recorded, settings)}"
         )
     if not any(estimate_coverage(*group[:2], epsilon) for group in groups):
         return (
@@ -129,7 +131,7 @@ def explain_postponement(devs: Sequence[TeacherComparison], calls: int, settings
         takes, more = "a better student", ""
         if math.isfinite(likely):
             takes = f"about {likely:,.0f} for a student like this"
-            more = f". Record about {_calls_to_record(likely - calls, settings)} more"
+            more = f". {_advise('about', math.ceil(likely), calls, recorded, settings)}"
         return (
             f"there are {calls:,} new calls to prove it with, and it takes {takes} to guarantee that "
             f"{guarantee}; the calls are kept for a later training{more}"
@@ -137,9 +139,15 @@ def explain_postponement(devs: Sequence[TeacherComparison], calls: int, settings
     return ""
 
 
-def _calls_to_record(missing: float, settings: LearnSettings) -> str:
-    """How many calls to record so that `missing` more are kept to prove with: a share of the latest is."""
-    return f"{math.ceil(missing / settings.calibration_share):,}"
+def _advise(about: str, needed: int, calls: int, recorded: int, settings: LearnSettings) -> str:
+    """What to do so that `needed` calls are kept to prove with: new ones, at most a share of all."""
+    missing = needed - calls if calls < settings.most_calibration else 0
+    more = max(missing, math.ceil(needed / settings.calibration_share) - recorded)
+    steps = [f"record {about} {more:,} more calls"] if more > 0 else []
+    if needed > settings.most_calibration:
+        steps.append(f"keep more of them to prove with: --most-calibration {needed}")
+    sentence = " and ".join(steps)
+    return sentence[:1].upper() + sentence[1:]
 
 
 def empty_claims(settings: LearnSettings) -> Claims:

@@ -346,7 +346,7 @@ def _prove_candidates(
     """
     settings, parts = training.settings, training.parts
     while True:
-        why = explain_postponement(devs, len(parts.calibration), settings)
+        why = explain_postponement(devs, len(parts.calibration), len(training.read.calls), settings)
         used: dict[Any, list[str]] = dict(group_ids_by_use(parts))
         if why:
             del used["calibration"]
