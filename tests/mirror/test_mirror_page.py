@@ -14,11 +14,17 @@ from running_mirror import RunningMirror, running_mirror, wait_until
 from scripted_upstream import Upstream
 
 from bertsmith.mirror.call import AGAIN, Call
+from bertsmith.mirror.learning.proving import describe_claims, format_percent, format_upper_percent
 from bertsmith.mirror.learning.understand import LearningRecords
+from bertsmith.mirror.student_file import Claim, Claims
 from chromium import Browser
 
 READY = "document.body.dataset.ready"
 KEY, LOOKER = "operator-0123456789abcdef", "looker-0123456789abcdef"
+
+CLAIM = Claim(
+    threshold=0.5, epsilon=0.5, delta=0.1, calls=9, answered=9, risk=0.0, coverage_interval=(0.5, 1.0)
+)
 
 
 @pytest.fixture
@@ -50,6 +56,21 @@ def live(mirror: RunningMirror, folder: Path) -> tuple[Call, Any]:
     page_states.answer(mirror, call, student, 4000, 1900)
     page_states.learn(mirror, call, student.id)
     return call, student
+
+
+def test_shares_have_the_digits_that_they_have_in_a_terminal(shown: RunningMirror, browser: Browser) -> None:
+    """1 of 5,000 that differs is no 0 %, and a promise of 98.75 % is none of 98.8 %."""
+    shares = [0.0002, 0.9998, 1e-7, 0.0, 1.0, 0.95, 0.0214, 0.999, 3 / 7]
+    risks = [0.0125, 0.00125, 0.05, 0.0004, 0.1, 0.5, 3 / 7, 0.0500001, 1e-6, 0.021428571]
+    look(browser, shown)
+    said = browser.run(
+        f"import('{shown.url}/bertsmith/page/parts.js').then((parts) => "
+        f"[{shares}.map(parts.share), {risks}.map(parts.atMost), {risks}.map(parts.allBut)])"
+    )
+    assert said[0] == [format_percent(share) for share in shares]
+    assert said[1] == [format_upper_percent(risk) for risk in risks]
+    claims = [describe_claims(Claims(epsilon=0.5, delta=risk, whole=CLAIM)) for risk in risks]
+    assert [f"With {share} confidence" for share in said[2]] == [claim.split(",")[0] for claim in claims]
 
 
 # -- each state ------------------------------------------------------------------------------------------

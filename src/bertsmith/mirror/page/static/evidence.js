@@ -2,7 +2,7 @@
 
 import { band, chart, dots, level, line, moment, moments, ticks } from "./charts.js";
 import { h } from "./dom.js";
-import { bars, duration, hint, many, more, section, share, table, time, whole } from "./parts.js";
+import { allBut, bars, duration, hint, many, more, section, share, table, time, whole } from "./parts.js";
 
 const REASONS = {
   "low-confidence": "not sure enough",
@@ -32,16 +32,16 @@ export function agreementSection(state, version, width) {
   const known = state.students[student];
   if (!known?.compared) return section("agreement", name, h("p", { class: "empty" }, "Nothing is compared yet. In shadow every sure answer is compared with the LLM's; afterwards those that are audited."));
   const within = `${share(1 - known.high)} and ${share(1 - known.low)}`;
-  const said = `${share(1 - known.rate)} of ${many(known.compared, "compared answer")} agree; of all, with ${share(1 - known.delta)} confidence, between ${within}.`;
+  const said = `${share(1 - known.rate)} of ${many(known.compared, "compared answer")} agree; of all, with ${allBut(known.delta)} confidence, between ${within}.`;
   const changes = state.changes.filter((each) => each.version === version.version && each.student === student);
   return section(
     "agreement",
     name,
     h("p", { class: "verdict" }, h("strong", {}, share(1 - known.rate)), " of the compared answers agree"),
-    hint(`${many(known.compared, "answer")} of student ${student} compared. With ${share(1 - known.delta)} confidence, at whatever moment you look, between ${within} of all its answers agree. At least ${share(1 - known.epsilon)} was promised.`),
+    hint(`${many(known.compared, "answer")} of student ${student} compared. With ${allBut(known.delta)} confidence, at whatever moment you look, between ${within} of all its answers agree. At least ${allBut(known.epsilon)} was promised.`),
     found ? drawn(found, known.epsilon, said, width, changes) : hint("The course is drawn from ten comparisons on."),
     found && hint("The line and its band are all comparisons so far. Dots are parts of them by themselves, with their own 95 % intervals: what went wrong lately shows there first. Upright lines are changes of the mode."),
-    found && more("agreement-table", "As a table", table(["when", "compared", "agree so far", `with ${share(1 - known.delta)} confidence`, "of the latest part"], found.blocks.map((each) => row(each, found)), "Agreement over time")),
+    found && more("agreement-table", "As a table", table(["when", "compared", "agree so far", `with ${allBut(known.delta)} confidence`, "of the latest part"], found.blocks.map((each) => row(each, found)), "Agreement over time")),
   );
 }
 
@@ -69,7 +69,7 @@ function drawn({ course, blocks }, epsilon, label, width, changes) {
     y: { from: bottom, to: 1, at: ticks(bottom, 1, 4), write: share },
     layers: [
       band(course.map((each) => [each.at, 1 - each.high, 1 - each.low])),
-      level(1 - epsilon, `promised: ${share(1 - epsilon)}`),
+      level(1 - epsilon, `promised: ${allBut(epsilon)}`),
       ...changes.filter((each) => each.changed >= from && each.changed <= to).map((each) => moment(each.changed, `${each.mode_before} → ${each.mode}, ${time(each.changed)}`)),
       line(course.map((each) => [each.at, 1 - each.rate])),
       dots(blocks.map((each) => [each.at, 1 - each.rate, 1 - each.high, 1 - each.low])),

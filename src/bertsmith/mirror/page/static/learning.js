@@ -2,7 +2,7 @@
 
 import { chart, dots, level, line, ticks } from "./charts.js";
 import { h } from "./dom.js";
-import { hint, many, more, section, share, table, time, whole } from "./parts.js";
+import { allBut, hint, many, more, section, share, table, time, whole } from "./parts.js";
 
 export function learningSection(state, version, width) {
   const found = state.learned[version.version];
@@ -27,7 +27,7 @@ function drawn(curve, width) {
   const bottom = Math.max(0, Math.floor((Math.min(...values) - 0.05) * 20) / 20);
   const error = (agrees) => 1.96 * Math.sqrt((agrees * (1 - agrees)) / curve.calls);
   const layers = [
-    level(curve.target, share(curve.target)),
+    level(curve.target, allBut(1 - curve.target)),
     line(curve.law, "line forecast"),
     dots(curve.measured.map(([count, agrees]) => [count, agrees, agrees - error(agrees), agrees + error(agrees)])),
   ];

@@ -44,8 +44,21 @@ export const hint = (...children) => h("p", { class: "hint" }, ...children);
 export const whole = (number) => number.toLocaleString("en");
 export const many = (number, word) => `${whole(number)} ${word}${number === 1 ? "" : "s"}`;
 
-/** "1.2 %" with as few figures as say something. */
-export const share = (value) => `${(100 * value).toFixed(1).replace(/\.0$/, "")} %`;
+/** "1.2 %", "99.98 %": with as many digits as tell it from 0 and 100 %. */
+export function share(value) {
+  let digits = 1;
+  while (value > 0 && value < 1 && digits < 12 && [0, 100].includes(Number((100 * value).toFixed(digits)))) digits += 1;
+  return `${(100 * value).toFixed(digits).replace(/\.0$/, "")} %`;
+}
+
+/** What was proven, never less risk: 0.0125 is at most 1.25 %, all but it 98.75 %. */
+export const atMost = (risk) => `${roundedUp(risk)} %`;
+export const allBut = (risk) => `${Number((100 - roundedUp(risk)).toFixed(12))} %`;
+
+function roundedUp(risk) {
+  const power = 10 ** Math.max(0, 1 - Math.floor(Math.log10(risk)));
+  return Math.ceil(Number((100 * risk * power).toFixed(6))) / power;
+}
 
 /** Seconds in words: 3.1 ms, 0.4 s, 2.5 hours. */
 export function duration(seconds) {

@@ -1,7 +1,7 @@
 // Who answers: record, shadow, canary, live; what comes next, and buttons that change it.
 
 import { by, h } from "./dom.js";
-import { command, hint, many, more, section, share, table, time, whole } from "./parts.js";
+import { atMost, command, hint, many, more, section, share, table, time, whole } from "./parts.js";
 
 const MODES = ["record", "shadow", "canary", "live"];
 const MEANING = {
@@ -96,7 +96,7 @@ function next(state, version) {
   if (stage.student) parts.push(h("p", {}, `Student `, h("code", {}, stage.student), `. ${known}`));
   if (student?.decision === "demote") parts.push(h("p", {}, "The evidence is against it: train another."));
   else if (stage.is_held && rules.auto) parts.push(h("p", {}, "It was demoted by hand, and doesn’t rise by itself until a hand promotes it."));
-  else if (wanted && student) parts.push(h("p", {}, rules.auto ? `At ${whole(wanted)}, with at most ${share(student.epsilon)} that differ, it rises to ${MODES[MODES.indexOf(stage.mode) + 1]} by itself.` : `${whole(wanted)} are enough to decide by. The mirror wasn't started with --auto, so a hand has to promote it.`));
+  else if (wanted && student) parts.push(h("p", {}, rules.auto ? `At ${whole(wanted)}, with at most ${atMost(student.epsilon)} that differ, it rises to ${MODES[MODES.indexOf(stage.mode) + 1]} by itself.` : `${whole(wanted)} are enough to decide by. The mirror wasn't started with --auto, so a hand has to promote it.`));
   if (stage.candidate) {
     const of = state.students[stage.candidate];
     parts.push(h("p", {}, "Candidate ", h("code", {}, stage.candidate), `: ${many(of?.compared ?? 0, "answer")} compared${stage.student ? ", beside the present one" : ""}.`));
