@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from mirrored_calls import calls_of, store_of
 
+from bertsmith.errors import InputError
 from bertsmith.mirror.answering.stage_store import StageStore
 from bertsmith.mirror.answering.stages import StudentRecord
 from bertsmith.mirror.learning.settings import LearnSettings
@@ -24,6 +25,23 @@ def test_a_folder_is_numbered_while_a_stage_names_its_student(tmp_path: Path) ->
         assert stages.change(stage, named, "hand", "a test")
         assert find_free_folder(store, tmp_path / "out") == tmp_path / "out-3"
         assert find_free_folder(store, tmp_path / "another") == tmp_path / "another"
+
+
+def test_a_folder_that_holds_anything_but_a_student_is_not_replaced(tmp_path: Path) -> None:
+    notes = tmp_path / "students" / "mine" / "notes.txt"
+    notes.parent.mkdir(parents=True)
+    notes.write_text("mine")
+    (tmp_path / "other-2").symlink_to(notes.parent)
+    with store_of(tmp_path, calls_of(400)) as store:
+        for out in (tmp_path / "students", notes):
+            with pytest.raises(InputError, match=f"{out} exists and is no student's folder"):
+                train_student(store, out, settings=LearnSettings(tiers=("tf-idf",)))
+        stages = StageStore(store)
+        (stage,) = stages.stages().values()
+        stages.add_student(StudentRecord("one", stage.version, str(tmp_path / "other"), 0.05, 0.05))
+        assert stages.change(stage, replace(stage, student="one"), "hand", "a test")
+        assert find_free_folder(store, tmp_path / "other") == tmp_path / "other-3"
+    assert notes.read_text() == "mine"
 
 
 @pytest.mark.slow

@@ -22,6 +22,7 @@ from bertsmith.argument_checks import check_arguments, check_function, check_pat
 from bertsmith.errors import InputError, MissingExtra, ModelError
 from bertsmith.files import (
     atomic_folder,
+    is_empty_folder,
     locked_folder,
     make_folder,
     read_json,
@@ -140,6 +141,10 @@ def train_student(
     """
     settings, out, say = settings or LearnSettings(), Path(out), say or (lambda _: None)
     read_prices(settings)
+    if not _is_replaceable(out):
+        raise InputError(
+            f"{out} exists and is no student's folder, so it is not replaced. Choose another --out."
+        )
     records = LearningRecords(store)
     profile = understand(store, records.group(site, version))
     profile.require_mirrorable()
@@ -392,8 +397,9 @@ def build_student_file(
 
 
 def find_free_folder(store: Store, out: Path, claims: Claims | None = None) -> Path:
-    """`out`, or the first of out-2, out-3 … without a student that a stage names, which may be answering or
-    be rolled back to. With the `claims` of a new student, also without one that has a better claim.
+    """`out`, or the first of out-2, out-3 … that holds nothing but a student, and none that a stage names,
+    which may be answering or be rolled back to. With the `claims` of a new student, also none that has a
+    better claim.
     """
     stages = StageStore(store)
     students = stages.students()
@@ -404,10 +410,19 @@ def find_free_folder(store: Store, out: Path, claims: Claims | None = None) -> P
     }
     in_use = {Path(students[number].folder).resolve() for number in named & students.keys()}
     folder, count = out, 1
-    while folder.resolve() in in_use or (claims is not None and _is_more_proven(folder, claims)):
+    while (
+        folder.resolve() in in_use
+        or not _is_replaceable(folder)
+        or (claims is not None and _is_more_proven(folder, claims))
+    ):
         count += 1
         folder = out.with_name(f"{out.name}-{count}")
     return folder
+
+
+def _is_replaceable(folder: Path) -> bool:
+    """Whether nothing is lost there but a student."""
+    return not folder.exists() or is_empty_folder(folder) or (folder / FILE).is_file()
 
 
 def _is_more_proven(folder: Path, claims: Claims) -> bool:
