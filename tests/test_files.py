@@ -110,6 +110,13 @@ def test_an_empty_folder_is_free_and_the_current_one_is_not(
         pass
 
 
+def test_no_folder_takes_the_place_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "model").write_text("mine")
+    with pytest.raises(InputError, match="model already exists"), atomic_folder(tmp_path / "model", True):
+        pass
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("model", "mine")]
+
+
 def test_the_later_of_two_writers_at_once_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "model"
     with pytest.raises(InputError, match="already exists"), atomic_folder(path):

@@ -39,15 +39,15 @@ def atomic_folder(path: Path, overwrite: bool = False) -> Iterator[Path]:
 
     Everything in it is flushed to disk first. On an error nothing remains; what a killed process left is
     removed by the next that writes `path`. A symbolic link stays, and its target is written. A folder that is
-    replaced, also an empty one, leaves its mode to the new one. Raises InputError if `path` exists, isn't an
-    empty folder and `overwrite` is False, also if it was created while the block ran; DiskFull and
-    ResourceError if it can't be written.
+    replaced, also an empty one, leaves its mode to the new one; a file is never replaced. Raises InputError
+    if `path` exists, isn't an empty folder and `overwrite` is False, also if it was created while the block
+    ran; DiskFull and ResourceError if it can't be written.
     """
     path = Path(path)
     if path.is_symlink():
         path = Path(os.path.realpath(path))
     _clear_remains(path)
-    if not overwrite:
+    if not overwrite or not path.is_dir():
         refuse_existing(path)
     made = make_folder(path.parent)
     partial = _partial(path)
@@ -58,7 +58,7 @@ def atomic_folder(path: Path, overwrite: bool = False) -> Iterator[Path]:
     try:
         yield partial
         flush_folder(partial)
-        if not overwrite:
+        if not overwrite or not path.is_dir():
             refuse_existing(path)
         if path.exists():
             copy_mode(path, partial)
