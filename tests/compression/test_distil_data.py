@@ -231,6 +231,26 @@ def test_all_answers_to_one_text_are_learned_as_in_fine_tuning(tmp_path: Path) -
     assert data.written is not None and len(data.written) == len(data.texts)
 
 
+def test_a_labelled_row_has_the_files_probabilities_for_its_text_beside_its_own_label(tmp_path: Path) -> None:
+    shares = [{"no": 1 - n / 20, "yes": n / 20} for n in range(20)]
+    found = [{"text": f"t {n}", "label": "yes", "probabilities": each} for n, each in enumerate(shares)]
+    found[1] |= {"label": "no", "probabilities": None}
+    path = rows(tmp_path / "answers.jsonl", *found)
+    train = rows(tmp_path / "train.jsonl", *({"text": f"t {n}", "label": "no"} for n in (9, 30, 1, 3)))
+    dev = rows(tmp_path / "dev.jsonl", *({"text": f"d {n}", "label": "no"} for n in range(5)))
+    given = {"teacher": [path], "task": "classification", "out": str(tmp_path / "out")}
+    file = read_answer_file(Path(path), "classification", {})
+    recipe = make_distil_recipe(given | {"train": train, "dev": dev}, [])
+    data = read_distil_data(file.task, recipe, [], file)
+    assert [row.label for row in data.labelled] == ["no"] * 4 and len(data.texts) == 17
+    assert data.written is not None
+    answers = dict(zip([row.text for row in (*data.labelled, *data.texts)], data.written, strict=True))
+    assert answers.pop("t 30") is None and answers.pop("t 1") is None
+    for text, answer in answers.items():
+        assert answer is not None
+        assert float(np.exp(answer[1])) == pytest.approx(int(text[2:]) / 20, abs=1e-5)
+
+
 def test_answers_of_tags_are_labels(tmp_path: Path) -> None:
     path = write_rows(tmp_path / "tags.jsonl", "tagging", 5)
     found = read_answer_file(path, "tagging", {"crf": True})

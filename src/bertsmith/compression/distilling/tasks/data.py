@@ -36,9 +36,9 @@ _LEAST = 1e-6  # in place of a probability that was rounded to 0
 class DistilData:
     """The examples of a distillation: `labelled` rows and unlabelled `texts` to learn from, `dev` to choose
     by, `test` to report on. Where `dev_is_unlabelled`, the teacher's answers serve as its labels. `written`
-    are the answers to `texts` from a file of answers, None where models are the teachers. `columns` are the
-    columns of the labelled rows, `dev_share` the share of these that is held out where no dev file is given.
-    `warnings` are sentences for the user.
+    are the answers to `labelled` and `texts` from a file of answers, None where models are the teachers.
+    `columns` are the columns of the labelled rows, `dev_share` the share of these that is held out where no
+    dev file is given. `warnings` are sentences for the user.
     """
 
     labelled: list[Any]
@@ -108,7 +108,7 @@ def read_distil_data(
         if path is not None and recipe.train:
             warnings += shared_with_train(task, labelled, examples, name, describe_files(recipe.train))
     warnings += _warn_of_rows_seen(task, training_data, {"dev": [] if unlabelled else dev, "test": test})
-    written = None if file is None else file.answers_to(texts)
+    written = None if file is None else file.answers_to([*labelled, *texts])
     parts = labelled, texts, written, dev, unlabelled, test or None
     return DistilData(*parts, columns, dev_share, tuple(warnings))
 
@@ -195,18 +195,16 @@ def _remove_known(
     The same text with other columns is another example, but is held out with the text.
     """
 
-    def text_key(example: Any) -> tuple[str, ...]:
-        return tuple(task.identity(example))
-
-    def example_key(example: Any) -> tuple[Any, ...]:
-        return (*text_key(example), getattr(example, "columns", ()))
-
-    labelled_keys = set(map(example_key, labelled))
-    held_keys = set(map(text_key, held))
-    distinct = texts if answered else {example_key(example): example for example in texts}.values()
-    unlabelled = [example for example in distinct if example_key(example) not in labelled_keys]
-    remaining = [example for example in unlabelled if text_key(example) not in held_keys]
+    labelled_keys = {_example_key(task, example) for example in labelled}
+    held_keys = {tuple(task.identity(example)) for example in held}
+    distinct = texts if answered else {_example_key(task, example): example for example in texts}.values()
+    unlabelled = [example for example in distinct if _example_key(task, example) not in labelled_keys]
+    remaining = [example for example in unlabelled if tuple(task.identity(example)) not in held_keys]
     return remaining, len(unlabelled) - len(remaining)
+
+
+def _example_key(task: Task[Any], example: Any) -> tuple[Any, ...]:
+    return (*task.identity(example), getattr(example, "columns", ()))
 
 
 # -- a file of answers --------------------------------------------------------------------------------
@@ -224,9 +222,18 @@ class AnswerFile:
     answers: list[Outputs | None]
 
     def answers_to(self, examples: Sequence[Any]) -> list[Outputs | None]:
-        """The answers to some of the file's examples, in the order of these."""
-        index_of = {id(example): index for index, example in enumerate(self.examples)}
-        return [self.answers[index_of[id(example)]] for example in examples]
+        """The answers to some of the file's examples and to labelled rows, in the order of these. A labelled
+        row has the first output for the same text, None without one: of two labels its own counts.
+        """
+        own, first = dict[int, Outputs | None](), dict[tuple[Any, ...], Outputs]()
+        for example, answer in zip(self.examples, self.answers, strict=True):
+            own[id(example)] = answer
+            if answer is not None:
+                first.setdefault(_example_key(self.task, example), answer)
+        return [
+            own[id(example)] if id(example) in own else first.get(_example_key(self.task, example))
+            for example in examples
+        ]
 
 
 def is_answer_file(teachers: Sequence[str]) -> bool:

@@ -86,7 +86,7 @@ class TaskDistiller:
     def train(self) -> TaskStudent:
         """Collects the teachers' answers, then starts, trains and measures the student."""
         session = self.session
-        answers = session.written
+        answers = session.data.written
         if answers is None:
             answers = list(self._ask(session.train.examples, "texts to learn from").answers)
         exams = self._make_exams()

@@ -119,12 +119,6 @@ class DistilSession:
             hashes if recipe.student is None else hashes | {"student": hash_model_folder(self.source.folder)}
         )
 
-    @property
-    def written(self) -> list[Outputs | None] | None:
-        """The answers of a file of answers to all of `train`, None for labelled rows; None without a file."""
-        data = self.data
-        return None if data.written is None else [*[None] * len(data.labelled), *data.written]
-
     def ask(self, examples: Sequence[Any], progress: Progress | None = None) -> TeacherAnswers:
         """The teachers' answers, from the cache where it has them. Several teachers' outputs are averaged,
         and decoded with the mean of their thresholds.
