@@ -118,6 +118,18 @@ def test_matches_are_of_the_query_as_it_was_composed(tmp_path: Path) -> None:
     assert [hit.text[start:end] for start, end in hit.matches] == ["がくせい"]
 
 
+@pytest.mark.parametrize("language", ["en", "de", "cs"])
+def test_a_soft_hyphen_ends_no_word(tmp_path: Path, language: str) -> None:
+    """Texts that were set in columns are full of them; only texts of HTML had none in an index."""
+    docs = write_files(tmp_path / "docs", {"a.txt": "Ein Damp\u00adfer\u00adkapitän.", "b.txt": "new cats"})
+    passages = SETTINGS.changed({"language": language})
+    index = Index.build([docs], tmp_path / "index", embedder=WordEmbedder(), passages=passages)
+    for query in ("Dampferkapitän", "Dampfer\u00adkapitän"):
+        (hit,) = index.search(query, mode="text")
+        assert [hit.text[start:end] for start, end in hit.matches] == ["Dampferkapitän"]
+        assert (hit.start, hit.end) == (0, 21)
+
+
 ACCENTS = {"composed.txt": "L'\u00e9cole de Z\u00fcrich.", "apart.txt": "L'e\u0301cole de Zu\u0308rich."}
 
 

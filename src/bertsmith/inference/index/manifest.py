@@ -126,14 +126,16 @@ class IndexManifest(Strict):
         return FOLDED_TEXT if self.folded else "text"
 
     def shown_text(self, text: str) -> str:
-        """A passage's text as the index stores it: composed, so that é is always one character."""
-        return unicodedata.normalize("NFC", text) if self.composed else text
+        """A passage's text as the index stores it: composed, so that é is always one character, and without
+        soft hyphens, which aren't seen and would end a word.
+        """
+        return unicodedata.normalize("NFC", text.replace("\u00ad", "")) if self.composed else text
 
     def searchable_text(self, text: str) -> str:
         """A passage's or query's text as full-text search reads it: composed, and perhaps without accents."""
         if not self.folded:
             return self.shown_text(text)
-        decomposed = _MARKS.sub("", unicodedata.normalize("NFD", text))
+        decomposed = _MARKS.sub("", unicodedata.normalize("NFD", self.shown_text(text)))
         return unicodedata.normalize("NFC", decomposed)
 
 
