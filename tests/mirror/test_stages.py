@@ -56,7 +56,7 @@ def test_modes_go_up_and_down_one_by_one() -> None:
     for mode, share in (("shadow", 0.0), ("canary", 0.2), ("live", 1.0)):
         stage = promote_stage(stage, 0.2)
         assert (stage.mode, stage.share) == (mode, share)
-    with pytest.raises(InputError, match="is in mode live and can't be promoted"):
+    with pytest.raises(InputError, match="is live, the highest mode"):
         promote_stage(stage, 0.2)
     for mode in ("canary", "shadow", "record"):
         stage = demote_stage(stage, 0.2)

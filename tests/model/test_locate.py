@@ -251,6 +251,6 @@ def test_a_failed_download_is_a_sentence(hub: FakeHub, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(hub, "snapshot_download", fail)
     with pytest.raises(
-        ModelError, match=r"ConnectionError: no route to host\)\. Check the name and the connection"
+        ModelError, match=r"ConnectionError: no route to host\)\. Check the path, or the name"
     ):
         locate_model("org/name")

@@ -93,7 +93,7 @@ def finetune(
         name: value for name, value in more.items() if value is not None
     }
     result = run(task, *overrides, resume=resume, console=console, **values)
-    show_results(result.results)
+    show_results(result.results, data_warnings=False)  # the run has told them
     if files.test is not None and (unchecked := unchecked_warning(result.model, files.test)) is not None:
         print_warning(unchecked)
     print_paths(model=result.model, report=result.report)
@@ -238,8 +238,8 @@ def _print_suggestions(suggestions: "Suggestions") -> None:
             title += f": the first {_SHOWN}, all in rows.csv"
         print_table(("text", "it looks like", "how sure"), rows, title=title)
         console.print(
-            "Those that teach most: doubtful to the model, unlike each other and unlike what has a label. "
-            "Fill in their labels in rows.csv.",
+            "Those from which the model would learn most: unlike each other, and unlike what has a label; "
+            "near copies are left out. Fill in their labels in rows.csv.",
             markup=False,
         )
     if suggestions.doubts:

@@ -15,7 +15,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args, get_type_hints
 
-from cyclopts import App, Group
+from cyclopts import App, Group, Parameter
 
 import bertsmith
 from bertsmith.cli.failures import exit_status, require_open_streams, terminate_cleanly
@@ -151,6 +151,7 @@ def build_app(asked_for: str | None = None) -> App:
         # Keeps the line breaks of examples; markdown would run them together.
         help_format="plaintext",
         version=bertsmith.__version__,
+        default_parameter=Parameter(negative_iterable=()),
         suppress_keyboard_interrupt=False,
     )
     groups = {name: Group(name, sort_key=order) for order, name in enumerate(_GROUPS)}

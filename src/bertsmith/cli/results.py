@@ -30,8 +30,8 @@ _LOSSES = {
 _MUCH_UNKNOWN = 0.5  # of the words of a table's texts
 
 
-def show_results(results: Results) -> None:
-    """A table for each file, the restarts, then the warnings."""
+def show_results(results: Results, *, data_warnings: bool = True) -> None:
+    """A table for each file, the restarts, then the warnings, those on the data among them."""
     for name, evaluation in results.evaluations.items():
         show_evaluation(evaluation, name, results.task.main_metric, results.standard_errors[name])
     show_meanings(results.evaluations[results.judge].model)
@@ -57,7 +57,7 @@ def show_results(results: Results) -> None:
         console.print(results.expected.as_sentence(results.task.main_metric), markup=False)
     if results.learning_curve is not None:
         console.print(results.learning_curve.as_sentence(results.task.main_metric), markup=False)
-    for warning in results.warnings:
+    for warning in results.warnings[0 if data_warnings else len(results.data_warnings) :]:
         print_warning(warning)
 
 

@@ -182,9 +182,9 @@ def _download(name: str) -> ModelLocation:
     except Exception as error:  # the library raises a dozen kinds, some of its HTTP client's
         first_line = str(error).strip().partition("\n")[0][:200]
         raise ModelError(
-            f"The model {name} could not be fetched from the hub "
+            f"There is no folder {name!r}, and the hub's model of that name could not be fetched "
             f"({type(error).__name__}: {first_line}). "
-            "Check the name and the connection, or give the path of a local folder."
+            "Check the path, or the name and the connection."
         ) from error
     # The hub's cache names a snapshot's folder by its commit.
     return ModelLocation(Path(folder), "hub", f"{repository}@{Path(folder).name}")

@@ -55,7 +55,10 @@ def test_a_curve_that_does_not_fall_reaches_nothing() -> None:
 )
 def test_a_flat_curve_below_the_target_needs_no_more_calls(wrong: list[int]) -> None:
     found = fit_power_law(ROWS, wrong, np.full(4, 1000)).rows_for(0.95)
-    assert found.as_sentence() == "The calls recorded should be enough to reach 95 % agreement with the LLM."
+    assert (
+        found.as_sentence()
+        == "To reach 95 % agreement with the LLM, the calls recorded should be enough to learn from."
+    )
     assert found.interval.high <= found.have == 2000
 
 
@@ -90,7 +93,11 @@ def test_the_same_curve_and_seed_give_the_same_interval() -> None:
             (2001, 2009),
             "About 4 more calls to reach 95 % agreement with the LLM (from 1 to 9).",
         ),
-        (1900, (1500, 2500), "The calls recorded should be enough to reach 95 % agreement with the LLM."),
+        (
+            1900,
+            (1500, 2500),
+            "To reach 95 % agreement with the LLM, the calls recorded should be enough to learn from.",
+        ),
     ],
 )
 def test_what_is_said(rows: float, interval: tuple[float, float], sentence: str) -> None:

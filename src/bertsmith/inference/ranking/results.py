@@ -84,7 +84,7 @@ class Comparison:
             return f"{system_title(best.system.name)} is better than {name}: {means}; {beyond}."
         return (
             f"{system_title(best.system.name)} did best, but that may be chance (p = {p:.2f}): "
-            f"{means}; {beyond}. More queries than {len(self.queries):,} would tell."
+            f"{means}. More queries than {len(self.queries):,} would tell."
         )
 
     def to_json(self) -> dict[str, Any]:

@@ -53,8 +53,9 @@ class AnsweringModel(NamedTuple):
 
 
 class Doubt(NamedTuple):
-    """A labelled row, the label that a model of the other rows guesses, and the probability it gives the
-    row's own label. `wrong`: the row is among the most doubtful, as many as are estimated to be wrong.
+    """A labelled row, the most probable other label by a model of the other rows, and the probability that it
+    gives the row's own label. `wrong`: the row is among the most doubtful, as many as are estimated to be
+    wrong.
     """
 
     example: TextExample
@@ -132,10 +133,12 @@ class LabelJudge:
         if labels.ndim == 2:
             return self._doubts_of_sets(labels, probabilities)
         ranked = find_doubts(probabilities, labels)
+        others = probabilities.copy()
+        others[np.arange(len(labels)), labels] = -1
         return [
             Doubt(
                 self.rows[row],
-                task.labels[int(probabilities[row].argmax())],
+                task.labels[int(others[row].argmax())],
                 float(probabilities[row, labels[row]]),
                 rank < ranked.wrong,
             )

@@ -40,7 +40,7 @@ class RowsNeeded:
         """
         target = f"{100 * self.agreement:g} % agreement with the LLM"
         if self.rows <= self.have:
-            return f"The calls recorded should be enough to reach {target}."
+            return f"To reach {target}, the calls recorded should be enough to learn from."
         if math.isinf(self.rows):
             return f"More calls alone are not expected to reach {target}."
         low, high = (_rounded(max(0.0, rows - self.have)) for rows in self.interval)

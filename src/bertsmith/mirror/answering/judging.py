@@ -193,6 +193,8 @@ def check_guarantees(store: StageStore, *, looks_at_files: bool = True) -> list[
             add_check(True, "no answer compared yet; what was proven before it served stands")
         else:
             most = f"at most {100 * evidence.audits.epsilon:g}% may differ"
+            if evidence.audits.rate() > evidence.audits.epsilon and evidence.decision != "demote":
+                most += ". More did so far, which proves nothing yet"
             add_check(evidence.decision != "demote", f"{describe_evidence(evidence)}; {most}")
         if evidence is not None and evidence.has_drifted:  # even if it is no longer sure of any call
             add_check(False, "drift: today's calls differ from those that the student was first compared on")

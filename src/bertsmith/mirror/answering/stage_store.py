@@ -27,7 +27,7 @@ from sqlalchemy import (
     update,
 )
 
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, did_you_mean
 from bertsmith.metrics.guarantees.audit import Audits
 from bertsmith.mirror.answering.stages import (
     VOID,
@@ -133,9 +133,10 @@ class StageStore:
         if len(matches) == 1:
             return matches[0]
         if not matches:
+            names = {word for stage in stages.values() for word in (stage.site, stage.version)}
             raise InputError(
-                f"There is no call site or version {name!r} in the store. `bertsmith mirror status` lists "
-                "them."
+                f"There is no call site or version {name!r} in the store."
+                f"{did_you_mean(name, sorted(names))} `bertsmith mirror status` lists them."
             )
         versions = ", ".join(sorted(stage.version for stage in matches))
         raise InputError(f"Site {name} has {len(matches)} versions. Name one: {versions}.")

@@ -72,6 +72,10 @@ def promote_stage(stage: Stage, canary_share: float, to: str = "") -> Stage:
     at = MODES.index(stage.mode)
     target = to or MODES[min(at + 1, len(MODES) - 1)]
     if MODES.index(target) <= at:
+        if stage.mode == LIVE:
+            raise InputError(
+                f"Version {stage.version} is live, the highest mode. `bertsmith mirror demote` leads back."
+            )
         raise InputError(
             f"Version {stage.version} is in mode {stage.mode} and can't be promoted to {target}. "
             "Choose a later one of record, shadow, canary, live, or use `bertsmith mirror demote`."

@@ -160,9 +160,10 @@ def prove(
     devs: Sequence[TeacherComparison],
     calibrations: Sequence[TeacherComparison],
     settings: LearnSettings,
+    recorded: int = 0,
 ) -> ProofResult:
     """Proves the claims of all candidates, cheapest first, and chooses the first that answers enough of the
-    calls, else the one that answers most.
+    calls, else the one that answers most. `recorded` calls are there in all.
     """
     if settings.call_price is not None:
         claims = _prove_by_prices(devs, calibrations, settings)
@@ -175,10 +176,31 @@ def prove(
     if coverages[best] <= 0:
         best = int(np.argmax([comparison.agreement for comparison in devs]))
         return ProofResult(
-            best, claims[best], "the calls to prove it with are not enough for the guarantee", True
+            best, claims[best], _explain_failure(calibrations[best], len(devs), settings, recorded), True
         )
     chosen = next((index for index, coverage in enumerate(coverages) if coverage >= settings.enough), best)
     return ProofResult(chosen, claims[chosen], "", True)
+
+
+def _explain_failure(
+    calibration: TeacherComparison, candidates: int, settings: LearnSettings, recorded: int
+) -> str:
+    """Why the calibration calls proved nothing, and how many would, in a sentence."""
+    calls, differing = len(calibration.differs), int(calibration.differs.sum())
+    epsilon = target_epsilon(settings)
+    likely = estimate_calls_needed(
+        calibration.confidence, calibration.differs, calls, epsilon, settings.delta / candidates / STARTS
+    )
+    sentence = (
+        f"of {calls:,} new calls the student's answer differs in {differing:,} "
+        f"({format_percent(differing / calls)}), which is too much, or too few calls, to guarantee "
+        f"at most {format_upper_percent(epsilon)}. These calls can't be used again"
+    )
+    if math.isinf(likely):
+        return f"{sentence}: it takes a better student, or a larger --epsilon, and new calls"
+    return (
+        f"{sentence}. For a student like this: {_advise('about', math.ceil(likely), 0, recorded, settings)}"
+    )
 
 
 def _prove_by_field(
@@ -281,10 +303,8 @@ def describe_claims(claims: Claims, unmatched: int = 0) -> str:
     interval = ""
     if claims.whole is not None:
         low, high = claims.whole.coverage_interval
-        # The interval may fail with probability delta for itself, and so may the claim.
-        together = _format_confidence(2 * claims.delta) if claims.delta < 0.5 else "0 %"
         share_range = f"{format_percent(low)} to {format_percent(high)}"
-        interval = f" ({share_range}; the guarantee and this range both hold with {together} confidence)"
+        interval = f" ({share_range}, with the same confidence)"
     calls = "the calls with this prompt" if unmatched else "the calls"
     left = (
         f" {unmatched:,} recorded calls have another prompt: the LLM answers such calls." if unmatched else ""

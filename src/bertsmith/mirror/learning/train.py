@@ -365,7 +365,8 @@ def _prove_candidates(
     calibrations = [
         compare_with_teacher(candidate, parts.calibration, training.profile.shape) for candidate in candidates
     ]
-    return prove(candidates, devs, calibrations, settings), calibrations, parts
+    result = prove(candidates, devs, calibrations, settings, len(training.read.calls))
+    return result, calibrations, parts
 
 
 def build_student_file(

@@ -247,6 +247,8 @@ def _choose(run: Run[FinetuneRecipe], recipe: FinetuneRecipe, session: FinetuneS
     choice = replace(choice, tried=tuple(scores))
     for score in choice.tried:
         _print_line(console, describe_score(score, session.task.main_metric))
+    if len(choice.tried) > 1:
+        _print_line(console, f"Taken: {choice.method}. (+ and ±: beside the first, on the same rows.)")
     write_choice(run.out, choice)
     return choice
 
