@@ -59,6 +59,15 @@ def test_a_rollback_takes_back_an_evaluation() -> None:
     assert state.evaluation == {}
 
 
+def test_a_rollback_takes_back_a_phase() -> None:
+    state = RunState(total_steps=100)
+    for number, length in ((0, 128), (6, 512)):
+        state.add({"kind": "phase", "step": number, "sequence_length": length})
+    assert state.sequence_length == 512
+    state.rewind(4)
+    assert state.sequence_length == 128
+
+
 def test_a_task_without_masks_shows_its_own_loss() -> None:
     state = RunState()
     state.add({"kind": "step", "step": 1, "loss": 0.7})

@@ -40,11 +40,11 @@ class RunState:
     def __init__(self, total_steps: int | None = None, total_seconds: float | None = None) -> None:
         self.total_steps, self.total_seconds = total_steps, total_seconds
         self.latest: Record = {}
-        self.sequence_length: int | None = None
         self.checkpoint: int | None = None
         self.training_loss = Curve(600)
         self.heldout_loss = Curve(200)
         self._evaluations: list[Record] = []
+        self._phases: list[Record] = []
         self._recent_losses: deque[dict[str, float | None]] = deque(maxlen=20)
         self._pace: deque[tuple[int, float]] = deque(maxlen=200)
 
@@ -57,16 +57,17 @@ class RunState:
                 self._evaluations.append(record)
                 self.heldout_loss.add(record["step"], record.get("mlm_loss"))
             case "phase":
-                self.sequence_length = record.get("sequence_length")
+                self._phases.append(record)
                 self._pace.clear()  # the pace of shorter sequences says nothing about the time left
             case "checkpoint":
                 self.checkpoint = record["step"]
 
     def rewind(self, step: int) -> None:
         """Forgets what came after `step`, since the loss guard (training/loop.py) went back to it: points of
-        the curves, and evaluations. `latest` stays until the next step's record.
+        the curves, evaluations and phases. `latest` stays until the next step's record.
         """
         self._evaluations = [record for record in self._evaluations if record["step"] <= step]
+        self._phases = [record for record in self._phases if record["step"] <= step]
         self.training_loss.cut_after(step)
         self.heldout_loss.cut_after(step)
         self._recent_losses.clear()
@@ -85,6 +86,11 @@ class RunState:
     def evaluation(self) -> Record:
         """The record of the last evaluation; empty before the first."""
         return self._evaluations[-1] if self._evaluations else {}
+
+    @property
+    def sequence_length(self) -> int | None:
+        """The tokens of a sequence in this phase; None where the phases don't tell."""
+        return self._phases[-1].get("sequence_length") if self._phases else None
 
     @property
     def loss_name(self) -> str:
