@@ -31,7 +31,9 @@ from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import save_checkpoint
 from bertsmith.model.config import make_config
 from bertsmith.model.manifest import read_verified_manifest
+from bertsmith.tasks.examples.text_task import TextExample
 from bertsmith.tasks.heads.crf import legal_scores, viterbi
+from bertsmith.tasks.registry import find_task
 from bertsmith.training import machine
 from bertsmith.training.machine import set_up_machine
 from sentence_folders import save_foreign
@@ -294,6 +296,16 @@ def test_classes_are_weighed_by_the_rows_that_are_learned_whatever_the_order_of_
     }
     counts = {"yes": 30, "no": 30 if source == "both" else 10, "perhaps": 20}
     assert found == pytest.approx({label: sum(counts.values()) / 3 / n for label, n in counts.items()})
+
+
+def test_class_weights_leave_the_teacher_its_share_whatever_their_unit() -> None:
+    kind, loss = find_task("classification"), []
+    for unit in (1, 50):
+        task = kind(kind.Settings(class_weights={"no": 2 * unit, "yes": 6 * unit}), ("no", "yes"))
+        labels = ["no" if n % 2 else "yes" for n in range(10)]
+        task.know_labelled([TextExample("t", None, label, "here") for label in labels])
+        loss.append([float(task.loss(torch.zeros(1, 2), [number])) / math.log(2) for number in (0, 1)])
+    assert loss[0] + loss[1] == pytest.approx([0.5, 1.5, 0.5, 1.5])
 
 
 def test_a_finished_run_is_not_repeated_and_answers_are_asked_for_once(

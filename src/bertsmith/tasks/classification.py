@@ -142,7 +142,11 @@ class Classification(CalibratedTask):
         self.fit_columns(train)
 
     def know_labelled(self, labelled: Sequence[TextExample]) -> None:
-        self._weights = self._class_weights(Counter(example.label for example in labelled))
+        counts = Counter(example.label for example in labelled)
+        if (weights := self._class_weights(counts)) is not None:
+            # of mean 1 over the rows: a teacher's loss, which has no weights, stands beside theirs
+            mean = sum(counts[label] * weights[self.label_ids[label]] for label in counts) / counts.total()
+            self._weights = tuple(weight / mean for weight in weights)
 
     def check(self, examples: Sequence[TextExample]) -> None:
         for example in examples:
