@@ -17,6 +17,7 @@ from test_call_store import call_of
 
 from bertsmith.cli.main import main
 from bertsmith.errors import InputError
+from bertsmith.metrics.scores import Interval
 from bertsmith.mirror.answering.accounts import read_accounts
 from bertsmith.mirror.answering.judging import check_guarantees
 from bertsmith.mirror.answering.stage_store import StageStore
@@ -174,6 +175,19 @@ def test_status_says_who_answers_and_what_it_saves(
     said = capsys.readouterr().out
     assert "Who answers" in said
     assert "Saved and paid" in said
+
+
+def test_status_rounds_no_share_to_nothing_and_no_bound_down(
+    site: Site, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.run("promote", site.call.site, "--student", site.folder, "--to", "canary", "--share", 0.004)
+    (account,) = read_accounts(site.stages, PriceSettings())
+    found = replace(account, compared=5000, differs=0.0002, interval=Interval(0.0, 0.05004))
+    monkeypatch.setattr("bertsmith.mirror.answering.accounts.read_accounts", lambda *_: [found])
+    capsys.readouterr()
+    assert site.run("status") == 0
+    said = capsys.readouterr().out
+    assert "0.4%" in said and "0.02%" in said and "5.01%" in said
 
 
 def test_what_a_student_that_was_taken_back_saved_and_cost_stays_in_the_account(

@@ -2,6 +2,7 @@
 whether what was promised holds.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -135,8 +136,10 @@ def _print_accounts(accounts: "list[Account]", students: "Mapping[str, StudentRe
             account.answered,
             sum(account.relayed.values()),
             account.compared,
-            "-" if account.differs is None else f"{account.differs:.1%}",
-            f"at most {account.interval.high:.1%}" if account.compared else "-",
+            "-" if account.differs is None else f"{100 * account.differs:.3g}%",
+            f"at most {math.ceil(round(1e4 * account.interval.high, 6)) / 100:g}%"
+            if account.compared
+            else "-",
             "yes" if account.has_drifted else "no",
         )
         for account in accounts
@@ -194,7 +197,7 @@ def _format_savings(account: "Account") -> tuple[object, ...]:
 
 
 def _format_mode(stage: "Stage") -> str:
-    mode = f"{stage.mode} {stage.share:.0%}" if stage.mode == "canary" else stage.mode
+    mode = f"{stage.mode} {100 * stage.share:g}%" if stage.mode == "canary" else stage.mode
     return f"{mode}, held" if stage.is_held else mode
 
 
