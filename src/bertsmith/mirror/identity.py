@@ -54,16 +54,17 @@ _LINE = (
 )
 _NAME = r"[^\W\d_a-z][\w'’-]*(?: [^\W\d_a-z][\w'’-]*){0,3}"  # words with a capital
 _IS = r"(?:['’]s name is | name is | is | called | named | is called | is named )"
+# Chinese letters, say, stand beside a number without a blank: \b and \w mean ASCII in some of these.
 # Longer and more certain patterns come first. The groups `kept` and `after` stay: they are the text before
 # and after the part that varies.
 _VARIABLES = tuple(
     (name, re.compile(pattern))
     for name, pattern in (
-        ("uuid", r"(?i)\b[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b"),
+        ("uuid", r"(?ai)\b[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b"),
         (
             "time",
             r"(?<!\d)\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?"
-            r"(?: ?(?:Z|UTC|GMT|[+-]\d\d:?\d\d))?(?!\w)",
+            r"(?: ?(?:Z|UTC|GMT|[+-]\d\d:?\d\d))?(?![A-Za-z_\d])",
         ),
         (
             "date",
@@ -81,10 +82,10 @@ _VARIABLES = tuple(
         ),
         ("day", r"\b(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day\b"),
         ("day", r"\b(?:(?:Mon|Diens|Donners|Frei|Sams|Sonn)tag|Mittwoch)\b"),
-        ("id", r"\b[A-Za-z]{2,10}[_-](?=[A-Za-z0-9]*\d)[A-Za-z0-9]{8,}\b"),
-        ("id", r"(?i)\b(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{8,}\b"),
-        ("id", r"\b(?=[0-9A-Z]*\d)(?=[0-9A-Z]*[A-Z])[0-9A-Z]{20,}\b"),  # ULID, KSUID
-        ("number", r"(?<![\w.,-])\d{7,}(?![\w,-]|\.\d)"),
+        ("id", r"(?a)\b[A-Za-z]{2,10}[_-](?=[A-Za-z0-9]*\d)[A-Za-z0-9]{8,}\b"),
+        ("id", r"(?ai)\b(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{8,}\b"),
+        ("id", r"(?a)\b(?=[0-9A-Z]*\d)(?=[0-9A-Z]*[A-Z])[0-9A-Z]{20,}\b"),  # ULID, KSUID
+        ("number", r"(?<![A-Za-z_\d.,-])\d{7,}(?![A-Za-z_\d,-]|\.\d)"),
         ("number", r"(?<![\w.,-])1\d{9}\.\d{1,9}(?![\w,-])"),  # seconds since 1970
         ("number", r"(?<=#)\d+\b"),
         ("number", rf"(?i)(?P<kept>\b{_ITEM}s?(?: so far| id| number| no\.?| nr\.?)?(?: is)?:? )\d+\b"),
