@@ -1,5 +1,7 @@
 """What is said of a student and of its teacher: never less risk, nor more confidence, than was proven."""
 
+from dataclasses import replace
+
 import pytest
 
 from bertsmith.metrics.guarantees.power_law import fit_power_law
@@ -48,6 +50,8 @@ def test_a_forecast_is_of_calls_though_the_curve_is_of_the_texts_learned_from() 
     curve = CallCurve(rows, (0.7, 0.8, 0.9, reached), 10**6, "tf-idf", reached, law, 4000)
     assert curve.forecast(1 - 2 / 2000**0.5).startswith("About 12,000 more calls to reach")
     assert curve.forecast(reached - 0.01).endswith("the calls recorded should be enough to learn from.")
+    sure = replace(curve, reached=0.9967).forecast(0.95)
+    assert sure.startswith("The student agrees in 99.67 % of the")  # not in 100 %
     flat = fit_power_law((7, 13, 26, 52), [0] * 4, [1000] * 4)  # where 108 / 52 * 52 is more than 108
     easy = CallCurve((7, 13, 26, 52), (1.0,) * 4, 1000, "tf-idf", 1.0, flat, 108)
     assert easy.forecast(0.95).startswith("To reach 95 % agreement with the LLM, the calls recorded")

@@ -116,7 +116,7 @@ class CallCurve:
         if self.reached < agreement or forecast.rows <= forecast.have:
             return forecast.as_sentence()
         return (
-            f"The student agrees in {100 * self.reached:.0f} % of the {self.calls:,} calls to choose it "
+            f"The student agrees in {100 * self.reached:.4g} % of the {self.calls:,} calls to choose it "
             f"by, but so few are a rough measure. By the learning curve: {forecast.as_sentence()}"
         )
 
