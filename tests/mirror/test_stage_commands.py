@@ -177,6 +177,20 @@ def test_status_says_who_answers_and_what_it_saves(
     assert "Saved and paid" in said
 
 
+def test_understand_names_the_version_that_was_asked_for(
+    site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    older, newer = (
+        [replace(call_of(number, model=model), began=began) for number in range(60)]
+        for model, began in (("older", 1.0), ("newer", 1e10))
+    )
+    site.store.add([*older, *newer])
+    for options, end in (((), ""), (("--version", older[0].version), f" --version {older[0].version}")):
+        assert site.run("understand", *options) == 0
+        said = " ".join(capsys.readouterr().out.split())
+        assert said.endswith(f"bertsmith mirror train --site {older[0].site}{end}")
+
+
 def test_status_rounds_no_share_to_nothing_and_no_bound_down(
     site: Site, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -129,7 +129,7 @@ def understand(
             print_json([_profile_as_json(profile) for profile in profiles])
             return
         for profile in profiles:
-            _print_profile(profile)
+            _print_profile(profile, version)
 
 
 @takes_settings(finetune_setting_names)
@@ -218,7 +218,7 @@ def train(
         _print_learned(learned)
 
 
-def _print_profile(profile: "SiteProfile") -> None:
+def _print_profile(profile: "SiteProfile", version: str | None) -> None:
     latest = profile.latest
     facts = {
         "call site": profile.site,
@@ -249,7 +249,8 @@ def _print_profile(profile: "SiteProfile") -> None:
     if profile.why_not:
         print_note(f"This call site can't be mirrored: {profile.why_not}.")
     else:
-        print_note(f"to train a student on these calls: bertsmith mirror train --site {profile.site}")
+        these = f"--site {profile.site}" + (f" --version {version}" if version else "")
+        print_note(f"to train a student on these calls: bertsmith mirror train {these}")
 
 
 def _field_traits(field: Any) -> dict[str, bool]:
