@@ -256,12 +256,15 @@ def _print_suggestions(suggestions: "Suggestions") -> None:
             print_note(f"none of the {len(suggestions.doubts):,} labels looks wrong")
     if suggestions.contradictions:
         pairs = [
-            (_shorten(first.text), suggestions.label_of(first), suggestions.label_of(second))
+            (
+                *(_shorten(first.text), suggestions.label_of(first)),
+                *(_shorten(second.text), suggestions.label_of(second)),
+            )
             for first, second, _ in suggestions.contradictions[:_SHOWN]
         ]
         count = formatting.counted(len(suggestions.contradictions), "pair")
         title = f"{count} of nearly the same text with different labels"
-        print_table(("text", "label", "and"), pairs, title=title)
+        print_table(("text", "label", "and text", "label"), pairs, title=title)
 
 
 def _shorten(text: str) -> str:
