@@ -66,6 +66,10 @@ def test_modes_by_command(site: Site, capsys: pytest.CaptureFixture[str]) -> Non
     assert site.run("promote", name) == site.run("demote", name, "--to", "shadow") == 0
     assert [each.mode for each in site.stages.changes()] == ["shadow", "canary", "live", "shadow"]
     assert {each.by for each in site.stages.changes()} == {"hand"}
+    assert site.run("demote", name, "--to", "record") == 0
+    capsys.readouterr()
+    assert site.run("promote", name, "--to", "live") == 0  # without having been in shadow
+    assert "in mode record the student was compared in 0 calls" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize("mode", ["record", "shadow", "canary", "live"])

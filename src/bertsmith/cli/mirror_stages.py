@@ -354,7 +354,7 @@ def _warn_of_few_comparisons(
     before: "Stage", after: "Stage", evidence: "Mapping[str, Evidence]", settings: "MirrorSettings"
 ) -> None:
     """A note where a hand promotes a student that was compared less often than --auto waits for."""
-    fewest = {"shadow": settings.shadow_calls, "canary": settings.canary_calls}.get(before.mode, 0)
+    fewest = settings.canary_calls if before.mode == "canary" else settings.shadow_calls
     student = evidence.get(before.student)
     compared = 0 if student is None else student.in_stage
     if after.mode in ("canary", "live") and after.mode != before.mode and compared < fewest:
