@@ -3,6 +3,7 @@
 import gc
 import json
 import random
+import shlex
 import sqlite3
 import time
 from contextlib import closing
@@ -181,7 +182,7 @@ def test_status_says_who_answers_and_what_it_saves(
     assert "Saved and paid" in said
 
 
-def test_understand_names_the_version_that_was_asked_for(
+def test_understand_names_the_version_and_the_store_that_were_asked_for(
     site: Site, capsys: pytest.CaptureFixture[str]
 ) -> None:
     older, newer = (
@@ -192,7 +193,8 @@ def test_understand_names_the_version_that_was_asked_for(
     for options, end in (((), ""), (("--version", older[0].version), f" --version {older[0].version}")):
         assert site.run("understand", *options) == 0
         said = " ".join(capsys.readouterr().out.split())
-        assert said.endswith(f"bertsmith mirror train --site {older[0].site}{end}")
+        train = f"bertsmith mirror train --site {older[0].site}{end} --store {shlex.quote(site.address)}"
+        assert said.endswith(train.strip())  # of the same store
 
 
 def test_status_rounds_no_share_to_nothing_and_no_bound_down(

@@ -3,6 +3,7 @@ import`, `label` and `relabel`, which ask the LLM within a budget, `merge`, `for
 """
 
 import re
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -60,6 +61,14 @@ def read_mirror_settings(store_options: StoreOptions, **options: object) -> "Mir
     from bertsmith.mirror.settings import read_settings
 
     return read_settings(store_options.config, {"store": store_options.store, **options})
+
+
+def name_store(store_options: StoreOptions) -> str:
+    """The options by which a command that is shown works on the same store, each with a blank before it."""
+    from bertsmith.mirror.database import mask_password
+
+    given = {name: str(value) for name, value in vars(store_options).items() if value is not None}
+    return "".join(f" --{name} {shlex.quote(mask_password(value))}" for name, value in given.items())
 
 
 @contextmanager
@@ -133,7 +142,8 @@ def import_calls(
         counts = calls.into(opened, progress)
     print_facts("Imported", {"new calls": f"{counts.added:,}", "known before": f"{counts.known:,}"})
     if counts.added:
-        print_note("to see what they ask and answer: bertsmith mirror understand")
+        store = name_store(store_options)
+        print_note(f"to see what they ask and answer: bertsmith mirror understand{store}")
     if counts.unanswered:
         print_note(f"{counts.unanswered:,} requests of the batch have no answer.")
     if counts.skipped:
@@ -269,7 +279,7 @@ def label(
         print_note(
             f"These calls are a version of their own in the call site {site}: the student of its other "
             "version learns nothing from them. So that it does: "
-            f"bertsmith mirror merge {site} {' '.join(version_pair)}"
+            f"bertsmith mirror merge {site} {' '.join(version_pair)}{name_store(store_options)}"
         )
 
 

@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from bertsmith.cli.mirror_calls import ANY_STORE, StoreOptions, open_store, read_mirror_settings
+from bertsmith.cli.mirror_calls import (
+    ANY_STORE,
+    StoreOptions,
+    name_store,
+    open_store,
+    read_mirror_settings,
+)
 from bertsmith.cli.options import (
     Flag,
     collect_options,
@@ -129,7 +135,8 @@ def understand(
             print_json([_profile_as_json(profile) for profile in profiles])
             return
         for profile in profiles:
-            _print_profile(profile, version)
+            options = (f" --version {version}" if version else "") + name_store(store_options)
+            _print_profile(profile, options)
 
 
 @takes_settings(finetune_setting_names)
@@ -215,10 +222,10 @@ def train(
             }
         )
     else:
-        _print_learned(learned)
+        _print_learned(learned, name_store(store_options))
 
 
-def _print_profile(profile: "SiteProfile", version: str | None) -> None:
+def _print_profile(profile: "SiteProfile", options: str) -> None:
     latest = profile.latest
     facts = {
         "call site": profile.site,
@@ -249,8 +256,8 @@ def _print_profile(profile: "SiteProfile", version: str | None) -> None:
     if profile.why_not:
         print_note(f"This call site can't be mirrored: {profile.why_not}.")
     else:
-        these = f"--site {profile.site}" + (f" --version {version}" if version else "")
-        print_note(f"to train a student on these calls: bertsmith mirror train {these}")
+        command = f"bertsmith mirror train --site {profile.site}{options}"
+        print_note(f"to train a student on these calls: {command}")
 
 
 def _field_traits(field: Any) -> dict[str, bool]:
@@ -281,7 +288,7 @@ def _profile_as_json(profile: "SiteProfile") -> dict[str, Any]:
     }
 
 
-def _print_learned(learned: "LearningResult") -> None:
+def _print_learned(learned: "LearningResult", store: str) -> None:
     from bertsmith.mirror.learning.proving import (
         describe_ceiling,
         describe_claims,
@@ -317,6 +324,6 @@ def _print_learned(learned: "LearningResult") -> None:
     if not learned.why:
         print_note(
             "to compare the student with the LLM on new calls, which changes no answer: "
-            f"bertsmith mirror promote {file.site} --student {learned.folder}"
+            f"bertsmith mirror promote {file.site} --student {learned.folder}{store}"
         )
     print_paths(student=learned.folder, report=learned.folder / "report.html")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from bertsmith.cli.mirror_calls import (
     ANY_STORE,
     StoreOptions,
+    name_store,
     open_store,
     print_skipped,
     read_mirror_settings,
@@ -271,7 +272,7 @@ def promote(
         if named is not None:
             stages.add_student(named)
         _change_stage(stages, before, after)
-        _warn_of_few_comparisons(before, after, evidence, settings)
+        _warn_of_few_comparisons(before, after, evidence, settings, name_store(store_options))
 
 
 def demote(
@@ -351,7 +352,11 @@ def _change_stage(stages: "StageStore", before: "Stage", after: "Stage") -> None
 
 
 def _warn_of_few_comparisons(
-    before: "Stage", after: "Stage", evidence: "Mapping[str, Evidence]", settings: "MirrorSettings"
+    before: "Stage",
+    after: "Stage",
+    evidence: "Mapping[str, Evidence]",
+    settings: "MirrorSettings",
+    store: str,
 ) -> None:
     """A note where a hand promotes a student that was compared less often than --auto waits for."""
     fewest = settings.canary_calls if before.mode == "canary" else settings.shadow_calls
@@ -360,7 +365,7 @@ def _warn_of_few_comparisons(
     if after.mode in ("canary", "live") and after.mode != before.mode and compared < fewest:
         print_note(
             f"in mode {before.mode} the student was compared in {compared:,} calls, where --auto waits for "
-            f"{fewest:,}. Back: bertsmith mirror demote {before.site}"
+            f"{fewest:,}. Back: bertsmith mirror demote {before.site}{store}"
         )
 
 
