@@ -5,6 +5,7 @@ import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -296,6 +297,30 @@ def test_classes_are_weighed_by_the_rows_that_are_learned_whatever_the_order_of_
     }
     counts = {"yes": 30, "no": 30 if source == "both" else 10, "perhaps": 20}
     assert found == pytest.approx({label: sum(counts.values()) / 3 / n for label, n in counts.items()})
+
+
+def test_the_student_alone_weighs_classes_too_where_the_rows_lack_one(
+    make_teacher: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(distiller, "start_head", lambda *_: None)
+    train, model = tmp_path / "train.jsonl", str(make_teacher("classification"))
+    rows = [{"text": f"bano {WORDS[n % 48]} {n}", "label": "yes" if n % 4 else "no"} for n in range(40)]
+    train.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    dev = write_rows(tmp_path / "dev.jsonl", "classification", 20, seed=9)
+    given = {"teacher": [model], "train": str(train), "dev": str(dev), "out": str(tmp_path / "o")}
+    recipe = make_distil_recipe(given, ["settings.class_weights=auto", "max_length=32"])
+    session = DistilSession.open(recipe, set_up_machine(recipe.hardware, None, Hardware.detect()), tmp_path)
+    weights = []
+
+    def stop(_: Any, task: Any, *__: Any) -> None:
+        weights.extend(float(task.loss(torch.zeros(1, 3), [number])) / math.log(3) for number in (0, 2))
+        raise InterruptedError
+
+    run = SimpleNamespace(machine=session.machine)
+    alone = SimpleNamespace(session=session, recipe=recipe, run=run, _train_to_end=stop)
+    with pytest.raises(InterruptedError):
+        distiller.TaskDistiller._train_alone(alone, {"dev": distiller.Exam(session.train, None, {})})
+    assert session.task.labels == ("no", "perhaps", "yes") and weights == pytest.approx([2, 2 / 3])
 
 
 def test_class_weights_leave_the_teacher_its_share_whatever_their_unit() -> None:

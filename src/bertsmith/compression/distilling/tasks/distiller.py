@@ -197,6 +197,7 @@ class TaskDistiller:
         labelled, source = session.data.labelled, session.before
         assert source is not None
         task = fitted_again(session.task.as_student({}), labelled)
+        task.know_labelled(labelled)  # of rows that lack a label, `fitted_again` weighs no class
         examples = encode_examples(task, labelled, session.tokenizer)
         model = begin_student(source, task, recipe.seed, recipe.dropout).to(self.run.machine.device)
         start_head(task, model, examples)
