@@ -21,6 +21,7 @@ from bertsmith.cli.options import (
     takes_settings,
 )
 from bertsmith.cli.screen import console, print_facts, print_json, print_note, print_paths, print_table
+from bertsmith.reporting import formatting
 
 if TYPE_CHECKING:
     from bertsmith.mirror.learning.train import LearningResult
@@ -134,9 +135,19 @@ def understand(
         if json:
             print_json([_profile_as_json(profile) for profile in profiles])
             return
+        every_version = opened.versions()
         for profile in profiles:
             options = (f" --version {version}" if version else "") + name_store(store_options)
             _print_profile(profile, options)
+            shown = {one.version for one in profile.versions}
+            others = [v for v in every_version if v.site == profile.site and v.version not in shown]
+            if others and version is None:
+                calls = sum(other.calls for other in others)
+                print_note(
+                    f"{calls:,} calls of this site had another prompt, schema or model, in "
+                    f"{formatting.counted(len(others), 'version')}: bertsmith mirror status lists them, "
+                    "bertsmith mirror merge joins them."
+                )
 
 
 @takes_settings(finetune_setting_names)

@@ -176,8 +176,12 @@ def _print_accounts(accounts: "list[Account]", students: "Mapping[str, StudentRe
         print_table(("version", "reason", "calls", "counts as"), silent, "Without an answer of the LLM")
     saved = [_format_savings(account) for account in accounts if account.answered]
     if saved:
-        money = ("version", "calls avoided", "ms each", "LLM's", "hours saved", "saved", "audits", "errors")
+        money = (
+            "version", "calls avoided", "ms each", "LLM's ms", "hours saved", "saved", "audits cost",
+            "errors cost",
+        )  # fmt: skip
         print_table(money, saved, "Saved and paid")
+        console.print("Calls avoided: answers that no audit asked the LLM for, too.", markup=False)
         if any(account.money is None for account in accounts if account.answered):
             console.print("For sums of money name the LLM's prices: [prices] in the settings.", markup=False)
 
@@ -272,7 +276,7 @@ def promote(
         if named is not None:
             stages.add_student(named)
         _change_stage(stages, before, after)
-        _warn_of_few_comparisons(before, after, evidence, settings, name_store(store_options))
+        _warn_of_doubts(before, after, evidence, settings, name_store(store_options))
 
 
 def demote(
@@ -351,21 +355,29 @@ def _change_stage(stages: "StageStore", before: "Stage", after: "Stage") -> None
     console.print(f"Mode {after.mode}: {_MODES[after.mode]}.", markup=False, soft_wrap=True)
 
 
-def _warn_of_few_comparisons(
+def _warn_of_doubts(
     before: "Stage",
     after: "Stage",
     evidence: "Mapping[str, Evidence]",
     settings: "MirrorSettings",
     store: str,
 ) -> None:
-    """A note where a hand promotes a student that was compared less often than --auto waits for."""
+    """A note where a hand promotes a student that was compared less often than --auto waits for, or differed
+    too often so far.
+    """
     fewest = settings.canary_calls if before.mode == "canary" else settings.shadow_calls
     student = evidence.get(before.student)
     compared = 0 if student is None else student.in_stage
-    if after.mode in ("canary", "live") and after.mode != before.mode and compared < fewest:
+    doubts = []
+    if compared < fewest:
+        doubts.append(f"was compared in {compared:,} calls, where --auto waits for {fewest:,}")
+    if student is not None and student.audits.rate() > student.audits.epsilon:
+        rate, most = student.audits.rate(), student.audits.epsilon
+        doubts.append(f"differed in {rate:.1%} so far, where {most:.1%} may")
+    if doubts and after.mode in ("canary", "live") and after.mode != before.mode:
         print_note(
-            f"in mode {before.mode} the student was compared in {compared:,} calls, where --auto waits for "
-            f"{fewest:,}. Back: bertsmith mirror demote {before.site}{store}"
+            f"in mode {before.mode} the student {', and '.join(doubts)}. Back: "
+            f"bertsmith mirror demote {before.site}{store}"
         )
 
 

@@ -114,7 +114,7 @@ class Gate:
         sample = self.file.sequences[:_FOR_DAMAGE]
         lengths = [len(window.token_ids) for window in sample]
         change = change_of(self.source, self.source.task, self._ours)
-        self._begin(f"sequences by {count} graphs with one product in int8", count * len(sample))
+        self._begin(f"answers by {count} graphs with one product in int8", count * len(sample))
         damages = []
         for run in runs:
             theirs = run_sequences(run, self.source, sample, like_lengths(lengths))
@@ -124,7 +124,7 @@ class Gate:
 
     def glance(self, run: Run, limits: ExportLimits, error: float) -> tuple[str, ...]:
         """The problems that one arrangement shows: a quick test before `judge`, which tries all of them."""
-        self._begin(f"sequences by {self.graph_name}", len(self.file.sequences))
+        self._begin(f"answers by {self.graph_name}", len(self.file.sequences))
         theirs = self._run(run, like_lengths(self.file.lengths))
         comparison = self._compare(self._task_for(limits, theirs), theirs)
         return (
@@ -138,7 +138,10 @@ class Gate:
         """
         usual, *others = arrangements(self.file.lengths)
         ways = 1 + len(others)
-        self._begin(f"sequences by {self.graph_name}, in {ways} batchings", ways * len(self.file.sequences))
+        self._begin(
+            f"answers by {self.graph_name}, each row in {ways} kinds of batch",
+            ways * len(self.file.sequences),
+        )
         theirs = self._run(run, usual)
         task = self._task_for(limits, theirs)
         comparisons = {usual.name: self._compare(task, theirs)}
