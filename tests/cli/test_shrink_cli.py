@@ -46,7 +46,12 @@ def test_a_table_is_learned_from_a_column_in_another_encoding(
         (["--static", "epochs=3"], "Leave epochs=3 out"),
         (["--static", "--label", "kind"], "Leave --label out"),
         (["--static", "--format", "csv"], "Leave --format out"),
-        (["--static", "--language", "German"], "expected a language's code"),
+        (
+            ["--static", "--text", "body"],
+            "--text says how --texts are read. Add --texts, or leave --text out",
+        ),
+        (["--static", "--language", "de"], "--language says how --texts are read"),
+        (["--static", "--texts", "running.txt", "--language", "German"], "expected a language's code"),
         (["--dimensions", "4"], "--dimensions is for --static"),
         (["--language", "de"], "--language is for --static"),
         (["--static", "--texts", "nowhere.txt"], "does not exist"),

@@ -142,6 +142,10 @@ def distil(
                 "--static takes --texts with --text, --encoding and --language, --dimensions, and --resume. "
                 f"Leave {others[0]} out."
             )
+        given = {"--text": text_options["text_column"], "--encoding": text_options["encoding"]}
+        given["--language"] = language
+        if not texts and (unread := [name for name, value in given.items() if value is not None]):
+            raise InputError(f"{unread[0]} says how --texts are read. Add --texts, or leave {unread[0]} out.")
         _distil_static_table(
             teacher, texts or (), out, dimensions, text_options | {"language": language}, resume
         )
