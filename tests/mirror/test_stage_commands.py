@@ -182,6 +182,14 @@ def test_status_says_who_answers_and_what_it_saves(
     assert "Saved and paid" in said
 
 
+def test_status_tells_of_a_training_that_is_under_way(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    for seconds, is_told in ((-1, False), (60, True)):
+        assert site.stages.begin_training(site.call.version, 10, "another", seconds)
+        assert site.run("status") == 0
+        said = " ".join(capsys.readouterr().out.split())
+        assert (f"a student of version {site.call.version} is being trained, since" in said) is is_told
+
+
 def test_understand_names_the_version_and_the_store_that_were_asked_for(
     site: Site, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -378,7 +378,7 @@ def test_classes_without_a_row_are_counted_and_not_listed() -> None:
     found += [ClassScore("rare", 0.5, 0.5, 0.5, 2), ClassScore("missed", 0.0, 0.0, 0.0, 1)]
     table = class_table(found)
     assert [row[0] for row in table.rows] == ["missed", "rare"]
-    assert (table.more, table.title) == (0, "30 classes without a row are left out")
+    assert (table.more, table.title) == (0, "Left out: 30 labels without a row")
     assert class_table(found[30:]).title == ""
 
 

@@ -3,6 +3,7 @@ whether what was promised holds.
 """
 
 import math
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -65,6 +66,7 @@ def status(*, store_options: StoreOptions = ANY_STORE, json: Flag = False) -> No
     bertsmith mirror status --store calls.sqlite --json
     """
     from bertsmith.mirror.answering.accounts import read_accounts
+    from bertsmith.mirror.answering.stage_store import UNDER_WAY
     from bertsmith.mirror.page.state import StateReader
 
     settings = read_mirror_settings(store_options)
@@ -81,6 +83,10 @@ def status(*, store_options: StoreOptions = ANY_STORE, json: Flag = False) -> No
             _print_versions(versions)
         if answering:
             _print_accounts(answering, stages.students())
+        for training in stages.trainings().values():
+            if training.outcome == UNDER_WAY and training.until > time.time():
+                began = datetime.fromtimestamp(training.began, UTC).strftime("%Y-%m-%d %H:%M")
+                print_note(f"a student of version {training.version} is being trained, since {began} UTC.")
         if skipped:
             print_skipped(skipped)
 

@@ -101,8 +101,15 @@ class CallImport:
                 self._read(located)
                 if len(self._waiting) + len(self._skipped) >= _BATCH:
                     self._write(store, progress)
-        finally:
+        except BaseException as error:  # Ctrl-C, too
             self._write(store, progress)
+            if not isinstance(error, InputError):
+                raise
+            raise InputError(
+                f"{error} The {self.counts.added:,} new calls before it are stored. Import the mended file: "
+                "none counts twice."
+            ) from error
+        self._write(store, progress)
         return self.counts
 
     def _read(self, located: LocatedObject) -> None:

@@ -229,7 +229,7 @@ def class_table(scores: Sequence[ClassScore]) -> Table:
     ]
     columns = ["Class, the worst first", "Precision", "Recall", "F1", "Rows"]
     absent = len(scores) - len(occurring)
-    title = f"{absent:,} classes without a row are left out" if absent else ""
+    title = f"Left out: {formatting.counted(absent, 'label')} without a row" if absent else ""
     return Table(title, columns, rows, max(0, len(by_f1) - MOST_CLASSES))
 
 
