@@ -187,6 +187,16 @@ def test_documents_that_a_label_says_are_no_answers_are_not_learned_as_answers(
         task.read(tmp_path / "a.csv")
 
 
+def test_a_label_that_no_training_file_has_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "pairs.csv").write_text("query,passage\nwho?,ann\n")
+    (tmp_path / "rows.csv").write_text("query,passage,right\nwho?,ann,1\nwho?,bob,1\n")
+    paths = [tmp_path / "pairs.csv", tmp_path / "rows.csv"]
+    assert len(make_task("retrieval", label="right").read_files(paths)) == 3
+    with pytest.raises(InputError, match=r"pairs\.csv has no column 'rihgt'"):
+        make_task("retrieval", label="rihgt").read_files(paths)
+    assert len(make_task("retrieval", label="rihgt").read(paths[0])) == 1  # as evaluate reads pairs
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

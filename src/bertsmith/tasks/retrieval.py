@@ -93,6 +93,7 @@ class Retrieval(Task[QueryExample]):
 
     def __init__(self, settings: TaskSettings, labels: Sequence[str] = ()) -> None:
         super().__init__(settings, labels)
+        self._has_label = False
         self._known_documents: dict[int, tuple[int, ...]] = {}  # of each query, by `text_number`
 
     @property
@@ -123,7 +124,7 @@ class Retrieval(Task[QueryExample]):
         )
         if labelled:  # the columns found in the first file are used for the files that follow
             layout = settings.model_dump(include={"format", "header", "encoding"})
-            require_answers(path, columns, settings.label, **layout)
+            self._has_label |= require_answers(path, columns, settings.label, **layout)
             fixed = {"query": columns.query, "positive": columns.positive, "text": None, "text_pair": None}
             self.settings = settings.model_copy(update=fixed)
         examples = read_query_documents(
@@ -146,7 +147,13 @@ class Retrieval(Task[QueryExample]):
         return self.complete(examples, gaps, path)
 
     def read_files(self, paths: Sequence[Path | str]) -> list[QueryExample]:
+        self._has_label = False
         examples = super().read_files(paths)
+        if self.settings.label is not None and not self._has_label:
+            raise InputError(
+                f"{paths[0]} has no column {self.settings.label!r}, by which --label would tell answers from "
+                "other documents. Name the column, or leave --label out."
+            )
         columns = self.settings.model_dump(include={"query", "positive", "negative"})
         layout = self.settings.model_dump(include={"format", "header", "encoding"})
         self.named_columns = find_names_of_numbers(paths, columns, **layout)

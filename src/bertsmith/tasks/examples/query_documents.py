@@ -215,13 +215,14 @@ def require_answers(
     format: str | None,
     header: bool,
     encoding: str = "utf-8",
-) -> None:
+) -> bool:
     """Raises InputError if `label`, or a column named like one, is a relevance that is 0 or a contradiction
-    in some row: its document is no answer, but would be learned as one.
+    in some row: its document is no answer, but would be learned as one. Returns whether the file has the
+    column `label`.
     """
     layout: dict[str, Any] = {"format": format, "header": header, "encoding": encoding}
     if str(path) == "-":
-        return
+        return True
     if header:
         by_key = are_objects(path, format=format, encoding=encoding)
         keys_layout: dict[str, Any] = {"format": format, "encoding": encoding}
@@ -250,6 +251,7 @@ def require_answers(
                 f"train reranking, which reads 0 and 1 (--label {column!r}). If the column says something "
                 "else, rename it."
             )
+    return label_name in verdict_columns
 
 
 def _is_relevance(value: Any, may_be_grade: bool) -> bool:
