@@ -11,6 +11,7 @@ from bertsmith.inference.suggesting.label_doubts import (
     class_thresholds,
     find_contradictions,
     find_doubts,
+    ngrams_of,
     off_diagonal,
 )
 from bertsmith.inference.suggesting.near_copies import SAME, CharacterNgrams
@@ -174,6 +175,17 @@ def test_few_of_the_pairs_of_long_texts_are_compared_whole(monkeypatch: pytest.M
     found = list(CharacterNgrams([*texts, texts[7]]).pairs())
     assert [(pair.first, pair.second) for pair in found] == [(7, 200)]
     assert sum(compared) < 200 * 199 / 2 / 20
+
+
+def test_rows_with_other_columns_are_no_copies() -> None:
+    """Where columns decide, nearly all rows were passed over as copies, and told as slips."""
+
+    def row(plan: str, label: str) -> TextExample:
+        return TextExample("My card has not arrived yet", None, label, "here", columns=(plan, 30.0))
+
+    rows = [row("free", "wait"), row("pro", "call"), row("free", "call")]
+    assert [(first, second) for first, second, _ in find_contradictions(rows)] == [(rows[0], rows[2])]
+    assert ngrams_of(rows).first_of_each([1, 2], [0]) == [1]
 
 
 def test_several_labels_contradict_each_other_as_sets() -> None:

@@ -213,9 +213,7 @@ def _pick_labels(values: Floats, labels: Ints) -> Floats:
 
 
 def find_contradictions(rows: Sequence[TextExample]) -> list[Contradiction]:
-    """Finds near copies with different labels among the first `MOST_COMPARED` rows, the most
-    similar first.
-    """
+    """Finds near copies with different labels among the first `MOST_COMPARED` rows, most similar first."""
     compared = rows[:MOST_COMPARED]
     labels = dict[Any, int]()  # several labels are a set: their order says nothing
     label_numbers = [
@@ -224,12 +222,12 @@ def find_contradictions(rows: Sequence[TextExample]) -> list[Contradiction]:
     ]
     contradictions = [
         Contradiction(compared[first], compared[second], likeness)
-        for first, second, likeness in CharacterNgrams([joined_text(row) for row in compared]).pairs(
-            label_numbers
-        )
+        for first, second, likeness in ngrams_of(compared).pairs(label_numbers)
     ]
     return sorted(contradictions, key=lambda pair: -pair.likeness)
 
 
-def joined_text(row: TextExample) -> str:
-    return row.text if row.text_pair is None else f"{row.text} {row.text_pair}"
+def ngrams_of(rows: Sequence[TextExample]) -> CharacterNgrams:
+    """The n-grams of rows' texts. Rows with other columns beside the text are no copies of each other."""
+    texts = [row.text if row.text_pair is None else f"{row.text} {row.text_pair}" for row in rows]
+    return CharacterNgrams(texts, [row.columns for row in rows])

@@ -11,7 +11,7 @@ E texts, N n-grams.
 """
 
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -40,10 +40,14 @@ class NearCopy(NamedTuple):
 
 class CharacterNgrams:
     """Texts as TF-IDF vectors of their words' n-grams of three to five characters, ignoring case and
-    punctuation. A text without words, such as an emoji, is compared as it is.
+    punctuation. A text without words, such as an emoji, is compared as it is. With `others` (E,), what stands
+    beside each text, only texts beside which the same stands are copies.
     """
 
-    def __init__(self, texts: Sequence[str]) -> None:
+    def __init__(self, texts: Sequence[str], others: Sequence[Hashable] | None = None) -> None:
+        numbers = dict[Hashable, int]()
+        beside = [None] * len(texts) if others is None else others
+        self._beside = np.array([numbers.setdefault(other, len(numbers)) for other in beside], np.int64)
         folded = [unicodedata.normalize("NFC", text.casefold()) for text in texts]
         words = [" ".join(WORD.findall(text) or text.split()) for text in folded]
         self._rows: Any = _count_ngrams(words) if any(words) else None
@@ -84,7 +88,8 @@ class CharacterNgrams:
             shared = (rare[block] @ others_rare).tocoo()
             first, second = block[shared.row], shared.col
             upper_bound = shared.data + np.maximum(rest_lengths[first], rest_lengths[second])
-            candidates = np.flatnonzero((upper_bound >= SAME - _ROUNDING) & is_compared(first, second))
+            is_possible = (upper_bound >= SAME - _ROUNDING) & (self._beside[first] == self._beside[second])
+            candidates = np.flatnonzero(is_possible & is_compared(first, second))
             candidates = candidates[np.lexsort((second[candidates], shared.row[candidates]))]
             block_rows, starts = np.unique(shared.row[candidates], return_index=True)
             for index, others in zip(block_rows, np.split(second[candidates], starts[1:])):

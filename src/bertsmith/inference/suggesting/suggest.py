@@ -31,9 +31,8 @@ from bertsmith.inference.suggesting.label_doubts import (
     Doubt,
     LabelJudge,
     find_contradictions,
-    joined_text,
+    ngrams_of,
 )
-from bertsmith.inference.suggesting.near_copies import CharacterNgrams
 from bertsmith.machine import device_of
 from bertsmith.model.checkpoint import load_encoder
 from bertsmith.model.locate import locate_model
@@ -298,7 +297,7 @@ def _choose_next_rows(
     compared = labelled_rows[:MOST_COMPARED]
     for spare in _SPARE:
         drawn = choose_rows(features, probabilities - likeliest, round(spare * count), seed).tolist()
-        characters = CharacterNgrams([joined_text(row) for row in (*compared, *(pool[row] for row in drawn))])
+        characters = ngrams_of([*compared, *(pool[row] for row in drawn)])
         positions = range(len(compared), len(compared) + len(drawn))
         distinct = [
             drawn[position - len(compared)]
