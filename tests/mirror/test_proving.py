@@ -191,3 +191,26 @@ def test_as_many_calls_are_asked_for_as_the_next_training_keeps_to_prove_with() 
     assert many > 4000 and advice(4000, 50_000, 0.001) == f"K{option}"
     more = math.ceil(many / 0.3) - 100
     assert advice(30, 100, 0.001) == f"Record at least {more:,} more calls and k{option}"
+
+
+def test_calls_are_kept_where_they_would_prove_no_more_than_an_easy_field() -> None:
+    """The student answers by the claim on the whole answer: a field's alone is of no use."""
+    draw = np.random.default_rng(0)
+    both = judged(draw.random(1000), draw.random(1000) < 0.035, fields=2)
+    assert estimate_calls_needed(*both.fields["$.f1"], 1000, 0.05, 0.05 / 3 / STARTS) < 300
+    assert prove([candidate()], [both], [both], SETTINGS).claims.coverage == 0
+    assert "kept for a later training" in explain_postponement([both], 300, 1000, SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("fields", "settings", "claims"),
+    [(1, SETTINGS, 1), (3, SETTINGS, 4), (1, LearnSettings(call_price=0.01, error_price=0.1), 4)],
+)
+def test_after_a_proof_that_failed_as_many_calls_are_asked_for_as_all_claims_take(
+    fields: int, settings: LearnSettings, claims: int
+) -> None:
+    draw = np.random.default_rng(0)
+    few = judged(draw.random(100), np.arange(100) % 50 == 0, fields)
+    needed = estimate_calls_needed(few.confidence, few.differs, 100, 0.05, settings.delta / claims / STARTS)
+    result = prove([candidate()], [few], [few], settings, recorded=10**6)
+    assert f"Record about {needed:,} more calls" in result.why

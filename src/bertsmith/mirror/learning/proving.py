@@ -109,8 +109,8 @@ def explain_postponement(
     sentence; empty where they can be used now.
     """
     epsilon = target_epsilon(settings)
-    groups = [(*group, len(dev.confidence)) for dev in devs for group in _group_calls(dev, settings).values()]
-    claims = len(groups) * (CLAIMS if settings.call_price is not None else 1)
+    groups = [(*group, len(dev.confidence)) for dev in devs for group in _answering_groups(dev, settings)]
+    claims = _count_claims(devs, settings)
     level = settings.delta / claims / STARTS
     guarantee = f"at most {format_upper_percent(epsilon)} of its answers differ"
     needed = fewest_calls(epsilon, level)
@@ -137,6 +137,18 @@ def explain_postponement(
             f"{guarantee}; the calls are kept for a later training{more}"
         )
     return ""
+
+
+def _count_claims(devs: Sequence[TeacherComparison], settings: LearnSettings) -> int:
+    """How many claims are tested together, each at its share of delta."""
+    groups = sum(len(_group_calls(dev, settings)) for dev in devs)
+    return groups * (CLAIMS if settings.call_price is not None else 1)
+
+
+def _answering_groups(comparison: TeacherComparison, settings: LearnSettings) -> list[tuple[Floats, Bools]]:
+    """The groups with whose claim a student may answer: with that of a field alone it may not."""
+    groups = _group_calls(comparison, settings)
+    return list(groups.values()) if settings.by_class is not None else [groups[_WHOLE]]
 
 
 def _advise(about: str, needed: int, calls: int, recorded: int, settings: LearnSettings) -> str:
@@ -176,20 +188,22 @@ def prove(
     if coverages[best] <= 0:
         best = int(np.argmax([comparison.agreement for comparison in devs]))
         return ProofResult(
-            best, claims[best], _explain_failure(calibrations[best], len(devs), settings, recorded), True
+            best, claims[best], _explain_failure(calibrations[best], devs, settings, recorded), True
         )
     chosen = next((index for index, coverage in enumerate(coverages) if coverage >= settings.enough), best)
     return ProofResult(chosen, claims[chosen], "", True)
 
 
 def _explain_failure(
-    calibration: TeacherComparison, candidates: int, settings: LearnSettings, recorded: int
+    calibration: TeacherComparison, devs: Sequence[TeacherComparison], settings: LearnSettings, recorded: int
 ) -> str:
     """Why the calibration calls proved nothing, and how many would, in a sentence."""
     calls, differing = len(calibration.differs), int(calibration.differs.sum())
     epsilon = target_epsilon(settings)
-    likely = estimate_calls_needed(
-        calibration.confidence, calibration.differs, calls, epsilon, settings.delta / candidates / STARTS
+    level = settings.delta / _count_claims(devs, settings) / STARTS
+    likely = min(
+        estimate_calls_needed(*group, calls, epsilon, level)
+        for group in _answering_groups(calibration, settings)
     )
     sentence = (
         f"of {calls:,} new calls the student's answer differs in {differing:,} "
