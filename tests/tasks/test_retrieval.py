@@ -194,7 +194,10 @@ def test_a_label_that_no_training_file_has_is_refused(tmp_path: Path) -> None:
     assert len(make_task("retrieval", label="right").read_files(paths)) == 3
     with pytest.raises(InputError, match=r"pairs\.csv has no column 'rihgt'"):
         make_task("retrieval", label="rihgt").read_files(paths)
-    assert len(make_task("retrieval", label="rihgt").read(paths[0])) == 1  # as evaluate reads pairs
+    fresh = make_task("retrieval", label="right")
+    trained = type(fresh).from_state(fresh.state(), "a model")
+    for task in (trained, trained.for_file(paths[0], {})):  # as evaluate --train, and distil, read pairs
+        assert len(task.read(paths[0])) == len(task.read_files(paths[:1])) == 1
 
 
 @pytest.mark.parametrize(

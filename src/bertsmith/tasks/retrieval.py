@@ -149,7 +149,7 @@ class Retrieval(Task[QueryExample]):
     def read_files(self, paths: Sequence[Path | str]) -> list[QueryExample]:
         self._has_label = False
         examples = super().read_files(paths)
-        if self.settings.label is not None and not self._has_label:
+        if self.settings.label is not None and not (self._has_label or self.is_trained):
             raise InputError(
                 f"{paths[0]} has no column {self.settings.label!r}, by which --label would tell answers from "
                 "other documents. Name the column, or leave --label out."

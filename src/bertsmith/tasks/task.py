@@ -197,7 +197,7 @@ class Task(ABC, Generic[E]):
     gives_score: ClassVar[bool] = False  # a prediction's "score" is a number
     relevance: ClassVar[str | None] = None  # the key of a pair's prediction that ranks documents
     bounds: tuple[float, float] | None = None  # of the predicted numbers; None if unknown
-    is_trained = False  # made by `from_state`: files may lack the group column of the training file
+    is_trained = False  # made by `from_state`: files may lack a group, or retrieval its label
     named_columns: Mapping[str, str] = MappingProxyType({})  # setting → name of a column given by number
     Settings: ClassVar[type[TaskSettings]] = TaskSettings
 
