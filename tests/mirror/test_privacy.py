@@ -37,12 +37,14 @@ PRIVATE = {
         "(030) 90 18 20",
         "030.90 18 20",
         "(555) 123-4567",
+        "(555)123-4567",
         "0044 20 7946 0958",
     ],
 }
 HARMLESS = [
     "Order 4111111111111112 of 2026-11-26 at 12:30:45, 1,299.00 EUR, version 1.2.3, page 17",
-    "from 01.02.2026 to 28/02/2026", "std::vector and ::", "a@b", "999.1.1.1",
+    "from 01.02.2026 to 28/02/2026", "std::vector and ::", "at:12:30:45 of 00:1a:2b:3c:4d:5e",
+    "key " + ":".join(["a1"] * 20), "Foo::bar", "app:v1:2.0", "a@b", "999.1.1.1",
     "room 0815", "-0.0123456", "a chance of 0.0123456789, or of 12.0123 4567",
     "it costs 1234567 a year", "INTENT_4711", "AB12CDEFGHIJKLMN",
 ]  # fmt: skip
@@ -85,6 +87,8 @@ def test_what_is_not_private_stays(text: str) -> None:
         ("DE89 3704 0044 0532 0130 00 or AT61 1904 3002 3457 3201 too", "[IBAN_1] or [IBAN_2] too"),
         ("from DE89370400440532013000 GB82WEST12345698765432 today", "from [IBAN_1] [IBAN_2] today"),
         ("AB12 DE89 3704 0044 0532 0130 00", "AB12 [IBAN_1]"),
+        ("IP:10.0.0.1,host:192.168.1.5:8080", "IP:[IP_1],host:[IP_2]:8080"),
+        ("[IPv6:2001:db8::1] src:fe80::1 地址:10.0.0.1", "[IPv6:[IP_1]] src:[IP_2] 地址:[IP_3]"),
         # Other scripts have no blank there: the address alone is private, and an IBAN or a key is found.
         (
             "メールはtaro@example.jpです。返信はtaro@example.jp-へ",

@@ -190,7 +190,12 @@ BUILT_IN = {
         Rule(
             "ip",
             re.compile(
-                r"(?<![\w:.])(?:\d{1,3}(?:\.\d{1,3}){3}|[0-9a-fA-F]{0,4}:[0-9a-fA-F:.]+)(?!\w)", re.ASCII
+                r"(?:(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}"
+                # After a colon too where no group of an address stands before it, as in ip:2001:db8::1.
+                r"|(?:(?<![\w:.])|(?<=[^\da-fA-F:]:)|(?<=[g-zG-Z]\w:)|(?<=[g-zG-Z]\w\w:)|(?<=\w{5}:))"
+                r"[0-9a-fA-F]{0,4}:[0-9a-fA-F:.]+"
+                r")(?!\w)",
+                re.ASCII,
             ),
             _ip_length,
         ),
@@ -199,7 +204,7 @@ BUILT_IN = {
             re.compile(
                 r"(?<![\w+])(?<!\d\.)(?:(?:\+|00)\d[\d ()./-]{5,20}\d|"
                 rf"{_DATE}\(?0\d{{1,5}}\)?[ ./-]{{0,2}}\d[\d ./-]{{3,12}}\d"
-                r"|\(?\d{3}\)?[ .-]\d{3}[ .-]\d{4})(?!\w)",
+                r"|\(?\d{3}(?:\)|\)?[ .-])\d{3}[ .-]\d{4})(?!\w)",
                 re.ASCII,
             ),
             _phone_length,
