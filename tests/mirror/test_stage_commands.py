@@ -188,6 +188,9 @@ def test_status_tells_of_a_training_that_is_under_way(site: Site, capsys: pytest
         assert site.run("status") == 0
         said = " ".join(capsys.readouterr().out.split())
         assert (f"a student of version {site.call.version} is being trained, since" in said) is is_told
+    site.stages.end_training(site.call.version, "another", "nothing proven")
+    assert site.run("status") == 0
+    assert "on 10 calls: nothing proven. Its report" in " ".join(capsys.readouterr().out.split())
 
 
 def test_understand_names_the_version_and_the_store_that_were_asked_for(

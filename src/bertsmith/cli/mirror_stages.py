@@ -84,9 +84,14 @@ def status(*, store_options: StoreOptions = ANY_STORE, json: Flag = False) -> No
         if answering:
             _print_accounts(answering, stages.students())
         for training in stages.trainings().values():
+            began = datetime.fromtimestamp(training.began, UTC).strftime("%Y-%m-%d %H:%M")
             if training.outcome == UNDER_WAY and training.until > time.time():
-                began = datetime.fromtimestamp(training.began, UTC).strftime("%Y-%m-%d %H:%M")
                 print_note(f"a student of version {training.version} is being trained, since {began} UTC.")
+            elif training.calls and training.outcome != UNDER_WAY:
+                print_note(
+                    f"the last training by --auto of version {training.version}, on {training.calls:,} "
+                    f"calls: {training.outcome}. Its report and log lie in {settings.students}."
+                )
         if skipped:
             print_skipped(skipped)
 
