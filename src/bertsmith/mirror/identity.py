@@ -45,6 +45,9 @@ _DAY = (
     r"|(?:segunda|terça|quarta|quinta|sexta)-feira"
     r"|(?:maan|dins|woens|donder|vrij|zater|zon)dag)"
 )
+# Of Chinese, Japanese and Korean.
+_EAST_DAY = "(?:(?:星期|周|週)[一二三四五六日天]|[月火水木金土日]曜日?|[월화수목금토일]요일)"
+_EAST_HALF = "(?:(?:上午|下午|午前|午後|오전|오후) ?)?"
 _ITEM = "(?:request|call|session|conversation|ticket|message|turn|run|order|trace|case|job|attempt|visitor)"
 _PERSON = "(?:user|customer|client|account|tenant|employee|agent|caller)"
 # Keys of lines such as "Ticket no: 17" that only identify. Not "Message: …", which may be the input itself.
@@ -66,20 +69,28 @@ _VARIABLES = tuple(
             r"(?<!\d)\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?"
             r"(?: ?(?:Z|UTC|GMT|[+-]\d\d:?\d\d))?(?![A-Za-z_\d])",
         ),
+        ("time", rf"\b{_DAY} {_MONTH} {{1,2}}\d\d? \d\d:\d\d:\d\d(?: [A-Z]{{2,5}}){{0,2}} \d{{4}}\b"),  # C's
+        (
+            "date",
+            r"(?<!\d)\d{4}[年년] ?\d\d?[月월] ?\d\d?[日일]"
+            rf"(?: ?[,，、]?{_EAST_DAY}| ?[(（](?:{_EAST_DAY}|[月火水木金土日월화수목금토일])[)）])?",
+        ),
         (
             "date",
             rf"(?i)(?<![\d.])(?:\b{_DAY},? )?(?:den |le |el )?"
             r"(?:\d{4}[-/.]\d\d?[-/.]\d\d?|\d\d?[-/.]\d\d?[-/.]\d{4}"
             rf"|\d\d?(?:st|nd|rd|th|er)?\.? (?:of |de )?{_MONTH},? (?:del? )?\d{{4}}"
             r"|\d\d?/\d\d?/\d\d(?![/\d])|\d{4}-W\d\d(?:-[1-7])?"
-            rf"|\b{_MONTH} \d\d?(?:st|nd|rd|th)?,? \d{{4}}"
-            r"|\d{4}年\d\d?月\d\d?日)(?!\d)",
+            rf"|\b{_MONTH} \d\d?(?:st|nd|rd|th)?,? \d{{4}})(?!\d)",
         ),
         (
             "time",
-            r"(?<![\d:])[0-2]?\d:[0-5]\d(?::\d\d(?:[.,]\d+)?)?"
-            r"(?: ?(?:[AaPp]\.?[Mm]\b\.?|UTC|GMT|CES?T|[EPCM][SD]T))?(?![\d:])",
+            rf"(?<![\d:]){_EAST_HALF}[0-2]?\d:[0-5]\d(?::\d\d(?:[.,]\d+)?)?"
+            "(?:[ \u00a0\u202f]?"  # JavaScript's toLocaleString has a narrow blank
+            r"(?:[AaPp]\.?[Mm]\b\.?|UTC|GMT|CES?T|[EPCM][SD]T))?(?![\d:])",
         ),
+        ("time", rf"(?<!\d){_EAST_HALF}\d\d?[时時시] ?\d\d?[分분](?: ?\d\d?[秒초])?"),
+        ("day", "星期[一二三四五六日天](?!次)|[月火水木金土日]曜日|[월화수목금토일]요일"),
         ("day", r"\b(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day\b"),
         ("day", r"\b(?:(?:Mon|Diens|Donners|Frei|Sams|Sonn)tag|Mittwoch)\b"),
         ("id", r"(?a)\b[A-Za-z]{2,10}[_-](?=[A-Za-z0-9]*\d)[A-Za-z0-9]{8,}\b"),
