@@ -124,6 +124,18 @@ def test_a_class_has_a_text_on_either_side_if_it_has_enough(seed: int) -> None:
     assert [a + b for a, b in zip(kept, held, strict=True)] == list(counts.values())
 
 
+@pytest.mark.parametrize("lonely", range(12))
+def test_a_label_is_measured_whichever_of_its_texts_has_a_rare_label_too(lonely: int) -> None:
+    """That text stays in train; no other took its place in dev, and the label wasn't measured."""
+    kind = find_task("multi-label")
+    examples = [
+        TextExample(f"text {n}", None, ("common", "rare") if n == lonely else ("common",), f"row {n}")
+        for n in range(12)
+    ]
+    train, dev = hold_out(kind(kind.Settings()), examples, 0.05)
+    assert dev and examples[lonely] in train
+
+
 def test_tags_that_one_sentence_has_are_trained_on() -> None:
     task = Tagging(Tagging.Settings())
     examples = [TaggedExample((f"w{n}",), (f"B-{n}",), f"line {n}") for n in range(40)]

@@ -31,14 +31,15 @@ def hold_out(task: Task[Any], examples: Sequence[Any], share: float) -> tuple[li
         spelling = tuple(task.group_key(example))
         spellings[text] = min(spelling, spellings.get(text, spelling))
     hashes = {text: _hash_to_unit(spelling) for text, spelling in spellings.items()}
-    dev = {text for text in hashes if hashes[text] < share}
     texts_of_label: dict[Any, set[tuple[str, ...]]] = {}
     for example, text in zip(examples, texts, strict=True):
         for label in (None, *task.labels_of(example)):  # None: the whole
             texts_of_label.setdefault(label, set()).add(text)
     ordered = [sorted(label_texts, key=hashes.__getitem__) for label_texts in texts_of_label.values()]
+    alone = {label_texts[0] for label_texts in ordered if len(label_texts) == 1}  # they stay in train
+    dev = {text for text in hashes if hashes[text] < share} - alone
     dev |= {
-        label_texts[0]
+        next((text for text in label_texts if text not in alone), label_texts[0])
         for label_texts in ordered
         if dev.isdisjoint(label_texts) and round(share * len(label_texts))
     }
