@@ -65,11 +65,13 @@ def test_shares_have_the_digits_that_they_have_in_a_terminal(shown: RunningMirro
     look(browser, shown)
     said = browser.run(
         f"import('{shown.url}/bertsmith/page/parts.js').then((parts) => "
-        f"[{shares}.map(parts.share), {risks}.map(parts.atMost), {risks}.map(parts.allBut)])"
+        f"[{shares}.map(parts.share), {risks}.map(parts.atMost), {risks}.map(parts.allBut), "
+        "parts.bars([['rare', 1]], 50000).textContent])"
     )
     assert said[0] == [format_percent(share) for share in shares]
     assert said[1] == [format_upper_percent(risk) for risk in risks]
     claims = [describe_claims(Claims(epsilon=0.5, delta=risk, whole=CLAIM)) for risk in risks]
+    assert said[3] == "rare0.002 %, 1"
     assert [f"With {share} confidence" for share in said[2]] == [claim.split(",")[0] for claim in claims]
 
 

@@ -590,6 +590,19 @@ def test_the_share_that_may_differ_is_said_as_it_is(epsilon: float, said: str, s
     assert found.what.endswith(f"at most {said} may differ")
 
 
+def test_few_that_differ_are_no_0_percent_and_one_too_many_is_more_than_may(
+    site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site.run("promote", site.call.site, "--student", site.folder)
+    few = [StudentComparison(number == 2499, 1.0, 1.0) for number in range(2500)]
+    site.stages.fold(replace(site.student, epsilon=0.0003), EvidenceBatch(few))
+    (found,) = check_guarantees(site.stages)
+    assert found.what.startswith("0.04% of 2,500 compared answers differ (0% to 0.")
+    capsys.readouterr()
+    assert site.run("promote", site.call.site) == 0
+    assert "differed in 0.04% so far, where 0.03% may" in " ".join(capsys.readouterr().out.split())
+
+
 def test_the_last_change_is_the_last_by_its_number(site: Site) -> None:
     """Where the clock of the replica that made it is behind the others'."""
     site.run("promote", site.call.site, "--student", site.folder, "--to", "live")

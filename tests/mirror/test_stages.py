@@ -151,7 +151,7 @@ def test_evidence_promotes_and_demotes(store: Store) -> None:
     good = evidence_of(stages, [AGREES] * 9)
     canary, why = judge_stage(shadow, good, RULES) or (shadow, "")
     assert (canary.mode, canary.share) == ("canary", 0.2)
-    assert why.startswith("5.0% of 20 compared answers differ (0.")
+    assert why.startswith("5% of 20 compared answers differ (0.")
     assert judge_stage(shadow, good, replace(RULES, is_automatic=False)) is None
     assert judge_stage(shadow, good, replace(RULES, shadow_calls=21)) is None
     assert (judge_stage(canary, good, RULES) or (canary,))[0].mode == "live"

@@ -384,7 +384,7 @@ def _warn_of_doubts(
         doubts.append(f"was compared in {compared:,} calls, where --auto waits for {fewest:,}")
     if student is not None and student.audits.rate() > student.audits.epsilon:
         rate, most = student.audits.rate(), student.audits.epsilon
-        doubts.append(f"differed in {rate:.1%} so far, where {most:.1%} may")
+        doubts.append(f"differed in {100 * rate:.4g}% so far, where {100 * most:g}% may")
     if doubts and after.mode in ("canary", "live") and after.mode != before.mode:
         print_note(
             f"in mode {before.mode} the student {', and '.join(doubts)}. Back: "

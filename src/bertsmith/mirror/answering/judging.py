@@ -9,6 +9,7 @@ The command line and the page share the moves by hand (promote, demote, roll bac
 `bertsmith mirror check` reports `check_guarantees`. Read `judge_stage` first.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -94,13 +95,13 @@ def _agrees(evidence: Evidence | None, calls: int) -> TypeGuard[Evidence]:
 
 
 def describe_evidence(evidence: Evidence) -> str:
-    """The evidence in words: '4.1% of 312 compared answers differ (2.0% to 7.3% with 95 % confidence)'."""
+    """The evidence in words: '4.167% of 312 compared answers differ (2.03% to 7.3% with 95 % confidence)'."""
     interval = evidence.audits.interval()
     rate = evidence.audits.rate()
-    share = "none" if not evidence.audits.count else f"{rate:.1%}"
-    bounds = (
-        f"{interval.low:.1%} to {interval.high:.1%} with {100 * (1 - evidence.audits.delta):g} % confidence"
-    )
+    share = "none" if not evidence.audits.count else f"{100 * rate:.4g}%"
+    low, high = math.floor(1e4 * interval.low), math.ceil(1e4 * interval.high)  # never less than proven
+    confidence = f"{100 * (1 - evidence.audits.delta):g} % confidence"
+    bounds = f"{low / 100:g}% to {high / 100:g}% with {confidence}"
     return f"{share} of {evidence.audits.count:,} compared answers differ ({bounds})"
 
 

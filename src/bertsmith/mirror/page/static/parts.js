@@ -1,6 +1,6 @@
 // What several parts of the page are made of: sections, tables, bars, times, commands.
 
-import { h, percent } from "./dom.js";
+import { h } from "./dom.js";
 
 /** A section with a title, in a card. `id` keeps the reader's place when it is made anew. */
 export function section(id, title, ...children) {
@@ -24,7 +24,7 @@ export function bars(rows, of) {
     "ul",
     { class: "bars" },
     rows.map(([name, count, kind]) =>
-      h("li", { class: kind }, h("span", { class: "name" }, name), h("span", { class: "bar", "aria-hidden": "true" }, h("span", { vars: { share: of ? count / of : 0 } })), h("span", { class: "value" }, `${percent(of ? count / of : 0)}`, h("span", { class: "unseen" }, `, ${count.toLocaleString("en")}`))),
+      h("li", { class: kind }, h("span", { class: "name" }, name), h("span", { class: "bar", "aria-hidden": "true" }, h("span", { vars: { share: of ? count / of : 0 } })), h("span", { class: "value" }, share(of ? count / of : 0), h("span", { class: "unseen" }, `, ${count.toLocaleString("en")}`))),
     ),
   );
 }
