@@ -46,11 +46,13 @@ def test_from_a_log_to_a_student_by_commands_alone(
     bertsmith("mirror", "understand", "--store", store)
     said = capsys.readouterr().out
     assert "«text»" in said and "$.intent" in said and "enum" in said
-    bertsmith("mirror", "train", "--store", store, "--tiers", "tf-idf", "--out", tmp_path / "student")
+    out = tmp_path / "my student"
+    bertsmith("mirror", "train", "--store", store, "--tiers", "tf-idf", "--out", out)
     said = capsys.readouterr().out
+    assert f"--student '{out}' --store {store}" in said
     assert "With 95 % confidence, the answers it gives differ from the LLM's in at most 5 %." in said
     page = Words()
-    page.feed((tmp_path / "student" / "report.html").read_text())
+    page.feed((out / "report.html").read_text())
     for expected in (
         "What is proven",
         "whole answer",
@@ -59,7 +61,7 @@ def test_from_a_log_to_a_student_by_commands_alone(
         "180 calls",
     ):
         assert expected in page.text, expected
-    assert MirrorStudent.open(tmp_path / "student").file.is_promotable
+    assert MirrorStudent.open(out).file.is_promotable
 
 
 def test_an_odd_answer_of_quotes_is_one_line_of_what_was_understood(

@@ -1,5 +1,6 @@
 """`bertsmith mirror understand` and `train`: from recorded calls to a student, and what is proven of it."""
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -335,6 +336,6 @@ def _print_learned(learned: "LearningResult", store: str) -> None:
     if not learned.why:
         print_note(
             "to compare the student with the LLM on new calls, which changes no answer: "
-            f"bertsmith mirror promote {file.site} --student {learned.folder}{store}"
+            f"bertsmith mirror promote {file.site} --student {shlex.quote(str(learned.folder))}{store}"
         )
     print_paths(student=learned.folder, report=learned.folder / "report.html")
