@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
@@ -175,11 +175,9 @@ class BudgetOptions:
     output_price: float = 0.0
     at_once: int = 4
 
-    @property
-    def budget(self) -> "Budget":
-        from bertsmith.mirror.learning.asking import Budget
-
-        return Budget(self.max_calls, self.max_money, self.input_price, self.output_price)
+    def of_class(self, budget_class: "type[Budget]") -> "Budget":
+        """The options as the mirror has them, whose module is imported when a command runs."""
+        return budget_class(self.max_calls, self.max_money, self.input_price, self.output_price)
 
 
 @continues_when_repeated
@@ -238,6 +236,7 @@ def label(
     settings = read_mirror_settings(store_options)
     from bertsmith.mirror.identity import require_name
     from bertsmith.mirror.learning.asking import (
+        Budget,
         LabellingPrompt,
         Upstream,
         find_other_version,
@@ -254,7 +253,7 @@ def label(
     for sentence in quoting_warnings(file, texts, None if layout is None else layout.format):
         print_warning(sentence)
     question = LabellingPrompt(model, _read_prompt(prompt), read_schema(schema))
-    budget, llm = limits.budget, Upstream(upstream, key_from=key_from)
+    budget, llm = limits.of_class(Budget), Upstream(upstream, key_from=key_from)
     if student is not None:
         texts = MirrorStudent.open(student).least_sure_first(texts)
     with (
@@ -325,11 +324,10 @@ def relabel(
     """
     settings = read_mirror_settings(store_options)
     with open_store(store_options) as opened:
-        from bertsmith.mirror.learning.asking import Upstream, ask_again, choose_version
-        from bertsmith.mirror.learning.understand import LearningRecords
+        from bertsmith.mirror.learning.asking import Budget, Upstream, ask_again, choose_version
 
         limits = limits or BudgetOptions()
-        drawn = choose_version(opened, LearningRecords(opened).group(site, version), version)
+        drawn = choose_version(opened, _open_records(opened).group(site, version), version)
         llm = Upstream(upstream, drawn.protocol, key_from, formats=settings.formats)
         with llm, progress_bar("Asking again") as progress:
             result = ask_again(
@@ -338,7 +336,7 @@ def relabel(
                 llm,
                 count,
                 settings.redactor,
-                limits.budget,
+                limits.of_class(Budget),
                 seed=seed,
                 at_once=limits.at_once,
                 progress=progress,
@@ -397,11 +395,16 @@ def merge(site: str, *versions: str, store_options: StoreOptions = ANY_STORE) ->
     bertsmith mirror merge b1a8c286578d 4c1f0aa2b9d3 77e01c55ab10
     """
     with open_store(store_options) as opened:
-        from bertsmith.mirror.learning.understand import LearningRecords
-
-        group = LearningRecords(opened).merge(site, versions)
+        group = _open_records(opened).merge(site, versions)
     calls = sum(version.calls for version in group)
     console.print(f"{len(group)} versions of {site} count as one, with {calls:,} calls.", markup=False)
+
+
+def _open_records(store: "Store") -> Any:
+    """`LearningRecords` of a store, whose module is imported when a command runs."""
+    from bertsmith.mirror.learning.understand import LearningRecords
+
+    return LearningRecords(store)
 
 
 def forget(

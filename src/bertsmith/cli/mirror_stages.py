@@ -3,7 +3,6 @@ whether what was promised holds.
 """
 
 import math
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -66,7 +65,6 @@ def status(*, store_options: StoreOptions = ANY_STORE, json: Flag = False) -> No
     bertsmith mirror status --store calls.sqlite --json
     """
     from bertsmith.mirror.answering.accounts import read_accounts
-    from bertsmith.mirror.answering.stage_store import UNDER_WAY
     from bertsmith.mirror.page.state import StateReader
 
     settings = read_mirror_settings(store_options)
@@ -85,9 +83,9 @@ def status(*, store_options: StoreOptions = ANY_STORE, json: Flag = False) -> No
             _print_accounts(answering, stages.students())
         for training in stages.trainings().values():
             began = datetime.fromtimestamp(training.began, UTC).strftime("%Y-%m-%d %H:%M")
-            if training.outcome == UNDER_WAY and training.until > time.time():
+            if training.until > datetime.now(UTC).timestamp():
                 print_note(f"a student of version {training.version} is being trained, since {began} UTC.")
-            elif training.calls and training.outcome != UNDER_WAY:
+            elif training.calls and not training.until:  # later than that, a training was killed
                 print_note(
                     f"the last training by --auto of version {training.version}, on {training.calls:,} "
                     f"calls: {training.outcome}. Its report and log lie in {settings.students}."

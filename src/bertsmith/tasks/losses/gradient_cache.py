@@ -29,7 +29,7 @@ class RngState(NamedTuple):
 
     @classmethod
     def capture(cls, device: torch.device) -> "RngState":
-        """Copies the generators' present states."""
+        """Copies the states that the generators of the host and of `device` have now."""
         gpu = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
         return cls(torch.get_rng_state(), gpu)
 
