@@ -180,9 +180,11 @@ def test_few_of_the_pairs_of_long_texts_are_compared_whole(monkeypatch: pytest.M
 def test_rows_with_other_columns_are_no_copies() -> None:
     """Where columns decide, nearly all rows were passed over as copies, and told as slips."""
 
-    def row(plan: str, label: str) -> TextExample:
-        return TextExample("My card has not arrived yet", None, label, "here", columns=(plan, 30.0))
+    def row(plan: str, label: str, age: str | float = 30) -> TextExample:
+        return TextExample("My card has not arrived yet", None, label, "here", columns=(plan, age))
 
+    assert find_contradictions([row("free", "wait", "30"), row("free", "wait", "30.0")]) == []
+    assert len(find_contradictions([row("free", "wait", "30"), row("free", "call")])) == 1  # CSV beside JSON
     rows = [row("free", "wait"), row("pro", "call"), row("free", "call")]
     assert [(first, second) for first, second, _ in find_contradictions(rows)] == [(rows[0], rows[2])]
     assert ngrams_of(rows).first_of_each([1, 2], [0]) == [1]

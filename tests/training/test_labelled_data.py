@@ -453,6 +453,15 @@ def test_training_rows_that_repeat_a_text_are_told(
     assert all(part in sentence for part, sentence in zip(sentences, told, strict=True))
 
 
+def test_a_row_of_csv_repeats_one_of_json_with_the_same_columns(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("text,label,age\nwhere is my card,card,36\n")
+    (tmp_path / "b.jsonl").write_text('{"text": "where is my card", "label": "card", "age": 36}\n')
+    kind = find_task("classification")
+    task = kind(kind.Settings(features=("age",)))
+    (sentence,) = repeated_texts(task, task.read_files([tmp_path / "a.csv", tmp_path / "b.jsonl"]))
+    assert "1 repeat text and label" in sentence
+
+
 @pytest.mark.parametrize(
     ("name", "settings", "rows", "kinds"),
     [

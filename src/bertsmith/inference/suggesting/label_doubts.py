@@ -18,6 +18,7 @@ from bertsmith.machine import device_of
 from bertsmith.model.own_tokenizer import load_own_tokenizer
 from bertsmith.progress import Progress
 from bertsmith.tasks.checkpoints.task_checkpoint import begin_task_model
+from bertsmith.tasks.examples.columns import comparable_cells
 from bertsmith.tasks.examples.held_out import folds_of
 from bertsmith.tasks.examples.text_settings import choose_pooling
 from bertsmith.tasks.examples.text_task import TextExample, TextTask
@@ -230,4 +231,4 @@ def find_contradictions(rows: Sequence[TextExample]) -> list[Contradiction]:
 def ngrams_of(rows: Sequence[TextExample]) -> CharacterNgrams:
     """The n-grams of rows' texts. Rows with other columns beside the text are no copies of each other."""
     texts = [row.text if row.text_pair is None else f"{row.text} {row.text_pair}" for row in rows]
-    return CharacterNgrams(texts, [row.columns for row in rows])
+    return CharacterNgrams(texts, [comparable_cells(row.columns) for row in rows])

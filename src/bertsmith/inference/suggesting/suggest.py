@@ -39,6 +39,7 @@ from bertsmith.model.locate import locate_model
 from bertsmith.progress import Progress
 from bertsmith.tasks.checkpoints.infer_task import model_kind
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model
+from bertsmith.tasks.examples.columns import comparable_cells
 from bertsmith.tasks.examples.text_task import TextExample, TextTask
 from bertsmith.tasks.registry import find_task, is_ours
 from bertsmith.tasks.task import Task
@@ -261,7 +262,7 @@ def _require_alike(rows: Sequence[TextExample]) -> None:
 
 def _row_content(row: TextExample) -> tuple[Any, ...]:
     """A row's texts and columns, without its label, to recognise the row in another file."""
-    return row.text, row.text_pair, row.columns
+    return row.text, row.text_pair, comparable_cells(row.columns)
 
 
 def _column_names(task: TextTask) -> list[str]:

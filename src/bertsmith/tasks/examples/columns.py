@@ -162,6 +162,22 @@ class FittedColumns:
         return columns
 
 
+def comparable_cells(cells: Sequence[Cell]) -> tuple[str | float | None, ...]:
+    """The cells as values that are equal where a model reads the same, whatever the files: CSV has "36" where
+    JSON has 36.
+    """
+    return tuple(map(_as_comparable, cells))
+
+
+def _as_comparable(cell: Cell) -> str | float | None:
+    if cell is None:
+        return None
+    try:
+        return as_number(cell, "")
+    except InputError:
+        return as_category(cell)
+
+
 def as_cell(value: Any, where: str, name: str) -> Cell:
     """A cell from a reader or a caller. A blank string, NaN, and pandas' NA and NaT become None. Raises
     InputError for lists and other values that are neither number nor text.

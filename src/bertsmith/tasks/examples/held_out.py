@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from bertsmith.arrays import Ints
+from bertsmith.tasks.examples.columns import comparable_cells
 from bertsmith.tasks.task import Task
 
 _FEW_SHARED = 0.05  # of the rows: fewer have no noticeable effect on a score
@@ -95,7 +96,7 @@ def repeated_texts(task: Task[Any], train: Sequence[Any]) -> list[str]:
     copies: list[tuple[Any, Any]] = []
     contradictions: list[tuple[Any, Any]] = []
     for row in train:
-        texts, columns = _normalise(task.texts(row)), getattr(row, "columns", ())
+        texts, columns = _normalise(task.texts(row)), comparable_cells(getattr(row, "columns", ()))
         group = group_of(task, row) if names_groups(task) else ()
         earlier = first_row.setdefault((group, texts, columns), row)
         if earlier is not row and any(texts):
