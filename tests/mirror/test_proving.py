@@ -214,3 +214,12 @@ def test_after_a_proof_that_failed_as_many_calls_are_asked_for_as_all_claims_tak
     needed = estimate_calls_needed(few.confidence, few.differs, 100, 0.05, settings.delta / claims / STARTS)
     result = prove([candidate()], [few], [few], settings, recorded=10**6)
     assert f"Record about {needed:,} more calls" in result.why
+
+
+def test_answers_that_are_hardly_ever_given_are_too_few_to_judge() -> None:
+    """As where nearly every quote was redacted: none of them differs."""
+    for given in (0, 1, 9):
+        silent = judged(np.where(np.arange(600) < given, 0.9, -1.0), np.zeros(600, bool))
+        assert estimate_calls_needed(silent.confidence, silent.differs, 600, 0.05, 0.05) == np.inf
+        assert f"gives {given} answers" in explain_postponement([silent], 1000, 4000, SETTINGS)
+        assert "a better student" in prove([candidate()], [silent], [silent], SETTINGS, 4000).why

@@ -92,9 +92,9 @@ def estimate_calls_needed(
     """
     errors = _count_errors(confidence, differs)
     fewest = math.inf
+    if len(errors) < _FEWEST_ON_DEV:
+        return fewest
     for answered in np.unique(np.linspace(_FEWEST_ON_DEV, len(errors), _PLACES).astype(int)).tolist():
-        if answered > len(errors):
-            break
         risk = (float(errors[answered - 1]) + 0.5) / (answered + 1)
         needed = calls_to_prove(risk, epsilon, delta, 0.5)
         if needed is not None:
@@ -122,6 +122,12 @@ def explain_postponement(
             f"{_advise('at least', needed, calls, recorded, settings)}"
         )
     if not any(estimate_coverage(*group[:2], epsilon) for group in groups):
+        most = max(len(_count_errors(*group[:2])) for group in groups)
+        if most < _FEWEST_ON_DEV:
+            return (
+                f"on the calls to choose the model by, the student gives {most:,} answers, and it takes "
+                f"{_FEWEST_ON_DEV} to judge them"
+            )
         return (
             f"on the calls to choose the model by, more than {format_upper_percent(epsilon)} of the answers "
             "differ, even of those that the student is surest of"

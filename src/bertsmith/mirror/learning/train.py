@@ -165,6 +165,9 @@ def train_student(
                 _start_run(store, records, profile, settings, work), records, out, console, say
             )
             shutil.rmtree(work, ignore_errors=True)
+        except InputError:  # of these calls: a later training begins with those that are there then
+            shutil.rmtree(work, ignore_errors=True)
+            raise
         finally:  # removes empty folders only: unfinished work stays
             remove_empty([work, first, *made])
     return learned
