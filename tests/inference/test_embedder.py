@@ -230,7 +230,8 @@ def test_memory_does_not_grow_with_the_number_of_texts(tiny_bert: Path) -> None:
         return highest
 
     peak(100)  # what is made once
-    assert (many := peak(1600)) < 1.35 * peak(400)
+    # on a busy machine the thread isn't always as far ahead as it may be within four chunks
+    assert (many := peak(1600)) < 1.2 * max(peak(400) for _ in range(3))
     # Three chunks of 100 texts: 64 ids of 8 bytes and half a kilobyte around them; the texts of one, 600
     # bytes each; and what tokenising makes on its way.
     assert many < 2e6
