@@ -455,6 +455,7 @@ def test_a_student_answers_the_versions_that_were_merged(
     wait_until(lambda: len(calm.stages.tallies()) == 5)
     assert {each[0] for each in calm.stages.tallies() if each[1]} == {one.version}
     # After a while nobody uses the first prompt any more, and its calls are too old.
+    calm.follow()
     calm.store.expire(time.time())
     wait_until(lambda: not calm.app.reconciler.open_students.answers)
     assert say("Two.", "a card").startswith("recorded")
