@@ -286,11 +286,15 @@ def test_lora_learns_and_leaves_an_adapter_beside_the_merged_model(encoder: Path
 
 
 @pytest.mark.parametrize("method", ["linear", "full"])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_the_score_of_a_restart_is_that_of_its_calibrated_model(
-    method: str, encoder: Path, tmp_path: Path
+    method: str, precision: str, encoder: Path, tmp_path: Path
 ) -> None:
-    """Of several labels each has a threshold of its own, which decides what is given."""
-    found = run("multi-label", encoder, tmp_path, f"method={method}", "epochs=1").results
+    """Of several labels each has a threshold of its own, which decides what is given. Whatever it was trained
+    in, a model is measured in float32.
+    """
+    settings = f"method={method}", "epochs=1", f"hardware.precision={precision}"
+    found = run("multi-label", encoder, tmp_path, *settings).results
     task = found.task
     assert not np.allclose(task.thresholds, 0.5)  # type: ignore[attr-defined]
     score = found.evaluations["dev"].model[task.main_metric]

@@ -9,6 +9,8 @@ from copy import copy
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
+
 from bertsmith.files import make_folder, read_json, write_json
 from bertsmith.model.adaptation import trained_share
 from bertsmith.tasks.evaluating.evaluation import evaluate
@@ -63,8 +65,8 @@ def train_restart(
     """Trains with one seed and writes restart.json. A resumed run reads it instead if it is there.
 
     `settings` are those of this seed, `recipe` is that of all. The score is that of the `choice` between
-    methods if there is one. Else it is the best one on dev of a head that was trained with its encoder, or
-    that of the finished model on dev.
+    methods if there is one, else that of the finished model on dev, in float32 as it will be used: of a head
+    that was trained with its encoder in float32, the best evaluation's.
     """
     folder = restart_folder(run.out, settings.seed - recipe.seed + 1)
     if run.resume and (folder / "restart.json").exists():
@@ -76,7 +78,7 @@ def train_restart(
         elapsed = session.linear.seconds
     if choice is not None:
         score = next(entry.score for entry in choice.tried if entry.method == choice.method)
-    elif method in TRAINED:
+    elif method in TRAINED and run.machine.precision == torch.float32:
         assert best is not None
         score = best.score
     else:
