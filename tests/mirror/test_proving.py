@@ -223,3 +223,61 @@ def test_answers_that_are_hardly_ever_given_are_too_few_to_judge() -> None:
         assert estimate_calls_needed(silent.confidence, silent.differs, 600, 0.05, 0.05) == np.inf
         assert f"gives {given} answers" in explain_postponement([silent], 1000, 4000, SETTINGS)
         assert "a better student" in prove([candidate()], [silent], [silent], SETTINGS, 4000).why
+
+
+def test_what_could_be_answered_is_what_a_threshold_answers() -> None:
+    """Answers of one confidence are given together; counted by hand, at every threshold."""
+    draw = np.random.default_rng(0)
+    for _ in range(300):
+        confidence = draw.integers(-1, 6, 60) / 5
+        differs = draw.random(60) < draw.choice([0.02, 0.1])
+        answered = [confidence >= threshold for threshold in set(confidence[confidence >= 0])]
+        right = [int(given.sum()) for given in answered if differs[given].sum() <= 0.05 * given.sum()]
+        assert (
+            estimate_coverage(confidence, differs, 0.05) == max([n for n in right if n >= 10], default=0) / 60
+        )
+    alike = judged(np.full(600, 0.9), np.arange(600) > 500)  # one threshold: all of them, or none
+    assert estimate_calls_needed(alike.confidence, alike.differs, 600, 0.05, 0.05) == np.inf
+    assert "surest of" in explain_postponement([alike], 1000, 4000, SETTINGS)
+
+
+def of_classes(sizes: dict[str, int], wrong: int = 0) -> TeacherComparison:
+    """So many answers of each class, of which the first `wrong` differ."""
+    names = [name for name, size in sizes.items() for _ in range(size)]
+    differs = np.arange(len(names)) < wrong
+    confidence = np.linspace(0.5, 0.9, len(names))
+    return TeacherComparison(
+        confidence, differs, {"$.f0": (confidence, differs)}, [{"$.f0": name} for name in names]
+    )
+
+
+def test_by_class_the_answers_of_each_class_are_counted_not_all_that_the_student_gives() -> None:
+    settings = LearnSettings(by_class="$.f0")
+    few = explain_postponement([of_classes(dict.fromkeys("abcdef", 9))], 5000, 20_000, settings)
+    assert "gives at most 9 answers with the same $.f0, and it takes 10 to judge them" in few
+    mixed = explain_postponement([of_classes({"a": 12, "b": 9}, wrong=12)], 5000, 20_000, settings)
+    assert "whatever the student says of $.f0" in mixed and mixed.endswith("or there are fewer than 10")
+    rare = dict.fromkeys("abcdefghijklmnopqrst", 30)
+    strict = settings.model_copy(update={"epsilon": 0.01})
+    why = prove([candidate()], [of_classes(rare)], [of_classes(rare)], strict, 2000).why
+    assert "differs in 0" in why and "at most 30 answers with the same $.f0, and it takes 50" in why
+
+
+def test_a_student_without_a_mistake_needs_more_texts_and_not_to_be_better() -> None:
+    """So few can't show a risk as low as that."""
+    draw = np.random.default_rng(0)
+    prices = LearnSettings(call_price=0.002, error_price=1.0)  # half of the break-even: 0.1 %
+    for given, needed, settings in [(37, 50, LearnSettings(epsilon=0.01)), (300, 500, prices)]:
+        good = judged(draw.random(given), np.zeros(given, bool))
+        why = explain_postponement([good], 20_000, 70_000, settings)
+        assert f"gives {given} answers, and it takes {needed} to judge them" in why
+        assert "a better student" not in why and why.endswith("Record calls with more different texts")
+        enough = judged(draw.random(needed), np.zeros(needed, bool))
+        assert "to judge them" not in explain_postponement([enough], 20_000, 70_000, settings)
+
+
+def test_by_prices_no_other_epsilon_is_advised() -> None:
+    bad = judged(np.random.default_rng(0).random(1000), np.arange(1000) % 2 == 0)
+    prices = LearnSettings(call_price=0.01, error_price=0.1)
+    assert "a better student and new calls" in prove([candidate()], [bad], [bad], prices, 3000).why
+    assert "--epsilon" in prove([candidate()], [bad], [bad], SETTINGS, 3000).why

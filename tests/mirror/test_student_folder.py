@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from mirrored_calls import calls_of, store_of
+from mirrored_calls import at_random, calls_of, store_of
 
 from bertsmith.errors import InputError
 from bertsmith.mirror.answering.stage_store import StageStore
@@ -65,6 +65,49 @@ def test_a_proven_student_is_replaced_by_none_of_which_less_is_proven(
     assert f"The student in {tmp_path / 'out'} stays, since more is proven of it" in second.notes[-1]
     assert MirrorStudent.open(tmp_path / "out").file == first.file
     assert third.folder == tmp_path / "out-2" and MirrorStudent.open(third.folder).file == third.file
+
+
+def test_a_claim_with_more_confidence_or_on_each_class_is_replaced_by_none_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bertsmith.mirror.learning.report._draw_pictures", lambda *given: [])
+    settings = LearnSettings(tiers=("tf-idf",), epsilon=0.1, by_class="$.intent")
+    out = tmp_path / "out"
+    with store_of(tmp_path, calls_of(2400)) as store:
+        by_class = train_student(store, out, settings=settings).file.claims
+        assert by_class.coverage > 0.9
+        whole = by_class.model_copy(
+            update={"by": None, "whole": by_class.classes["card"], "classes": {}, "epsilon": 0.01}
+        )
+        assert by_class.classes["card"] is not None and whole.coverage == 1 >= by_class.coverage
+        for claims, place in [
+            (by_class, "out"),
+            (by_class.model_copy(update={"delta": 0.01}), "out"),
+            (by_class.model_copy(update={"delta": 0.06}), "out-2"),
+            (by_class.model_copy(update={"epsilon": 0.11}), "out-2"),
+            (whole, "out-2"),
+        ]:
+            assert find_free_folder(store, out, claims) == tmp_path / place
+
+
+def test_a_student_that_the_mirror_came_to_use_during_a_training_stays_and_the_note_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bertsmith.mirror.learning.report._draw_pictures", lambda *given: [])
+    settings = LearnSettings(tiers=("tf-idf",))
+    with store_of(tmp_path, calls_of(300, at_random)) as store:
+        train_student(store, tmp_path / "out", settings=settings)
+        stages = StageStore(store)
+        (stage,) = stages.stages().values()
+        stages.add_student(StudentRecord("one", stage.version, str(tmp_path / "out"), 0.05, 0.05))
+
+        def promote(sentence: str) -> None:
+            if sentence == "Proving":
+                assert stages.change(stage, replace(stage, mode="shadow", student="one"), "hand", "a test")
+
+        learned = train_student(store, tmp_path / "out", settings=settings, say=promote)
+    assert learned.folder == tmp_path / "out-2"
+    assert "since the mirror uses it" in learned.notes[-1] and "more is proven" not in learned.notes[-1]
 
 
 def test_a_training_leaves_the_student_that_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

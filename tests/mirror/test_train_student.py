@@ -293,6 +293,93 @@ def test_a_training_of_other_settings_that_was_ended_stays_and_goes_on_by_its_ow
     assert not plans[0].parent.exists() and plans[1].exists()
 
 
+def test_a_refused_training_leaves_no_plan_and_the_next_has_the_calls_that_are_there_then(
+    tmp_path: Path,
+) -> None:
+    """Words find no quotes, which is seen when the plan is written already."""
+    texts = {"type": "array", "items": {"type": "string"}}
+    schema = {"type": "object", "properties": {"quotes": texts}, "required": ["quotes"]}
+
+    def teacher(text: str, draw: random.Random) -> dict[str, Any]:
+        return {"quotes": [" ".join(text.split()[:3])]}
+
+    with store_of(tmp_path, calls_of(300, teacher, schema=schema)) as store:
+        with pytest.raises(InputError, match="words alone find no quotes"):
+            train_student(store, tmp_path / "student", settings=WORDS)
+        assert not LearningRecords(store).used_calls()
+    assert not list(tmp_path.glob("student*"))
+
+
+def test_what_is_proven_is_not_lost_to_a_damaged_student_in_its_place(tmp_path: Path) -> None:
+    """The calls that prove it can't be used again."""
+    (tmp_path / "student").mkdir()
+    (tmp_path / "student" / "student.json").write_text('{"layout":')
+    with store_of(tmp_path, calls_of(900)) as store:
+        learned = train_student(store, tmp_path / "student", settings=WORDS)
+    assert learned.folder == tmp_path / "student" and learned.file.claims.coverage > 0.9
+
+
+def test_the_work_stays_where_a_proven_student_can_not_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*given: object) -> None:
+        raise InputError("no place")
+
+    with store_of(tmp_path, calls_of(900)) as store:
+        with monkeypatch.context() as broken:
+            broken.setattr(training, "write_student", refused)
+            with pytest.raises(InputError, match="no place"):
+                train_student(store, tmp_path / "student", settings=WORDS)
+        proven = LearningRecords(store).calibration_calls()
+        learned = train_student(store, tmp_path / "student", settings=WORDS)
+    assert learned.why == "" and {call.id for call in learned.parts.calibration} == proven
+
+
+def test_an_ended_training_goes_on_after_those_of_lower_numbers_are_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    three = [WORDS.model_copy(update={"epsilon": epsilon}) for epsilon in (0.05, 0.1, 0.12)]
+    with store_of(tmp_path, calls_of(600)) as store:
+        with monkeypatch.context() as broken:
+            broken.setattr(training, "write_student", _killed)
+            for settings in three:
+                with pytest.raises(KeyboardInterrupt):
+                    train_student(store, tmp_path / "student", settings=settings)
+        assert (tmp_path / "student.training-3").exists()
+        for settings in three[1:]:  # then 2 is gone, and 3 is there
+            train_student(store, tmp_path / "student", settings=settings)
+        assert len(LearningRecords(store).calibration_calls()) == 180
+    assert [path.name for path in tmp_path.glob("student.training*")] == ["student.training"]
+
+
+def test_a_folder_of_the_users_where_a_training_would_work_stays(tmp_path: Path) -> None:
+    notes, said = tmp_path / "student.training" / "notes.txt", list[str]()
+    notes.parent.mkdir()
+    notes.write_text("mine")
+    with store_of(tmp_path, calls_of(300)) as store:
+        train_student(store, tmp_path / "student", settings=WORDS, say=said.append)
+    assert notes.read_text() == "mine" and not (tmp_path / "student.training-2").exists()
+    assert f"What is in {notes.parent} stays" in said[0]
+
+
+def test_an_ended_training_of_another_store_is_not_gone_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The versions are the same, but the calls aren't there."""
+    folders = [tmp_path / "a", tmp_path / "b"]
+    for folder in folders:
+        folder.mkdir()
+    with store_of(folders[0], calls_of(900)) as store, monkeypatch.context() as broken:
+        broken.setattr(training, "write_student", _killed)
+        with pytest.raises(KeyboardInterrupt):
+            train_student(store, tmp_path / "student", settings=WORDS)
+    plan = (tmp_path / "student.training" / "plan.json").read_bytes()
+    with store_of(folders[1], calls_of(600, seed=1)) as store:
+        learned = train_student(store, tmp_path / "student", settings=WORDS)
+    assert len(learned.parts.learned) + len(learned.parts.calibration) == 600
+    assert (tmp_path / "student.training" / "plan.json").read_bytes() == plan
+
+
 def test_of_two_trainings_for_one_folder_the_second_is_refused_whatever_its_settings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,11 +7,14 @@ content   equal for equal calls, wherever they were recorded
 
 Parts of a system prompt that vary from call to call (the time, ids, counters, the user's name) are replaced
 by a name in guillemets, such as «date». So the calls have one version, and a reader of the prompt sees which
-parts were replaced. All other numbers and words stay: a change in them is a change of the prompt.
+parts were replaced. All other numbers and words stay: a change in them is a change of the prompt. A rule ("if
+the user is VIP") and examples ("Agent: Billing", then "Agent: Loans") name nobody, and stay too.
 """
 
 import hashlib
 import re
+from collections import defaultdict
+from collections.abc import Collection
 from functools import lru_cache, partial
 from typing import Any
 
@@ -56,6 +59,12 @@ _LINE = (
     "|nonce|counter|uptime|username|now"
 )
 _NAME = r"[^\W\d_a-z][\w'’-]*(?: [^\W\d_a-z][\w'’-]*){0,3}"  # words with a capital
+# "If the user is VIP" is a rule: it says of nobody who the user is. Lookbehinds have a fixed width each.
+_NO_RULE = "".join(
+    rf"(?<!\b{word} {article})"
+    for word in ("if", "when", "where", "whether", "unless")
+    for article in ("", "the ", "a ", "an ")
+)
 _IS = r"(?:['’]s name is | name is | is | called | named | is called | is named )"
 # Chinese letters, say, stand beside a number without a blank: \b and \w mean ASCII in some of these.
 # Longer and more certain patterns come first. The groups `kept` and `after` stay: they are the text before
@@ -107,12 +116,13 @@ _VARIABLES = tuple(
         ("value", rf"(?im)(?P<kept>^[ >*-]*(?:current |the )?(?:{_LINE})[*\"]* ?[:=][*\" ]*)[^\n«]{{1,60}}$"),
         (
             "name",
-            rf"(?m)(?P<kept>^[ \t>*-]*(?i:(?:current )?{_PERSON})[*]* ?[:=][* ]*)"
-            rf"(?:{_NAME}|[^\s@«]+@[^\s@«]+)(?=\.?$)",
+            rf"(?m)(?P<kept>^[ \t>*-]*(?i:(?:current )?(?P<speaker>{_PERSON}))[*]* ?[:=][* ]*)"
+            rf"(?P<words>{_NAME}|[^\s@«]+@[^\s@«]+)(?=\.?$)",
         ),
         (
             "name",
-            rf"(?P<kept>\b(?i:{_PERSON}){_IS}|\b(?i:talking to|talking with|speaking to|speaking with"
+            rf"(?P<kept>(?i:\b(?={_PERSON}){_NO_RULE}{_PERSON}){_IS}"
+            r"|\b(?i:talking to|talking with|speaking to|speaking with"
             rf"|chatting with|on behalf of|logged in as|greet) ){_NAME}",
         ),
     )
@@ -182,10 +192,18 @@ def _fingerprint(value: Any) -> str:
 def mask_variables(text: str) -> str:
     """Replaces the parts of a system prompt that vary from call to call by names such as «date»."""
     for name, pattern in _VARIABLES:
-        text = pattern.sub(partial(_replace_variable, name), text)
+        words = defaultdict[str, set[str]](set)  # by speaker
+        if "speaker" in pattern.groupindex:
+            for match in pattern.finditer(text):
+                words[match["speaker"].lower()].add(match["words"])
+        # Where a speaker says several things, they are examples and no names.
+        speakers = {speaker for speaker, said in words.items() if len(said) > 1}
+        text = pattern.sub(partial(_replace_variable, name, speakers), text)
     return text
 
 
-def _replace_variable(name: str, match: re.Match[str]) -> str:
+def _replace_variable(name: str, speakers: Collection[str], match: re.Match[str]) -> str:
     groups = match.groupdict()
+    if (groups.get("speaker") or "").lower() in speakers:
+        return match[0]
     return f"{groups.get('kept') or ''}«{name}»{groups.get('after') or ''}"

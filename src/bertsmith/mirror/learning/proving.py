@@ -52,17 +52,23 @@ def estimate_coverage(confidence: Floats, differs: Bools, epsilon: float) -> flo
     """The largest share of the dev calls (E,) that could be answered with at most `epsilon` of the answers
     differing; 0 for fewer than ten answers. An estimate, no proof.
     """
-    errors = _count_errors(confidence, differs)
-    answered = np.arange(1, len(errors) + 1)
+    answered, errors = _count_errors(confidence, differs)
     acceptable = answered[(errors <= epsilon * answered) & (answered >= _FEWEST_ON_DEV)]
     return float(acceptable.max() / len(confidence)) if len(acceptable) else 0.0
 
 
-def _count_errors(confidence: Floats, differs: Bools) -> Ints:
-    """(A,): how many of the 1, 2, … most confident answers differ, over the A answers that are ever given."""
-    return np.cumsum(differs[np.argsort(-confidence, kind="stable")], dtype=np.int64)[
-        : int((confidence >= 0).sum())
-    ]
+def _count_errors(confidence: Floats, differs: Bools) -> tuple[Ints, Ints]:
+    """(T,) both: how many answers each possible threshold gives, and how many of these differ. Answers of one
+    confidence are given together.
+    """
+    order = np.argsort(-confidence, kind="stable")[: _count_given(confidence)]
+    answered = np.flatnonzero(np.diff(confidence[order], append=-np.inf)) + 1
+    return answered, np.cumsum(differs[order], dtype=np.int64)[answered - 1]
+
+
+def _count_given(confidence: Floats) -> int:
+    """How many of the answers are ever given."""
+    return int((confidence >= 0).sum())
 
 
 def _candidate_thresholds(confidence: Floats) -> Floats:
@@ -90,15 +96,16 @@ def estimate_calls_needed(
     like dev: the lowest over all thresholds, infinite where none is good enough. `confidence` (E,) and
     `differs` (E,) are of the group's calls among the `calls` of dev.
     """
-    errors = _count_errors(confidence, differs)
+    answered, errors = _count_errors(confidence, differs)
+    answered, errors = answered[answered >= _FEWEST_ON_DEV], errors[answered >= _FEWEST_ON_DEV]
     fewest = math.inf
-    if len(errors) < _FEWEST_ON_DEV:
+    if not len(answered):
         return fewest
-    for answered in np.unique(np.linspace(_FEWEST_ON_DEV, len(errors), _PLACES).astype(int)).tolist():
-        risk = (float(errors[answered - 1]) + 0.5) / (answered + 1)
-        needed = calls_to_prove(risk, epsilon, delta, 0.5)
+    for place in np.unique(np.linspace(0, len(answered) - 1, _PLACES).astype(int)).tolist():
+        count = int(answered[place])
+        needed = calls_to_prove((float(errors[place]) + 0.5) / (count + 1), epsilon, delta, 0.5)
         if needed is not None:
-            fewest = min(fewest, math.ceil(needed * calls / answered))
+            fewest = min(fewest, math.ceil(needed * calls / count))
     return fewest
 
 
@@ -121,19 +128,22 @@ def explain_postponement(
             f"that {guarantee}{several}, however good the student is. "
             f"{_advise('at least', needed, calls, recorded, settings)}"
         )
+    on_dev = "on the calls to choose the model by,"
     if not any(estimate_coverage(*group[:2], epsilon) for group in groups):
-        most = max(len(_count_errors(*group[:2])) for group in groups)
-        if most < _FEWEST_ON_DEV:
+        if few := _describe_too_few(devs, settings, _FEWEST_ON_DEV):
+            return f"{on_dev} {few}"
+        differ = f"more than {format_upper_percent(epsilon)} of the answers differ"
+        if settings.by_class is not None:
             return (
-                f"on the calls to choose the model by, the student gives {most:,} answers, and it takes "
-                f"{_FEWEST_ON_DEV} to judge them"
+                f"{on_dev} {differ}, whatever the student says of {settings.by_class}, even of those that "
+                f"it is surest of, or there are fewer than {_FEWEST_ON_DEV}"
             )
-        return (
-            f"on the calls to choose the model by, more than {format_upper_percent(epsilon)} of the answers "
-            "differ, even of those that the student is surest of"
-        )
+        return f"{on_dev} {differ}, even of those that the student is surest of"
     likely = min(estimate_calls_needed(*group, epsilon, level) for group in groups)
     if likely > calls:
+        few = _describe_too_few(devs, settings, _count_to_judge(epsilon))
+        if math.isinf(likely) and few:
+            return f"{on_dev} {few}. Record calls with more different texts"
         takes, more = "a better student", ""
         if math.isfinite(likely):
             takes = f"about {likely:,.0f} for a student like this"
@@ -143,6 +153,30 @@ def explain_postponement(
             f"{guarantee}; the calls are kept for a later training{more}"
         )
     return ""
+
+
+def _count_to_judge(epsilon: float) -> int:
+    """The fewest answers by which `estimate_calls_needed` can estimate anything: none of them differs, and it
+    adds half an error.
+    """
+    return max(_FEWEST_ON_DEV, math.floor(0.5 / epsilon))
+
+
+def _describe_too_few(comparisons: Sequence[TeacherComparison], settings: LearnSettings, fewest: int) -> str:
+    """That the student gives fewer than `fewest` answers in each group, in words; empty where it gives so
+    many in one.
+    """
+    most = max(
+        _count_given(confidence)
+        for comparison in comparisons
+        for confidence, _ in _answering_groups(comparison, settings)
+    )
+    if most >= fewest:
+        return ""
+    answers = f"{most:,} answers"
+    if settings.by_class is not None:
+        answers = f"at most {most:,} answers with the same {settings.by_class}"
+    return f"the student gives {answers}, and it takes {fewest:,} to judge them"
 
 
 def _count_claims(devs: Sequence[TeacherComparison], settings: LearnSettings) -> int:
@@ -217,7 +251,12 @@ def _explain_failure(
         f"at most {format_upper_percent(epsilon)}. These calls can't be used again"
     )
     if math.isinf(likely):
-        return f"{sentence}: it takes a better student, or a larger --epsilon, and new calls"
+        student = "a better student"
+        if settings.call_price is None:  # by prices no --epsilon counts
+            student += ", or a larger --epsilon,"
+        if few := _describe_too_few([calibration], settings, _count_to_judge(epsilon)):
+            return f"{sentence}, and {few}: it takes {student} or more new calls"
+        return f"{sentence}: it takes {student} and new calls"
     return (
         f"{sentence}. For a student like this: {_advise('about', math.ceil(likely), 0, recorded, settings)}"
     )

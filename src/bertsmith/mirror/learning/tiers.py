@@ -20,7 +20,7 @@ import numpy as np
 from rich.console import Console
 
 from bertsmith.arrays import Bools, Floats
-from bertsmith.errors import BertsmithError, InputError
+from bertsmith.errors import BertsmithError, InputError, MissingExtra, ResourceError
 from bertsmith.files import atomic_write
 from bertsmith.metrics.baselines import MOST_FEATURES, MOST_WEIGHTS, TOKEN
 from bertsmith.metrics.calibration import fit_temperature
@@ -327,7 +327,8 @@ def _finetune_model(
     console: Console | None,
 ) -> Path:
     """Fine-tunes a model on (train, dev) rows, and returns its folder. With few rows, fine-tuning doesn't get
-    dev, which then only fits the temperatures. Raises InputError where it fails.
+    dev, which then only fits the temperatures. Raises InputError where it fails, MissingExtra without a
+    package, and ResourceError for too little disk or memory: the work so far stays.
     """
     work.mkdir(parents=True, exist_ok=True)
     train, dev = rows
@@ -350,6 +351,8 @@ def _finetune_model(
             seed=settings.seed,
             **options,
         )
+    except (MissingExtra, ResourceError):
+        raise
     except BertsmithError as error:
         raise InputError(f"The encoder can't be trained: {error}") from error
     return result.model

@@ -4,12 +4,14 @@
 
 Beside OUT a folder OUT.training holds the work in progress: the split of the calls, and the fine-tuning. An
 interrupted training resumes there; the folder is removed when the student is written. The folder of a
-training with other settings or versions stays, and the new one's is OUT.training-2, OUT.training-3 ….
+training with other settings, versions or calls stays, and the new one's is OUT.training-2, OUT.training-3 ….
 """
 
+import glob
 import secrets
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -135,9 +137,10 @@ def train_student(
     A student in `out` that a stage of the mirror names stays, and so does one with a better claim: the new
     one goes to out-2, out-3 ….
 
-    Resumes an interrupted training with the same settings and versions. `say` is called with a sentence for
-    each step. Raises InputError where the site can't be mirrored or there are too few calls, and where
-    another training is at work there.
+    Resumes an interrupted training with the same store, settings and versions. `say` is called with a
+    sentence for each step. Raises InputError where the site can't be mirrored or there are too few calls, and
+    where another training is at work there; MissingExtra and ResourceError where an encoder alone is to be
+    trained and can't be.
     """
     settings, out, say = settings or LearnSettings(), Path(out), say or (lambda _: None)
     read_prices(settings)
@@ -159,48 +162,61 @@ def train_student(
             raise InputError(
                 f"{first} is in use: another training is at work there. Wait until it has ended."
             )
-        work = _find_work_folder(first, _build_plan(settings, profile), say)
+        work = _find_work_folder(first, _build_plan(store, settings, profile), say)
         try:
-            learned = _run_training(
-                _start_run(store, records, profile, settings, work), records, out, console, say
-            )
+            with _removed_where_refused(work):
+                training = _start_run(store, records, profile, settings, work)
+            learned = _run_training(training, records, out, console, say)
             shutil.rmtree(work, ignore_errors=True)
-        except InputError:  # of these calls: a later training begins with those that are there then
-            shutil.rmtree(work, ignore_errors=True)
-            raise
         finally:  # removes empty folders only: unfinished work stays
             remove_empty([work, first, *made])
     return learned
 
 
-def _build_plan(settings: LearnSettings, profile: SiteProfile) -> dict[str, Any]:
-    """The settings and versions that a resumed training must have in common, as JSON."""
+@contextmanager
+def _removed_where_refused(work: Path) -> Iterator[None]:
+    """Removes the work folder where the calls are refused (InputError): a later training begins with those
+    that are there then. Not once the proof has begun, whose calls can't be used again.
+    """
+    try:
+        yield
+    except InputError:
+        shutil.rmtree(work, ignore_errors=True)
+        raise
+
+
+def _build_plan(store: Store, settings: LearnSettings, profile: SiteProfile) -> dict[str, Any]:
+    """What a resumed training must have in common, as JSON. Versions of one prompt have one id in all stores;
+    a fingerprint tells the stores apart.
+    """
     return {
+        "store": store.fingerprint(_PLAN),
         "settings": settings.model_dump(mode="json"),
         "versions": sorted(version.version for version in profile.versions),
     }
 
 
 def _find_work_folder(first: Path, plan: dict[str, Any], say: Say) -> Path:
-    """The folder of an interrupted training with this plan, or `first`. Where that holds another training, or
-    an unreadable plan, it stays as it is, and a new folder beside it is made.
+    """The folder of an interrupted training with this plan, else `first` if it is empty, else a new folder
+    beside it: another training, an unreadable plan, or anything else there stays as it is.
     """
-    folders = [first]
-    while folders[-1].exists():
-        folders.append(first.with_name(f"{first.name}-{len(folders) + 1}"))
-    *existing, new = folders
-    for folder in existing:
+    numbered = first.parent.glob(f"{glob.escape(first.name)}-*")
+    for folder in (first, *numbered):
         try:
             stored = read_json(folder / _PLAN)
         except (InputError, OSError):
             continue
         if isinstance(stored, dict) and {name: stored.get(name) for name in plan} == plan:
             return folder
-    if not (first / _PLAN).exists():
+    # What a killed process left of writing the plan is removed when it is written again.
+    if all(path.name.startswith(f".{_PLAN}.") for path in first.iterdir()):
         return first
+    number = 2
+    while (new := first.with_name(f"{first.name}-{number}")).exists():
+        number += 1
     say(
-        f"{first} holds a training that was ended, with other settings or versions, and stays. "
-        f"The files of this one are in {new}"
+        f"What is in {first} stays: it is no training that was ended, or one with other settings, versions "
+        f"or calls. The files of this one are in {new}"
     )
     make_folder(new)
     return new
@@ -233,7 +249,7 @@ def _start_run(
     parts = split_by_ids(read.calls, proving, profile.shape, settings)
     name = secrets.token_hex(6)
     plan = {
-        **_build_plan(settings, profile),
+        **_build_plan(store, settings, profile),
         "name": name,
         "calls": [call.id for call in read.calls],
         "calibration": [call.id for call in parts.calibration],
@@ -281,7 +297,8 @@ def _run_training(
             f"{odd:,} of {len(training.read.calls):,} answers don't fit the fields: what is odd in them "
             "teaches nothing, and in the proof each of them counts as different."
         )
-    candidates, devs = _train_candidates(training, console, say, notes)
+    with _removed_where_refused(training.work):
+        candidates, devs = _train_candidates(training, console, say, notes)
     say("Proving")
     verdict, calibrations, parts = _prove_candidates(training, records, candidates, devs)
     chosen, dev = candidates[verdict.chosen], devs[verdict.chosen]
@@ -293,7 +310,10 @@ def _run_training(
     file = build_student_file(training.profile, chosen, verdict.claims, parts, verdict.tried, ceiling)
     free = find_free_folder(records.store, out, file.claims)
     if free != out:
-        notes.append(f"The student in {out} stays, since more is proven of it: the new one is in {free}.")
+        reason = "the mirror uses it, or it is no student"  # since this training began
+        if find_free_folder(records.store, out) == out:
+            reason = "more is proven of it"
+        notes.append(f"The student in {out} stays, since {reason}: the new one is in {free}.")
         out = free
     calibration = calibrations[verdict.chosen] if calibrations else None
     tiers = {str(candidate.tier): dev for candidate, dev in zip(candidates, devs, strict=True)}
@@ -430,13 +450,20 @@ def _is_replaceable(folder: Path) -> bool:
 
 
 def _is_more_proven(folder: Path, claims: Claims) -> bool:
-    """Whether the student in the folder has a better claim than these."""
+    """Whether the student in the folder has a claim that these don't include. A claim on each value of a
+    field includes one on all answers, and not the other way round.
+    """
     try:
         proven = read_student_file(folder).claims
-    except ModelError:
+    except (InputError, ModelError):
         return False
-    is_better = claims.epsilon <= proven.epsilon and claims.coverage >= proven.coverage
-    return proven.coverage > 0 and not (claims.coverage > 0 and is_better)
+    is_included = (
+        proven.epsilon >= claims.epsilon
+        and proven.delta >= claims.delta
+        and proven.coverage <= claims.coverage
+        and proven.by in (None, claims.by)
+    )
+    return proven.coverage > 0 and not (claims.coverage > 0 and is_included)
 
 
 def write_student(out: Path, file: StudentFile, candidate: StudentCandidate, report: str) -> StudentFile:
