@@ -31,7 +31,7 @@ from bertsmith.model.folder_keys import (
 transformers = pytest.importorskip("transformers")
 sentence_transformers = pytest.importorskip("sentence_transformers")
 
-OURS = ("bert", "roberta", "distilbert", "electra", "modernbert", "nomic_bert")
+OURS = ("bert", "roberta", "distilbert", "electra", "modernbert", "nomic_bert", "gte")
 # What is in no installed version: written by transformers 2 to 4.57 (`PretrainedConfig.to_dict`), by Google,
 # by sentence-transformers before its version 6, and by authors of embedding models.
 OLDER_CONFIG = {
@@ -71,6 +71,10 @@ OF_AUTHORS: dict[str, set[str]] = {
         *("max_trained_positions", "pad_vocab_size_multiple", "use_flash_attn", "use_xentropy"),
         *("summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type"),
         "summary_use_proj",
+    },
+    "gte": {
+        *("rope_theta", "rope_scaling", "layer_norm_type", "logn_attention_scale", "logn_attention_clip1"),
+        *("pack_qkv", "position_embedding_type", "unpad_inputs", "use_memory_efficient_attention"),
     },
 }
 # Of transformers 2 to 4.57, whose slow tokenizers had their rules in the settings.

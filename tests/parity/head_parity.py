@@ -27,9 +27,9 @@ from bertsmith.tasks.task import Task
 from bertsmith.tasks.task_model import TaskModel, outputs_of
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
-FAMILIES = ("bert", "roberta", "distilbert", "electra", "modernbert", "nomic_bert")
-ANSWERING = ("bert", "roberta", "distilbert", "electra", "modernbert")  # NomicBert has no such class
-WITHOUT_SEGMENTS = ("distilbert", "modernbert")
+FAMILIES = ("bert", "roberta", "distilbert", "electra", "modernbert", "nomic_bert", "gte")
+ANSWERING = ("bert", "roberta", "distilbert", "electra", "modernbert")  # NomicBert and Gte have no such class
+WITHOUT_SEGMENTS = ("distilbert", "modernbert", "gte")
 WORDS = [first + last for first in "bdfgklmn" for last in ("ano", "elo", "iru")]
 LABELS = {"classification": ["no", "yes", "perhaps"], "multi-label": [("a",), ("b", "c"), ()]}
 LENGTH = 48  # positions of the model, special tokens included
@@ -107,7 +107,7 @@ def open_in_transformers(auto_class: Any, folder: Path) -> Any:
 
 
 def their_inputs(folder: Path, model: Any, *texts: Any, **options: Any) -> dict[str, Tensor]:
-    """Their tokenizer's padded batch; DistilBERT knows no segments."""
+    """Their tokenizer's padded batch; DistilBERT knows no segments, gte one."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     inputs = dict(tokenizer(*texts, padding=True, return_tensors="pt", **options))
     if model.config.model_type in WITHOUT_SEGMENTS:

@@ -169,11 +169,11 @@ def _assert_gradients(theirs: Any, ours: PretrainingModel, our_loss: Tensor, the
 
 
 def file_gradients(theirs: Any) -> dict[str, Tensor]:
-    """Under the names of the file. Nomic's modules have other names in memory, and stack otherwise: what
-    transformers writes says which is which.
+    """Under the names of the file. Nomic's and gte's modules have other names in memory, and stack otherwise:
+    what transformers writes says which is which.
     """
     gradients = {name: parameter.grad for name, parameter in theirs.named_parameters()}
-    if theirs.config.model_type != "nomic_bert":
+    if theirs.config.model_type not in ("nomic_bert", "gte"):
         return gradients
     of_gradients = copy.deepcopy(theirs)
     for name, parameter in of_gradients.named_parameters():

@@ -1,4 +1,4 @@
-"""ModernBERT and Nomic's BERT: the same numbers as transformers, for many shapes, windows and spellings."""
+"""ModernBERT, Nomic's BERT and gte: the numbers of transformers, for many shapes, windows and spellings."""
 
 import json
 import warnings
@@ -19,7 +19,7 @@ from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import load_encoder, read_checkpoint
 from bertsmith.model.config import make_config, preset
 from bertsmith.model.config_json import config_from_hugging_face, config_to_hugging_face
-from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model
+from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model, save_pretraining_model
 
 # hidden_size, num_hidden_layers, num_attention_heads, intermediate_size, and what differs
 Shape = tuple[int, int, int, int, dict[str, Any]]
@@ -47,6 +47,18 @@ NOMIC: dict[str, Shape] = {
     "wide": (256, 4, 4, 384, {"layer_norm_eps": 1e-6}),
     "deep": (16, 7, 2, 32, {}),
 }
+GTE: dict[str, Shape] = {
+    "two layers": (32, 2, 2, 48, {}),
+    "one layer, one head": (18, 1, 1, 12, {"hidden_act": "silu"}),
+    "no segments": (42, 3, 3, 17, {"type_vocab_size": 0}),
+    "two segments": (24, 2, 3, 36, {"type_vocab_size": 2}),
+    "another theta": (12, 2, 6, 20, {"rope_parameters": {"rope_type": "default", "rope_theta": 10.0}}),
+    "linear factor": (
+        *(24, 3, 3, 36),
+        {"rope_parameters": {"rope_type": "linear", "rope_theta": 500.0, "factor": 1.7}},
+    ),
+    "wide": (256, 4, 4, 384, {"layer_norm_eps": 1e-6}),
+}
 modern_shapes = pytest.mark.parametrize("shape", MODERN.values(), ids=list(MODERN))
 
 
@@ -58,9 +70,13 @@ def nomic(shape: Shape, *, architecture: str = "NomicBertForMaskedLM", **more: A
     return their_model(transformers.NomicBertConfig, architecture, shape, more)
 
 
+def gte(shape: Shape, *, architecture: str = "GteForMaskedLM", **more: Any) -> Any:
+    return their_model(transformers.GteConfig, architecture, shape, more)
+
+
 def their_model(kind: Any, architecture: str, shape: Shape, more: dict[str, Any]) -> Any:
     names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
-    ids = dict.fromkeys(("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"))
+    ids: dict[str, Any] = dict.fromkeys(("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"))
     values = dict(zip(names, shape[:4], strict=True)) | more | shape[4]
     config = kind(**values, **ids, vocab_size=97, pad_token_id=0, attn_implementation="eager")
     model = getattr(transformers, architecture)(config)
@@ -84,6 +100,14 @@ def test_nomic_bert_has_the_numbers_of_transformers(shape: Shape, tmp_path: Path
         assert_parity(theirs, ours, random_sample(ours.config, seed))
 
 
+@pytest.mark.parametrize("shape", GTE.values(), ids=list(GTE))
+def test_gte_has_the_numbers_of_transformers(shape: Shape, tmp_path: Path) -> None:
+    theirs = gte(shape)
+    ours = twin(theirs, tmp_path / "model")
+    for seed in range(3):
+        assert_parity(theirs, ours, random_sample(ours.config, seed))
+
+
 @pytest.mark.parametrize("window", [1, 2, 5, 16, 31, 32, 64])
 @pytest.mark.parametrize("lengths", [(1,), (3, 3), (15, 16, 17), (31, 33, 32), (65, 2, 40), (129,)])
 def test_any_window_and_lengths_below_at_and_above_it(
@@ -94,7 +118,7 @@ def test_any_window_and_lengths_below_at_and_above_it(
     assert_parity(theirs, ours, random_sample(ours.config, seed=1, lengths=lengths))
 
 
-@pytest.mark.parametrize("family", [modern, nomic])
+@pytest.mark.parametrize("family", [modern, nomic, gte])
 def test_their_default_attention_gives_the_same_numbers_too(
     family: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -246,6 +270,117 @@ def test_nomic_bert_is_read_with_its_head_in_the_layout_of_its_authors(tmp_path:
     save_file(tensors, tmp_path / "model.safetensors")
     with pytest.raises(ModelError, match=r"missing cls\.predictions\.transform\.layer_norm\.bias"):
         load_pretraining_model(tmp_path)
+
+
+NEW_CONFIG = {
+    "architectures": ["NewForMaskedLM"],
+    "auto_map": {
+        "AutoConfig": "Alibaba-NLP/new-impl--configuration.NewConfig",
+        "AutoModelForMaskedLM": "modeling.NewForMaskedLM",
+    },
+    "attention_probs_dropout_prob": 0.0,
+    "classifier_dropout": None,
+    "hidden_act": "gelu",
+    "hidden_dropout_prob": 0.1,
+    "hidden_size": 24,
+    "id2label": {"0": "LABEL_0"},
+    "initializer_range": 0.02,
+    "intermediate_size": 40,
+    "label2id": {"LABEL_0": 0},
+    "layer_norm_eps": 1e-12,
+    "layer_norm_type": "layer_norm",
+    "logn_attention_clip1": False,
+    "logn_attention_scale": False,
+    "max_position_embeddings": 64,
+    "model_type": "new",
+    "num_attention_heads": 3,
+    "num_hidden_layers": 2,
+    "pack_qkv": True,
+    "pad_token_id": 1,
+    "position_embedding_type": "rope",
+    "rope_scaling": {"factor": 8.0, "type": "ntk"},
+    "rope_theta": 20000,
+    "torch_dtype": "float16",
+    "transformers_version": "4.39.1",
+    "type_vocab_size": 1,
+    "unpad_inputs": False,
+    "use_memory_efficient_attention": False,
+    "vocab_size": 97,
+}
+
+
+def save_as_authors(theirs: Any, folder: Path, **changes: Any) -> None:
+    """A model of transformers' as the authors of gte save it: their prefix and config.json."""
+    theirs.save_pretrained(folder)
+    tensors = load_file(folder / "model.safetensors")
+    renamed = {
+        f"new.{name.removeprefix('gte.')}" if name.startswith("gte.") else name: tensor
+        for name, tensor in tensors.items()
+    }
+    renamed["lm_head.decoder.weight"] = tensors["gte.embeddings.word_embeddings.weight"].clone()
+    save_file(renamed, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps(NEW_CONFIG | changes))
+
+
+@pytest.mark.parametrize(("factor", "theta"), [(8.0, 20000), (2, 160000), (1.0, 10.0)])
+def test_gte_as_its_authors_save_it_has_their_scaled_positions(
+    factor: float, theta: float, tmp_path: Path
+) -> None:
+    """Base theta * f, and all frequencies divided by f^(2 / D): TEI's rotary.rs and the authors' code. Since
+    transformers has no such type, its frequencies are set by that formula.
+    """
+    theirs = gte((24, 2, 3, 40, {}), max_position_embeddings=64)
+    head = 24 // 3
+    bases = (theta * factor) ** (torch.arange(0, head, 2) / head)
+    theirs.gte.rotary_emb.inv_freq = 1 / bases / factor ** (2 / head)
+    save_as_authors(
+        theirs, tmp_path / "model", rope_theta=theta, rope_scaling={"factor": factor, "type": "ntk"}
+    )
+    with pytest.warns(UserWarning, match="as the authors of gte have it"):
+        ours, notes = load_pretraining_model(tmp_path / "model")
+    assert notes == ()
+    assert ours.config.model_type == "gte" and ours.config.max_length == 64
+    for seed in range(2):
+        assert_parity(theirs, ours, random_sample(ours.config, seed))
+    save_pretraining_model(tmp_path / "new", ours, None, {})
+    again = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "new").eval()
+    assert_parity(again, ours, random_sample(ours.config, seed=2))
+
+
+def test_gte_settings_that_mean_something_else_are_refused(tmp_path: Path) -> None:
+    plain = NEW_CONFIG | {"rope_scaling": None}
+    assert config_from_hugging_face(plain, "x").rope_theta == 20000
+    silent = {key: value for key, value in plain.items() if key not in ("rope_theta", "pad_token_id")}
+    config = config_from_hugging_face(silent, "x")
+    assert (config.rope_theta, config.pad_token_id) == (10_000.0, 0)  # NewConfig's own defaults
+    assert (
+        config_from_hugging_face(silent | {"model_type": "gte", "auto_map": None}, "x").rope_theta == 160_000
+    )
+    snowflake = {"AutoModel": "modeling_hf_alibaba_nlp_gte.GteModel"}
+    config_from_hugging_face(plain | {"model_type": "gte", "auto_map": snowflake}, "x")
+    for changes, message in [
+        ({"auto_map": {"AutoModel": "modeling.OtherModel"}}, "asks to run code of its own"),
+        ({"auto_map": ["modeling.NewModel"]}, "asks to run code of its own"),
+        ({"layer_norm_type": "rms_norm"}, "layer_norm_type is 'rms_norm'; only 'layer_norm'"),
+        ({"logn_attention_scale": True}, "logn_attention_scale is True"),
+        ({"pack_qkv": False}, "pack_qkv is False"),
+        ({"position_embedding_type": "absolute"}, "position_embedding_type is 'absolute'; only 'rope'"),
+        ({"rope_scaling": {"type": "ntk", "factor": 8.0, "mixed_b": 0.5}}, "mixed_b.*only rotary positions"),
+        ({"rope_scaling": {"type": "dynamic", "factor": 8.0}}, "only rotary positions of the types default"),
+        ({"rope_scaling": {"type": "ntk", "factor": 0.5}}, "with a factor from 1 on"),
+        ({"rope_scaling": {"type": "ntk", "factor": True}}, "with a factor from 1 on"),
+        ({"rope_scaling": {"type": "ntk"}}, "with a factor from 1 on"),
+        ({"rope_scaling": {"type": "default", "factor": 2}}, "only rotary positions"),
+        ({"rope_scaling": 3}, "rope_scaling is 3"),
+        ({"rope_scaling": {"type": "ntk", "factor": 2}, "rope_theta": None}, "needs rope_theta"),
+        ({"rope_scaling": {"type": "ntk", "factor": 2, "rope_theta": 7}}, "say different things"),
+        (
+            {"rope_parameters": {"type": "linear", "factor": 2}, "rope_scaling": {"type": "default"}},
+            "different",
+        ),
+    ]:
+        with pytest.raises(ModelError, match=message):
+            config_from_hugging_face(NEW_CONFIG | changes, "x")
 
 
 @pytest.mark.parametrize("size", ["ettin-17m", "ettin-32m", "ettin-68m", "base", "large"])

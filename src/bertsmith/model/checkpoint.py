@@ -24,6 +24,7 @@ from bertsmith.model.bert import Bert
 from bertsmith.model.card import write_card
 from bertsmith.model.config import BertConfig
 from bertsmith.model.config_json import (
+    by_its_authors,
     choose_architecture,
     config_from_hugging_face,
     config_to_hugging_face,
@@ -109,10 +110,10 @@ def interpret(
     """
     config = config_from_hugging_face(dict(settings), f"the settings of {where}")
     floats, notes = _convert_to_float32(tensors, where)
-    authors = [key for key in settings if key in config.family.aliases]
-    if authors and config.family.authors_prefix:
+    sign = by_its_authors(settings, config.family)
+    if sign is not None:
         warnings.warn(  # commands print it as a line of their own
-            f"{where} is laid out as the authors of {config.model_type} have it ({authors[0]} in its "
+            f"{where} is laid out as the authors of {config.model_type} have it ({sign} in its "
             f"{CONFIG}), which is read after their code and was never compared with a published checkpoint: "
             "compare some of its answers with the original's",
             stacklevel=2,

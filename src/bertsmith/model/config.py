@@ -47,11 +47,12 @@ class BertConfig(UserSettings):
     embedding_size: int | None = Field(None, ge=1, le=65_536)
 
     # Dropout of attention weights, and elsewhere. `embedding_dropout` None means `hidden_dropout_prob`. It is
-    # applied to the outputs of attention and the feed-forward part (BERT), or inside both (ModernBERT).
+    # applied to the outputs of attention and the feed-forward part (BERT), or inside both (ModernBERT), or to
+    # the outputs and inside the feed-forward part (gte).
     hidden_dropout_prob: float = Field(0.1, ge=0, lt=1)
     attention_probs_dropout_prob: float = Field(0.1, ge=0, lt=1)
     embedding_dropout: float | None = Field(None, ge=0, lt=1)
-    dropout_places: Literal["outputs", "inside"] = "outputs"
+    dropout_places: Literal["outputs", "inside", "outputs and inside"] = "outputs"
 
     # Positions: a learned table, or rotations of queries and keys (Su et al. 2021). A pair of rotated values
     # is the i-th of either half of a head, or two neighbours.
@@ -59,6 +60,7 @@ class BertConfig(UserSettings):
     rotary_pairs: Literal["halves", "neighbours"] = "halves"
     rope_theta: float = Field(10_000.0, gt=0)
     local_rope_theta: float = Field(10_000.0, gt=0)  # of layers with local attention
+    rope_factor: float = Field(1.0, gt=0)  # all angles are divided by it (linear scaling, Chen et al. 2023)
 
     # Local attention: a token sees `local_attention // 2` tokens to either side; with None it sees all. Every
     # n-th layer, counted from the first, sees all in any case; `layer_types` is for other patterns.
@@ -76,6 +78,7 @@ class BertConfig(UserSettings):
     attention_bias: bool = True
     feed_forward: Literal["plain", "gated"] = "plain"  # gated: Shazeer 2020
     feed_forward_bias: bool = True
+    up_bias: bool | None = None  # of the feed-forward part's first product; None: `feed_forward_bias`
 
     # The dense layer before the vocabulary, which some families also have before their classifiers.
     head_act: Activation | None = None  # None: `hidden_act`
@@ -126,7 +129,8 @@ class BertConfig(UserSettings):
                 )
             if value != usual and name != "model_type" and not family.is_free(name):
                 raise ValueError(f"{name} = {value} is impossible for {self.model_type}, where it is {usual}")
-        if (self.type_vocab_size == 0) != (family.published.get("type_vocab_size", 2) == 0):
+        usual_segments = family.published.get("type_vocab_size", 2)
+        if not family.optional_segments and (self.type_vocab_size == 0) != (usual_segments == 0):
             raise ValueError(f"type_vocab_size = {self.type_vocab_size} is impossible for {self.model_type}")
 
     @property

@@ -24,12 +24,17 @@ def config_keys(family: Family) -> FileKeys:
     """The allow-list of keys in a config.json of the family."""
     shape = dict.fromkeys(family.config_keys(), "the model's shape")
     rotary = dict.fromkeys(family.rotary.keys if family.rotary else (), "rotary positions, local attention")
-    return replace(
+    table = replace(
         CONFIG,
         honoured={**CONFIG.honoured, **shape, **rotary},
         harmless={**CONFIG.harmless, **family.harmless},
         accepted={**CONFIG.accepted, **family.required},
     )
+    if family.authors is None or not family.authors.code:
+        return table
+    rest = {key: values for key, values in table.accepted.items() if key != "auto_map"}
+    code = {"auto_map": "code is never run, and any but the family's authors' is refused"}
+    return replace(table, accepted=rest, honoured={**table.honoured, **code})
 
 
 def config_from_hugging_face(values: dict[str, Any], where: str) -> BertConfig:
@@ -39,21 +44,13 @@ def config_from_hugging_face(values: dict[str, Any], where: str) -> BertConfig:
     Raises ModelError where it isn't, for references to code, unknown keys, keys that contradict each other,
     and settings that we don't compute.
     """
-    if values.get("auto_map") is not None:
-        raise ModelError(
-            f"{where} asks to run code of its own (auto_map). Bertsmith never does; use another checkpoint."
-        )
-    declared = values.get("model_type")
-    if declared is None:
-        _require_bert(values, where)
-    try:
-        family = find_family("bert" if declared is None else declared)
-    except ModelError as error:
-        raise ModelError(f"{where}: {error}") from error
-    model_type = family.model_type
+    family = _find_declared(values, where)
+    _refuse_code(values, family, where)
     config_keys(family).require(values, where)
     rotary, names = family.rotary, family.config_keys()
-    fields = {"model_type": model_type} | dict(family.assumed)
+    by_authors = family.authors is not None and family.authors.model_type == values.get("model_type")
+    assumed = family.authors.assumed if family.authors is not None and by_authors else family.assumed
+    fields = {"model_type": family.model_type} | dict(assumed)
     key_of: dict[str, str] = {}
     for key, value in values.items():
         if value is None or key not in names:
@@ -67,6 +64,42 @@ def config_from_hugging_face(values: dict[str, Any], where: str) -> BertConfig:
             )
         fields[ours], key_of[ours] = value, key
     return make_config(fields | (rotary.read(values, where) if rotary else {}), where)
+
+
+def _find_declared(values: Mapping[str, Any], where: str) -> Family:
+    """The family of a config.json, by its model_type or the authors'. Raises ModelError."""
+    declared = values.get("model_type")
+    if declared is None:
+        _require_bert(values, where)
+        return find_family("bert")
+    for family in FAMILIES.values():
+        if family.authors is not None and family.authors.model_type == declared:
+            return family
+    try:
+        return find_family(declared)
+    except ModelError as error:
+        raise ModelError(f"{where}: {error}") from error
+
+
+def _refuse_code(values: Mapping[str, Any], family: Family, where: str) -> None:
+    """Raises ModelError where the model's own code would compute it, unless the family's record knows it."""
+    named = values.get("auto_map")
+    known = family.authors.code if family.authors is not None else frozenset()
+    names = list(named.values()) if isinstance(named, Mapping) else [named]
+    if named is not None and any(str(name).rpartition("--")[2] not in known for name in names):
+        raise ModelError(
+            f"{where} asks to run code of its own (auto_map). Bertsmith never does; use another checkpoint."
+        )
+
+
+def by_its_authors(values: Mapping[str, Any], family: Family) -> str | None:
+    """The key of a config.json that only the authors' own files have; None in transformers' layout."""
+    if family.authors is None:
+        return None
+    if family.authors.model_type and family.authors.model_type == values.get("model_type"):
+        return "model_type"
+    signs = (key for key in values if key in family.aliases or key == "auto_map")
+    return next((key for key in signs if values[key] is not None), None)
 
 
 def _require_bert(values: Mapping[str, Any], where: str) -> None:

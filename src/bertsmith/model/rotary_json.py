@@ -5,6 +5,10 @@
 
 A file may have both. Where they differ it is refused, since readers of one form would compute something else
 than readers of the other. We write both.
+
+Scaled angles (gte): a `factor` of rope_type "linear" divides all of them. The authors' "ntk" of factor f is
+the base theta * f and then the linear factor f^(2 / D), D the head size (kexue.fm/archives/9706). We write it
+so, since transformers has no "ntk".
 """
 
 import reprlib
@@ -150,6 +154,56 @@ def _require_equal(spellings: Mapping[str, Any], where: str) -> Any:
     return first
 
 
+def _read_scaled(values: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """One theta for all layers, and a factor of rope_type linear or ntk. Raises ModelError."""
+    kinds, factors, thetas = {}, {}, {"rope_theta": values.get("rope_theta")}
+    for name in ("rope_parameters", "rope_scaling"):
+        parameters = values.get(name)
+        if parameters is not None:
+            kinds[f"{name}.rope_type"] = _require_scaling(parameters, name, where)
+            factors[f"{name}.factor"] = parameters.get("factor")
+            thetas[f"{name}.rope_theta"] = parameters.get("rope_theta")
+    kind, factor, theta = (_require_equal(spellings, where) for spellings in (kinds, factors, thetas))
+    scaling = {"rope_factor": 1.0 if factor is None else factor}
+    if kind != "ntk":
+        return scaling if theta is None else scaling | {"rope_theta": theta}
+    width, heads = values.get("hidden_size"), values.get("num_attention_heads")
+    for number in (theta, width, heads):
+        if not isinstance(number, int | float) or number <= 0:
+            raise ModelError(
+                f"{where}: rope_scaling of type ntk needs rope_theta, hidden_size and num_attention_heads, "
+                "each above 0."
+            )
+    head_size: float = width / heads  # type: ignore[operator]
+    return {"rope_theta": theta * factor, "rope_factor": factor ** (2 / head_size)}
+
+
+def _require_scaling(parameters: Any, name: str, where: str) -> str:
+    """The type of scaling that an object of rotary positions asks for. Raises ModelError."""
+    if isinstance(parameters, Mapping):
+        kind, factor = (
+            parameters.get("rope_type", parameters.get("type", "default")),
+            parameters.get("factor"),
+        )
+        more = parameters.keys() - {"rope_type", "type", "rope_theta", "factor"}
+        is_factor = isinstance(factor, int | float) and not isinstance(factor, bool) and factor >= 1
+        is_known = is_factor if kind in ("linear", "ntk") else kind == "default" and factor is None
+        if is_known and all(parameters[key] is None for key in more):
+            return str(kind)
+    raise ModelError(
+        f"{where}: {name} is {reprlib.repr(parameters)}; only rotary positions of the types default, and "
+        "linear and ntk with a factor from 1 on, are supported."
+    )
+
+
+def _write_scaled(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The inverse of `_read_scaled`."""
+    plain = {"rope_type": "default", "rope_theta": config["rope_theta"]}
+    if config["rope_factor"] == 1:
+        return {"rope_parameters": plain}
+    return {"rope_parameters": {**plain, "rope_type": "linear", "factor": config["rope_factor"]}}
+
+
 def _refuse_scaling(values: Mapping[str, Any], where: str) -> None:
     if values.get("rope_scaling") is not None:
         raise ModelError(
@@ -174,4 +228,11 @@ FOR_ALL_LAYERS = RotaryKeys(
     frozenset({"rope_theta"}),
     _read_plain,
     lambda config: {"rope_parameters": {"rope_type": "default", "rope_theta": config["rope_theta"]}},
+)
+# One theta for all layers, and a factor by which all angles are divided.
+SCALED = RotaryKeys(
+    frozenset({"rope_parameters", "rope_scaling", "rope_theta"}),
+    frozenset({"rope_theta", "rope_factor"}),
+    _read_scaled,
+    _write_scaled,
 )

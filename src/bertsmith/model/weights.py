@@ -37,12 +37,14 @@ def _make_name_table(family: str, count: int, *, adapters: bool = False) -> dict
     """
     names = find_family(family)
     layers = (
-        ModuleNames(row.ours.format(number), tuple(theirs.format(number) for theirs in row.theirs))
+        row._replace(
+            ours=row.ours.format(number), theirs=tuple(theirs.format(number) for theirs in row.theirs)
+        )
         for number in range(count)
         for row in (names.adapted_layer if adapters else names.layer)
     )
     encoder = (
-        ModuleNames(row.ours, tuple(f"{names.prefix}.{theirs}" for theirs in row.theirs))
+        row._replace(theirs=tuple(f"{names.prefix}.{theirs}" for theirs in row.theirs))
         for row in (*names.encoder, *layers)
     )
     return {row.ours: row for row in (*encoder, *names.heads)}
@@ -85,10 +87,11 @@ def from_hugging_face(tensors: Mapping[str, Tensor], config: BertConfig, where: 
             f"doesn't have: {listed(unexpected)}. Check that config.json belongs to these weights."
         )
     for ours, pieces in stacks.items():
-        result.tensors[ours] = _stack(pieces, file_names(ours, config), where)
+        tensor = _stack(pieces, file_names(ours, config), where)
+        result.tensors[ours] = _swap_halves(tensor) if _swaps(ours, table) else tensor
     _settle_twins(result.tensors, twins, names.tied, where)
-    if names.authors_prefix and any(name.startswith(f"{names.authors_prefix}.") for name in tensors):
-        _add_zeros(result.tensors, names.authors_zeros)
+    if names.authors is not None and any(name.startswith(f"{names.authors.prefix}.") for name in tensors):
+        _add_zeros(result.tensors, names.authors.zeros)
     return result
 
 
@@ -98,10 +101,11 @@ def to_hugging_face(tensors: Mapping[str, Tensor], config: BertConfig, *, bare: 
 
     Raises ValueError for a name that isn't in the table.
     """
-    prefix = config.family.prefix + "."
+    prefix, table = config.family.prefix + ".", _make_name_table(config.model_type, config.num_hidden_layers)
     result: dict[str, Tensor] = {}
     for ours, tensor in tensors.items():
         theirs = file_names(ours, config)
+        tensor = _swap_halves(tensor) if _swaps(ours, table) else tensor
         for name, piece in zip(theirs, tensor.chunk(len(theirs)), strict=True):
             result[name.removeprefix(prefix) if bare else name] = piece
     return result
@@ -151,7 +155,7 @@ def _carried_prefixes(tensors: Iterable[str], family: Family) -> frozenset[str]:
 def _split_name(name: str, family: Family, row_of: Mapping[str, object]) -> tuple[str, str]:
     """The module and the leaf of a tensor's name, in the table's spelling."""
     module, _, leaf = name.rpartition(".")
-    bare = module.removeprefix(f"{family.authors_prefix}.") if family.authors_prefix else module
+    bare = module if family.authors is None else module.removeprefix(f"{family.authors.prefix}.")
     if f"{family.prefix}.{bare}" in row_of:
         module = f"{family.prefix}.{bare}"
     return module, _OLD_LEAVES.get(leaf, leaf)
@@ -173,6 +177,15 @@ def _stack(pieces: dict[int, Tensor], theirs: tuple[str, ...], where: str) -> Te
         )
         raise ModelError(f"{where}: pieces of one stack must have one shape; found {shapes}.")
     return torch.cat(ordered)
+
+
+def _swaps(ours: str, table: Mapping[str, ModuleNames]) -> bool:
+    """Whether a tensor's halves change places between a file and our module."""
+    return table[ours.rpartition(".")[0]].second_half_first
+
+
+def _swap_halves(tensor: Tensor) -> Tensor:
+    return tensor.roll(len(tensor) // 2, 0) if tensor.dim() else tensor
 
 
 def _settle_twins(

@@ -1,12 +1,13 @@
 """The families of encoders, one record each. Importing this registers ours. Read first: family.py."""
 
-from bertsmith.model.families import bert, electra, modernbert, nomic_bert
+from bertsmith.model.families import bert, electra, gte, modernbert, nomic_bert
 from bertsmith.model.families.family import (
     BERT_SIZES,
     CLASSIFIER,
     FAMILIES,
     MASKED_LANGUAGE,
     TOKENS,
+    AuthorsFiles,
     Family,
     HeadNames,
     ModuleNames,
@@ -22,6 +23,7 @@ __all__ = [
     "FAMILIES",
     "MASKED_LANGUAGE",
     "TOKENS",
+    "AuthorsFiles",
     "Family",
     "HeadNames",
     "ModuleNames",
@@ -29,6 +31,7 @@ __all__ = [
     "bert",
     "electra",
     "find_family",
+    "gte",
     "layer_rows",
     "modernbert",
     "nomic_bert",

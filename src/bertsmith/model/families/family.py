@@ -48,11 +48,12 @@ BERT_SIZES = {
 
 class ModuleNames(NamedTuple):
     """The name of one of our modules, and of the modules in a file whose rows, stacked in that order, make
-    it.
+    it. With `second_half_first` the halves of its rows change places: gte's gate comes second.
     """
 
     ours: str
     theirs: tuple[str, ...]
+    second_half_first: bool = False
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,23 @@ class HeadNames:
     activation: str = ""
     norm: str = ""
     drops_first: bool = False  # dropout before `dense` too
+
+
+@dataclass(frozen=True)
+class AuthorsFiles:
+    """What the files of a family's authors have in place of transformers' layout.
+
+    `zeros` are biases that they lack -> the weight with as many rows. `code` names the classes of their
+    `auto_map`, which is ignored: the record computes what these do. Any other code is refused.
+    """
+
+    prefix: str  # of the encoder's names, in files with a head
+    model_type: str = ""  # "": the family's
+    assumed: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # with that model_type, where config.json is silent
+    zeros: Mapping[str, str] = field(default_factory=dict)
+    code: Set[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -112,10 +130,8 @@ class Family:
     sizes: Mapping[str, Size] = field(default_factory=lambda: BERT_SIZES)
     # The position table starts after the row of padding (RoBERTa).
     positions_after_padding: bool = False
-    # The authors' own files, which are read and never written: their prefix in place of `prefix`, and biases
-    # that they lack, which are zeros -> the weight with as many rows.
-    authors_prefix: str = ""
-    authors_zeros: Mapping[str, str] = field(default_factory=dict)
+    optional_segments: bool = False  # `type_vocab_size` may be 0 or more, whatever is published
+    authors: AuthorsFiles | None = None  # where the authors' own files differ; they are read, never written
 
     @property
     def has_pooler(self) -> bool:
@@ -158,17 +174,25 @@ CLASSIFIER = frozenset({"classifier"})
 
 
 def layer_rows(
-    attention: tuple[str, ...], output: str, attention_norm: str, up: tuple[str, ...], down: str, norm: str
+    attention: tuple[str, ...],
+    output: str,
+    attention_norm: str,
+    up: tuple[str, ...],
+    down: str,
+    norm: str,
+    *,
+    gate_second: bool = False,
 ) -> tuple[ModuleNames, ...]:
     """The table rows of a layer, from the names of its modules in a file: `attention` has the queries, keys
     and values, `up` the input of the feed-forward part (with the gate, if it has one), `down` its output.
+    `gate_second` says that one tensor has the activated half after the other.
     """
     layer = "encoder.layers.{}"
     return (
         ModuleNames(f"{layer}.attention.qkv", attention),
         ModuleNames(f"{layer}.attention.output", (output,)),
         ModuleNames(f"{layer}.attention_norm", (attention_norm,)),
-        ModuleNames(f"{layer}.feed_forward.up", up),
+        ModuleNames(f"{layer}.feed_forward.up", up, gate_second),
         ModuleNames(f"{layer}.feed_forward.down", (down,)),
         ModuleNames(f"{layer}.feed_forward_norm", (norm,)),
     )

@@ -5,6 +5,7 @@ from bertsmith.model.families.family import (
     CLASSIFIER,
     MASKED_LANGUAGE,
     TOKENS,
+    AuthorsFiles,
     Family,
     HeadNames,
     ModuleNames,
@@ -65,11 +66,13 @@ NOMIC_BERT = register(
             "cls.predictions.decoder.weight": TOKENS,
             "cls.predictions.decoder.bias": "masked_language.bias",
         },
-        authors_prefix="bert",
-        authors_zeros={
-            "masked_language.dense.bias": "masked_language.dense.weight",
-            "masked_language.bias": TOKENS,
-        },
+        authors=AuthorsFiles(
+            prefix="bert",
+            zeros={
+                "masked_language.dense.bias": "masked_language.dense.weight",
+                "masked_language.bias": TOKENS,
+            },
+        ),
         classes={
             "Model": frozenset(),
             "ForMaskedLM": MASKED_LANGUAGE,

@@ -115,7 +115,7 @@ class SelfAttention(nn.Module):
         self.rotary: Rotary | None = None
         if config.position_embedding == "rotary":
             theta = config.local_rope_theta if config.is_local(layer) else config.rope_theta
-            self.rotary = Rotary(theta, config.head_size, config.rotary_pairs)
+            self.rotary = Rotary(theta, config.head_size, config.rotary_pairs, config.rope_factor)
 
     def forward(self, hidden_states: Tensor, batch: PackedBatch, rows: Tensor | None = None) -> Tensor:
         """The outputs (N, H) of hidden states (N, H), or (R, H) of the given rows alone."""

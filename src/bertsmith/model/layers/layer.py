@@ -27,10 +27,11 @@ class FeedForward(nn.Module):
         super().__init__()
         self.gated = config.feed_forward == "gated"
         size, bias = config.intermediate_size, config.feed_forward_bias
-        self.up = nn.Linear(config.hidden_size, size * (1 + self.gated), bias=bias)
+        up_bias = bias if config.up_bias is None else config.up_bias
+        self.up = nn.Linear(config.hidden_size, size * (1 + self.gated), bias=up_bias)
         self.down = nn.Linear(size, config.hidden_size, bias=bias)
         self.activation = Activation(config.hidden_act)
-        inside = config.dropout_places == "inside"
+        inside = config.dropout_places != "outputs"
         self.dropout = Dropout(config.hidden_dropout_prob if inside else 0.0)
 
     def forward(self, hidden_states: Tensor) -> Tensor:
@@ -66,7 +67,7 @@ class Layer(nn.Module):
         self.attention_norm = make_norm(config) if has_norm else nn.Identity()
         self.feed_forward = FeedForward(config)
         self.feed_forward_norm = make_norm(config)
-        outside = config.dropout_places == "outputs"
+        outside = config.dropout_places != "inside"
         attention_dropout = config.hidden_dropout_prob if outside else config.attention_probs_dropout_prob
         self.attention_dropout = Dropout(attention_dropout)
         self.feed_forward_dropout = Dropout(config.hidden_dropout_prob if outside else 0.0)

@@ -21,12 +21,12 @@ class Rotary(nn.Module):
     """Rotates queries and keys; it has no weights.
 
     `pairs` says which two values of a head are rotated together: the i-th of either half ("halves"), or
-    neighbours.
+    neighbours. All angles are divided by `factor`.
     """
 
-    def __init__(self, theta: float, head_size: int, pairs: str = "halves") -> None:
+    def __init__(self, theta: float, head_size: int, pairs: str = "halves", factor: float = 1.0) -> None:
         super().__init__()
-        self.theta, self.head_size, self.pairs = theta, head_size, pairs
+        self.theta, self.head_size, self.pairs, self.factor = theta, head_size, pairs, factor
 
     def forward(self, qkv: Tensor, batch: PackedBatch) -> Tensor:
         """qkv (N, 3, A, D) with queries and keys rotated, computed in float32 and rounded once.
@@ -49,16 +49,19 @@ class Rotary(nn.Module):
         size = _FEWEST_POSITIONS
         while size < positions:
             size *= 2
-        return _tables(self.theta, self.head_size, size, device)
+        return _tables(self.theta, self.factor, self.head_size, size, device)
 
     def extra_repr(self) -> str:
-        return f"theta={self.theta:g}, pairs={self.pairs}"
+        return f"theta={self.theta:g}, pairs={self.pairs}, factor={self.factor:g}"
 
 
 @lru_cache(maxsize=32)  # layers share them
-def _tables(theta: float, head_size: int, positions: int, device: torch.device) -> tuple[Tensor, Tensor]:
+def _tables(
+    theta: float, factor: float, head_size: int, positions: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
     with torch.inference_mode(False):
         frequencies = 1.0 / theta ** (torch.arange(0, head_size, 2, device=device).float() / head_size)
+        frequencies /= factor
         angles = torch.arange(positions, device=device).float()[:, None] * frequencies
         return angles.cos(), angles.sin()
 
