@@ -69,6 +69,20 @@ def test_one_text_beside_other_columns_is_another_example(tmp_path: Path) -> Non
     assert any("1 of the texts stand in dev or test" in warning for warning in data.warnings)
 
 
+def test_a_labelled_row_of_csv_is_not_learned_again_as_one_of_json(tmp_path: Path) -> None:
+    kind = find_task("classification")
+    task = kind(kind.Settings(text="text", label="label", features=("age",)))
+    train = tmp_path / "train.csv"
+    train.write_text(
+        "text,age,label\n" + "".join(f"a{n},{n}.50,{'yes' if n % 2 else 'no'}\n" for n in range(6))
+    )
+    task.fit(task.read(train))
+    dev = rows(tmp_path / "dev.jsonl", *({"text": f"b{n}", "age": n, "label": "yes"} for n in range(5)))
+    texts = rows(tmp_path / "texts.jsonl", {"text": "a1", "age": 1.5}, {"text": "a1", "age": 2})
+    data = read(task, tmp_path, train=str(train), dev=dev, texts=[texts])
+    assert [(example.text, *example.columns) for example in data.texts] == [("a1", 2)]
+
+
 @pytest.mark.parametrize("held", ["dev", "test"])
 def test_pairs_of_a_search_are_held_back_whatever_negatives_they_have(held: str, tmp_path: Path) -> None:
     kind = find_task("retrieval")

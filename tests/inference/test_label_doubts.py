@@ -190,6 +190,38 @@ def test_rows_with_other_columns_are_no_copies() -> None:
     assert ngrams_of(rows).first_of_each([1, 2], [0]) == [1]
 
 
+def test_categories_that_are_equal_as_numbers_alone_are_no_copies() -> None:
+    rows = [
+        TextExample("It fails", None, *more)
+        for more in (("a", "1", None, ("007",)), ("b", "2", None, ("7",)))
+    ]
+    assert find_contradictions(rows, ["category"]) == []
+    assert len(find_contradictions(rows, ["number"])) == len(find_contradictions(rows)) == 1
+
+
+def test_pairs_in_the_other_order_are_no_copies() -> None:
+    """A dog is an animal, but an animal needn't be a dog."""
+    pairs = [("A poodle barks", "Some dog barks"), ("Some dog barks", "A poodle barks")]
+    pairs += [
+        ("emergency landing", "today"),
+        ("emergency", "landing today"),
+        ("A poodle barks!", "some dog barks"),
+    ]
+    rows = [TextExample(*pair, str(number), "here") for number, pair in enumerate(pairs)]
+    (copies,) = find_contradictions(rows)
+    assert (copies.first, copies.second) == (rows[0], rows[4])
+    assert copies.likeness == pytest.approx(1)
+
+
+def test_rows_without_a_text_are_copies_by_what_stands_beside_it() -> None:
+    """One row was suggested twice."""
+    for texts in (["", " ", "", ""], ["", " ", "", "text"]):
+        assert CharacterNgrams(texts, ["a", "a", "b", "a"]).first_of_each([1, 2, 3], [0]) == (
+            [2, 3] if texts[3] else [2]
+        )
+        assert CharacterNgrams(texts, ["a", "a", "b", "b"]).first_of_each([0, 1, 2], []) == [0, 2]
+
+
 def test_several_labels_contradict_each_other_as_sets() -> None:
     def row(*labels: str) -> TextExample:
         return TextExample("My card has not arrived yet", None, labels, "here")

@@ -238,6 +238,57 @@ def test_near_copies_of_labelled_rows_are_not_drawn_instead_of_others(
     assert sorted(row.example.text for row in found.rows) == sorted(TEXTS[24:])
 
 
+def test_near_copies_behind_the_last_row_chosen_were_not_passed_over(
+    tiny_bert: Path, mixed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = np.array([0, 1, 2, 3, 4, 5])
+    monkeypatch.setattr(module_of_suggest, "choose_rows", lambda *_: drawn)
+    texts = ["one", "one!", "another", "a third", "another!", "A third."]
+    more = write(mixed.parent / "more.csv", [(text, "") for text in texts])
+    found = suggest(
+        tiny_bert, more, labelled=write(mixed.parent / "all.csv", [(t, colour(t)) for t in TEXTS]), count=2
+    )
+    assert [row.example.text for row in found.rows] == ["one", "another"] and found.copies == 1
+
+
+def test_a_row_with_another_category_is_not_taken_for_a_labelled_one(tiny_bert: Path, tmp_path: Path) -> None:
+    names = ("text", "branch", "label")
+    rows = [*((text, "7", colour(text)) for text in TEXTS[:20]), *((text, "007", "") for text in TEXTS[:3])]
+    path = write(tmp_path / "rows.csv", rows, names)  # type: ignore[arg-type]
+    found = suggest(tiny_bert, path, features=("branch:category",))
+    assert sorted(row.example.text for row in found.rows) == sorted(TEXTS[:3]) and found.notes == []
+    found = suggest(tiny_bert, path, features=("branch:number",))
+    assert found.rows == [] and "3 rows without a label are labelled" in found.notes[0]
+
+
+def test_a_label_that_has_the_separator_in_it_would_be_two_in_the_files(
+    tiny_bert: Path, tmp_path: Path
+) -> None:
+    rows = [{"text": text, "label": [f"{colour(text)}, light", text.split()[2]]} for text in TEXTS]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(InputError, match="light' has ',' in it"):
+        suggest(tiny_bert, path, task="multi-label")
+    found = suggest(tiny_bert, path, task="multi-label", separator=";")
+    assert {found.label_of(doubt.example) for doubt in found.doubts} == {
+        ";".join(row["label"]) for row in rows
+    }
+
+
+def test_a_guess_is_joined_as_the_labels_are_and_training_stays(tiny_bert: Path, tmp_path: Path) -> None:
+    rows = write(tmp_path / "rows.csv", [(text, f"seen,known,{colour(text)}") for text in TEXTS])
+    given = ("method=linear", "max_length=16", "hardware.threads=1")
+    files = {"model": str(tiny_bert), "train": str(rows), "out": str(tmp_path / "run")}
+    run = finetune("multi-label", *given, **files)
+    pool = tmp_path / "pool.txt"
+    pool.write_text("a new house\nred shoes\nsome words\n")
+    found = suggest(run.model, pool, separator="|")
+    assert not any("," in row.guess for row in found.rows) and any("|" in row.guess for row in found.rows)
+    for setting in ({"max_length": 8}, {"features": ("age",)}):
+        with pytest.raises(InputError, match="is a setting of training"):
+            suggest(run.model, pool, **setting)
+
+
 def test_the_folder_can_be_filled_in_and_trained_on(tiny_bert: Path, mixed: Path, tmp_path: Path) -> None:
     out = tmp_path / "next"
     assert main(["suggest", str(tiny_bert), str(mixed), "--count", "4", "--out", str(out)]) == 0

@@ -1,12 +1,14 @@
 """Folds: every example in one, equal texts together, labels spread evenly."""
 
+import unicodedata
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertsmith.tasks.classification import Classification, ClassificationSettings
-from bertsmith.tasks.examples.held_out import folds_of
+from bertsmith.tasks.examples.held_out import folds_of, group_of, hold_out
 from bertsmith.tasks.examples.text_task import TextExample
 from bertsmith.tasks.multi_label import MultiLabel, MultiLabelSettings
 
@@ -59,6 +61,21 @@ def test_rare_labels_of_several_are_spread_before_frequent_ones() -> None:
     folds = folds_of(task, rows(labels), 4)
     assert sorted(folds[20:24].tolist()) == [0, 1, 2, 3]
     assert np.ptp(np.bincount(folds)) <= 2
+
+
+def test_a_text_in_another_form_of_unicode_is_in_the_same_fold() -> None:
+    texts = [f"Das Caf\u00e9 {number} \u00f6ffnet" for number in range(20)]
+    others = [unicodedata.normalize("NFD", text) for text in texts]
+    smileys = ["👍", " 👍", "👎", "👎 "]
+    examples = rows(["a", "b"] * 22, [*texts, *others, *smileys])
+    folds = folds_of(TASK, examples, 5)
+    assert folds[:20].tolist() == folds[20:40].tolist()
+    assert folds[40] == folds[41] and folds[42] == folds[43]
+    train, dev = hold_out(TASK, examples, 0.3)
+    read_texts = [{unicodedata.normalize("NFC", row.text).strip() for row in part} for part in (train, dev)]
+    assert read_texts[0].isdisjoint(read_texts[1])
+    hindi = rows(["a", "b"], ["किताब", "कुताब"])  # they differ in a vowel sign alone
+    assert len({group_of(TASK, row) for row in hindi}) == 2
 
 
 def test_texts_that_differ_in_case_white_space_and_punctuation_alone_are_together() -> None:

@@ -453,6 +453,73 @@ def test_training_rows_that_repeat_a_text_are_told(
     assert all(part in sentence for part, sentence in zip(sentences, told, strict=True))
 
 
+def test_categories_that_are_equal_as_numbers_alone_are_other_rows(tmp_path: Path) -> None:
+    """Version 3.10 isn't 3.1, nor branch 007 branch 7: the model reads them as different categories."""
+    (tmp_path / "a.csv").write_text("text,label,version\nit fails,old,3.1\nit fails,new,3.10\n")
+    kind = find_task("classification")
+    for features, told in ((("version:category",), 0), (("version",), 1)):
+        task = kind(kind.Settings(features=features))
+        assert len(repeated_texts(task, task.read(tmp_path / "a.csv"))) == told
+    (tmp_path / "b.csv").write_text("text,label,version\nother,old,beta\n")
+    task = kind(kind.Settings(features=("version",)))  # beta: no column of numbers
+    assert repeated_texts(task, task.read_files([tmp_path / "a.csv", tmp_path / "b.csv"])) == []
+
+
+def test_unlabelled_rows_with_other_columns_are_learned_from(tmp_path: Path) -> None:
+    rows = [{"text": f"refund {n % 20}", "amount": n, "label": "ab"[n % 2]} for n in range(40)]
+    fresh = [(0, 0), (0, 700), (1, 800), (1, "800.0"), (99, 5)]  # the first is a row of train
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    dev = [{"text": "refund 1", "amount": 3, "label": "a"}, {"text": "none", "amount": 3, "label": "b"}]
+    (tmp_path / "dev.jsonl").write_text("\n".join(map(json.dumps, dev)))
+    unlabelled = [{"text": f"refund {number}", "amount": amount} for number, amount in fresh]
+    (tmp_path / "more.jsonl").write_text("\n".join(map(json.dumps, unlabelled)))
+    kind, path = find_task("classification"), tmp_path / "rows.jsonl"
+    recipe = recipe_of(
+        "classification", path, dev=str(tmp_path / "dev.jsonl"), unlabelled=str(tmp_path / "more.jsonl")
+    )
+    data = LabelledData.read(kind(kind.Settings(features=("amount",))), recipe)
+    assert [(row.text, row.columns) for row in data.unlabelled] == [("refund 0", (700,)), ("refund 99", (5,))]
+
+
+@pytest.mark.parametrize("folds", [False, True])
+def test_blank_texts_are_nothing_in_common(tmp_path: Path, folds: bool) -> None:
+    kind, path = find_task("classification"), tmp_path / "rows.jsonl"
+    share: dict[str, Any] = {} if folds else {"dev_share": 0.3}
+    pairs = [
+        {"text": f"why {n}", "text_pair": "" if n % 2 else f"so {n}", "label": "ab"[n % 3 % 2]}
+        for n in range(200)
+    ]
+    path.write_text("\n".join(map(json.dumps, pairs)))
+    settings = kind.Settings(text="text", text_pair="text_pair", missing="keep")
+    assert (
+        LabelledData.read(kind(settings), recipe_of("classification", path, **share), folds=folds).warnings
+        == ()
+    )
+    grouped = [{"text": "", "age": n, "source": n // 4, "label": "ab"[n % 2]} for n in range(199)]
+    grouped.append(grouped[0] | {"text": "one"})
+    path.write_text("\n".join(map(json.dumps, grouped)))
+    settings = kind.Settings(text="text", features=("age",), group="source")
+    assert (
+        LabelledData.read(kind(settings), recipe_of("classification", path, **share), folds=folds).warnings
+        == ()
+    )
+
+
+def test_sources_in_common_are_told_beside_a_single_text_in_common(tmp_path: Path) -> None:
+    def write(name: str, prefix: str) -> str:
+        rows = [{"text": f"{prefix} {n}", "source": n // 4, "label": "ab"[n % 2]} for n in range(80)]
+        rows.append({"text": "the same", "source": "x", "label": "a"})
+        (tmp_path / name).write_text("\n".join(map(json.dumps, rows)))
+        return str(tmp_path / name)
+
+    kind = find_task("classification")
+    train, dev = write("train.jsonl", "turn"), write("dev.jsonl", "answer")
+    recipe = recipe_of("classification", Path(train), dev=dev)
+    first, second = LabelledData.read(kind(kind.Settings(group="source")), recipe).warnings
+    assert first.startswith("1 of the 81 dev texts occur in")
+    assert second.startswith("81 of the 81 rows of dev have a text or a source in common with train")
+
+
 def test_a_row_of_csv_repeats_one_of_json_with_the_same_columns(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("text,label,age\nwhere is my card,card,36\n")
     (tmp_path / "b.jsonl").write_text('{"text": "where is my card", "label": "card", "age": 36}\n')

@@ -216,6 +216,11 @@ class Task(ABC, Generic[E]):
         return ()
 
     @property
+    def column_kinds(self) -> Sequence[Any]:
+        """The kinds of these columns, as fitted or as named; None for one that is yet to be guessed."""
+        return [column.kind for column in (self.features if self.columns is None else self.columns.columns)]
+
+    @property
     def temperature(self) -> float:
         """The number by which outputs are divided before they become probabilities."""
         return 1.0

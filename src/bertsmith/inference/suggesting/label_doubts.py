@@ -18,7 +18,7 @@ from bertsmith.machine import device_of
 from bertsmith.model.own_tokenizer import load_own_tokenizer
 from bertsmith.progress import Progress
 from bertsmith.tasks.checkpoints.task_checkpoint import begin_task_model
-from bertsmith.tasks.examples.columns import comparable_cells
+from bertsmith.tasks.examples.columns import Kind, comparable_cells
 from bertsmith.tasks.examples.held_out import folds_of
 from bertsmith.tasks.examples.text_settings import choose_pooling
 from bertsmith.tasks.examples.text_task import TextExample, TextTask
@@ -213,8 +213,12 @@ def _pick_labels(values: Floats, labels: Ints) -> Floats:
     return np.asarray(values[np.arange(len(labels)), labels])
 
 
-def find_contradictions(rows: Sequence[TextExample]) -> list[Contradiction]:
-    """Finds near copies with different labels among the first `MOST_COMPARED` rows, most similar first."""
+def find_contradictions(
+    rows: Sequence[TextExample], kinds: Sequence[Kind | None] = ()
+) -> list[Contradiction]:
+    """Finds near copies with different labels among the first `MOST_COMPARED` rows, most similar first.
+    `kinds` are those of the columns beside the text; see `comparable_cells`.
+    """
     compared = rows[:MOST_COMPARED]
     labels = dict[Any, int]()  # several labels are a set: their order says nothing
     label_numbers = [
@@ -223,12 +227,14 @@ def find_contradictions(rows: Sequence[TextExample]) -> list[Contradiction]:
     ]
     contradictions = [
         Contradiction(compared[first], compared[second], likeness)
-        for first, second, likeness in ngrams_of(compared).pairs(label_numbers)
+        for first, second, likeness in ngrams_of(compared, kinds).pairs(label_numbers)
     ]
     return sorted(contradictions, key=lambda pair: -pair.likeness)
 
 
-def ngrams_of(rows: Sequence[TextExample]) -> CharacterNgrams:
-    """The n-grams of rows' texts. Rows with other columns beside the text are no copies of each other."""
-    texts = [row.text if row.text_pair is None else f"{row.text} {row.text_pair}" for row in rows]
-    return CharacterNgrams(texts, [comparable_cells(row.columns) for row in rows])
+def ngrams_of(rows: Sequence[TextExample], kinds: Sequence[Kind | None] = ()) -> CharacterNgrams:
+    """The n-grams of rows' texts; those of a second text are others than the first's. Rows with other columns
+    beside the text, of these `kinds`, are no copies of each other.
+    """
+    columns = comparable_cells([row.columns for row in rows], kinds)
+    return CharacterNgrams([row.text for row in rows], columns, [row.text_pair or "" for row in rows])

@@ -23,6 +23,7 @@ from bertsmith.text.words import WORD
 SAME = 0.9  # the cosine of two texts' character n-grams from which on they are near copies
 _FREQUENT = 0.7  # at most this share of a text's squared length is left out at first; below SAME squared
 _ROUNDING = 1e-4  # float32's, with room
+_FIRST, _SECOND = "1", "2"  # before a word of the first text of a pair, and of the second
 _ROWS_AT_A_TIME, _COMPARED_AT_A_TIME = 512, 4096
 
 PairFilter = Callable[
@@ -41,15 +42,24 @@ class NearCopy(NamedTuple):
 class CharacterNgrams:
     """Texts as TF-IDF vectors of their words' n-grams of three to five characters, ignoring case and
     punctuation. A text without words, such as an emoji, is compared as it is. With `others` (E,), what stands
-    beside each text, only texts beside which the same stands are copies.
+    beside each text, only texts beside which the same stands are copies. With `seconds` (E,), the second
+    texts of pairs, a word of a second text is another than the same word of a first.
     """
 
-    def __init__(self, texts: Sequence[str], others: Sequence[Hashable] | None = None) -> None:
+    def __init__(
+        self,
+        texts: Sequence[str],
+        others: Sequence[Hashable] | None = None,
+        seconds: Sequence[str] | None = None,
+    ) -> None:
         numbers = dict[Hashable, int]()
         beside = [None] * len(texts) if others is None else others
         self._beside = np.array([numbers.setdefault(other, len(numbers)) for other in beside], np.int64)
-        folded = [unicodedata.normalize("NFC", text.casefold()) for text in texts]
-        words = [" ".join(WORD.findall(text) or text.split()) for text in folded]
+        words = [_split_words(text, _FIRST) for text in texts]
+        if seconds is not None:
+            of_seconds = (_split_words(text, _SECOND) for text in seconds)
+            words = [[*first, *second] for first, second in zip(words, of_seconds, strict=True)]
+        self._is_blank = np.array([not of_text for of_text in words], np.bool_)
         self._rows: Any = _count_ngrams(words) if any(words) else None
 
     def pairs(self, kinds: Sequence[int] | None = None) -> Iterator[NearCopy]:
@@ -65,18 +75,26 @@ class CharacterNgrams:
                 yield NearCopy(first, second, alike)
 
     def first_of_each(self, rows: Sequence[int], known: Sequence[int]) -> list[int]:
-        """The `rows`, in their order, that are no near copy of an earlier row or of a `known` one."""
-        if self._rows is None:
-            return list(rows)
-        is_compared = np.zeros(self._rows.shape[0], np.bool_)
+        """The `rows`, in their order, that are no near copy of an earlier row or of a `known` one. A row
+        without any text is a copy of another one beside which the same stands.
+        """
+        is_compared = np.zeros(len(self._beside), np.bool_)
         is_compared[[*rows, *known]] = True
-        copies = self._find_copies(np.array(rows, np.int64), lambda _, other: is_compared[other])
-        copies_of = {row: set(others.tolist()) for row, others, _ in copies}
+        copies_of = dict[int, set[int]]()
+        if self._rows is not None:
+            copies = self._find_copies(np.array(rows, np.int64), lambda _, other: is_compared[other])
+            copies_of = {row: set(others.tolist()) for row, others, _ in copies}
         chosen, taken_rows = list[int](), set(known)
+        beside_blanks = {int(self._beside[row]) for row in known if self._is_blank[row]}
         for row in rows:
+            beside = int(self._beside[row])
+            if self._is_blank[row] and beside in beside_blanks:
+                continue
             if taken_rows.isdisjoint(copies_of.get(row, ())):
                 chosen.append(row)
                 taken_rows.add(row)
+                if self._is_blank[row]:
+                    beside_blanks.add(beside)
         return chosen
 
     def _find_copies(self, rows: Ints, is_compared: PairFilter) -> Iterator[tuple[int, Ints, Floats]]:
@@ -107,14 +125,23 @@ class CharacterNgrams:
         )
 
 
-def _count_ngrams(texts: Sequence[str]) -> Any:
-    """TF-IDF vectors of n-grams: (E, N), sparse, rows of length 1. Columns are ordered from rare n-grams to
-    frequent ones. Each different word is divided into n-grams only once.
+def _split_words(text: str, which: str) -> list[str]:
+    """A text's words, with a character before each that says of which text of a pair they are."""
+    folded = unicodedata.normalize("NFC", text.casefold())
+    return [which + word for word in WORD.findall(folded) or folded.split()]
+
+
+def _count_ngrams(texts: Sequence[Sequence[str]]) -> Any:
+    """TF-IDF vectors of the n-grams of texts' words: (E, N), sparse, rows of length 1. Columns are ordered
+    from rare n-grams to frequent ones. Each different word is divided into n-grams only once.
     """
     from sklearn.feature_extraction.text import CountVectorizer, TfidfTransformer
 
-    words = CountVectorizer(analyzer=str.split, dtype=np.float32)
-    ngrams = CountVectorizer(analyzer="char_wb", ngram_range=(3, 5), dtype=np.float32)
+    words = CountVectorizer(analyzer=list, dtype=np.float32)
+    divide = CountVectorizer(analyzer="char_wb", ngram_range=(3, 5)).build_analyzer()
+    ngrams = CountVectorizer(
+        analyzer=lambda word: [word[0] + ngram for ngram in divide(word[1:])], dtype=np.float32
+    )
     words_of_texts = words.fit_transform(texts)
     ngrams_of_words = ngrams.fit_transform(words.get_feature_names_out())
     rows = TfidfTransformer().fit_transform(words_of_texts @ ngrams_of_words)

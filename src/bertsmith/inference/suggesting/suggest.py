@@ -39,7 +39,7 @@ from bertsmith.model.locate import locate_model
 from bertsmith.progress import Progress
 from bertsmith.tasks.checkpoints.infer_task import model_kind
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model
-from bertsmith.tasks.examples.columns import comparable_cells
+from bertsmith.tasks.examples.columns import Kind, comparable_cells
 from bertsmith.tasks.examples.text_task import TextExample, TextTask
 from bertsmith.tasks.registry import find_task, is_ours
 from bertsmith.tasks.task import Task
@@ -124,6 +124,7 @@ def suggest(
     labelled_rows, pool, notes = _read_rows(
         trained_model, folder, reader, file, labelled, columns.get("label") is not None
     )
+    _require_separable(reader, trained_model, labelled_rows)
     unlabelled = len(pool)
     if unlabelled > MOST_READ:
         pool = random.Random(seed).sample(pool, MOST_READ)
@@ -142,7 +143,9 @@ def suggest(
             f"{FEWEST_LABELLED}, with two different labels, each of several texts; found "
             f"{len(labelled_rows)} rows. Label some in the same file, or give a file of them with --labelled."
         )
-    chosen, copies = _choose_next_rows(trained_model or judge, pool, labelled_rows, count, seed, progress)
+    chosen, copies = _choose_next_rows(
+        trained_model or judge, pool, labelled_rows, count, seed, reader.separator, progress
+    )
     doubts = judge.doubts() if judge is not None else []
     names = tuple(_column_names(reader))
     return Suggestions(
@@ -152,7 +155,7 @@ def suggest(
         unlabelled,
         copies,
         doubts,
-        find_contradictions(labelled_rows),
+        find_contradictions(labelled_rows, reader.column_kinds),
         notes,
         reader.separator,
     )
@@ -185,10 +188,15 @@ def _reading_task(trained: AnsweringModel | None, task: str, columns: dict[str, 
         if not task_class.has_probabilities:
             raise InputError(f"--task is classification or multi-label, found {task}.")
         return cast(TextTask, task_class(check(task_class.Settings, settings_given, "suggest")))
+    if fixed := sorted((trained.task.settings.of_model | {"features"}) & settings_given.keys()):
+        raise InputError(
+            f"{fixed[0]} is a setting of training, which the model keeps: it can't be changed for a file. "
+            "Leave it out."
+        )
     settings_known = trained.task.settings.model_dump() | settings_given
     settings = check(type(trained.task.settings), settings_known, "suggest")
     reader = type(trained.task)(settings, trained.task.labels)
-    reader.is_trained, reader.pairs = True, trained.task.pairs
+    reader.is_trained, reader.pairs, reader.columns = True, trained.task.pairs, trained.task.columns
     return reader
 
 
@@ -213,10 +221,11 @@ def _read_rows(
         known_rows = reading.read(labelled)
     elif labelled is None and trained is not None:
         known_rows, notes = _read_training_rows(trained, folder, file)
-    newer = {_row_content(row) for row in file_rows}
-    known_rows = [row for row in known_rows if _row_content(row) not in newer]
     notes += reading.left_out
     _require_alike([*known_rows, *rows])
+    contents = _row_contents([*known_rows, *rows], reading.column_kinds)
+    newer = {contents[id(row)] for row in file_rows}
+    known_rows = [row for row in known_rows if contents[id(row)] not in newer]
     pool = [row for row in rows if row.label is None]
     # a row without text and without other columns has nothing to tell a label by
     with_text = [row for row in pool if row.columns or not (is_blank(row.text) and is_blank(row.text_pair))]
@@ -224,8 +233,8 @@ def _read_rows(
         blank = len(pool) - len(with_text)
         notes.append(f"{blank:,} rows without a label have no text, and were left out")
     labelled_rows = [*known_rows, *file_rows]
-    answered = set(map(_row_content, labelled_rows))
-    unknown = [row for row in with_text if _row_content(row) not in answered]
+    answered = {contents[id(row)] for row in labelled_rows}
+    unknown = [row for row in with_text if contents[id(row)] not in answered]
     if len(unknown) < len(with_text):
         count = len(with_text) - len(unknown)
         notes.append(f"{count:,} rows without a label are labelled in another row, and were left out")
@@ -260,9 +269,27 @@ def _require_alike(rows: Sequence[TextExample]) -> None:
         )
 
 
-def _row_content(row: TextExample) -> tuple[Any, ...]:
-    """A row's texts and columns, without its label, to recognise the row in another file."""
-    return row.text, row.text_pair, comparable_cells(row.columns)
+def _row_contents(rows: Sequence[TextExample], kinds: Sequence[Kind | None]) -> dict[int, tuple[Any, ...]]:
+    """Each row's texts and columns, without its label, to recognise the row in another file; by its id()."""
+    cells = comparable_cells([row.columns for row in rows], kinds)
+    return {id(row): (row.text, row.text_pair, *beside) for row, beside in zip(rows, cells, strict=True)}
+
+
+def _require_separable(
+    reading: TextTask, trained: AnsweringModel | None, labelled_rows: Sequence[TextExample]
+) -> None:
+    """Raises InputError if rows may have several labels, and one has the separator in its name, as it may in
+    JSON: in the files written it would be two.
+    """
+    if reading.activation != "sigmoid":
+        return
+    names = [] if trained is None else list(trained.task.labels)
+    names += [label for row in labelled_rows for label in reading.labels_of(row)]
+    if joined := next((name for name in names if reading.separator in name), None):
+        raise InputError(
+            f"the label {joined!r} has {reading.separator!r} in it, which stands between several labels of a "
+            "cell. Give another --separator, which no label has."
+        )
 
 
 def _column_names(task: TextTask) -> list[str]:
@@ -287,9 +314,12 @@ def _choose_next_rows(
     labelled_rows: Sequence[TextExample],
     count: int,
     seed: int,
+    separator: str,
     progress: Progress | None,
 ) -> tuple[list[NextRow], int]:
-    """Chooses rows to label, and returns them with the number of near copies passed over."""
+    """Chooses rows to label, and returns them with the number of near copies passed over. Several labels of a
+    guess are joined by the `separator`.
+    """
     if not pool or model is None:
         return [], 0
     answering = model if isinstance(model, AnsweringModel) else model.answering
@@ -298,7 +328,7 @@ def _choose_next_rows(
     compared = labelled_rows[:MOST_COMPARED]
     for spare in _SPARE:
         drawn = choose_rows(features, probabilities - likeliest, round(spare * count), seed).tolist()
-        characters = ngrams_of([*compared, *(pool[row] for row in drawn)])
+        characters = ngrams_of([*compared, *(pool[row] for row in drawn)], answering.task.column_kinds)
         positions = range(len(compared), len(compared) + len(drawn))
         distinct = [
             drawn[position - len(compared)]
@@ -307,12 +337,12 @@ def _choose_next_rows(
         if len(distinct) >= count or len(drawn) < round(spare * count):
             break
     labels = np.array(answering.task.labels)
-    guesses = [answering.task.separator.join(labels[likeliest[row] > 0].tolist()) for row in distinct[:count]]
     rows = [
-        NextRow(pool[row], guess, float(confidence[row]))
-        for row, guess in zip(distinct, guesses, strict=False)
+        NextRow(pool[row], separator.join(labels[likeliest[row] > 0].tolist()), float(confidence[row]))
+        for row in distinct[:count]
     ]
-    return rows, len(drawn) - len(distinct)
+    drawn_for_them = drawn.index(distinct[count - 1]) + 1 if len(distinct) >= count else len(drawn)
+    return rows, drawn_for_them - len(rows)
 
 
 def choose_rows(features: Floats, residuals: Floats, count: int, seed: int = 0) -> Ints:

@@ -162,20 +162,27 @@ class FittedColumns:
         return columns
 
 
-def comparable_cells(cells: Sequence[Cell]) -> tuple[str | float | None, ...]:
-    """The cells as values that are equal where a model reads the same, whatever the files: CSV has "36" where
-    JSON has 36.
+def comparable_cells(
+    rows: Sequence[Sequence[Cell]], kinds: Sequence[Kind | None] = ()
+) -> list[tuple[str | float | None, ...]]:
+    """Each row's cells as values that are equal where a model reads the same, whatever the files: "36.0" in
+    CSV and 36 in JSON are one number, but 3.10 and 3.1 are two categories. `kinds` are those of the columns;
+    one that is missing or None is guessed from the rows, as in `fit`.
     """
-    return tuple(map(_as_comparable, cells))
+    columns = list(zip(*rows, strict=True))
+    if not columns:
+        return [() for _ in rows]
+    comparable = []
+    for cells, kind in zip(columns, kinds or [None] * len(columns), strict=True):
+        kind = kind or _guess_kind([cell for cell in cells if cell is not None])
+        comparable.append([_as_comparable(cell, kind) for cell in cells])
+    return list(zip(*comparable, strict=True))
 
 
-def _as_comparable(cell: Cell) -> str | float | None:
+def _as_comparable(cell: Cell, kind: Kind) -> str | float | None:
     if cell is None:
         return None
-    try:
-        return as_number(cell, "")
-    except InputError:
-        return as_category(cell)
+    return as_number(cell, "") if kind == "number" and _is_number(cell) else as_category(cell)
 
 
 def as_cell(value: Any, where: str, name: str) -> Cell:
@@ -248,7 +255,7 @@ def _fit_column(
             f"column {choice.name!r} is blank in all {len(cells):,} training rows, from {where[0]} on: "
             "there is nothing to learn from it. Leave it out of features."
         )
-    kind = choice.kind or ("number" if all(map(_is_number, known)) else "category")
+    kind = choice.kind or _guess_kind(known)
     guessed = choice.kind is None
     if kind == "number":
         values = np.array(
@@ -269,6 +276,10 @@ def _fit_column(
             "one."
         )
     return CategoryColumn(choice.name, tuple(sorted(counts)), guessed)
+
+
+def _guess_kind(known: Sequence[str | int | float]) -> Kind:
+    return "number" if all(map(_is_number, known)) else "category"
 
 
 def _is_number(value: str | int | float) -> bool:

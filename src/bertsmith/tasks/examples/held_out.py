@@ -3,9 +3,9 @@ rows that are evaluated although they were trained on.
 """
 
 import hashlib
-import re
+import unicodedata
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,8 @@ import numpy as np
 from bertsmith.arrays import Ints
 from bertsmith.tasks.examples.columns import comparable_cells
 from bertsmith.tasks.task import Task
+from bertsmith.text.files.values import is_blank
+from bertsmith.text.words import WORD
 
 _FEW_SHARED = 0.05  # of the rows: fewer have no noticeable effect on a score
 _GROUPS = "Name a column that says which rows belong together (group=COLUMN), or give"
@@ -21,7 +23,8 @@ CROSS_VALIDATION = "cross-validation"  # the name of an evaluation in which each
 
 def hold_out(task: Task[Any], examples: Sequence[Any], share: float) -> tuple[list[Any], list[Any]]:
     """Divides training examples into train and dev by a hash of their texts, so that the split stays when
-    rows are added. Texts that differ only in case, white space and punctuation are on one side.
+    rows are added. Texts that differ only in case, white space, punctuation and Unicode's form are on one
+    side.
 
     The few texts of a small class aren't left to chance: each label, and the whole file, has a text in dev if
     its share is at least one, and keeps one in train.
@@ -51,22 +54,31 @@ def hold_out(task: Task[Any], examples: Sequence[Any], share: float) -> tuple[li
     )
 
 
-def shared_sources(task: Task[Any], train: Sequence[Any], examples: Sequence[Any], name: str) -> list[str]:
+def shared_sources(
+    task: Task[Any],
+    train: Sequence[Any],
+    examples: Sequence[Any],
+    name: str,
+    told: Collection[int] = (),
+) -> list[str]:
     """Warns of sources on both sides: examples whose group is in train. If the file names no groups, pairs
-    that share a text with pairs of train, otherwise equal texts in another group.
+    that share a text with pairs of train, otherwise equal texts in another group. Says nothing where there
+    are few besides those `told` already, by their indices.
     """
     groups = {group_of(task, example) for example in train}
     texts = {text for example in train for text in _texts_to_share(task, example)}
     shared = [
-        example
-        for example in examples
+        row
+        for row, example in enumerate(examples)
         if group_of(task, example) in groups or not texts.isdisjoint(_texts_to_share(task, example))
     ]
-    if len(shared) < _FEW_SHARED * len(examples) or not shared:
+    untold = len(set(shared).difference(told))
+    if untold < _FEW_SHARED * len(examples) or not untold:
         return []
     return [
         f"{len(shared):,} of the {len(examples):,} rows of {name} have a text or a source in common with "
-        f"train, the first in {shared[0].where}: the score on {name} is flattered by them. {_advice(task)}"
+        f"train, the first in {examples[shared[0]].where}: the score on {name} is flattered by them. "
+        f"{_advice(task)}"
     ]
 
 
@@ -95,11 +107,12 @@ def repeated_texts(task: Task[Any], train: Sequence[Any]) -> list[str]:
     first_row: dict[Hashable, Any] = {}
     copies: list[tuple[Any, Any]] = []
     contradictions: list[tuple[Any, Any]] = []
-    for row in train:
-        texts, columns = _normalise(task.texts(row)), comparable_cells(getattr(row, "columns", ()))
+    cells = comparable_cells([getattr(row, "columns", ()) for row in train], task.column_kinds)
+    for row, columns in zip(train, cells, strict=True):
+        texts = _normalise(task.texts(row))
         group = group_of(task, row) if names_groups(task) else ()
         earlier = first_row.setdefault((group, texts, columns), row)
-        if earlier is not row and any(texts):
+        if earlier is not row and not all(map(is_blank, texts)):
             same = _answers_of(task, earlier) == _answers_of(task, row)
             (copies if same else contradictions).append((earlier, row))
     return [
@@ -122,14 +135,16 @@ def _answers_of(task: Task[Any], row: Any) -> tuple[Any, ...]:
 def _texts_to_share(task: Task[Any], example: Any) -> Sequence[str]:
     """The texts of an example that may be on both sides though they shouldn't. For pairs without named groups
     each text; for rows with groups all texts as one, which another group may have too. A single text is on
-    one side anyway; documents of a search are the same for all queries.
+    one side anyway; documents of a search are the same for all queries. Blank texts say nothing.
     """
     if task.is_pretokenized:
         return ()
-    texts = task.texts(example)
+    texts = _normalise(task.texts(example))
     if names_groups(task):
-        return (" ".join(texts),)
-    return texts if len(texts) > 1 and type(task).group_key is Task.group_key else ()
+        texts = ("\n".join(texts),)
+    elif len(texts) == 1 or type(task).group_key is not Task.group_key:
+        return ()
+    return [text for text in texts if not is_blank(text)]
 
 
 def names_groups(task: Task[Any]) -> bool:
@@ -163,16 +178,25 @@ def _hash_to_unit(texts: Sequence[str]) -> float:
 
 
 def shared_texts(train: Iterable[Sequence[str]], test: Iterable[Sequence[str]]) -> list[int]:
-    """Rows of `test`, from 0, whose texts are those of a row of `train`, ignoring case and white space.
+    """Rows of `test`, from 0, whose texts are those of a row of `train`, ignoring case, white space and
+    Unicode's form (an accent as a character of its own or not).
 
     Rows without any text don't count, because there is nothing to remember.
     """
     known = set(map(_normalise, train))
-    return [row for row, texts in enumerate(map(_normalise, test)) if any(texts) and texts in known]
+    return [
+        row
+        for row, texts in enumerate(map(_normalise, test))
+        if texts in known and not all(map(is_blank, texts))
+    ]
 
 
 def _normalise(texts: Sequence[str]) -> tuple[str, ...]:
-    return tuple(" ".join(text.casefold().split()) for text in texts)
+    return tuple(" ".join(_fold(text).split()) for text in texts)
+
+
+def _fold(text: str) -> str:
+    return unicodedata.normalize("NFC", text.casefold())
 
 
 def folds_of(task: Task[Any], examples: Sequence[Any], count: int, seed: int = 0) -> Ints:
@@ -217,6 +241,7 @@ def folds_of(task: Task[Any], examples: Sequence[Any], count: int, seed: int = 0
 
 def group_of(task: Task[Any], example: Any) -> tuple[str, ...]:
     """A key that is equal for examples that belong in one fold: the words of their texts. A text without
-    words, such as an emoji, is its own key.
+    words, such as an emoji, is its own key, but for white space.
     """
-    return tuple(" ".join(re.findall(r"\w+", text.casefold())) or text for text in task.group_key(example))
+    folded = map(_fold, task.group_key(example))
+    return tuple(" ".join(WORD.findall(text) or text.split()) for text in folded)

@@ -10,6 +10,7 @@ from typing import Any
 
 from bertsmith.arrays import Ints
 from bertsmith.errors import InputError, RecipeError
+from bertsmith.tasks.examples.columns import comparable_cells
 from bertsmith.tasks.examples.held_out import (
     divided_sources,
     folds_of,
@@ -17,6 +18,7 @@ from bertsmith.tasks.examples.held_out import (
     hold_out,
     repeated_texts,
     shared_sources,
+    shared_texts,
     shared_with_train,
 )
 from bertsmith.tasks.task import Task
@@ -153,8 +155,9 @@ class LabelledData:
         return Counter(label for example in examples for label in self.task.labels_of(example))
 
     def _read_unlabelled(self, file: str) -> None:
-        """Reads the unlabelled texts that aren't in the other files, each once. Raises InputError if there
-        are none, and RecipeError for a task that can't learn from them.
+        """Reads the unlabelled texts that aren't in the other files, each once; the same text with other
+        columns is another row, but no text of dev or test is taken. Raises InputError if there are none, and
+        RecipeError for a task that can't learn from them.
         """
         task = self.task
         if not task.learns_unlabelled:
@@ -162,10 +165,17 @@ class LabelledData:
                 f"only classification learns from unlabelled texts, not {task.name}. Leave --unlabelled out."
             )
         texts = task.read(Path(file), labelled=False)
-        known = {tuple(task.texts(example)) for example in (*self.train, *self.dev, *(self.test or ()))}
-        fresh = {tuple(task.texts(example)): example for example in texts}
+        rows = [*self.train, *texts]
+        cells = comparable_cells([getattr(row, "columns", ()) for row in rows], task.column_kinds)
+        keys = [(*task.texts(row), columns) for row, columns in zip(rows, cells, strict=True)]
+        count = len(self.train)
+        known = set(keys[:count])
+        held = {tuple(task.texts(example)) for example in (*self.dev, *(self.test or ()))}
+        fresh = dict(zip(keys[count:], texts, strict=True))
         self.unlabelled = [
-            example for text, example in fresh.items() if text not in known and task.has_text(example)
+            example
+            for key, example in fresh.items()
+            if key not in known and key[:-1] not in held and task.has_text(example)
         ]
         if not self.unlabelled:
             raise InputError(
@@ -190,10 +200,11 @@ class LabelledData:
             folds = recipe.fold_count(len(train))
             sentences += [*_fold_warnings(labels, folds), *divided_sources(task, train)]
         for name, path, examples in (("dev", recipe.dev, dev), ("test", recipe.test, test)):
-            shared_rows = []
+            told = list[int]()
             if path and examples:
-                shared_rows = shared_with_train(task, train, examples, name, recipe.train_name)
-            sentences += shared_rows or shared_sources(task, train, examples or [], name)
+                told = shared_texts(map(task.texts, train), map(task.texts, examples))
+                sentences += shared_with_train(task, train, examples, name, recipe.train_name)
+            sentences += shared_sources(task, train, examples or [], name, told)
         return sentences
 
     def _dev_warnings(self) -> list[str]:

@@ -17,6 +17,7 @@ from bertsmith.errors import InputError, RecipeError
 from bertsmith.files import sha256
 from bertsmith.inference.provenance import TrainedOn
 from bertsmith.tasks.classification import label_order
+from bertsmith.tasks.examples.columns import comparable_cells
 from bertsmith.tasks.examples.held_out import hold_out, shared_texts, shared_with_train
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.task import Outputs, Task, TaskSettings, reading_columns
@@ -204,7 +205,8 @@ def _remove_known(
 
 
 def _example_key(task: Task[Any], example: Any) -> tuple[Any, ...]:
-    return (*task.identity(example), getattr(example, "columns", ()))
+    (columns,) = comparable_cells([getattr(example, "columns", ())], task.column_kinds)
+    return (*task.identity(example), columns)
 
 
 # -- a file of answers --------------------------------------------------------------------------------
