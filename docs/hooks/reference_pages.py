@@ -46,7 +46,7 @@ NAMES = {
 }
 # Set by options of the commands, or by the run itself.
 NOT_SETTINGS = re.compile(r"settings|evaluation\..*|checkpoint\..*|steps|hours")
-FAMILIES = ("bert", "roberta", "distilbert", "electra", "modernbert", "nomic_bert", "gte")
+FAMILIES = ("bert", "roberta", "distilbert", "electra", "modernbert", "nomic_bert", "gte", "deberta-v2")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

@@ -29,6 +29,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "distilbert": {},
     "electra": {"embedding_size": 24},
     "modernbert": {"local_attention": 8, "global_attn_every_n_layers": 2, "pad_token_id": 0},
+    "deberta-v2": {"position_buckets": 8, "conv_kernel_size": 3, "embedding_size": 24},
 }
 LABELS: dict[str, list[Any]] = {
     "classification": ["no", "yes", "perhaps"],

@@ -31,7 +31,7 @@ from bertsmith.model.folder_keys import (
 transformers = pytest.importorskip("transformers")
 sentence_transformers = pytest.importorskip("sentence_transformers")
 
-OURS = ("bert", "roberta", "distilbert", "electra", "modernbert", "nomic_bert", "gte")
+OURS = ("bert", "roberta", "distilbert", "electra", "modernbert", "nomic_bert", "gte", "deberta-v2")
 # What is in no installed version: written by transformers 2 to 4.57 (`PretrainedConfig.to_dict`), by Google,
 # by sentence-transformers before its version 6, and by authors of embedding models.
 OLDER_CONFIG = {
@@ -75,6 +75,10 @@ OF_AUTHORS: dict[str, set[str]] = {
     "gte": {
         *("rope_theta", "rope_scaling", "layer_norm_type", "logn_attention_scale", "logn_attention_clip1"),
         *("pack_qkv", "position_embedding_type", "unpad_inputs", "use_memory_efficient_attention"),
+    },
+    "deberta-v2": {
+        *("attention_head_size", "cls_dropout", "conv_act", "conv_groups", "conv_kernel_size"),
+        *("embedding_size", "norm_rel_ebd", "pooler_hidden_size", "position_buckets", "share_att_key"),
     },
 }
 # Of transformers 2 to 4.57, whose slow tokenizers had their rules in the settings.

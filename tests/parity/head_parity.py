@@ -27,8 +27,9 @@ from bertsmith.tasks.task import Task
 from bertsmith.tasks.task_model import TaskModel, outputs_of
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
-FAMILIES = ("bert", "roberta", "distilbert", "electra", "modernbert", "nomic_bert", "gte")
-ANSWERING = ("bert", "roberta", "distilbert", "electra", "modernbert")  # NomicBert and Gte have no such class
+FAMILIES = ("bert", "roberta", "distilbert", "electra", "modernbert", "nomic_bert", "gte", "deberta-v2")
+# NomicBert and Gte have no such class
+ANSWERING = ("bert", "roberta", "distilbert", "electra", "modernbert", "deberta-v2")
 WITHOUT_SEGMENTS = ("distilbert", "modernbert", "gte")
 WORDS = [first + last for first in "bdfgklmn" for last in ("ano", "elo", "iru")]
 LABELS = {"classification": ["no", "yes", "perhaps"], "multi-label": [("a",), ("b", "c"), ()]}

@@ -125,7 +125,8 @@ def test_a_sequence_head_has_dropout_where_theirs_has(family: str, tmp_path: Pat
     found = sum(isinstance(module, torch.nn.Dropout) for module in outside)
     # RoBERTa's head, and ELECTRA's after it, apply their only one twice
     twice = family in ("roberta", "electra")
-    assert sum(isinstance(module, Dropout) for module in ours.modules()) == found + twice
+    never = family == "deberta-v2"  # that of its pooler has a rate of its own, which is 0
+    assert sum(isinstance(module, Dropout) for module in ours.modules()) == found + twice - never
 
 
 @families

@@ -1,6 +1,6 @@
 """An encoder on packed batches: embeddings → layers → hidden states → pooling.
 
-N tokens in the packed batch, B sequences, H hidden size.
+N tokens in the packed batch, B sequences, H hidden size, 2 S rows of the table of distances.
 """
 
 from typing import Any
@@ -12,6 +12,8 @@ from bertsmith.argument_checks import check_arguments, instance_of
 from bertsmith.data.batch import PackedBatch
 from bertsmith.model.config import BertConfig
 from bertsmith.model.cpu.process import compute_alone_after_fork
+from bertsmith.model.layers.attention import select_rows
+from bertsmith.model.layers.disentangled import Convolution, RelativePositions
 from bertsmith.model.layers.elementwise import make_norm
 from bertsmith.model.layers.embeddings import Embeddings
 from bertsmith.model.layers.initialisation import initialise
@@ -27,10 +29,14 @@ class Bert(nn.Module):
         compute_alone_after_fork()
         self.config = config
         self.embeddings = Embeddings(config)
+        self.relative = RelativePositions(config) if config.relative_attention else None
+        self.convolution = Convolution(config) if config.conv_kernel_size else None
         self.layers = nn.ModuleList(Layer(config, number) for number in range(config.num_hidden_layers))
         self.final_norm = make_norm(config) if config.final_norm else None
         self.pooler = nn.Linear(config.hidden_size, config.hidden_size) if config.has_pooler else None
-        initialise(self.embeddings, config.initializer_range)
+        for part in (self.embeddings, self.relative, self.convolution):
+            if part is not None:
+                initialise(part, config.initializer_range)
         for layer in self.layers:
             layer.initialise(config)  # type: ignore[operator]
         if self.pooler is not None:
@@ -46,11 +52,12 @@ class Bert(nn.Module):
         The last layer then computes only these: with 15 % of the tokens masked, that saves more than half of
         it. Padding tokens of the batch are left out.
         """
-        hidden_states: Tensor = self.embeddings(batch)
-        *lower, last = self.layers
-        for layer in lower:
-            hidden_states = layer(hidden_states, batch)
-        states = self._apply_final_norm(last(hidden_states, batch, rows))
+        states = self.embeddings(batch)
+        relative = self.relative_table()
+        last = len(self.layers) - 1
+        for number in range(len(self.layers)):
+            states = self.apply_layer(number, states, batch, rows if number == last else None, relative)
+        states = self._apply_final_norm(states)
         return _drop_padding(states, batch) if rows is None else states
 
     def all_hidden_states(self, batch: PackedBatch) -> list[Tensor]:
@@ -58,10 +65,32 @@ class Bert(nn.Module):
         num_hidden_layers + 1 tensors of (N, H), padding tokens left out.
         """
         states: list[Tensor] = [self.embeddings(batch)]
-        for layer in self.layers:
-            states.append(layer(states[-1], batch))
+        relative = self.relative_table()
+        for number in range(len(self.layers)):
+            states.append(self.apply_layer(number, states[-1], batch, None, relative))
         states[-1] = self._apply_final_norm(states[-1])
         return [_drop_padding(state, batch) for state in states]
+
+    def relative_table(self) -> Tensor | None:
+        """The table of distances (2 S, H) that every layer reads; None without relative attention."""
+        return None if self.relative is None else self.relative()
+
+    def apply_layer(
+        self,
+        number: int,
+        states: Tensor,
+        batch: PackedBatch,
+        rows: Tensor | None = None,
+        relative: Tensor | None = None,
+    ) -> Tensor:
+        """The output (N, H) of layer number `number` for its input (N, H), or (R, H) of the given rows; that
+        of the first layer with the convolution, where there is one. `relative` is the `relative_table`.
+        """
+        layer = self.layers[number]
+        if number or self.convolution is None:
+            output: Tensor = layer(states, batch, rows, relative)
+            return output
+        return select_rows(self.convolution(states, layer(states, batch, None, relative), batch), rows)
 
     def _apply_final_norm(self, states: Tensor) -> Tensor:
         return states if self.final_norm is None else self.final_norm(states)

@@ -6,7 +6,7 @@ bertsmith.model.families says which values make it up, and what its config.json 
 
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from bertsmith.argument_checks import check_arguments, check_text
 from bertsmith.errors import BertsmithError, ModelError
@@ -45,6 +45,7 @@ class BertConfig(UserSettings):
     # Width of the embeddings, where a linear layer projects them to the hidden size (ALBERT, ELECTRA). None
     # where the two are the same; the hidden size itself becomes None.
     embedding_size: int | None = Field(None, ge=1, le=65_536)
+    projection_place: Literal["after_norm", "before_norm"] = "after_norm"  # the latter has no bias
 
     # Dropout of attention weights, and elsewhere. `embedding_dropout` None means `hidden_dropout_prob`. It is
     # applied to the outputs of attention and the feed-forward part (BERT), or inside both (ModernBERT), or to
@@ -67,6 +68,24 @@ class BertConfig(UserSettings):
     local_attention: int | None = Field(None, ge=0, le=1_000_000)
     global_attn_every_n_layers: int = Field(1, ge=1)
     layer_types: tuple[LayerType, ...] | None = None
+
+    # Disentangled attention (He et al. 2021): scores also have products of queries with keys of the distance
+    # (c2p) and of keys with queries of the distance (p2c), made of one table of distances. Up to
+    # `position_buckets` / 2 each distance has rows of its own, longer ones share some (-1: none share), and
+    # those from `max_relative_positions` on share all (-1: from `max_position_embeddings` on). Without
+    # `position_biased_input` there is no table of positions.
+    relative_attention: bool = False
+    pos_att_type: tuple[Literal["c2p", "p2c"], ...] = ()
+    share_att_key: bool = False  # products of the distances have the weights of queries and keys
+    position_buckets: int = Field(-1, ge=-1, le=100_000)
+    max_relative_positions: int = Field(-1, ge=-1, le=100_000)
+    norm_rel_ebd: Literal["none", "layer_norm"] = "none"
+    position_biased_input: bool = True
+
+    # A convolution over the embeddings, which is added to the first layer's output; 0: none.
+    conv_kernel_size: int = Field(0, ge=0, le=1_000)
+    conv_act: Literal["tanh", "gelu", "gelu_new", "relu", "silu"] = "tanh"
+    conv_groups: int = Field(1, ge=1, le=65_536)
 
     # Norms: before attention and feed-forward part, or after them; one before the first attention; one after
     # the last layer.
@@ -95,6 +114,15 @@ class BertConfig(UserSettings):
             values["embedding_size"] = None
         return values
 
+    @field_validator("pos_att_type", mode="before")
+    @classmethod
+    def _split_types(cls, value: Any) -> Any:
+        """The types in one order, of a list or as "p2c|c2p"."""
+        parts = [part.strip() for part in value.lower().split("|")] if isinstance(value, str) else value
+        if isinstance(parts, list | tuple) and all(isinstance(part, str) for part in parts):
+            return sorted(set(parts))
+        return value
+
     @model_validator(mode="after")
     def _check_shape(self) -> "BertConfig":
         if self.hidden_size % self.num_attention_heads:
@@ -111,10 +139,24 @@ class BertConfig(UserSettings):
             raise ValueError(
                 f"layer_types has {len(self.layer_types)} entries for {self.num_hidden_layers} layers"
             )
+        self._check_relative_attention()
         if self.max_length < 1:
             raise ValueError("max_position_embeddings leaves no position for a token")
         self._require_spelled()
         return self
+
+    def _check_relative_attention(self) -> None:
+        if self.relative_attention != bool(self.pos_att_type):
+            raise ValueError(
+                f"relative_attention = {self.relative_attention} doesn't go with pos_att_type = "
+                f"{list(self.pos_att_type)}: one is empty without the other"
+            )
+        if self.position_buckets == 1:
+            raise ValueError("position_buckets = 1 must be at least 2, or -1 for none")
+        if self.conv_kernel_size and not self.conv_kernel_size % 2:
+            raise ValueError(f"conv_kernel_size = {self.conv_kernel_size} must be odd, or 0 for none")
+        if self.conv_kernel_size and self.hidden_size % self.conv_groups:
+            raise ValueError(f"conv_groups = {self.conv_groups} must divide hidden_size = {self.hidden_size}")
 
     def _require_spelled(self) -> None:
         """Raises ValueError for a value that the family's config.json has no key for: a saved model would
@@ -155,6 +197,13 @@ class BertConfig(UserSettings):
     def max_length(self) -> int:
         """The longest sequence in tokens, special tokens included."""
         return self.max_position_embeddings - self.position_offset
+
+    @property
+    def relative_span(self) -> tuple[int, int]:
+        """Half the number of rows of the table of distances, and the distance from which on all share one."""
+        most = self.max_relative_positions
+        most = most if most > 0 else self.max_position_embeddings
+        return (self.position_buckets if self.position_buckets > 0 else most), most
 
     def is_local(self, layer: int) -> bool:
         """Whether this layer, counted from 0, has local attention."""

@@ -19,6 +19,7 @@ from bertsmith.model.families import Family, ModuleNames, find_family
 
 # Buffers of indices that old versions saved with the weights; TensorFlow's names of LayerNorm's parameters.
 _INDEX_TABLES = ("embeddings.position_ids", "embeddings.token_type_ids")
+_POSITIONS = "embeddings.position_embeddings.weight"
 _OLD_LEAVES = {"gamma": "weight", "beta": "bias"}
 
 
@@ -67,8 +68,10 @@ def from_hugging_face(tensors: Mapping[str, Tensor], config: BertConfig, where: 
     unexpected = []
     for name, tensor in tensors.items():
         module, leaf = _split_name(name, names, row_of)
-        if name.endswith(_INDEX_TABLES):
+        if name.endswith(_INDEX_TABLES) or name.partition(".")[0] in names.ignored:
             continue
+        if not config.position_biased_input and name.endswith(_POSITIONS):
+            continue  # DeBERTa's third version has a table that nothing reads
         if f"{module}.{leaf}" in names.tied:
             twins[f"{module}.{leaf}"] = tensor
         elif module in row_of and name.partition(".")[0] not in carried:
@@ -158,6 +161,7 @@ def _split_name(name: str, family: Family, row_of: Mapping[str, object]) -> tupl
     bare = module if family.authors is None else module.removeprefix(f"{family.authors.prefix}.")
     if f"{family.prefix}.{bare}" in row_of:
         module = f"{family.prefix}.{bare}"
+    module = family.read_as.get(module, module)
     return module, _OLD_LEAVES.get(leaf, leaf)
 
 

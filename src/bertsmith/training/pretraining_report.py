@@ -82,6 +82,8 @@ def describe_model(model: PretrainedModel) -> dict[str, Any]:
     parts = {
         "token embeddings": model.encoder.embeddings.token,
         "other embeddings": model.encoder.embeddings,
+        "distances": model.encoder.relative,
+        "convolution": model.encoder.convolution,
         "encoder layers": model.encoder.layers,
         "final norm": model.encoder.final_norm,
         "pooler": model.encoder.pooler,

@@ -34,6 +34,7 @@ from bertsmith.inference.explaining.explained_model import (
 )
 from bertsmith.model.bert import Bert
 from bertsmith.model.layers.attention import SelfAttention
+from bertsmith.model.layers.disentangled import disentangled_scores
 from bertsmith.model.layers.layer import Layer
 from bertsmith.progress import Progress
 from bertsmith.tasks.examples.encoding import EncodedExample, Layout, pack_examples
@@ -256,7 +257,7 @@ def attention_weights(encoder: Bert, batch: PackedBatch) -> Tensor:
     weights: list[Tensor] = []
 
     def record(attention: Any, inputs: tuple[Any, ...]) -> None:
-        weights.append(weights_of(attention, inputs[0], batch))
+        weights.append(weights_of(attention, inputs[0], batch, inputs[3]))
 
     layers = [layer for layer in encoder.layers if isinstance(layer, Layer)]
     hooks = [layer.attention.register_forward_pre_hook(record) for layer in layers]
@@ -268,13 +269,20 @@ def attention_weights(encoder: Bert, batch: PackedBatch) -> Tensor:
     return torch.stack(weights)
 
 
-def weights_of(attention: SelfAttention, hidden_states: Tensor, batch: PackedBatch) -> Tensor:
-    """softmax(q k^T / sqrt(D)) for a layer's input: (N, H) -> (A, N, N)."""
+def weights_of(
+    attention: SelfAttention, hidden_states: Tensor, batch: PackedBatch, relative: Tensor | None = None
+) -> Tensor:
+    """softmax(q k^T / sqrt(D)), or that of disentangled scores, for a layer's input: (N, H) -> (A, N, N).
+    `relative` is the encoder's `relative_table`.
+    """
     qkv: Tensor = attention.qkv(hidden_states)
     qkv = qkv.view(-1, 3, attention.heads, attention.head_size)  # (N, 3, A, D)
     if attention.rotary is not None:
         qkv = attention.rotary(qkv, batch)
     query, key, _ = qkv.transpose(0, 2).unbind(1)  # each (A, N, D)
+    if attention.distances is not None and relative is not None:
+        products = attention.distances(relative, attention.qkv)
+        return disentangled_scores(query[:, None], key[:, None], products)[:, 0].float().softmax(-1)
     scores = query @ key.mT / math.sqrt(attention.head_size)
     if attention.window is not None:
         positions = batch.position_ids

@@ -64,6 +64,7 @@ class PaddedEncoder(nn.Module):
         self.encoder = encoder
         config = encoder.config
         self.windows = [config.window(number) for number in range(config.num_hidden_layers)]
+        relative = encoder.relative_table()
         for number, layer in enumerate(encoder.layers):
             assert isinstance(layer, Layer)
             rotary = layer.attention.rotary
@@ -71,10 +72,18 @@ class PaddedEncoder(nn.Module):
                 cosines, sines = rotary.tables(config.max_length, torch.device("cpu"))
                 self.register_buffer(f"cosines_{number}", cosines[: config.max_length], persistent=False)
                 self.register_buffer(f"sines_{number}", sines[: config.max_length], persistent=False)
+            if layer.attention.distances is not None and relative is not None:
+                products = layer.attention.distances(relative, layer.attention.qkv)
+                rows = products.rows(1 - config.max_length, config.max_length - 1, relative.device)
+                self.register_buffer("distance_rows", rows, persistent=False)
+                for name in ("keys", "queries"):
+                    product = getattr(products, name)  # (2 S, A, D)
+                    part = None if product is None else product.detach().permute(1, 2, 0)
+                    self.register_buffer(f"distance_{name}_{number}", part, persistent=False)
 
     def forward(self, input_ids: Tensor, padded: PaddedBatch, token_type_ids: Tensor | None) -> Tensor:
         """Token ids (B, L) -> the last layer's hidden states (B, L, H)."""
-        states = _embed(self.encoder.embeddings, input_ids, padded, token_type_ids)
+        states = embedded = _embed(self.encoder.embeddings, input_ids, padded, token_type_ids)
         biases = {window: padded.bias(window) for window in dict.fromkeys(self.windows)}
         for number, layer in enumerate(self.encoder.layers):
             assert isinstance(layer, Layer)
@@ -86,6 +95,9 @@ class PaddedEncoder(nn.Module):
             else:
                 states = layer.attention_norm(attended)
                 states = layer.feed_forward_norm(states + _feed_forward(layer.feed_forward, states))
+            if number == 0 and self.encoder.convolution is not None:
+                real = padded.real[:, :, None].to(states.dtype)
+                states = self.encoder.convolution.of_padded(embedded * real, states)
         norm = self.encoder.final_norm
         return states if norm is None else norm(states)
 
@@ -103,10 +115,34 @@ class PaddedEncoder(nn.Module):
             )  # (N, 2, A, D)
             query, key = rotated.unflatten(0, states.shape[:2]).unbind(2)
         query, key, value = (part.transpose(1, 2) for part in (query, key, value))  # (B, A, L, D)
-        scores = (query * size**-0.5) @ key.mT + bias  # (B, A, L, L)
+        if attention.distances is None:
+            scores = (query * size**-0.5) @ key.mT + bias  # (B, A, L, L)
+        else:
+            scores = self._disentangled_scores(query, key, number) + bias
         mixed = (scores.softmax(-1) @ value).transpose(1, 2).flatten(2)  # (B, L, H)
         output: Tensor = attention.output(mixed)
         return output
+
+    def _disentangled_scores(self, query: Tensor, key: Tensor, number: int) -> Tensor:
+        """The scores (B, A, L, L) of layer number `number`, of queries and keys (B, A, L, D): those of
+        distances are looked up, which a graph can do for any length.
+        """
+        size, length = query.shape[3], query.shape[2]
+        columns = torch.arange(length, device=query.device)
+        distances = columns[:, None] - columns  # (L, L), of a query and a key
+        rows = self.get_buffer("distance_rows")
+        rows = rows[distances + (len(rows) - 1) // 2]
+        keys, queries = (getattr(self, f"distance_{name}_{number}") for name in ("keys", "queries"))
+        count = 1 + sum(part is not None for part in (keys, queries))
+        scores: Tensor = query @ key.mT
+        if keys is not None:
+            met = query @ keys  # (B, A, L, 2 S)
+            scores = scores + met.gather(3, rows.expand(*met.shape[:2], -1, -1))
+        if queries is not None:
+            met = key @ queries
+            scores = scores + met.gather(3, rows.mT.expand(*met.shape[:2], -1, -1)).mT
+        scaled: Tensor = scores * (count * size) ** -0.5
+        return scaled
 
 
 def _embed(
@@ -119,8 +155,13 @@ def _embed(
         embedded = embedded + embeddings.segment.weight[0]
     elif embeddings.segment is not None:
         embedded = embedded + embeddings.segment(token_type_ids)
+    if embeddings.project is not None and embeddings.projects_first:
+        embedded = embeddings.project(embedded)
     normalised: Tensor = embeddings.norm(embedded)
-    return normalised if embeddings.project is None else embeddings.project(normalised)
+    if embeddings.project is None or embeddings.projects_first:
+        return normalised
+    projected: Tensor = embeddings.project(normalised)
+    return projected
 
 
 def _feed_forward(feed_forward: FeedForward, states: Tensor) -> Tensor:

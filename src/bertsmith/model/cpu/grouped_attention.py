@@ -18,6 +18,7 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
@@ -66,29 +67,29 @@ class GroupOrder:
     @cached_property
     def gather(self) -> Tensor:
         """(3 F A,) the rows of (N, 3, A) in the order of the groups: queries, then keys, then values."""
-        return to_device(self._qkv_rows(), self.device)
+        return _to_device(self._qkv_rows(), self.device)
 
     @cached_property
     def scatter(self) -> Tensor:
         """(3 N A,) the inverse of `gather`: the grouped rows in the order of (N, 3, A)."""
-        return to_device(_invert_rows(self._qkv_rows(), np.tile(self.is_real, 3)), self.device)
+        return _to_device(_invert_rows(self._qkv_rows(), np.tile(self.is_real, 3)), self.device)
 
     @cached_property
     def gather_heads(self) -> Tensor:
         """(F A,) the rows of (N, A) in the order of the groups."""
-        return to_device(self.rows, self.device)
+        return _to_device(self.rows, self.device)
 
     @cached_property
     def scatter_heads(self) -> Tensor:
         """(N A,) the inverse of `gather_heads`: the grouped rows in the order of (N, A)."""
         inverse = _invert_rows(self.rows, self.is_real)
         padded = np.concatenate([inverse, np.zeros(self.padding * self.heads, np.int64)])
-        return to_device(padded, self.device)
+        return _to_device(padded, self.device)
 
     @cached_property
     def padded_rows(self) -> Tensor:
         """The rows of the F A that are padding."""
-        return to_device(np.flatnonzero(~self.is_real), self.device)
+        return _to_device(np.flatnonzero(~self.is_real), self.device)
 
     def _qkv_rows(self) -> Ints:
         query = self.rows + self.rows // self.heads * (2 * self.heads)  # rows of (N, 3, A)
@@ -127,7 +128,7 @@ def make_group_order(
             biases.append(None)
             continue
         bias = np.where(real, np.float32(0), np.float32(-np.inf))[:, None]
-        biases.append(to_device(bias, device).to(dtype))
+        biases.append(_to_device(bias, device).to(dtype))
     weights = sum(count * length * length for count, length in shapes)
     rows, all_real = np.concatenate(by_head), np.concatenate(is_real)
     return GroupOrder(rows, all_real, padding, heads, device, tuple(shapes), tuple(biases), weights)
@@ -136,6 +137,11 @@ def make_group_order(
 def padded_length(length: int, dtype: torch.dtype) -> int:
     """The length of a sequence with padding to whole registers, for values of this type."""
     return length + -length % (_REGISTER // dtype.itemsize)
+
+
+def _to_device(array: npt.NDArray[Any], device: torch.device) -> Tensor:
+    with torch.inference_mode(False):  # an order is cached, and may be used with gradients next
+        return to_device(array, device)
 
 
 def _invert_rows(rows: Ints, is_real: Bools) -> Ints:

@@ -31,10 +31,11 @@ def prepare_for_inference(encoder: Bert, precision: torch.dtype = torch.float32)
         return encoder
     with torch.inference_mode():
         limit_shape_caches()
+        relative = encoder.relative_table()
     for number, layer in enumerate(encoder.layers):
         if isinstance(layer, Layer) and can_pack_layer(layer):
             layer_class = KernelLayer if supports_layer(layer, precision) else PackedLayer
-            encoder.layers[number] = layer_class(layer, precision)
+            encoder.layers[number] = layer_class(layer, precision, relative)
     del layer  # frees the last layer's weights
     give_back_memory()
     return encoder

@@ -92,7 +92,8 @@ class KernelLayer(nn.Module):
     on another machine that has the kernels.
     """
 
-    def __init__(self, layer: Layer, precision: torch.dtype) -> None:
+    def __init__(self, layer: Layer, precision: torch.dtype, relative: Tensor | None = None) -> None:
+        """`relative` is the encoder's `relative_table`."""
         super().__init__()
         self.precision = precision
         attention, feed_forward = layer.attention, layer.feed_forward
@@ -117,9 +118,15 @@ class KernelLayer(nn.Module):
         }
         self.struct = self._make_struct()
 
-    def forward(self, hidden_states: Tensor, batch: PackedBatch, rows: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        hidden_states: Tensor,
+        batch: PackedBatch,
+        rows: Tensor | None = None,
+        relative: Tensor | None = None,
+    ) -> Tensor:
         """The outputs (N, H) of hidden states (N, H), or (R, H) of the given rows, as `Layer` has them. The
-        rows of padding tokens are undefined.
+        rows of padding tokens are undefined. `relative` isn't read: its products were computed before.
         """
         library = kernels.load_library(kernels.find_instruction_set())
         threads, count = torch.get_num_threads(), len(batch.lengths)
@@ -184,6 +191,7 @@ def supports_layer(layer: Layer, precision: torch.dtype) -> bool:
         and not feed_forward.down.in_features % PANEL
         and all(isinstance(n, nn.LayerNorm | nn.RMSNorm) and isinstance(n.weight, Tensor) for n in norms)
         and (attention.rotary is None or attention.rotary.pairs == "halves")
+        and attention.distances is None
         and feed_forward.activation.name in kernels.ACTIVATIONS
     )
 

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from bertsmith.data.batch import PackedBatch
 from bertsmith.model.layers.attention import attend, select_rows
+from bertsmith.model.layers.disentangled import DistanceProducts, attend_disentangled
 from bertsmith.model.layers.layer import Layer
 
 ROWS = 8  # inputs are padded to a multiple, so that more products share a shape, and oneDNN's code for it
@@ -36,11 +37,16 @@ class PackedLayer(nn.Module):
     Products are in `precision`, with sums in float32.
     """
 
-    def __init__(self, layer: Layer, precision: torch.dtype) -> None:
+    def __init__(self, layer: Layer, precision: torch.dtype, relative: Tensor | None = None) -> None:
+        """`relative` is the encoder's `relative_table`."""
         super().__init__()
         attention, feed_forward, self.precision = layer.attention, layer.feed_forward, precision
         self.heads, self.window = (3, attention.heads, attention.head_size), attention.window
         self.rotary, self.pre_norm = attention.rotary, layer.pre_norm
+        self.products: DistanceProducts | None = None
+        if attention.distances is not None and relative is not None:
+            with torch.no_grad():
+                self.products = attention.distances(relative, attention.qkv).to(precision)
         self.qkv = PackedLinear(attention.qkv, None, precision)
         self.output = PackedLinear(attention.output, None, precision)
         self.attention_norm = _freeze_norm(layer.attention_norm)
@@ -50,8 +56,16 @@ class PackedLayer(nn.Module):
         self.down = PackedLinear(feed_forward.down, None, precision)
         self.feed_forward_norm = _freeze_norm(layer.feed_forward_norm)
 
-    def forward(self, hidden_states: Tensor, batch: PackedBatch, rows: Tensor | None = None) -> Tensor:
-        """The outputs (N, H) of hidden states (N, H), or (R, H) of the given rows, as `Layer` has them."""
+    def forward(
+        self,
+        hidden_states: Tensor,
+        batch: PackedBatch,
+        rows: Tensor | None = None,
+        relative: Tensor | None = None,
+    ) -> Tensor:
+        """The outputs (N, H) of hidden states (N, H), or (R, H) of the given rows, as `Layer` has them.
+        `relative` isn't read: its products were computed before.
+        """
         if self.pre_norm:
             hidden_states = select_rows(hidden_states, rows) + self._attend(
                 self.attention_norm(hidden_states), batch, rows
@@ -65,7 +79,11 @@ class PackedLayer(nn.Module):
         qkv = self.qkv(states).view(-1, *self.heads)
         if self.rotary is not None:
             qkv = self.rotary(qkv, batch)
-        return self.output(select_rows(attend(qkv, batch, window=self.window).flatten(1), rows))
+        if self.products is not None:
+            attended = attend_disentangled(qkv, batch, self.products)
+        else:
+            attended = attend(qkv, batch, window=self.window)
+        return self.output(select_rows(attended.flatten(1), rows))
 
     def _feed_forward(self, states: Tensor) -> Tensor:
         widened = self.up(states)

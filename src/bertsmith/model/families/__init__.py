@@ -1,6 +1,6 @@
 """The families of encoders, one record each. Importing this registers ours. Read first: family.py."""
 
-from bertsmith.model.families import bert, electra, gte, modernbert, nomic_bert
+from bertsmith.model.families import bert, deberta, electra, gte, modernbert, nomic_bert
 from bertsmith.model.families.family import (
     BERT_SIZES,
     CLASSIFIER,
@@ -29,6 +29,7 @@ __all__ = [
     "ModuleNames",
     "Size",
     "bert",
+    "deberta",
     "electra",
     "find_family",
     "gte",

@@ -132,6 +132,10 @@ class Family:
     positions_after_padding: bool = False
     optional_segments: bool = False  # `type_vocab_size` may be 0 or more, whatever is published
     authors: AuthorsFiles | None = None  # where the authors' own files differ; they are read, never written
+    read_as: Mapping[str, str] = field(default_factory=dict)  # another name of a module in files -> the usual
+    ignored: frozenset[str] = (
+        frozenset()
+    )  # first parts of the names of tensors, which transformers ignores too
 
     @property
     def has_pooler(self) -> bool:

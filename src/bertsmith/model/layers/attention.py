@@ -21,6 +21,7 @@ from bertsmith.model.config import BertConfig
 from bertsmith.model.cpu.attention import attend_by_kernel, is_kernel_faster
 from bertsmith.model.cpu.grouped_attention import attend_groups
 from bertsmith.model.cpu.onednn_matmul import MIN_TOKENS
+from bertsmith.model.layers.disentangled import Distances, attend_disentangled
 from bertsmith.model.layers.elementwise import Dropout
 from bertsmith.model.layers.rotary import Rotary
 
@@ -116,13 +117,26 @@ class SelfAttention(nn.Module):
         if config.position_embedding == "rotary":
             theta = config.local_rope_theta if config.is_local(layer) else config.rope_theta
             self.rotary = Rotary(theta, config.head_size, config.rotary_pairs, config.rope_factor)
+        self.distances = Distances(config) if config.relative_attention else None
 
-    def forward(self, hidden_states: Tensor, batch: PackedBatch, rows: Tensor | None = None) -> Tensor:
-        """The outputs (N, H) of hidden states (N, H), or (R, H) of the given rows alone."""
+    def forward(
+        self,
+        hidden_states: Tensor,
+        batch: PackedBatch,
+        rows: Tensor | None = None,
+        relative: Tensor | None = None,
+    ) -> Tensor:
+        """The outputs (N, H) of hidden states (N, H), or (R, H) of the given rows alone. `relative` is the
+        encoder's `relative_table`.
+        """
         qkv = self.qkv(hidden_states).view(-1, 3, self.heads, self.head_size)  # (N, 3, A, D)
         if self.rotary is not None:
             qkv = self.rotary(qkv, batch)
-        attended = attend(qkv, batch, self.dropout, self.window)
+        if self.distances is not None and relative is not None:
+            keys_queries = self.distances(relative, self.qkv)
+            attended = attend_disentangled(qkv, batch, keys_queries, self.dropout)
+        else:
+            attended = attend(qkv, batch, self.dropout, self.window)
         mixed: Tensor = self.output(select_rows(attended.flatten(1), rows))
         return mixed
 

@@ -14,7 +14,7 @@ from bertsmith.model.layers.elementwise import Dropout, make_norm
 class Embeddings(nn.Module):
     """Token embeddings, plus position and segment embeddings where the family has them, normalised (Devlin et
     al. 2019, figure 2), and projected where their width isn't the hidden size (Clark et al. 2020, section
-    3.2).
+    3.2), behind the norm or before it (DeBERTa).
 
     The P values of a patch are read by a linear layer, whose weights are the last P rows of the token
     embeddings.
@@ -26,21 +26,26 @@ class Embeddings(nn.Module):
         width = config.embedding_width
         self.token = nn.Embedding(config.vocab_size, width)
         self.position: nn.Embedding | None = None
-        if config.position_embedding == "learned":
+        if config.position_embedding == "learned" and config.position_biased_input:
             self.position = nn.Embedding(config.max_position_embeddings, width)
         self.segment = nn.Embedding(config.type_vocab_size, width) if config.type_vocab_size else None
-        self.norm = make_norm(config, width)
+        self.projects_first = config.projection_place == "before_norm"
+        self.norm = make_norm(config, config.hidden_size if self.projects_first else width)
         rate = config.embedding_dropout
         self.dropout = Dropout(config.hidden_dropout_prob if rate is None else rate)
-        self.project = nn.Linear(width, config.hidden_size) if config.embedding_size is not None else None
+        self.project: nn.Linear | None = None
+        if config.embedding_size is not None:
+            self.project = nn.Linear(width, config.hidden_size, bias=not self.projects_first)
 
     def forward(self, batch: PackedBatch) -> Tensor:
         """The first layer's input (N, H) for the tokens of a batch."""
         embedded = self.lookup(batch)
-        return embedded if self.project is None else self.project(embedded)
+        return embedded if self.project is None or self.projects_first else self.project(embedded)
 
     def lookup(self, batch: PackedBatch) -> Tensor:
-        """The embeddings (N, E) of a batch before the projection."""
+        """The normalised embeddings of a batch: (N, E), before the projection, or (N, H) where that comes
+        before the norm.
+        """
         embedded: Tensor = self.token(batch.token_ids)
         if batch.values is not None:
             embedded = embedded + batch.values @ self.token.weight[-batch.values.shape[1] :]
@@ -51,6 +56,8 @@ class Embeddings(nn.Module):
             if self.segment.num_embeddings == 1:  # RoBERTa has one segment for both texts of a pair
                 segments = torch.zeros_like(segments)
             embedded = embedded + self.segment(segments)
+        if self.project is not None and self.projects_first:
+            embedded = self.project(embedded)
         normalised: Tensor = self.dropout(self.norm(embedded))
         return normalised
 

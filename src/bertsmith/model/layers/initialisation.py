@@ -9,11 +9,11 @@ def initialise(module: nn.Module, standard_deviation: float) -> None:
     biases zero, norms one (google-research/bert).
     """
     for part in module.modules():
-        if isinstance(part, nn.Linear | nn.Embedding):
+        if isinstance(part, nn.Linear | nn.Embedding | nn.Conv1d):
             truncated_normal_(part.weight, standard_deviation)
         if isinstance(part, nn.LayerNorm | nn.RMSNorm):
             nn.init.ones_(part.weight)
-        if isinstance(part, nn.Linear | nn.LayerNorm) and part.bias is not None:
+        if isinstance(part, nn.Linear | nn.LayerNorm | nn.Conv1d) and part.bias is not None:
             nn.init.zeros_(part.bias)
 
 

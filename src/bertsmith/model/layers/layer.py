@@ -82,17 +82,23 @@ class Layer(nn.Module):
             for product in (self.attention.output, self.feed_forward.down):
                 product.weight.mul_(1 / math.sqrt(2 * config.num_hidden_layers))
 
-    def forward(self, hidden_states: Tensor, batch: PackedBatch, rows: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        hidden_states: Tensor,
+        batch: PackedBatch,
+        rows: Tensor | None = None,
+        relative: Tensor | None = None,
+    ) -> Tensor:
         """The outputs (N, H) of hidden states (N, H), or (R, H) of the given rows alone, which attend to
-        all.
+        all. `relative` is the encoder's `relative_table`.
         """
         if self.pre_norm:
-            attended = self.attention(self.attention_norm(hidden_states), batch, rows)
+            attended = self.attention(self.attention_norm(hidden_states), batch, rows, relative)
             hidden_states = select_rows(hidden_states, rows) + self.attention_dropout(attended)
             widened = self.feed_forward_dropout(self.feed_forward(self.feed_forward_norm(hidden_states)))
             summed: Tensor = hidden_states + widened
             return summed
-        attended = self.attention(hidden_states, batch, rows)
+        attended = self.attention(hidden_states, batch, rows, relative)
         attended = self.attention_dropout(attended)
         hidden_states = self.attention_norm(select_rows(hidden_states, rows) + attended)
         widened = self.feed_forward_dropout(self.feed_forward(hidden_states))

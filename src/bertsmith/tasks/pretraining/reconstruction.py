@@ -146,10 +146,11 @@ def _decode(
     )
     encoded = model.encoder(shown)
     states = model.encoder.embeddings(batch).to(encoded.dtype).masked_scatter(visible[:, None], encoded)
+    relative = model.encoder.relative_table()
     *lower, last = model.decoder
     for layer in lower:
-        states = layer(states, batch)
-    decoded: Tensor = last(states, batch, positions)
+        states = layer(states, batch, None, relative)
+    decoded: Tensor = last(states, batch, positions, relative)
     return decoded
 
 

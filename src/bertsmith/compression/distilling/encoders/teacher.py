@@ -88,11 +88,11 @@ class EncoderTeacher:
     def __call__(self, batch: PackedBatch) -> TeacherStates:
         """The teacher's states for every token of the batch."""
         states: Tensor = self.encoder.embeddings(batch)
-        products = None
-        for index, layer in enumerate(self.encoder.layers):
+        products, relative = None, self.encoder.relative_table()
+        for index in range(len(self.encoder.layers)):
             if self.probe is not None and index == self.probe.layer:
                 products = self.probe.products(states, batch)
-            states = layer(states, batch)
+            states = self.encoder.apply_layer(index, states, batch, relative=relative)
         if self.encoder.final_norm is not None:
             states = self.encoder.final_norm(states)
         return TeacherStates(states, products)
