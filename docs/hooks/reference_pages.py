@@ -46,7 +46,17 @@ NAMES = {
 }
 # Set by options of the commands, or by the run itself.
 NOT_SETTINGS = re.compile(r"settings|evaluation\..*|checkpoint\..*|steps|hours")
-FAMILIES = ("bert", "roberta", "distilbert", "electra", "modernbert", "nomic_bert", "gte", "deberta-v2")
+FAMILIES = (
+    "bert",
+    "roberta",
+    "distilbert",
+    "electra",
+    "modernbert",
+    "nomic_bert",
+    "gte",
+    "deberta-v2",
+    "mpnet",
+)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

@@ -27,10 +27,14 @@ from bertsmith.tasks.task import Task
 from bertsmith.tasks.task_model import TaskModel, outputs_of
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
-FAMILIES = ("bert", "roberta", "distilbert", "electra", "modernbert", "nomic_bert", "gte", "deberta-v2")
+FAMILIES = (
+    *("bert", "roberta", "distilbert", "electra", "modernbert", "nomic_bert", "gte", "deberta-v2"),
+    "mpnet",
+)
 # NomicBert and Gte have no such class
-ANSWERING = ("bert", "roberta", "distilbert", "electra", "modernbert", "deberta-v2")
-WITHOUT_SEGMENTS = ("distilbert", "modernbert", "gte")
+ANSWERING = tuple(family for family in FAMILIES if family not in ("nomic_bert", "gte"))
+WITHOUT_SEGMENTS = ("distilbert", "modernbert", "gte", "mpnet")
+PADDED_FIRST = ("roberta", "mpnet")  # positions are counted from the padding's id
 WORDS = [first + last for first in "bdfgklmn" for last in ("ano", "elo", "iru")]
 LABELS = {"classification": ["no", "yes", "perhaps"], "multi-label": [("a",), ("b", "c"), ()]}
 LENGTH = 48  # positions of the model, special tokens included
@@ -38,6 +42,12 @@ LENGTH = 48  # positions of the model, special tokens included
 
 def small_tokenizer(family: str, folder: Path) -> Tokenizer:
     """WordPiece over WORDS and their endings, or byte pairs without a useful merge."""
+    if family == "mpnet":
+        pieces = ["<s>", "<pad>", "</s>", "<unk>", "[UNK]", *WORDS, "##s", "##no", ".", "?", "<mask>"]
+        transformers.MPNetTokenizer(vocab={piece: i for i, piece in enumerate(pieces)}).save_pretrained(
+            folder
+        )
+        return Tokenizer.load(folder)
     if family != "roberta":
         special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
         return Tokenizer.from_pieces([*special, *WORDS, "##s", "##no", ".", "?"], lowercase=True)
@@ -50,11 +60,11 @@ def small_tokenizer(family: str, folder: Path) -> Tokenizer:
 
 
 def small_config(family: str, tokenizer: Tokenizer) -> BertConfig:
-    """Without dropout; RoBERTa has two positions more than tokens."""
+    """Without dropout; RoBERTa and MPNet have two positions more than tokens."""
     shape = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 40}
     shape |= {"local_attention": 8} if family == "modernbert" else {}
     shape |= {"embedding_size": 16} if family == "electra" else {}
-    positions = LENGTH + (2 if family == "roberta" else 0)
+    positions = LENGTH + (2 if family in PADDED_FIRST else 0)
     rates = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     names = {"model_type": family, "vocab_size": tokenizer.vocab_size, "pad_token_id": tokenizer.pad_id}
     return make_config(names | shape | rates | {"max_position_embeddings": positions}, "test")

@@ -41,7 +41,17 @@ from served_models import save_pretrained
 
 transformers = pytest.importorskip("transformers")
 sentence_transformers = pytest.importorskip("sentence_transformers")
-FAMILIES = ("bert", "roberta", "distilbert", "electra", "modernbert", "nomic_bert", "gte", "deberta-v2")
+FAMILIES = (
+    "bert",
+    "roberta",
+    "distilbert",
+    "electra",
+    "modernbert",
+    "nomic_bert",
+    "gte",
+    "deberta-v2",
+    "mpnet",
+)
 PAIRS = [("red cat", text) for text in TEXTS]
 DENSE = ("Dense", {"in_features": WIDTH, "out_features": 12, "activation_function": "torch.nn.Identity"})
 NORMALIZE = ("Normalize", {})
@@ -49,9 +59,11 @@ NORMALIZE = ("Normalize", {})
 
 def save_family(folder: Path, family: str) -> Path:
     """A plain encoder."""
-    tokenizer = Tokenizer.from_pieces([*SPECIAL, *WORDS], lowercase=True)
+    special = SPECIAL if family != "mpnet" else [SPECIAL[1], SPECIAL[0], *SPECIAL[2:]]  # padding is 1
+    tokenizer = Tokenizer.from_pieces([*special, *WORDS], lowercase=True)
     shape = {"hidden_size": WIDTH, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 32}
-    sizes = {"vocab_size": tokenizer.vocab_size, "max_position_embeddings": 64, "pad_token_id": 0}
+    sizes = {"max_position_embeddings": 64, "pad_token_id": tokenizer.pad_id}
+    sizes["vocab_size"] = tokenizer.vocab_size
     more = {"local_attention": 8} if family == "modernbert" else {}
     config = make_config({"model_type": family} | shape | sizes | more, "test")
     model = Bert(config)
@@ -99,7 +111,7 @@ PROBES: dict[str, list[Any]] = {
     "n_head": [1],
     "layer_norm_eps": [0.1],
     "norm_eps": [0.1],
-    "pad_token_id": [1],
+    "pad_token_id": [1, 0],
     "local_attention": [4, 2],
     "global_attn_every_n_layers": [2, 1],
     "layer_types": [["full_attention"] * 3, ["sliding_attention", "full_attention", "full_attention"]],

@@ -10,6 +10,7 @@ from head_parity import (
     ANSWERING,
     FAMILIES,
     LENGTH,
+    PADDED_FIRST,
     make_task,
     new_model,
     open_in_transformers,
@@ -96,7 +97,7 @@ def their_model(auto_class: Any, family: str, tokenizer: Any, labels: list[str],
         pad_token_id=tokenizer.pad_id,
         id2label=dict(enumerate(labels)),
         label2id={label: number for number, label in enumerate(labels)},
-        max_position_embeddings=LENGTH + (2 if family == "roberta" else 0),
+        max_position_embeddings=LENGTH + (2 if family in PADDED_FIRST else 0),
         **(
             {"dim": 24, "n_layers": 2, "n_heads": 3, "hidden_dim": 40}
             if family == "distilbert"
@@ -124,7 +125,7 @@ def test_a_sequence_head_has_dropout_where_theirs_has(family: str, tmp_path: Pat
     outside = [module for name, module in theirs.named_modules() if not name.startswith(f"{encoder}.")]
     found = sum(isinstance(module, torch.nn.Dropout) for module in outside)
     # RoBERTa's head, and ELECTRA's after it, apply their only one twice
-    twice = family in ("roberta", "electra")
+    twice = family in ("roberta", "electra", "mpnet")
     never = family == "deberta-v2"  # that of its pooler has a rate of its own, which is 0
     assert sum(isinstance(module, Dropout) for module in ours.modules()) == found + twice - never
 

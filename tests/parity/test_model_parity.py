@@ -44,12 +44,14 @@ PRETRAINING = {
     "roberta": "RobertaForMaskedLM",
     "distilbert": "DistilBertForMaskedLM",
     "electra": "ElectraForMaskedLM",
+    "mpnet": "MPNetForMaskedLM",
 }
 CONFIGS = {
     "bert": partial(transformers.BertConfig, type_vocab_size=3, layer_norm_eps=1e-7),
     "roberta": partial(transformers.RobertaConfig, type_vocab_size=3, layer_norm_eps=1e-5),
     "distilbert": transformers.DistilBertConfig,
     "electra": partial(transformers.ElectraConfig, embedding_size=20, type_vocab_size=3),
+    "mpnet": transformers.MPNetConfig,
 }
 
 
@@ -63,7 +65,7 @@ def their_model(family: str, shape: Shape, *, architecture: str = "", attention:
 
 
 @shapes
-@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "electra"])
+@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "electra", "mpnet"])
 def test_states_logits_loss_and_gradients_equal_transformers(
     family: str, shape: Shape, tmp_path: Path
 ) -> None:
@@ -196,7 +198,7 @@ def test_published_sizes_of_deberta_have_the_published_number_of_weights(size: s
 
 
 @pytest.mark.parametrize("lengths", [(1,), (1, 1, 1), (38,), (5, 5, 5, 5), (2, 17, 2, 17, 1)])
-@pytest.mark.parametrize("family", ["bert", "roberta", "electra"])
+@pytest.mark.parametrize("family", ["bert", "roberta", "electra", "mpnet"])
 def test_any_mixture_of_lengths_gives_the_same_numbers(
     family: str, lengths: tuple[int, ...], tmp_path: Path
 ) -> None:
@@ -219,9 +221,9 @@ def test_bert_without_next_sentence_prediction_equals_their_masked_language_mode
     assert_parity(theirs, ours, random_sample(ours.config, seed=3))
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta"])
+@pytest.mark.parametrize("family", ["bert", "roberta", "mpnet"])
 def test_pooler_of_a_bare_encoder_equals_transformers(family: str, tmp_path: Path) -> None:
-    bare = {"bert": "BertModel", "roberta": "RobertaModel"}[family]
+    bare = {"bert": "BertModel", "roberta": "RobertaModel", "mpnet": "MPNetModel"}[family]
     theirs = their_model(family, SHAPES["odd sizes"], architecture=bare)
     theirs.save_pretrained(tmp_path / "model")
     ours = load_encoder(tmp_path / "model")

@@ -94,8 +94,9 @@ def test_it_opens_as_a_masked_language_model_and_as_an_encoder_too(family: str, 
     assert missing == set()
     assert_same(ours.vocabulary_logits(states), masked(**inputs).logits[sample.rows], "MLM logits")
     encoder, missing, _ = open_in_transformers(transformers.AutoModel, tmp_path / "model")
-    # transformers' own RobertaForMaskedLM has no pooler either
-    assert missing == ({"pooler.dense.weight", "pooler.dense.bias"} if family == "roberta" else set())
+    # transformers' own RobertaForMaskedLM and MPNetForMaskedLM have no pooler either
+    has_no_pooler = family in ("roberta", "mpnet")
+    assert missing == ({"pooler.dense.weight", "pooler.dense.bias"} if has_no_pooler else set())
     assert_same(states, encoder(**inputs).last_hidden_state[sample.rows], "hidden states")
 
 
@@ -129,13 +130,15 @@ def test_saving_and_loading_change_no_bit(family: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("family", "architecture"), [("bert", "Bert"), ("roberta", "Roberta"), ("distilbert", "DistilBert")]
+    ("family", "architecture"),
+    [("bert", "Bert"), ("roberta", "Roberta"), ("distilbert", "DistilBert"), ("mpnet", "MPNet")],
 )
 def test_what_the_tokenizer_beside_it_makes_of_a_pair_is_what_the_model_takes(
     family: str, architecture: str, tmp_path: Path
 ) -> None:
-    """RoBERTa has one segment and DistilBERT none, also where the vocabulary is WordPiece."""
-    tokenizer = Tokenizer.from_pieces(PIECES, lowercase=True)
+    """RoBERTa has one segment, DistilBERT and MPNet none, also where the vocabulary is WordPiece."""
+    first = [PIECES[1], PIECES[0]] if family == "mpnet" else PIECES[:2]  # its padding is 1
+    tokenizer = Tokenizer.from_pieces([*first, *PIECES[2:]], lowercase=True)
     save_pretraining_model(tmp_path / "model", small_model(family), tokenizer, {})
     inputs = transformers.AutoTokenizer.from_pretrained(tmp_path / "model")(
         "A river", "rivers", return_tensors="pt"

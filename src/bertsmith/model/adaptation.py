@@ -13,7 +13,8 @@ from bertsmith.model.meta_init import meta_init
 
 
 def freeze(model: Bert, embeddings: bool, lowest: int) -> None:
-    """Freezes the embeddings and the `lowest` layers, which then cost nothing in the backward pass.
+    """Freezes the embeddings and the `lowest` layers, which then cost nothing in the backward pass. What all
+    layers read of distances is frozen with the embeddings.
 
     A frozen layer implies frozen embeddings: gradients through frozen layers to trained embeddings would cost
     most of what freezing saves. No frozen part needs a gradient, so that autograd records nothing there.
@@ -22,7 +23,9 @@ def freeze(model: Bert, embeddings: bool, lowest: int) -> None:
     would only cost time. (transformers leaves it on.) Raises ModelError where the model has fewer layers.
     """
     _check_layers(model, lowest, "freeze the lowest")
-    frozen: list[nn.Module] = [model.embeddings] if embeddings or lowest else []
+    frozen: list[nn.Module] = []
+    if embeddings or lowest:
+        frozen = [part for part in (model.embeddings, model.relative) if part is not None]
     for part in [*frozen, *model.layers[:lowest]]:
         part.requires_grad_(False)
         for module in part.modules():

@@ -1,6 +1,7 @@
 """An encoder on packed batches: embeddings → layers → hidden states → pooling.
 
-N tokens in the packed batch, B sequences, H hidden size, 2 S rows of the table of distances.
+N tokens in the packed batch, B sequences, H hidden size, 2 S rows of the table of distances, A heads, 2 R
+distances.
 """
 
 from typing import Any
@@ -12,7 +13,7 @@ from bertsmith.argument_checks import check_arguments, instance_of
 from bertsmith.data.batch import PackedBatch
 from bertsmith.model.config import BertConfig
 from bertsmith.model.cpu.process import compute_alone_after_fork
-from bertsmith.model.layers.attention import select_rows
+from bertsmith.model.layers.attention import PositionBias, select_rows
 from bertsmith.model.layers.disentangled import Convolution, RelativePositions
 from bertsmith.model.layers.elementwise import make_norm
 from bertsmith.model.layers.embeddings import Embeddings
@@ -29,7 +30,11 @@ class Bert(nn.Module):
         compute_alone_after_fork()
         self.config = config
         self.embeddings = Embeddings(config)
-        self.relative = RelativePositions(config) if config.relative_attention else None
+        self.relative: RelativePositions | PositionBias | None = None
+        if config.relative_attention:
+            self.relative = RelativePositions(config)
+        elif config.position_bias == "buckets":
+            self.relative = PositionBias(config)
         self.convolution = Convolution(config) if config.conv_kernel_size else None
         self.layers = nn.ModuleList(Layer(config, number) for number in range(config.num_hidden_layers))
         self.final_norm = make_norm(config) if config.final_norm else None
@@ -72,7 +77,9 @@ class Bert(nn.Module):
         return [_drop_padding(state, batch) for state in states]
 
     def relative_table(self) -> Tensor | None:
-        """The table of distances (2 S, H) that every layer reads; None without relative attention."""
+        """What every layer reads of distances: the table (2 S, H) of disentangled attention, or what is added
+        to scores, (A, 2 R), as `attend` has it; None for most families.
+        """
         return None if self.relative is None else self.relative()
 
     def apply_layer(

@@ -63,6 +63,10 @@ class BertConfig(UserSettings):
     local_rope_theta: float = Field(10_000.0, gt=0)  # of layers with local attention
     rope_factor: float = Field(1.0, gt=0)  # all angles are divided by it (linear scaling, Chen et al. 2023)
 
+    # What is added to the scores of attention, the same in all layers: for each head a learned value by the
+    # distance from query to key, in 32 buckets (Raffel et al. 2020, section 2.1).
+    position_bias: Literal["none", "buckets"] = "none"
+
     # Local attention: a token sees `local_attention // 2` tokens to either side; with None it sees all. Every
     # n-th layer, counted from the first, sees all in any case; `layer_types` is for other patterns.
     local_attention: int | None = Field(None, ge=0, le=1_000_000)

@@ -23,6 +23,7 @@ from bertsmith.errors import ModelError
 from bertsmith.model.bert import Bert
 from bertsmith.model.config import BertConfig, make_config
 from bertsmith.model.families import find_family
+from bertsmith.model.layers.attention import PositionBias
 
 # Settings in which two encoders must agree for a layer of one to work in the other.
 _SAME_LAYERS = (
@@ -31,6 +32,7 @@ _SAME_LAYERS = (
     "norm",
     "feed_forward",
     "position_embedding",
+    "position_bias",
     "rotary_pairs",
     "hidden_act",
 )
@@ -179,6 +181,8 @@ def make_student(teacher: Bert, config: BertConfig, layers: Sequence[int] | None
             state = _narrow_layer(_layer_state(teacher, teacher_layer), teacher.config, parts, teacher_layer)
             tensors |= {f"layers.{index}.{name}": tensor for name, tensor in state.items()}
         tensors |= _narrow_last_modules(teacher, parts.channels)
+        if isinstance(teacher.relative, PositionBias):
+            tensors["relative.bias.weight"] = teacher.relative.bias.weight.detach()[:, parts.heads(0)]
     random_state = student.state_dict()
     student.load_state_dict({name: tensors.get(name, tensor) for name, tensor in random_state.items()})
     return student.train(teacher.training)
@@ -214,9 +218,15 @@ def _choose_parts(teacher: Bert, config: BertConfig) -> KeptParts:
     """
 
     def heads(layer: int) -> Tensor:
-        weight = _layer_state(teacher, layer)["attention.output.weight"]
-        by_head = weight.unflatten(1, (teacher.config.num_attention_heads, -1))  # (H, A, D)
-        return _largest(by_head.pow(2).sum((0, 2)), config.num_attention_heads)
+        # where all layers share a head's bias, they keep the same heads
+        is_shared = isinstance(teacher.relative, PositionBias)
+        layers = range(teacher.config.num_hidden_layers) if is_shared else [layer]
+        sizes = []
+        for number in layers:
+            weight = _layer_state(teacher, number)["attention.output.weight"]
+            by_head = weight.unflatten(1, (teacher.config.num_attention_heads, -1))  # (H, A, D)
+            sizes.append(by_head.pow(2).sum((0, 2)))
+        return _largest(torch.stack(sizes).sum(0), config.num_attention_heads)
 
     def neurons(layer: int) -> Tensor:
         state = _layer_state(teacher, layer)

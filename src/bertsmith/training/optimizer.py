@@ -22,7 +22,7 @@ from bertsmith.training.settings import OptimizerSettings
 from bertsmith.training.sharding import shard_like
 
 _LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
-_EMBEDDINGS = re.compile(r"(?:^|\.)embeddings\.")
+_EMBEDDINGS = re.compile(r"(?:^|\.)(?:embeddings|relative)\.")
 # The coefficients of Muon's quintic. It moves singular values from far below 1 to between 0.7 and 1.2 in few
 # iterations.
 _LINEAR, _CUBIC, _QUINTIC = 3.4445, -4.7750, 2.0315
@@ -146,9 +146,11 @@ def count_layer_depths(model: nn.Module) -> dict[str, int]:
 
 
 def is_decayed(name: str) -> bool:
-    """Whether weight decay applies to the parameter of this name: to all but biases and LayerNorms."""
+    """Whether weight decay applies to the parameter of this name: to all but biases, those of scores too, and
+    LayerNorms.
+    """
     part = name.rsplit(".", 2)[-2:]
-    return part[-1] != "bias" and "norm" not in part[0]
+    return part[-1] != "bias" and "norm" not in part[0] and part[0] != "bias"
 
 
 def set_learning_rate(optimizer: Optimizers, learning_rate: float) -> None:

@@ -33,6 +33,7 @@ from bertsmith.inference.explaining.explained_model import (
     open_explained_model,
 )
 from bertsmith.model.bert import Bert
+from bertsmith.model.cpu.grouped_attention import bias_square
 from bertsmith.model.layers.attention import SelfAttention
 from bertsmith.model.layers.disentangled import disentangled_scores
 from bertsmith.model.layers.layer import Layer
@@ -284,6 +285,8 @@ def weights_of(
         products = attention.distances(relative, attention.qkv)
         return disentangled_scores(query[:, None], key[:, None], products)[:, 0].float().softmax(-1)
     scores = query @ key.mT / math.sqrt(attention.head_size)
+    if relative is not None:
+        scores = scores + bias_square(relative, len(hidden_states))
     if attention.window is not None:
         positions = batch.position_ids
         is_far = (positions[:, None] - positions).abs() > attention.window

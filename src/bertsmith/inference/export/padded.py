@@ -59,12 +59,16 @@ class PaddedBatch(NamedTuple):
 class PaddedEncoder(nn.Module):
     """Calls the encoder's own modules on padded batches (B, L, H)."""
 
+    position_bias: Tensor | None
+
     def __init__(self, encoder: Bert) -> None:
         super().__init__()
         self.encoder = encoder
         config = encoder.config
         self.windows = [config.window(number) for number in range(config.num_hidden_layers)]
         relative = encoder.relative_table()
+        position_bias = None if relative is None or config.relative_attention else relative.detach()
+        self.register_buffer("position_bias", position_bias, persistent=False)  # (A, 2 R)
         for number, layer in enumerate(encoder.layers):
             assert isinstance(layer, Layer)
             rotary = layer.attention.rotary
@@ -85,6 +89,11 @@ class PaddedEncoder(nn.Module):
         """Token ids (B, L) -> the last layer's hidden states (B, L, H)."""
         states = embedded = _embed(self.encoder.embeddings, input_ids, padded, token_type_ids)
         biases = {window: padded.bias(window) for window in dict.fromkeys(self.windows)}
+        if self.position_bias is not None:
+            columns = torch.arange(input_ids.shape[1], device=input_ids.device)
+            distances = columns - columns[:, None] + self.position_bias.shape[1] // 2  # (L, L)
+            added = self.position_bias[:, distances]  # (A, L, L)
+            biases = {window: bias + added for window, bias in biases.items()}
         for number, layer in enumerate(self.encoder.layers):
             assert isinstance(layer, Layer)
             bias = biases[self.windows[number]]

@@ -34,17 +34,28 @@ def attend_groups(
     lengths: tuple[int, ...],
     padding: int = 0,
     make_mask: Callable[[Tensor], Tensor] | None = None,
+    position_bias: Tensor | None = None,
 ) -> Tensor:
     """softmax(q k^T / sqrt(D)) * mask, times v, within each sequence: qkv (N, 3, A, D) -> (N, A, D).
 
     `make_mask` returns a dropout mask like the (S,) tensor that it gets: 0 for dropped weights, the scale for
-    the others. Without gradients the last `padding` rows may belong to no sequence; their values are
-    undefined.
+    the others. A `position_bias` (A, 2 R) is added to the scores: column R + d for a key d tokens after its
+    query. Without gradients the last `padding` rows may belong to no sequence; their values are undefined.
     """
     order = make_group_order(lengths, padding, qkv.shape[2], qkv.dtype, qkv.device)
     mask = None if make_mask is None else make_mask(qkv.new_empty(order.weights))
-    attended: Tensor = _GroupedAttention.apply(qkv, order, mask)  # type: ignore[no-untyped-call]
+    squares = list[Tensor]()
+    if position_bias is not None:
+        squares = [bias_square(position_bias, length).to(qkv.dtype) for _, length in order.shapes]
+    attended: Tensor = _GroupedAttention.apply(qkv, order, mask, *squares)  # type: ignore[no-untyped-call]
     return attended
+
+
+def bias_square(position_bias: Tensor, length: int) -> Tensor:
+    """What is added to the scores of queries and keys of L tokens: (A, 2 R) -> (A, L, L)."""
+    middle = position_bias.shape[1] // 2
+    distances = position_bias[:, middle - length + 1 : middle + length]  # (A, 2 L - 1)
+    return distances.unfold(1, length, 1).flip(1)  # the first query's keys lie after it
 
 
 @dataclass(frozen=True)
@@ -154,26 +165,30 @@ def _invert_rows(rows: Ints, is_real: Bools) -> Ints:
 
 class _GroupedAttention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, qkv: Tensor, order: GroupOrder, mask: Tensor | None) -> Tensor:
+    def forward(ctx: Any, qkv: Tensor, order: GroupOrder, mask: Tensor | None, *squares: Tensor) -> Tensor:
         heads, size = qkv.shape[2:]
         by_groups = qkv.reshape(-1, size).index_select(0, order.gather)
         query, key, value = (order.vectors(part) for part in by_groups.chunk(3))
         weights, mixed = by_groups.new_empty(order.weights), by_groups.new_empty(len(order.rows), size)
         scale = 1 / math.sqrt(size)
-        for q, k, w, bias in zip(query, key, order.squares(weights), order.biases, strict=True):
+        for group, (q, k, w) in enumerate(zip(query, key, order.squares(weights), strict=True)):
+            bias = order.biases[group]
             torch.baddbmm(w if bias is None else bias, q, k.mT, beta=bias is not None, alpha=scale, out=w)
+            if squares:
+                w.view(-1, *squares[group].shape).add_(squares[group])
             torch.softmax(w, -1, out=w)
         dropped = order.squares(_apply_mask(weights, mask))
         for w, v, m in zip(dropped, value, order.vectors(mixed), strict=True):
             torch.bmm(w, v, out=m)
-        ctx.order = order
+        ctx.order, ctx.has_bias = order, bool(squares)
         ctx.save_for_backward(by_groups, weights, mask)
         return mixed.index_select(0, order.scatter_heads).view(-1, heads, size)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         order: GroupOrder = ctx.order
+        square_gradients = list[Tensor]()
         by_groups, weights, mask = ctx.saved_tensors
         heads, size = gradient.shape[1:]
         query, key, value = (order.vectors(part) for part in by_groups.chunk(3))
@@ -196,7 +211,10 @@ class _GroupedAttention(torch.autograd.Function):
             ds = torch._softmax_backward_data(dw, w, -1, w.dtype)
             torch.baddbmm(dq, ds, k, beta=0, alpha=scale, out=dq)
             torch.baddbmm(dk, ds.mT, q, beta=0, alpha=scale, out=dk)
-        return qkv_gradient.index_select(0, order.scatter).view(-1, 3, heads, size), None, None
+            if ctx.has_bias:
+                square_gradients.append(ds.view(-1, heads, *ds.shape[1:]).sum(0))
+        by_tokens = qkv_gradient.index_select(0, order.scatter).view(-1, 3, heads, size)
+        return by_tokens, None, None, *square_gradients
 
 
 def _apply_mask(weights: Tensor, mask: Tensor | None) -> Tensor:

@@ -44,6 +44,7 @@ class PackedLayer(nn.Module):
         self.heads, self.window = (3, attention.heads, attention.head_size), attention.window
         self.rotary, self.pre_norm = attention.rotary, layer.pre_norm
         self.products: DistanceProducts | None = None
+        self.position_bias = relative if attention.distances is None else None
         if attention.distances is not None and relative is not None:
             with torch.no_grad():
                 self.products = attention.distances(relative, attention.qkv).to(precision)
@@ -64,7 +65,7 @@ class PackedLayer(nn.Module):
         relative: Tensor | None = None,
     ) -> Tensor:
         """The outputs (N, H) of hidden states (N, H), or (R, H) of the given rows, as `Layer` has them.
-        `relative` isn't read: its products were computed before.
+        `relative` isn't read: it was given before.
         """
         if self.pre_norm:
             hidden_states = select_rows(hidden_states, rows) + self._attend(
@@ -82,7 +83,7 @@ class PackedLayer(nn.Module):
         if self.products is not None:
             attended = attend_disentangled(qkv, batch, self.products)
         else:
-            attended = attend(qkv, batch, window=self.window)
+            attended = attend(qkv, batch, window=self.window, position_bias=self.position_bias)
         return self.output(select_rows(attended.flatten(1), rows))
 
     def _feed_forward(self, states: Tensor) -> Tensor:

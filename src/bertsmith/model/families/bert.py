@@ -1,4 +1,4 @@
-"""BERT, and the two families that differ from it in embeddings and heads: RoBERTa and DistilBERT."""
+"""BERT, and the families that differ from it little: RoBERTa, DistilBERT and MPNet."""
 
 from bertsmith.model.families.family import (
     CLASSIFIER,
@@ -176,5 +176,50 @@ DISTILBERT = register(
             ),
             "of BERT: a DistilBERT has another key for it, or no such thing, and transformers ignores it",
         ),
+    )
+)
+
+# Song et al. 2020 (arXiv 2004.09297): RoBERTa's heads and positions, no segments, and a bias of the scores by
+# distance. In transformers' code the padding's id is 1 and there are 32 buckets, whatever config.json says.
+_ATTN = "encoder.layer.{}.attention.attn"
+_FIXED = ("type_vocab_size", "pad_token_id")
+MPNET = register(
+    Family(
+        model_type="mpnet",
+        class_prefix="MPNet",
+        prefix="mpnet",
+        encoder=(
+            *EMBEDDINGS,
+            ModuleNames("encoder.relative.bias", ("encoder.relative_attention_bias",)),
+            POOLER,
+        ),
+        layer=layer_rows(
+            attention=(f"{_ATTN}.q", f"{_ATTN}.k", f"{_ATTN}.v"),
+            output=f"{_ATTN}.o",
+            attention_norm="encoder.layer.{}.attention.LayerNorm",
+            up=("encoder.layer.{}.intermediate.dense",),
+            down="encoder.layer.{}.output.dense",
+            norm="encoder.layer.{}.output.LayerNorm",
+        ),
+        heads=ROBERTA.heads,
+        tied=ROBERTA.tied,
+        classes=ROBERTA.classes,
+        sequence_head=ROBERTA.sequence_head,
+        token_head=ROBERTA.token_head,
+        span_head=ROBERTA.span_head,
+        published={
+            "vocab_size": 30527,
+            "max_position_embeddings": 514,
+            "type_vocab_size": 0,
+            "layer_norm_eps": 1e-5,
+            "pad_token_id": 1,
+            "head_act": "gelu",
+            "position_bias": "buckets",
+        },
+        assumed={"max_position_embeddings": 512, "layer_norm_eps": 1e-12},
+        spelling={ours: theirs for ours, theirs in BERT_SPELLING.items() if ours not in _FIXED},
+        required={"pad_token_id": (1,), "relative_attention_num_buckets": (32,)},
+        written={"pad_token_id": 1, "relative_attention_num_buckets": 32},
+        positions_after_padding=True,
     )
 )

@@ -2,7 +2,7 @@
 every backend with the plain definition.
 
 N tokens in the packed batch, A heads, D head size, L length of a sequence, R sequences in a run of equal
-length.
+length; 2 R distances of a bias.
 """
 
 import math
@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from bertsmith.data.batch import PackedBatch, to_device
 from bertsmith.model.config import BertConfig
 from bertsmith.model.cpu.attention import attend_by_kernel, is_kernel_faster
-from bertsmith.model.cpu.grouped_attention import attend_groups
+from bertsmith.model.cpu.grouped_attention import attend_groups, bias_square
 from bertsmith.model.cpu.onednn_matmul import MIN_TOKENS
 from bertsmith.model.layers.disentangled import Distances, attend_disentangled
 from bertsmith.model.layers.elementwise import Dropout
@@ -27,6 +27,40 @@ from bertsmith.model.layers.rotary import Rotary
 
 _SMALLEST_BLOCK = 16  # queries
 _MOST_WEIGHTS = 1 << 22  # attention weights that are computed at once
+_BUCKETS = 32  # of distances, half of them to each side
+_FARTHEST = 128  # tokens; from there on all distances are in one bucket
+_LINE = 32  # tokens: the largest number that a backend fills sequences up to
+
+
+class PositionBias(nn.Module):
+    """A learned value for each head and distance from a query to a key, the same in all layers. There are 32
+    buckets: one each for 0 to 7 tokens to either side, then eight that grow by the square root of 2 (Raffel
+    et al. 2020, section 2.1, with the numbers of MPNet, Song et al. 2020).
+    """
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.bias = nn.Embedding(_BUCKETS, config.num_attention_heads)
+        self.reach = (config.max_length // _LINE + 2) * _LINE
+
+    def forward(self) -> Tensor:
+        """(A, 2 R), in column R + d the value for a key d tokens after its query, -R <= d < R; R is a few
+        tokens more than the longest sequence.
+        """
+        by_distance: Tensor = self.bias(_distance_buckets(self.reach, self.bias.weight.device))
+        return by_distance.T.contiguous()
+
+
+@lru_cache(maxsize=4)
+def _distance_buckets(reach: int, device: torch.device) -> Tensor:
+    """The buckets (2 R,) of the distances from -R to R - 1."""
+    with torch.inference_mode(False):  # the cached ones may be used with gradients next
+        distances, half, exact = torch.arange(-reach, reach), _BUCKETS // 2, _BUCKETS // 4
+        # in float32, which decides on which side of a bucket's edge a distance lies
+        octaves = torch.log(distances.abs().clamp(min=1).float() / exact) / math.log(_FARTHEST / exact)
+        far = (exact + (octaves * (half - exact)).long()).clamp(max=half - 1)
+        near = torch.where(distances.abs() < exact, distances.abs(), far)
+        return (near + half * (distances > 0)).to(device)
 
 
 def attend_within(
@@ -34,11 +68,13 @@ def attend_within(
     lengths: tuple[int, ...],
     window: int,
     dropout: Callable[[Tensor], Tensor] | None = None,
+    position_bias: Tensor | None = None,
 ) -> Tensor:
     """softmax(q k^T / sqrt(D)) v over keys at most `window` tokens away, within each sequence.
 
     qkv (N, 3, A, D) -> (N, A, D), zeros for tokens after the last sequence. `dropout` is applied to the
-    attention weights. Differentiable as often as torch's operations are.
+    attention weights, `position_bias` added to the scores, as `attend` has it. Differentiable as often as
+    torch's operations are.
     """
     heads, size = qkv.shape[2:]
     blocks = _make_blocks(lengths, window, qkv.device)
@@ -50,6 +86,10 @@ def attend_within(
         q = query[query_rows].transpose(1, 2)  # (M, A, C, D)
         k, v = key[key_rows].transpose(1, 2), value[key_rows].transpose(1, 2)  # (M, A, K, D)
         scores = (q @ k.mT) / math.sqrt(size)  # (M, A, C, K)
+        if position_bias is not None:
+            distances = key_rows[:, None] - query_rows[..., None]  # (M, C, K)
+            added = position_bias[:, distances + position_bias.shape[1] // 2]  # (A, M, C, K)
+            scores = scores + added.transpose(0, 1).to(scores.dtype)
         weights = scores.masked_fill(hidden[:, None], -torch.inf).softmax(-1)
         mixed = (weights if dropout is None else dropout(weights)) @ v
         attended.append(mixed.transpose(1, 2).reshape(-1, heads, size))  # (M C, A, D)
@@ -136,7 +176,7 @@ class SelfAttention(nn.Module):
             keys_queries = self.distances(relative, self.qkv)
             attended = attend_disentangled(qkv, batch, keys_queries, self.dropout)
         else:
-            attended = attend(qkv, batch, self.dropout, self.window)
+            attended = attend(qkv, batch, self.dropout, self.window, relative)
         mixed: Tensor = self.output(select_rows(attended.flatten(1), rows))
         return mixed
 
@@ -147,28 +187,34 @@ def select_rows(states: Tensor, rows: Tensor | None) -> Tensor:
 
 
 def attend(
-    qkv: Tensor, batch: PackedBatch, dropout: Dropout | None = None, window: int | None = None
+    qkv: Tensor,
+    batch: PackedBatch,
+    dropout: Dropout | None = None,
+    window: int | None = None,
+    position_bias: Tensor | None = None,
 ) -> Tensor:
     """softmax(q k^T / sqrt(D)) v within each sequence: qkv (N, 3, A, D) -> (N, A, D).
 
-    With a `window`, a query sees keys at most that far away. The rows of padding tokens are undefined.
+    With a `window`, a query sees keys at most that far away. A `position_bias` (A, 2 R) is added to the
+    scores of each head: column R + d for a key d tokens after its query. The rows of padding tokens are
+    undefined.
     """
     if window is not None and window >= max(batch.lengths, default=1) - 1:
         window = None
-    if supports_flash_attention(qkv.device.type, qkv.dtype, qkv.shape[-1]):
+    if position_bias is None and supports_flash_attention(qkv.device.type, qkv.dtype, qkv.shape[-1]):
         return _attend_variable_length(qkv, batch, window)
     make_mask = None
     if dropout is not None and dropout.training and dropout.probability > 0:
         make_mask = dropout.mask
-    if is_kernel_faster(qkv, batch.lengths, window):
+    if position_bias is None and is_kernel_faster(qkv, batch.lengths, window):
         return attend_by_kernel(qkv, batch.lengths, make_mask, window)
     if window is not None:
-        return attend_within(qkv, batch.lengths, window, dropout)
+        return attend_within(qkv, batch.lengths, window, dropout, position_bias)
     if make_mask is not None:
-        return attend_groups(qkv, batch.lengths, make_mask=make_mask)
+        return attend_groups(qkv, batch.lengths, make_mask=make_mask, position_bias=position_bias)
     if qkv.device.type == "cpu" and (len(batch.lengths) > 1 or len(qkv) >= MIN_TOKENS):
-        return attend_groups(qkv, batch.lengths, batch.padding)
-    return attend_by_equal_lengths(qkv, batch)
+        return attend_groups(qkv, batch.lengths, batch.padding, position_bias=position_bias)
+    return attend_by_equal_lengths(qkv, batch, position_bias)
 
 
 def supports_flash_attention(device: str, precision: torch.dtype, head_size: int) -> bool:
@@ -191,9 +237,9 @@ def _attend_variable_length(qkv: Tensor, batch: PackedBatch, window: int | None)
     return attended
 
 
-def attend_by_equal_lengths(qkv: Tensor, batch: PackedBatch) -> Tensor:
-    """Attention by one call of torch's for each run of sequences of equal length, without padding or mask:
-    qkv (N, 3, A, D) -> (N, A, D).
+def attend_by_equal_lengths(qkv: Tensor, batch: PackedBatch, position_bias: Tensor | None = None) -> Tensor:
+    """Attention by one call of torch's for each run of sequences of equal length, without padding, and with
+    no mask but the bias: qkv (N, 3, A, D) -> (N, A, D).
     """
     heads, size = qkv.shape[2:]
     # split, not slices: its gradient is one concatenation, a slice's is a zero tensor of the whole batch
@@ -203,6 +249,7 @@ def attend_by_equal_lengths(qkv: Tensor, batch: PackedBatch) -> Tensor:
         query, key, value = part.view(count, length, 3, heads, size).permute(
             2, 0, 3, 1, 4
         )  # each (R, A, L, D)
-        mixed = F.scaled_dot_product_attention(query, key, value)
+        added = None if position_bias is None else bias_square(position_bias, length).to(qkv.dtype)
+        mixed = F.scaled_dot_product_attention(query, key, value, added)
         attended.append(mixed.transpose(1, 2).reshape(count * length, heads, size))
     return torch.cat([*attended, padding[:, 0]])
