@@ -31,7 +31,10 @@ from bertsmith.model.folder_keys import (
 transformers = pytest.importorskip("transformers")
 sentence_transformers = pytest.importorskip("sentence_transformers")
 
-OURS = ("bert", "roberta", "distilbert", "electra", "modernbert", "nomic_bert", "gte", "deberta-v2", "mpnet")
+OURS = (
+    *("bert", "roberta", "xlm-roberta", "camembert", "distilbert", "electra", "modernbert", "nomic_bert"),
+    *("gte", "deberta-v2", "mpnet"),
+)
 # What is in no installed version: written by transformers 2 to 4.57 (`PretrainedConfig.to_dict`), by Google,
 # by sentence-transformers before its version 6, and by authors of embedding models.
 OLDER_CONFIG = {
@@ -52,6 +55,8 @@ OF_AUTHORS: dict[str, set[str]] = {
     "bert": {"position_embedding_type"},
     "roberta": {"position_embedding_type"},
     "mpnet": set(),
+    "xlm-roberta": {"position_embedding_type"},
+    "camembert": {"position_embedding_type"},
     "electra": {"position_embedding_type", "summary_first_dropout", "summary_proj_to_labels"},
     "distilbert": {
         *("position_embedding_type", "intermediate_size", "hidden_act", "layer_norm_eps", "type_vocab_size"),

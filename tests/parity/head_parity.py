@@ -26,28 +26,32 @@ from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.task import Task
 from bertsmith.tasks.task_model import TaskModel, outputs_of
 from bertsmith.text.tokens.tokenizer import Tokenizer
+from text.tokenizer_samples import unigram_json
 
 FAMILIES = (
-    *("bert", "roberta", "distilbert", "electra", "modernbert", "nomic_bert", "gte", "deberta-v2"),
-    "mpnet",
+    *("bert", "roberta", "xlm-roberta", "camembert", "distilbert", "electra", "modernbert", "nomic_bert"),
+    *("gte", "deberta-v2", "mpnet"),
 )
 # NomicBert and Gte have no such class
 ANSWERING = tuple(family for family in FAMILIES if family not in ("nomic_bert", "gte"))
 WITHOUT_SEGMENTS = ("distilbert", "modernbert", "gte", "mpnet")
-PADDED_FIRST = ("roberta", "mpnet")  # positions are counted from the padding's id
+ROBERTAS = ("roberta", "xlm-roberta", "camembert")
+PADDED_FIRST = (*ROBERTAS, "mpnet")  # positions are counted from the padding's id
 WORDS = [first + last for first in "bdfgklmn" for last in ("ano", "elo", "iru")]
 LABELS = {"classification": ["no", "yes", "perhaps"], "multi-label": [("a",), ("b", "c"), ()]}
 LENGTH = 48  # positions of the model, special tokens included
 
 
 def small_tokenizer(family: str, folder: Path) -> Tokenizer:
-    """WordPiece over WORDS and their endings, or byte pairs without a useful merge."""
+    """WordPiece over WORDS and their endings, byte pairs without a useful merge, or Unigram."""
     if family == "mpnet":
         pieces = ["<s>", "<pad>", "</s>", "<unk>", "[UNK]", *WORDS, "##s", "##no", ".", "?", "<mask>"]
         transformers.MPNetTokenizer(vocab={piece: i for i, piece in enumerate(pieces)}).save_pretrained(
             folder
         )
         return Tokenizer.load(folder)
+    if family in ("xlm-roberta", "camembert"):
+        return Tokenizer.load(unigram_json(folder, [*WORDS, "s", "no", ".", "?", "elo"]))
     if family != "roberta":
         special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
         return Tokenizer.from_pieces([*special, *WORDS, "##s", "##no", ".", "?"], lowercase=True)

@@ -173,6 +173,9 @@ def file_gradients(theirs: Any) -> dict[str, Tensor]:
     what transformers writes says which is which.
     """
     gradients = {name: parameter.grad for name, parameter in theirs.named_parameters()}
+    if "lm_head.decoder.weight" in gradients:  # XLM-RoBERTa's class names the tied table by its head
+        tied = gradients.pop("lm_head.decoder.weight")
+        gradients["roberta.embeddings.word_embeddings.weight"] = tied
     if theirs.config.model_type not in ("nomic_bert", "gte"):
         return gradients
     of_gradients = copy.deepcopy(theirs)

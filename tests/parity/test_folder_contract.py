@@ -42,15 +42,8 @@ from served_models import save_pretrained
 transformers = pytest.importorskip("transformers")
 sentence_transformers = pytest.importorskip("sentence_transformers")
 FAMILIES = (
-    "bert",
-    "roberta",
-    "distilbert",
-    "electra",
-    "modernbert",
-    "nomic_bert",
-    "gte",
-    "deberta-v2",
-    "mpnet",
+    *("bert", "roberta", "xlm-roberta", "camembert", "distilbert", "electra", "modernbert", "nomic_bert"),
+    *("gte", "deberta-v2", "mpnet"),
 )
 PAIRS = [("red cat", text) for text in TEXTS]
 DENSE = ("Dense", {"in_features": WIDTH, "out_features": 12, "activation_function": "torch.nn.Identity"})

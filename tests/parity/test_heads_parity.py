@@ -11,6 +11,7 @@ from head_parity import (
     FAMILIES,
     LENGTH,
     PADDED_FIRST,
+    ROBERTAS,
     make_task,
     new_model,
     open_in_transformers,
@@ -108,7 +109,7 @@ def their_model(auto_class: Any, family: str, tokenizer: Any, labels: list[str],
                 "intermediate_size": 40,
             }
         ),
-        **({"type_vocab_size": 1} if family == "roberta" else {}),
+        **({"type_vocab_size": 1} if family in ROBERTAS else {}),
         **{key: value for key, value in settings.items() if value is not None},
     )
     return with_large_weights(auto_class.from_config(config, attn_implementation="eager"), 5)
@@ -125,7 +126,7 @@ def test_a_sequence_head_has_dropout_where_theirs_has(family: str, tmp_path: Pat
     outside = [module for name, module in theirs.named_modules() if not name.startswith(f"{encoder}.")]
     found = sum(isinstance(module, torch.nn.Dropout) for module in outside)
     # RoBERTa's head, and ELECTRA's after it, apply their only one twice
-    twice = family in ("roberta", "electra", "mpnet")
+    twice = family in (*PADDED_FIRST, "electra")
     never = family == "deberta-v2"  # that of its pooler has a rate of its own, which is 0
     assert sum(isinstance(module, Dropout) for module in ours.modules()) == found + twice - never
 

@@ -162,7 +162,9 @@ def test_a_head_trained_beside_goes_to_peft(peft: Any, tmp_path: Path, new_poole
     assert_same(logits, theirs(**inputs).logits, "logits")
 
 
-@pytest.mark.parametrize("family", ["Roberta", "DistilBert", "Electra", "ModernBert", "NomicBert"])
+@pytest.mark.parametrize(
+    "family", ["Roberta", "XLMRoberta", "DistilBert", "Electra", "ModernBert", "NomicBert"]
+)
 def test_each_family_s_own_head_goes_to_peft(peft: Any, family: str, tmp_path: Path) -> None:
     """All of its modules: ModernBERT's head has three, and Nomic's pooler is one more."""
     plain = their_model(family, tmp_path / "model", head=True)

@@ -42,6 +42,8 @@ shapes = pytest.mark.parametrize("shape", SHAPES.values(), ids=list(SHAPES))
 PRETRAINING = {
     "bert": "BertForPreTraining",
     "roberta": "RobertaForMaskedLM",
+    "xlm-roberta": "XLMRobertaForMaskedLM",
+    "camembert": "CamembertForMaskedLM",
     "distilbert": "DistilBertForMaskedLM",
     "electra": "ElectraForMaskedLM",
     "mpnet": "MPNetForMaskedLM",
@@ -49,6 +51,8 @@ PRETRAINING = {
 CONFIGS = {
     "bert": partial(transformers.BertConfig, type_vocab_size=3, layer_norm_eps=1e-7),
     "roberta": partial(transformers.RobertaConfig, type_vocab_size=3, layer_norm_eps=1e-5),
+    "xlm-roberta": partial(transformers.XLMRobertaConfig, layer_norm_eps=1e-5),
+    "camembert": partial(transformers.CamembertConfig, type_vocab_size=1),
     "distilbert": transformers.DistilBertConfig,
     "electra": partial(transformers.ElectraConfig, embedding_size=20, type_vocab_size=3),
     "mpnet": transformers.MPNetConfig,
@@ -65,7 +69,7 @@ def their_model(family: str, shape: Shape, *, architecture: str = "", attention:
 
 
 @shapes
-@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "electra", "mpnet"])
+@pytest.mark.parametrize("family", list(PRETRAINING))
 def test_states_logits_loss_and_gradients_equal_transformers(
     family: str, shape: Shape, tmp_path: Path
 ) -> None:
@@ -221,9 +225,9 @@ def test_bert_without_next_sentence_prediction_equals_their_masked_language_mode
     assert_parity(theirs, ours, random_sample(ours.config, seed=3))
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta", "mpnet"])
+@pytest.mark.parametrize("family", ["bert", "roberta", "camembert", "mpnet"])
 def test_pooler_of_a_bare_encoder_equals_transformers(family: str, tmp_path: Path) -> None:
-    bare = {"bert": "BertModel", "roberta": "RobertaModel", "mpnet": "MPNetModel"}[family]
+    bare = PRETRAINING[family].removesuffix("ForMaskedLM").removesuffix("ForPreTraining") + "Model"
     theirs = their_model(family, SHAPES["odd sizes"], architecture=bare)
     theirs.save_pretrained(tmp_path / "model")
     ours = load_encoder(tmp_path / "model")

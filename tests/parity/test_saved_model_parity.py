@@ -95,7 +95,7 @@ def test_it_opens_as_a_masked_language_model_and_as_an_encoder_too(family: str, 
     assert_same(ours.vocabulary_logits(states), masked(**inputs).logits[sample.rows], "MLM logits")
     encoder, missing, _ = open_in_transformers(transformers.AutoModel, tmp_path / "model")
     # transformers' own RobertaForMaskedLM and MPNetForMaskedLM have no pooler either
-    has_no_pooler = family in ("roberta", "mpnet")
+    has_no_pooler = family in ("roberta", "xlm-roberta", "camembert", "mpnet")
     assert missing == ({"pooler.dense.weight", "pooler.dense.bias"} if has_no_pooler else set())
     assert_same(states, encoder(**inputs).last_hidden_state[sample.rows], "hidden states")
 
@@ -131,7 +131,10 @@ def test_saving_and_loading_change_no_bit(family: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("family", "architecture"),
-    [("bert", "Bert"), ("roberta", "Roberta"), ("distilbert", "DistilBert"), ("mpnet", "MPNet")],
+    [
+        *(("bert", "Bert"), ("roberta", "Roberta"), ("camembert", "Camembert")),
+        *(("distilbert", "DistilBert"), ("mpnet", "MPNet")),
+    ],
 )
 def test_what_the_tokenizer_beside_it_makes_of_a_pair_is_what_the_model_takes(
     family: str, architecture: str, tmp_path: Path

@@ -173,15 +173,14 @@ def test_what_is_not_on_the_list_is_refused_and_named(
 
 
 @pytest.mark.parametrize("kind", [{"type": "Unigram"}, {}], ids=["named", "of an older version"])
-def test_a_unigram_tokenizer_is_called_so_and_not_read_yet(tmp_path: Path, kind: dict[str, str]) -> None:
-    """As XLM-RoBERTa's: with other rules around it, of which the first was named as the cause."""
-    model = kind | {"vocab": [["<unk>", 0.0], ["\u2581a", -1.5]], "unk_id": 0}
+def test_a_unigram_tokenizer_of_any_version_is_read(tmp_path: Path, kind: dict[str, str]) -> None:
+    vocab = [*([name, 0.0] for name in SPECIAL), ["\u2581a", -1.5], ["b", -2]]
+    model = kind | {"vocab": vocab, "unk_id": 1}
     metaspace = {"type": "Metaspace", "replacement": "\u2581", "add_prefix_space": True}
     path = tokenizer_json(
-        tmp_path / "tokenizer.json", model=model, pre_tokenizer=metaspace, decoder=metaspace
+        tmp_path / "tokenizer.json", model=model, pre_tokenizer=metaspace, decoder=metaspace, normalizer=None
     )
-    assert "is a Unigram tokenizer (SentencePiece's" in refusal(path)
-    assert "does not read yet: it reads WordPiece and byte-level BPE" in refusal(tmp_path)
+    assert Tokenizer.load(path).encode("ab a").tokens == ["\u2581a", "b", "\u2581a"]
 
 
 def test_a_folder_with_sentencepieces_file_alone_is_called_so(tmp_path: Path) -> None:

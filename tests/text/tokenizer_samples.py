@@ -8,6 +8,7 @@ from typing import Any
 from tokenizers import pre_tokenizers
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+METASPACE = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "always", "split": True}
 WORDS = ("un", "##aff", "##able", "hello", "a", "b", "##b", "!", "[", "]", "mask")
 
 
@@ -48,6 +49,40 @@ def tokenizer_json(path: Path, **changes: Any) -> Path:
     }
     path.write_text(json.dumps(content | changes), encoding="utf-8")
     return path
+
+
+def unigram_json(folder: Path, pieces: Sequence[str | tuple[str, float]] = WORDS, **changes: Any) -> Path:
+    """The `folder` with a tokenizer.json, XLM-RoBERTa's in the small, with `changes` at the top level.
+
+    `pieces` come with their scores; those without begin a word or continue one, and their scores fall by 1/8.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    plain = [piece for piece in pieces if isinstance(piece, str)]
+    spelt = dict.fromkeys(["\u2581", *(mark + piece for piece in plain for mark in ("\u2581", ""))])
+    scores = [[piece, -2 - number / 8] for number, piece in enumerate(spelt)]
+    scores += [list(piece) for piece in pieces if not isinstance(piece, str)]
+    vocab = [*([name, 0.0] for name in ("<s>", "<pad>", "</s>", "<unk>")), *scores, ["<mask>", 0.0]]
+    numbers = {name: number for number, (name, _) in enumerate(vocab)}
+    special = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
+    begin, end = ({"SpecialToken": {"id": name, "type_id": 0}} for name in ("<s>", "</s>"))
+    first, second = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
+    content = {
+        "added_tokens": [added(name, numbers[name]) for name in special],
+        "normalizer": {"type": "NFKC"},
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, METASPACE]},
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": [begin, first, end],
+            "pair": [begin, first, end, end, second, end],
+            "special_tokens": {
+                name: {"id": name, "ids": [numbers[name]], "tokens": [name]} for name in ("<s>", "</s>")
+            },
+        },
+        "decoder": METASPACE,
+        "model": {"type": "Unigram", "unk_id": 3, "vocab": vocab, "byte_fallback": False},
+    }
+    tokenizer_json(folder / "tokenizer.json", **content | changes)
+    return folder
 
 
 def wordpiece_model(vocab: dict[str, int], **changes: Any) -> dict[str, Any]:

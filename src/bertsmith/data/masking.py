@@ -103,6 +103,9 @@ class Masker:
         self._special_on_host[list(tokenizer.special_ids)] = True
         self._special = torch.from_numpy(self._special_on_host).to(device)
         self._continues = torch.from_numpy(np.array(tokenizer.continues_word)).to(device)
+        # only in a Unigram vocabulary the token before decides, too
+        decides = np.array(tokenizer.next_in_word)
+        self._next_in_word = torch.from_numpy(decides).to(device) if decides.any() else None
 
     def count(self, sequences: Sequences) -> int:
         """How many tokens are predicted in all: the denominator of the loss.
@@ -159,7 +162,11 @@ class Masker:
         scores = (draws >> 24) & _LOW_40
         if not (self.rates.whole_words or self.rates.spans):
             return torch.argsort(sequence << 41 | special.long() << 40 | scores, stable=True), None, draws
-        starts_word = ~self._continues[batch.token_ids] | special | (batch.position_ids == 0)
+        starts_word = ~self._continues[batch.token_ids]
+        if self._next_in_word is not None:
+            decides = self._next_in_word[batch.token_ids[:-1]]
+            starts_word[1:] = (decides < 0) | (starts_word[1:] & (decides == 0))
+        starts_word |= special | (batch.position_ids == 0)
         starts_word[1:] |= special[:-1]
         room = to_device(counts, device)
         word, sizes = _number_words(starts_word)

@@ -152,7 +152,7 @@ def _encode_documents(
     size = DOCUMENTS_PER_TASK if engine == "ray" else DOCUMENTS_AT_ONCE
     counts = deque[list[int]]()  # of batches that were read and aren't encoded yet
     # In a byte-level vocabulary words begin with a blank, except the first word of a text.
-    blank = " " if tokenizer.family == "byte-level" else ""
+    blank = tokenizer.blank_before_words
 
     def batches() -> Iterator[tuple[list[str]]]:
         for batch in iter(lambda: _take_batch(stream, size), []):

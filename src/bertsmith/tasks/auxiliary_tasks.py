@@ -242,7 +242,7 @@ def label_token_ids(labels: Sequence[str], tokenizer: Tokenizer) -> list[list[in
     """The token ids of each label's words: 'card_arrival' has those of 'card arrival'. Tokens that the
     vocabulary doesn't know are left out. Empty for a label without letters, or if no token remains.
     """
-    blank = " " if tokenizer.family == "byte-level" else ""  # Ġ begins a word
+    blank = tokenizer.blank_before_words  # Ġ begins a word
     texts = [blank + " ".join(filter(None, _BETWEEN_WORDS.split(label))) for label in labels]
     return [
         [token for token in encoding.ids if token != tokenizer.unk_id] if any(map(str.isalpha, text)) else []

@@ -87,7 +87,7 @@ def pieces_of(
     """
     cut = task.settings.stride is None and not task.is_pretokenized
     enough = task.settings.max_length if cut else None if most is None else most + 1
-    blank = " " if task.is_pretokenized and tokenizer.family == "byte-level" else ""  # Ġ begins a word
+    blank = tokenizer.blank_before_words if task.is_pretokenized else ""  # Ġ begins a word
     all_texts = [blank + text for example_texts in texts for text in example_texts]
     ends = accumulate(len(example_texts) for example_texts in texts)
     if task.is_pretokenized:

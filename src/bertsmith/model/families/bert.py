@@ -1,4 +1,6 @@
-"""BERT, and the families that differ from it little: RoBERTa, DistilBERT and MPNet."""
+"""BERT, and the families that differ from it little: RoBERTa and its copies, DistilBERT and MPNet."""
+
+from dataclasses import replace
 
 from bertsmith.model.families.family import (
     CLASSIFIER,
@@ -117,6 +119,25 @@ ROBERTA = register(
         spelling=BERT_SPELLING,
         required=BERT_REQUIRED,
         positions_after_padding=True,
+    )
+)
+
+# RoBERTa in a hundred languages (Conneau et al. 2020), and in French (Martin et al. 2020), with Unigram
+# vocabularies. The tensors of both are named as RoBERTa's.
+XLM_ROBERTA = register(
+    replace(
+        ROBERTA,
+        model_type="xlm-roberta",
+        class_prefix="XLMRoberta",
+        published={**ROBERTA.published, "vocab_size": 250002},
+    )
+)
+CAMEMBERT = register(
+    replace(
+        ROBERTA,
+        model_type="camembert",
+        class_prefix="Camembert",
+        published={**ROBERTA.published, "vocab_size": 32005},
     )
 )
 

@@ -350,7 +350,7 @@ class _MultiWordRuns:
     def __init__(self, example: TaggedExample, tokenizer: Tokenizer) -> None:
         assert example.offsets is not None
         self._tokenizer = tokenizer
-        self._blank = " " if tokenizer.family == "byte-level" else ""  # as `pieces_of` puts it before words
+        self._blank = tokenizer.blank_before_words  # as `pieces_of` puts it before words
         self._words, self._offsets = example.words, example.offsets
         self._words_of_run = dict[int, range]()
         for run, words in enumerate(example.offsets.words_of_runs()):

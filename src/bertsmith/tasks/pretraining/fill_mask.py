@@ -14,6 +14,9 @@ from bertsmith.tasks.examples.encoding import Window, join_segments
 from bertsmith.tasks.forward_passes import evaluating, require_finite
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.text.tokens.tokenizer import Tokenizer
+from bertsmith.text.tokens.unigram import MARK
+
+_WORD_MARKS = "Ġ" + MARK
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,7 @@ def masked_examples(
             before, after = tokenizer.decode(ids[:position]), tokenizer.decode(ids[position + 1 :])
             text = f"{before} {mask} {after}".strip()
             if len(masked_window(tokenizer, text, "An example").token_ids) <= longest:
-                examples.append((text, tokenizer.id_to_token(ids[position]).removeprefix("Ġ")))
+                examples.append((text, tokenizer.id_to_token(ids[position]).lstrip(_WORD_MARKS)))
         if len(examples) == count:
             break
     return examples
@@ -95,10 +98,10 @@ def masked_examples(
 
 def _find_single_token_words(ids: list[int], tokenizer: Tokenizer) -> list[int]:
     """The positions of words that are one token, of letters only, at least four."""
-    continues = [bool(tokenizer.continues_word[i]) for i in ids] + [False]
-    pieces = [tokenizer.id_to_token(i).removeprefix("Ġ") for i in ids]
+    begins = [*tokenizer.begins_words(ids).tolist(), True]
+    pieces = [tokenizer.id_to_token(i).lstrip(_WORD_MARKS) for i in ids]
     return [
         position
         for position, piece in enumerate(pieces)
-        if len(piece) >= 4 and piece.isalpha() and not continues[position] and not continues[position + 1]
+        if len(piece) >= 4 and piece.isalpha() and begins[position] and begins[position + 1]
     ]

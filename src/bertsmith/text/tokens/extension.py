@@ -90,6 +90,11 @@ def extend_tokenizer(
     words. Raises TokenizerError if no word would save anything.
     """
     settings = settings or ExtensionSettings()
+    if tokenizer.family == "unigram":
+        raise TokenizerError(
+            "A Unigram vocabulary can't be extended by words: each piece needs a score among the others'. "
+            "Extend a WordPiece or byte-level one, or go on without an extension."
+        )
     normalizer = tokenizer.backend.normalizer
     if not isinstance(normalizer, normalizers.BertNormalizer):
         normalizer = normalizers.BertNormalizer(
@@ -167,7 +172,7 @@ def _encode_words(tokenizer: Tokenizer, words: list[str]) -> dict[str, tuple[str
 
 def _with_leading_blank(word: str, tokenizer: Tokenizer) -> str:
     """The word as it stands inside a sentence: in a byte-level vocabulary the blank belongs to the token."""
-    return f" {word}" if tokenizer.family == "byte-level" else word
+    return tokenizer.blank_before_words + word
 
 
 def _choose_words(

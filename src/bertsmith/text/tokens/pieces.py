@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from bertsmith.text.tokens.byte_level import BYTE_SYMBOLS
 from bertsmith.text.tokens.tokenizer import Tokenizer
+from bertsmith.text.tokens.unigram import BYTE_PIECE, MARK
 
 _CONTINUATION_BYTES = range(0x80, 0xC0)  # UTF-8 bytes that don't begin a character
 
@@ -20,9 +21,9 @@ def describe_tokens(tokenizer: Tokenizer, ids: Sequence[int]) -> list[dict[str, 
     the word before it (`joined`), and whether it is a special token such as [CLS] (`special`).
     """
     descriptions = []
-    for token_id in ids:
+    for token_id, begins in zip(ids, tokenizer.begins_words(ids).tolist(), strict=True):
         special = token_id in tokenizer.special_ids
-        joined = bool(tokenizer.continues_word[token_id])
+        joined = not begins and not special
         text = tokenizer.id_to_token(token_id)
         if not special and tokenizer.family == "wordpiece":
             text = text.removeprefix(tokenizer.backend.model.continuing_subword_prefix) if joined else text
@@ -56,6 +57,10 @@ def count_piece_characters(tokenizer: Tokenizer) -> npt.NDArray[np.int64]:
         lengths = [
             sum(byte not in _CONTINUATION_BYTES and not bytes([byte]).isspace() for byte in bytes_of_token)
             for bytes_of_token in token_bytes
+        ]
+    elif tokenizer.family == "unigram":
+        lengths = [
+            0 if BYTE_PIECE.fullmatch(piece) else len(piece.replace(MARK, "")) for piece in tokenizer.pieces
         ]
     else:
         prefix = tokenizer.backend.model.continuing_subword_prefix

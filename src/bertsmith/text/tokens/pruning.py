@@ -2,7 +2,7 @@
 
 WordPiece takes the longest token that fits: if all tokens of a text are kept, it takes the same ones again.
 Byte pairs are merged in the order of the merges: if all merges that led to a text's tokens are kept, it is
-merged in the same way.
+merged in the same way. Unigram takes the most likely tokens: if they are kept, none is likelier.
 
 V tokens, K of them kept.
 """
@@ -16,6 +16,7 @@ import numpy as np
 
 from bertsmith.arrays import Bools, Ints
 from bertsmith.text.tokens.tokenizer import Tokenizer, rebuild
+from bertsmith.text.tokens.unigram import BYTE_PIECE
 from bertsmith.text.tokens.word_cache import WordCache
 
 _AT_A_TIME = 4096  # texts
@@ -47,7 +48,8 @@ def prune(tokenizer: Tokenizer, counts: Ints) -> PrunedTokenizer:
 
     The latter are those of the counted tokens and of ASCII, so that a new word is spelled rather than
     unknown. A byte-level vocabulary keeps all 256 bytes, and the tokens and merges that lead to the kept
-    tokens.
+    tokens. A Unigram vocabulary keeps its scores, and the token with the lowest one, by which unknown
+    characters are rated.
     """
     is_kept = counts > 0
     is_kept[list(tokenizer.special_ids)] = True
@@ -60,6 +62,13 @@ def prune(tokenizer: Tokenizer, counts: Ints) -> PrunedTokenizer:
         letters = {letter for piece in itertools.compress(plain, is_kept) for letter in piece}
         # Both the forms at a word's beginning and those within a word.
         is_kept |= [len(text) == 1 and (text in letters or text.isascii()) for text in plain]
+    elif tokenizer.family == "unigram":
+        letters = {letter for piece in itertools.compress(tokenizer.pieces, is_kept) for letter in piece}
+        is_kept |= [
+            (len(piece) == 1 and (piece in letters or piece.isascii())) or bool(BYTE_PIECE.fullmatch(piece))
+            for piece in tokenizer.pieces
+        ]
+        is_kept[min(enumerate(content["model"]["vocab"]), key=lambda entry: entry[1][1])[0]] = True
     else:
         is_kept |= [len(piece) == 1 for piece in tokenizer.pieces]
         _keep_parts(content["model"], is_kept)
@@ -86,7 +95,11 @@ def _renumber(content: dict[str, Any], kept: Ints) -> dict[str, Any]:
     """The content of tokenizer.json with only the tokens `kept` (K,); a token's id is its index there."""
     new_ids = {int(old): new for new, old in enumerate(kept)}
     model = content["model"]
-    model["vocab"] = {piece: new_ids[old] for piece, old in model["vocab"].items() if old in new_ids}
+    if model["type"] == "Unigram":
+        model["vocab"] = [entry for old, entry in enumerate(model["vocab"]) if old in new_ids]
+        model["unk_id"] = new_ids[model["unk_id"]]
+    else:
+        model["vocab"] = {piece: new_ids[old] for piece, old in model["vocab"].items() if old in new_ids}
     if "merges" in model:
         vocabulary = model["vocab"]
         pairs = map(_as_pair, model["merges"])

@@ -48,13 +48,14 @@ def read_template(
 ) -> SequenceTemplate:
     """The template of the post-processor, read off from its output for one text and for a pair.
 
-    If it adds no tokens, the template is BERT's, or RoBERTa's for a byte-level vocabulary without [CLS].
+    If it adds no tokens, the template is BERT's, or RoBERTa's for a byte-level or Unigram vocabulary
+    without [CLS].
     `where` names the tokenizer in messages. Raises TokenizerError if a single text stands between other
     tokens than the texts of a pair, or if the segments don't change right before the second text.
     """
     single, pair = backend.encode("a"), backend.encode("a", "b")
     if not any(single.special_tokens_mask) and not any(pair.special_tokens_mask):
-        if isinstance(backend.model, models.BPE) and backend.id_to_token(cls_id) != "[CLS]":
+        if isinstance(backend.model, models.BPE | models.Unigram) and backend.id_to_token(cls_id) != "[CLS]":
             return SequenceTemplate((cls_id,), (sep_id, sep_id), (sep_id,), (0, 0))
         return SequenceTemplate((cls_id,), (sep_id,), (sep_id,))
     text = tuple(backend.encode("a", add_special_tokens=False).ids)

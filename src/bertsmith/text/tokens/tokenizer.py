@@ -48,12 +48,27 @@ from bertsmith.text.tokens.long_texts import (
 )
 from bertsmith.text.tokens.sequence_rules import USUAL_TRUNCATION, SequenceTemplate, Truncation, read_template
 from bertsmith.text.tokens.tokenizer_files import find_special_tokens, read_backend
+from bertsmith.text.tokens.unigram import (
+    PieceEncoding,
+    UnigramSplitter,
+    build_reading_backend,
+    build_text_backend,
+    can_be_cut,
+    lone_marks,
+    trim_offsets,
+    word_marks,
+)
 from bertsmith.text.tokens.wordpiece import build_wordpiece_backend, has_bert_rules
 
-Family = Literal["wordpiece", "byte-level"]
+Family = Literal["wordpiece", "byte-level", "unigram"]
 
 #: How byte-level vocabularies write a leading space, line feed, tab or carriage return.
 LEADING_WHITE_SPACE = ("Ġ", "Ċ", "ĉ", "č")
+_FAMILIES: dict[type, Family] = {
+    models.WordPiece: "wordpiece",
+    models.BPE: "byte-level",
+    models.Unigram: "unigram",
+}
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -66,7 +81,7 @@ class Encoding(NamedTuple):
 
 
 class Tokenizer:
-    """A WordPiece (BERT) or byte-level (RoBERTa) tokenizer.
+    """A WordPiece (BERT), byte-level (RoBERTa) or Unigram (XLM-RoBERTa, SentencePiece) tokenizer.
 
     It is immutable, safe to share between threads and can be sent to other processes. It never adds [CLS] or
     [SEP], pads or truncates: the code that builds model inputs does that, by `template` and `truncation`.
@@ -91,7 +106,9 @@ class Tokenizer:
         self.backend.no_padding()
         self.backend.no_truncation()
         self.backend.encode_special_tokens = True  # in text, "[SEP]" is text
-        self.family: Family = "wordpiece" if isinstance(backend.model, models.WordPiece) else "byte-level"
+        self.family: Family = next(
+            family for kind, family in _FAMILIES.items() if isinstance(backend.model, kind)
+        )
         self.vocab_size: int = backend.get_vocab_size(with_added_tokens=True)
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (
             self.token_to_id(special[role]) for role in ("pad", "unk", "cls", "sep", "mask")
@@ -131,13 +148,16 @@ class Tokenizer:
         With `read_special_tokens`, "[MASK]" and the other special tokens are recognised in the text. A
         lone surrogate is read as U+FFFD. Raises InputError for anything but a string.
         """
-        backend = self._reading_backend if read_special_tokens else self.text_backend
+        backend, true_ids = self._reading_backend if read_special_tokens else (self.text_backend, {})
         try:
             encoding = backend.encode(text, add_special_tokens=False)
         except TypeError:
             encoding = backend.encode(replace_surrogates(text), add_special_tokens=False)
-        ids = encoding.ids
-        return Encoding(ids, encoding.offsets, [self.id_to_token(number) for number in ids])
+        ids, offsets = encoding.ids, encoding.offsets
+        if self.family == "unigram":
+            ids = [true_ids.get(number, number) for number in ids]
+            offsets = trim_offsets(text, ids, offsets, self._lone_marks)
+        return Encoding(ids, offsets, [self.id_to_token(number) for number in ids])
 
     def encode_batch(self, texts: Sequence[str], enough: int | None = None) -> list[Sequence[int]]:
         """The token ids of many texts, the same as `encode` gives, in parallel and without offsets.
@@ -178,10 +198,20 @@ class Tokenizer:
             or not all(isinstance(text, str) for text in texts)
         ):
             texts = _clean_texts(texts)  # raises for all but an iterable of strings
-        if self._cut_pattern is None:
-            return encode_parts(texts)
         if self.truncation.direction == "left":
             enough = None
+        if self._splitter is not None:
+            try:
+                return self._splitter.encode(texts, enough, offsets)
+            except TypeError:
+                return self._splitter.encode(_clean_texts(texts), enough, offsets)
+        if self.family == "unigram" and offsets:
+            return [
+                PieceEncoding(text, encoding, self._lone_marks)
+                for text, encoding in zip(texts, encode_parts(texts), strict=True)
+            ]
+        if self._cut_pattern is None:
+            return encode_parts(texts)
         trim_blank = offsets and self._cut_pattern is SPACE and self._keeps_first_blank
         return encode_in_parts(encode_parts, texts, self._cut_pattern, enough, offsets, trim_blank)
 
@@ -232,16 +262,50 @@ class Tokenizer:
 
     @cached_property
     def continues_word(self) -> npt.NDArray[np.bool_]:
-        """(V,) bool, True where a token continues a word: "##ing", or "ing" where words begin with "Ġ"."""
+        """(V,) bool, True where a token continues a word: "##ing", or "ing" where words begin with "Ġ" or
+        "▁". See `begins_words`, which looks at the token before too.
+        """
         if self.family == "wordpiece":
             prefix = self.backend.model.continuing_subword_prefix
             continuing = [token.startswith(prefix) and token != prefix for token in self.pieces]
+        elif self.family == "unigram":
+            continuing = word_marks(self.pieces)[0].tolist()
         else:
             continuing = [not token.startswith(LEADING_WHITE_SPACE) for token in self.pieces]
         flags = np.array(continuing, dtype=np.bool_)
         flags[list(self.special_ids)] = False
         flags.setflags(write=False)
         return flags
+
+    @cached_property
+    def next_in_word(self) -> npt.NDArray[np.int8]:
+        """(V,) int8, what a token makes of the next one: 1 if that continues its word ("▁" alone), -1 if it
+        begins a word (behind a script without blanks), 0 if `continues_word` decides, as it mostly does.
+        """
+        is_unigram = self.family == "unigram"
+        decides = word_marks(self.pieces)[1] if is_unigram else np.zeros(self.vocab_size, np.int8)
+        decides[list(self.special_ids)] = 0
+        decides.setflags(write=False)
+        return decides
+
+    def begins_words(self, ids: Sequence[int]) -> npt.NDArray[np.bool_]:
+        """(T,) bool, True where a token of a text begins a word: for the first one, where it would so inside
+        of a text.
+        """
+        numbers = np.asarray(ids, np.int64)
+        begins = ~self.continues_word[numbers]
+        decides = self.next_in_word[numbers[:-1]]
+        begins[1:] = (decides < 0) | (begins[1:] & (decides == 0))
+        return begins
+
+    @cached_property
+    def blank_before_words(self) -> str:
+        """What stands before a word, tokenized by itself, so that it has the tokens it has inside a sentence:
+        a blank where that is part of a word's first token and isn't added by the rules, else nothing.
+        """
+        if self.family != "unigram":
+            return " " if self.family == "byte-level" else ""
+        return "" if self.encode("a").ids == self.encode(" a").ids else " "
 
     @cached_property
     def template(self) -> SequenceTemplate:
@@ -260,6 +324,17 @@ class Tokenizer:
             parts = [{"type": "Lowercase"}, *(part for part in parts if part["type"] != "Lowercase")]
             normalizer = {"type": "Sequence", "normalizers": parts}
         return rebuild(self, content | {"normalizer": normalizer})
+
+    @cached_property
+    def _lone_marks(self) -> frozenset[int]:
+        return lone_marks(self.pieces) if self.family == "unigram" else frozenset()
+
+    @cached_property
+    def _splitter(self) -> UnigramSplitter | None:
+        """Encodes the texts of a Unigram tokenizer, long ones in parts; None if its rules forbid cuts."""
+        if self.family != "unigram" or not can_be_cut(self.text_backend):
+            return None
+        return UnigramSplitter(self.text_backend, self.unk_id, self._lone_marks)
 
     @cached_property
     def splits_at_blanks(self) -> bool:
@@ -379,6 +454,8 @@ class Tokenizer:
 
         The switch `encode_special_tokens` applies to all tokens marked as special: here only the five are.
         """
+        if self.family == "unigram":
+            return build_text_backend(self.backend, self.special_ids)
         added = self.backend.get_added_tokens_decoder()
         if all(token.special == (number in self.special_ids) for number, token in added.items()):
             return self.backend
@@ -390,13 +467,15 @@ class Tokenizer:
         return backend
 
     @cached_property
-    def _reading_backend(self) -> Backend:
-        """A copy of the backend that recognises special tokens, since changing the switch isn't
-        thread-safe.
+    def _reading_backend(self) -> tuple[Backend, dict[int, int]]:
+        """A copy of the backend that recognises special tokens, since changing the switch isn't thread-safe,
+        and the true ids of tokens that have another one there.
         """
+        if self.family == "unigram":
+            return build_reading_backend(self.backend, self.text_backend, self.special_ids)
         backend = Backend.from_str(self.backend.to_str())
         backend.encode_special_tokens = False
-        return backend
+        return backend, {}
 
     def _build_config(self) -> dict[str, Any]:
         """The content of tokenizer_config.json, from which transformers builds the same tokenizer.

@@ -40,6 +40,7 @@ from bertsmith.text.tokens.sequence_rules import (
     require_usable,
 )
 from bertsmith.text.tokens.tokenizer_json import read_object, read_tokenizer_json
+from bertsmith.text.tokens.unigram import replaces_blanks
 from bertsmith.text.tokens.wordpiece import build_wordpiece_backend, has_bert_rules, read_vocabulary
 
 #: The names BERT and RoBERTa give to the five special tokens, in this order of preference.
@@ -261,12 +262,22 @@ def _read_json(
             _refuse_choice_of_case(lowercase)
         normalizer["lowercase"] = lowercase
     model = content["model"]
-    added = read_added_tokens(path.parent, config, content["added_tokens"], model["vocab"])
+    own_ids = model["vocab"]
+    if model["type"] == "Unigram":
+        own_ids = {piece: number for number, (piece, _) in enumerate(model["vocab"])}
+    added = read_added_tokens(path.parent, config, content["added_tokens"], own_ids)
     content["added_tokens"] = [token.model_dump() for token in added]
-    vocabulary = model["vocab"] | {token.content: token.id for token in added}
+    vocabulary = own_ids | {token.content: token.id for token in added}
     _require_ids_without_holes(vocabulary, path)
     if model["type"] == "BPE":
         require_byte_symbols(model["vocab"], path)
+    elif model["type"] == "Unigram":
+        config = config | {"unk_token": model["vocab"][model["unk_id"]][0]}  # as the library reads it
+        if not replaces_blanks(content):
+            raise TokenizerError(
+                f"{path}: it reads blanks as pieces, without Metaspace or a Replace of ' ' by '\u2581': its "
+                "pieces would be found across blanks, special ones among them. Use a tokenizer that has it."
+            )
     elif model["unk_token"] not in model["vocab"]:
         raise TokenizerError(
             f"{path}: unk_token is {model['unk_token']!r}, which is no piece of the model's vocabulary of "

@@ -1,30 +1,34 @@
 """Reads and checks a `tokenizer.json`.
 
-The file comes from strangers and drives a parser written in another language, so only the components of BERT
-and RoBERTa tokenizers pass: no regular expression from the file, no component or key that isn't listed here,
+The file comes from strangers and drives a parser written in another language, so only the components of BERT,
+RoBERTa and SentencePiece tokenizers pass: one regular expression, no component or key that isn't listed here,
 no randomness (`dropout`). Everything is checked before the `tokenizers` library reads it.
 """
 
+import json
 from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from bertsmith.errors import TokenizerError
 from bertsmith.files import parse_json
+from bertsmith.text.tokens.unigram import find_charsmap_fault
 from bertsmith.validation import describe_problem
 
 _WHAT_IS_READ = (
-    "Bertsmith reads WordPiece and byte-level BPE tokenizers as BERT and RoBERTa have them, and no regular "
-    "expressions from the file."
+    "Bertsmith reads WordPiece, byte-level BPE and Unigram tokenizers as BERT, RoBERTa and XLM-RoBERTa have "
+    "them, and of regular expressions only ' {2,}'."
 )
-#: RoBERTa's file has 2 MB, ModernBERT's 4 MB, multilingual BERT's 3 MB.
+#: RoBERTa's file has 2 MB, ModernBERT's 4 MB, multilingual BERT's 3 MB, XLM-RoBERTa's 17 MB.
 MAX_BYTES = 32 * 2**20
 MAX_PIECES = 600_000  # LaBSE, the largest BERT that was published, has 501,153
 _MAX_MERGES = 2 * MAX_PIECES
 MAX_ADDED = 20_000  # every text is searched for each of them
 _MAX_TEMPLATE = 16  # parts around two texts; RoBERTa's has six
+_MAX_PIECE = 512  # characters of a Unigram piece; the library frees its tree of characters by recursion
+_MOST_LIKELY = 1e6  # scores are log-probabilities: larger ones would add up to infinity
 _Vocabulary = Annotated[dict[str, int], Field(max_length=MAX_PIECES)]
 
 
@@ -55,6 +59,28 @@ class BytePairModel(Component):
     ignore_merges: bool = False
 
 
+_Score = Annotated[float, Field(ge=-_MOST_LIKELY, le=_MOST_LIKELY, allow_inf_nan=False)]
+_Piece = Annotated[str, Field(min_length=1, max_length=_MAX_PIECE)]
+
+
+class UnigramModel(Component):
+    """SentencePiece's unigram model (Kudo 2018): the pieces in the order of their ids, with their scores."""
+
+    type: Literal["Unigram"]
+    vocab: Annotated[list[tuple[_Piece, _Score]], Field(min_length=1, max_length=MAX_PIECES)]
+    unk_id: int = Field(ge=0)
+    byte_fallback: bool = False
+
+    @model_validator(mode="after")
+    def _check_pieces(self) -> "UnigramModel":
+        if self.unk_id >= len(self.vocab):
+            raise ValueError(f"unk_id is {self.unk_id}, but ids run from 0 to {len(self.vocab) - 1:,}")
+        counts = Counter(piece for piece, _ in self.vocab)
+        if len(counts) < len(self.vocab):
+            raise ValueError(f"the piece {counts.most_common(1)[0][0]!r} stands twice: which id is meant?")
+        return self
+
+
 class BertNormalizer(Component):
     type: Literal["BertNormalizer"]
     clean_text: bool
@@ -64,7 +90,62 @@ class BertNormalizer(Component):
 
 
 class UnicodeNormalizer(Component):
-    type: Literal["NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents"]
+    type: Literal["NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "Nmt"]
+
+
+class Strip(Component):
+    """White space at a text's ends is removed."""
+
+    type: Literal["Strip"]
+    strip_left: bool
+    strip_right: bool
+
+
+class Prepend(Component):
+    type: Literal["Prepend"]
+    prepend: str = Field(min_length=1, max_length=1)
+
+
+class Pattern(Component):
+    """What is replaced: a text, or the one expression with which SentencePiece's blanks are joined."""
+
+    String: str | None = Field(None, min_length=1)
+    Regex: Literal[" {2,}"] | None = None
+
+    @model_validator(mode="after")
+    def _check_one(self) -> "Pattern":
+        if (self.String is None) == (self.Regex is None):
+            raise ValueError("expected either String or Regex in a pattern")
+        return self
+
+
+class Replace(Component):
+    """A normalizer, or a part of a decoder."""
+
+    type: Literal["Replace"]
+    pattern: Pattern
+    content: str
+
+    @model_validator(mode="after")
+    def _check_length(self) -> "Replace":
+        """Refuses what makes texts longer: eight such steps would fill the memory."""
+        if len(self.content) > max(1, len(self.pattern.String or "")):
+            raise ValueError("a text may not be replaced by a longer one")
+        return self
+
+
+class CharacterTable(Component):
+    """SentencePiece's table of characters, base64."""
+
+    type: Literal["Precompiled"]
+    precompiled_charsmap: str
+
+    @field_validator("precompiled_charsmap")
+    @classmethod
+    def _check_table(cls, value: str) -> str:
+        if fault := find_charsmap_fault(value):
+            raise ValueError(f"the table of characters {fault}")
+        return value
 
 
 class NormalizerSequence(Component):
@@ -72,8 +153,11 @@ class NormalizerSequence(Component):
     normalizers: list["SingleNormalizer"] = Field(max_length=8)
 
 
-SingleNormalizer = Annotated[BertNormalizer | UnicodeNormalizer, Field(discriminator="type")]
-Normalizer = Annotated[BertNormalizer | UnicodeNormalizer | NormalizerSequence, Field(discriminator="type")]
+SingleNormalizer = Annotated[
+    BertNormalizer | UnicodeNormalizer | Strip | Prepend | Replace | CharacterTable,
+    Field(discriminator="type"),
+]
+Normalizer = Annotated[SingleNormalizer | NormalizerSequence, Field(discriminator="type")]
 
 
 class PlainPreTokenizer(Component):
@@ -99,17 +183,26 @@ class Punctuation(Component):
     behavior: str
 
 
+class Metaspace(Component):
+    """SentencePiece's blank: a pre-tokenizer and a decoder. Older files have the last two fields."""
+
+    type: Literal["Metaspace"]
+    replacement: Literal["\u2581"] = "\u2581"
+    prepend_scheme: Literal["always", "first", "never"] = "always"
+    split: bool = True
+    add_prefix_space: bool | None = None
+    str_rep: Literal["\u2581"] | None = None
+
+
 class PreTokenizerSequence(Component):
     type: Literal["Sequence"]
     pretokenizers: list["SinglePreTokenizer"] = Field(max_length=8)
 
 
 SinglePreTokenizer = Annotated[
-    PlainPreTokenizer | ByteLevel | Digits | Punctuation, Field(discriminator="type")
+    PlainPreTokenizer | ByteLevel | Digits | Punctuation | Metaspace, Field(discriminator="type")
 ]
-PreTokenizer = Annotated[
-    PlainPreTokenizer | ByteLevel | Digits | Punctuation | PreTokenizerSequence, Field(discriminator="type")
-]
+PreTokenizer = Annotated[SinglePreTokenizer | PreTokenizerSequence, Field(discriminator="type")]
 
 
 class PairProcessing(Component):
@@ -181,7 +274,27 @@ class WordPieceDecoder(Component):
     cleanup: bool
 
 
-Decoder = Annotated[WordPieceDecoder | ByteLevel, Field(discriminator="type")]
+class PlainDecoder(Component):
+    type: Literal["ByteFallback", "Fuse"]
+
+
+class StripDecoder(Component):
+    type: Literal["Strip"]
+    content: str = Field(min_length=1, max_length=1)
+    start: int = Field(ge=0)
+    stop: int = Field(ge=0)
+
+
+class DecoderSequence(Component):
+    type: Literal["Sequence"]
+    decoders: list["SingleDecoder"] = Field(max_length=8)
+
+
+SingleDecoder = Annotated[
+    WordPieceDecoder | ByteLevel | Metaspace | Replace | PlainDecoder | StripDecoder,
+    Field(discriminator="type"),
+]
+Decoder = Annotated[SingleDecoder | DecoderSequence, Field(discriminator="type")]
 
 
 class SearchedToken(Component):
@@ -205,7 +318,7 @@ class TokenizerFile(Component):
     """The whole file. Padding is read and dropped: the library never pads."""
 
     version: str
-    model: Annotated[WordPieceModel | BytePairModel, Field(discriminator="type")]
+    model: Annotated[WordPieceModel | BytePairModel | UnigramModel, Field(discriminator="type")]
     added_tokens: list[AddedToken] = Field(max_length=MAX_ADDED)
     normalizer: Normalizer | None = None
     pre_tokenizer: PreTokenizer | None
@@ -262,11 +375,9 @@ def read_tokenizer_json(path: Path) -> dict[str, Any]:
     content = _parse_object(text, path, "a tokenizer.json")
     model = content.get("model")
     # Older files don't name the model's type, but only Unigram has a list of pieces with scores.
-    if isinstance(model, dict) and (model.get("type") == "Unigram" or isinstance(model.get("vocab"), list)):
-        raise TokenizerError(
-            f"{path} is a Unigram tokenizer (SentencePiece's, as XLM-RoBERTa, ALBERT and T5 have it), which "
-            "Bertsmith does not read yet: it reads WordPiece and byte-level BPE. Take another model."
-        )
+    if isinstance(model, dict) and isinstance(model.get("vocab"), list) and "type" not in model:
+        model["type"] = "Unigram"
+        text = json.dumps(content)
     try:
         TokenizerFile.model_validate_json(text)
     except ValidationError as error:

@@ -151,7 +151,7 @@ class Tally:
     def word_figures(self) -> dict[str, Any]:
         """The report's fields about words, by name."""
         # A byte-level vocabulary has other tokens for a word inside a sentence: with the space before it.
-        prefix = " " if self.tokenizer.family == "byte-level" else ""
+        prefix = self.tokenizer.blank_before_words
         pieces = self.tokenizer.pieces
         encoded = self.tokenizer.encode_batch([prefix + word for word in self.counts])
         words = [
