@@ -62,14 +62,14 @@ def altered(path: Path, **changes: Any) -> None:
 
 
 def test_a_note_says_that_vectors_can_t_be_made(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of a last product with an activation, as the distiluse models have it."""
+    """Of a last layer with an activation of somebody's own."""
     config = load_encoder(desk / "model").config
     projection = torch.nn.Linear(16, 4)
     write_sentence_folder(desk / "model", config, "mean", 32, normalise=True, projection=projection)
     old = made_old(desk / "model")
     assert main(["import", str(old), "--out", "whole"]) == 0
     assert "can't be used" not in capsys.readouterr().out
-    altered(old / "2_Dense" / "config.json", activation_function="torch.nn.modules.activation.Tanh")
+    altered(old / "2_Dense" / "config.json", activation_function="somebody.Tanh")
     assert main(["import", str(old), "--out", "new"]) == 0
     note = (
         "Note: the folder can't be used for vectors of texts: new/2_Dense/config.json: activation_function is"

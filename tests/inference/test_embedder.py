@@ -437,7 +437,7 @@ def module_of(kind: str, path: str) -> dict[str, str]:
         (
             "modules.json",
             json.dumps([module_of("Transformer", ""), module_of("Dense", "2")]),
-            "Dense",
+            "names no module Pooling",
         ),
         (
             "modules.json",

@@ -18,19 +18,35 @@ DENSE = {"in_features": WIDTH, "out_features": 4}
 @pytest.mark.parametrize(
     ("behind", "sentence"),
     [
-        ([POOLING, ("Dense", DENSE)], "activation_function is not given, which means Tanh"),
-        (
-            [POOLING, ("Dense", DENSE | {"activation_function": "torch.nn.Tanh"})],
-            "is Tanh. .* others not yet",
+        *(
+            ([POOLING, ("Dense", DENSE | {"activation_function": name})], f"is {name!r}. .* never imports")
+            for name in (
+                "os.system",
+                "torch.tanh",
+                "torch.hub.load",
+                "torch.nn.GLU",
+                "Tanh",
+                "a.torch.nn.Tanh",
+            )
         ),
+        ([POOLING, ("Dense", DENSE | {"activation_function": 5})], "activation_function is 5"),
+        ([POOLING, ("Dense", DENSE | {"out_features": 0})], "out_features = 0"),
+        ([POOLING, ("Dense", DENSE | {"use_residual": 1})], "use_residual = 1"),
+        ([POOLING, ("Dense", DENSE | {"in_features": 8})], "is for vectors of 8 dimensions, .* makes 16"),
+        ([POOLING, ("Dense", DENSE), ("LayerNorm", {"dimension": 5})], "of 5 dimensions, .* makes 4"),
+        ([POOLING, ("Dropout", {"dropout": 2})], "dropout = 2"),
         ([("Pooling", {"pooling_mode": "lasttoken"})], "expected one pooling of .*; found lasttoken"),
         ([("Pooling", {"pooling_mode": ["cls", "mean"]})], "found cls and mean"),
         (
             [("Pooling", {"pooling_mode_weightedmean_tokens": True})],
             "pooling_mode_weightedmean_tokens is True",
         ),
-        ([POOLING, ("LayerNorm", {})], "a module LayerNorm after its encoder, .* doesn't compute yet"),
-        ([POOLING, ("Normalize", {}), ("Dense", DENSE)], "a module Dense after its encoder"),
+        ([POOLING, ("LayerNorm", {})], "2_LayerNorm has no config.json"),
+        ([POOLING, ("Router", {})], "a module Router, which sends queries and documents through different"),
+        ([POOLING, ("Asym", {})], "a module Asym, which sends queries and documents through different"),
+        ([("CNN", {}), POOLING], "a module CNN, which convolves the vectors of tokens"),
+        ([("LSTM", {}), POOLING], "a module LSTM, which reads the vectors of tokens one after the other"),
+        ([POOLING, ("SpladePooling", {})], "a module SpladePooling, which Bertsmith doesn't compute yet"),
     ],
 )
 def test_an_embedding_model_of_other_modules_names_the_first(
@@ -38,6 +54,13 @@ def test_an_embedding_model_of_other_modules_names_the_first(
 ) -> None:
     folder = save_sentence_folder(tmp_path / "model", [TRANSFORMER, *behind])
     with pytest.raises(ModelError, match=sentence):
+        Embedder(folder)
+
+
+@pytest.mark.parametrize("kind", ["WordEmbeddings", "BoW", "WordWeights"])
+def test_what_stands_in_an_encoder_s_place_is_named(tmp_path: Path, kind: str) -> None:
+    folder = save_sentence_folder(tmp_path / "model", [(kind, {}), POOLING])
+    with pytest.raises(ModelError, match=f"a module {kind}, which .*: Bertsmith doesn't compute that"):
         Embedder(folder)
 
 

@@ -124,7 +124,7 @@ def test_whatever_a_model_of_ours_may_hold_is_fetched(hub: FakeHub, tmp_path: Pa
     layers = {"projection": nn.Linear(4, 2), "classifier": nn.Linear(2, 2)}
     write_sentence_folder(folder, shape, "mean", 64, normalise=True, prompts={}, **layers)
     written = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
-    assert {"vocab.txt", "2_Dense/model.safetensors", "3_Dense/config.json"} <= written
+    assert {"vocab.txt", "2_Dense/model.safetensors", "4_Dense/config.json"} <= written
     written |= {CONFIG, WEIGHTS, MANIFEST, HEAD, EXTENSION, REPORT, GOLDEN, *VALUE_FILES}
     written |= {"2_Normalize/config.json", "3_Normalize/config.json"}  # of sentence-transformers 6, kept
     locate_model("ours/model")

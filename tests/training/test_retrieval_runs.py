@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from finetune_toys import FILLERS, SHORT_RUN, tiny_encoder
 from safetensors.torch import load_file
 from torch import nn
@@ -17,7 +18,8 @@ from bertsmith.files import read_json
 from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.inference.predictor import Predictor
 from bertsmith.model.checkpoint import read_checkpoint
-from bertsmith.tasks.checkpoints.sentence_folder import write_sentence_folder
+from bertsmith.tasks.checkpoints.sentence_folder import load_sentence_model, write_sentence_folder
+from bertsmith.tasks.heads.pooling import Dense, Projection, VectorNorm
 from bertsmith.training.finetuning.finetune import FinetuneResult, finetune
 from bertsmith.training.finetuning.task_run import BestWeights
 
@@ -65,7 +67,7 @@ def run(
 
 @pytest.mark.parametrize("task", ["retrieval", "similarity"])
 def test_vectors_begin_as_the_models_folder_makes_them(encoder: Path, tmp_path: Path, task: str) -> None:
-    """But for a last product, which is left out and said. It is said too that they are of no windows."""
+    """A last product is trained too, and said. It is said too that they are of no windows."""
     by_cls = shutil.copytree(encoder, tmp_path / "cls")
     config = read_checkpoint(by_cls).config
     write_sentence_folder(by_cls, config, "cls", 32, projection=nn.Linear(config.hidden_size, 4))
@@ -80,12 +82,52 @@ def test_vectors_begin_as_the_models_folder_makes_them(encoder: Path, tmp_path: 
     for name, given, expected in (("own", (), "cls"), ("given", ("pooling=mean",), "mean")):
         result = run(task, by_cls, tmp_path / name, train, "epochs=1", *given)
         assert read_json(result.model / "bertsmith.json")["settings"]["settings"]["pooling"] == expected
-        assert any("ends in a linear layer" in each for each in result.results.warnings)
+        assert any("has layers behind its pooling (Dense)" in each for each in result.results.warnings)
+        assert Embedder(result.model).width == 4
         assert not any("read longer texts in windows" in each for each in result.results.warnings)
     plain = run(task, encoder, tmp_path / "plain", train, "epochs=1", "max_length=8", "stride=2")
     assert any("read longer texts in windows" in each for each in plain.results.warnings)
     assert read_json(plain.model / "bertsmith.json")["settings"]["settings"]["pooling"] == "mean"
-    assert not any("ends in a linear layer" in each for each in plain.results.warnings)
+    assert not any("layers behind its pooling" in each for each in plain.results.warnings)
+
+
+@pytest.mark.parametrize("loss", ["softmax", "margin"])
+def test_layers_behind_the_pooling_are_trained_and_saved(encoder: Path, tmp_path: Path, loss: str) -> None:
+    """As by sentence-transformers, which opens the result with the same answers."""
+    start = shutil.copytree(encoder, tmp_path / "start")
+    config = read_checkpoint(start).config
+    torch.manual_seed(1)
+    layers = Projection([Dense(config.hidden_size, 24, True, "Tanh"), VectorNorm(24), Dense(24, 8, False)])
+    write_sentence_folder(start, config, "mean", 32, normalise=True, projection=layers)
+    train = pairs(tmp_path)
+    if loss == "margin":
+        rows = [json.loads(line) for line in train.read_text().splitlines()]
+        for row, other in zip(rows, rows[1:] + rows[:1], strict=True):
+            row["negative"] = other["positive"]
+        train.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    model = run("retrieval", start, tmp_path, train, "epochs=2", f"loss={loss}").model
+    trained = load_sentence_model(model)[1]
+    assert trained is not None
+    assert trained.state() == layers.state()
+    before, after = layers.state_dict(), trained.state_dict()
+    assert all(not torch.equal(after[name], before[name]) for name in before)
+    documents = ["bano belo biru", "fala fole"]
+    vectors = Embedder(model, compute_dtype=torch.float32).documents(documents)
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    theirs = sentence_transformers.SentenceTransformer(str(model), device="cpu").encode(documents)
+    np.testing.assert_allclose(vectors, theirs, atol=1e-6)
+    (prediction,) = Predictor.load(model).predict([(documents[0], documents[1])])
+    assert prediction["similarity"] == pytest.approx(float(vectors[0] @ vectors[1]), abs=1e-5)
+    again = run("retrieval", model, tmp_path / "again", train, "epochs=1", f"loss={loss}").model
+    assert Embedder(again).width == 8
+
+
+def test_a_classifier_s_last_layer_is_no_part_of_a_vector(encoder: Path, tmp_path: Path) -> None:
+    rows = [{"text": f"bano {number}", "label": "ab"[number % 2]} for number in range(40)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    classifier = run("classification", encoder, tmp_path / "c", tmp_path / "rows.jsonl", "epochs=1").model
+    model = run("retrieval", classifier, tmp_path / "r", pairs(tmp_path), "epochs=1").model
+    assert Embedder(model).width == read_checkpoint(model).config.hidden_size
 
 
 def test_a_dual_encoder_learns_what_answers_and_is_an_embedder(encoder: Path, tmp_path: Path) -> None:

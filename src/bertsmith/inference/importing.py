@@ -8,10 +8,9 @@ from pathlib import Path
 
 from bertsmith.argument_checks import check_arguments, check_path
 from bertsmith.errors import BertsmithError
-from bertsmith.model.checkpoint import load_encoder
 from bertsmith.model.legacy import ConversionResult, convert_legacy
 from bertsmith.tasks.checkpoints.infer_task import ModelKind, model_kind
-from bertsmith.tasks.checkpoints.sentence_folder import read_projection, read_sentence_settings
+from bertsmith.tasks.checkpoints.sentence_folder import load_sentence_model
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model
 from bertsmith.tasks.golden.records import write_golden
 from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model
@@ -47,9 +46,7 @@ def _why_unusable(folder: Path) -> str:
         elif kind == "masked-language":
             load_pretraining_model(folder)
         else:
-            settings = read_sentence_settings(folder)
-            if settings.projection is not None:
-                read_projection(settings.projection, load_encoder(settings.encoder).config.hidden_size)
+            load_sentence_model(folder)
     except BertsmithError as error:
         return f"the folder can't be used for {_USES[kind]}: {error}"
     return ""

@@ -241,15 +241,21 @@ POOLING = FileKeys(
 DENSE = FileKeys(
     "2_Dense/config.json",
     honoured={
-        "activation_function": "Identity alone",
+        "activation_function": "the class of torch's activations; no other code's",
         **_keys("the shape, which the tensors must have", "in_features", "out_features", "bias"),
+        "use_residual": "whether the input is added to the result",
     },
     accepted={
         "module_input_name": ("sentence_embedding",),
         "module_output_name": ("sentence_embedding",),
-        "use_residual": (False,),
     },
 )
+
+LAYER_NORM = FileKeys(
+    "2_LayerNorm/config.json", honoured={"dimension": "the width, which the tensors must have"}
+)
+
+DROPOUT = FileKeys("2_Dropout/config.json", honoured={"dropout": "the share of values, in training alone"})
 
 NORMALIZE = FileKeys(
     "2_Normalize/config.json",
@@ -301,5 +307,5 @@ SPECIAL_TOKENS_MAP = FileKeys(
 #: By the page's headings; files that hold tokens alone have no keys of their own.
 TABLES = (
     *(CONFIG, TOKENIZER_CONFIG, SPECIAL_TOKENS_MAP, MODULES, TRANSFORMER, POOLING, DENSE, NORMALIZE),
-    SENTENCE_TRANSFORMERS,
+    *(LAYER_NORM, DROPOUT, SENTENCE_TRANSFORMERS),
 )

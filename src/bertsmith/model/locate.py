@@ -82,6 +82,16 @@ _TOKENIZER_FILES = (
 # The folders of an encoder or a static table in older versions of sentence-transformers.
 _ONE_DEEPER = ("0_Transformer", "0_StaticEmbedding")
 
+# The files of a module behind an encoder, whose folder is its number and its kind.
+_MODULE_FILES = {
+    "Pooling": ("config.json",),
+    "Normalize": ("config.json",),
+    "Dropout": ("config.json",),
+    "Dense": ("config.json", "model.safetensors"),
+    "LayerNorm": ("config.json", "model.safetensors"),
+    "WeightedLayerPooling": ("config.json", "model.safetensors"),
+}
+
 # Settings, tensors and vocabularies; no code and no pickle. All files that a bertsmith.json may list are
 # here, even the page of an extension: a model without one of them counts as incomplete.
 _SAFE_FILES = (
@@ -92,13 +102,12 @@ _SAFE_FILES = (
     *_TOKENIZER_FILES,
     # how sentence-transformers pools: without these, vectors would be wrong without a message
     "modules.json",
-    "1_Pooling/config.json",
-    "2_Dense/config.json",
-    "2_Dense/model.safetensors",
-    "3_Dense/config.json",
-    "3_Dense/model.safetensors",
-    "2_Normalize/config.json",
-    "3_Normalize/config.json",
+    *(
+        f"{number}_{module}/{name}"
+        for module, names in _MODULE_FILES.items()
+        for number in range(1, 10)
+        for name in names
+    ),
     *SENTENCE_SETTINGS,
     "config_sentence_transformers.json",
     *(

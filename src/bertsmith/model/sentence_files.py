@@ -159,6 +159,14 @@ def is_cross_encoder(folder: Path) -> bool:
     return any(settings.get(key) for key in ACTIVATIONS)
 
 
+def torch_module_name(dotted_name: object) -> str:
+    """The class that a dotted name of torch.nn means, such as Tanh; empty for anything else. Nothing is
+    imported.
+    """
+    torch_class = _TORCH_MODULE.fullmatch(dotted_name) if isinstance(dotted_name, str) else None
+    return torch_class[1] if torch_class else ""
+
+
 def read_sentence_config(folder: Path) -> dict[str, Any]:
     """The content of config_sentence_transformers.json; empty without one. Raises ModelError for a damaged
     one.
@@ -210,8 +218,7 @@ def read_cross_encoder(folder: Path, config: Mapping[str, Any], outputs: int) ->
     newer, older = (config.get(key) for key in ACTIVATIONS)
     newer = newer.get("activation_fn") if isinstance(newer, Mapping) else newer
     activation = next(filter(None, (settings.get("activation_fn"), newer, older)), None)
-    torch_class = _TORCH_MODULE.fullmatch(activation) if isinstance(activation, str) else None
-    name = torch_class[1] if torch_class else ""
+    name = torch_module_name(activation)
     if name not in ("Identity", "Sigmoid") or (name == "Sigmoid" and outputs > 1):
         if activation is not None:
             what = "1 output" if outputs == 1 else f"{outputs} outputs"

@@ -253,7 +253,8 @@ class Retrieval(Task[QueryExample]):
     # -- model ---------------------------------------------------------------------------------------------
 
     def head(self, config: BertConfig) -> Head:
-        return VectorHead(self.settings.pooling, self.settings.normalise)
+        projection = self.copy_projection(config.hidden_size)
+        return VectorHead(self.settings.pooling, self.settings.normalise, projection)
 
     @property
     def needs_global_batch(self) -> bool:
@@ -374,4 +375,5 @@ class Retrieval(Task[QueryExample]):
             settings.max_length,
             normalise=settings.normalise,
             prompts={"query": settings.query_prefix, "document": settings.document_prefix},
+            projection=self.trained_projection,
         )

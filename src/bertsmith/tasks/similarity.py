@@ -116,7 +116,9 @@ class Similarity(TextTask):
         return EncodedExample(text_windows, None if example.label is None else self.target(example.label))
 
     def head(self, config: BertConfig) -> Head:
-        return PairHead(config, self.settings.pooling, len(self.labels))
+        return PairHead(
+            config, self.settings.pooling, len(self.labels), self.copy_projection(config.hidden_size)
+        )
 
     def loss(self, outputs: Tensor, targets: Sequence[Any]) -> Tensor:
         """Summed squared error of the cosine (E, 1), or cross-entropy of logits (E, C)."""
@@ -230,19 +232,26 @@ class Similarity(TextTask):
 
     def write_extra_files(self, folder: Path, config: BertConfig) -> None:
         """Writes the files that sentence-transformers reads: how the encoder's hidden states are pooled."""
-        write_sentence_folder(folder, config, self.settings.pooling, self.settings.max_length)
+        write_sentence_folder(
+            folder,
+            config,
+            self.settings.pooling,
+            self.settings.max_length,
+            projection=self.trained_projection,
+        )
 
 
 class VectorSimilarity(Similarity):
     """Similarity with a head that returns the vectors, so that a student can learn them. It is saved as
-    Similarity, for neither head has weights.
+    Similarity, for both heads have the same weights: those of the projection, if there is one.
     """
 
     def distillation_loss(self, temperature: float, head: Head) -> DistillationLoss:
         return CosineLoss()
 
     def head(self, config: BertConfig) -> Head:
-        return VectorHead(self.settings.pooling, normalise=True)
+        projection = self.copy_projection(config.hidden_size)
+        return VectorHead(self.settings.pooling, normalise=True, projection=projection)
 
     def loss(self, outputs: Tensor, targets: Sequence[Any]) -> Tensor:
         """(E, 2, H) -> the summed squared error of the cosines."""

@@ -23,9 +23,10 @@ from bertsmith.arrays import Floats, Ints
 from bertsmith.errors import InputError, ModelError
 from bertsmith.metrics.calibration import probabilities_of
 from bertsmith.model.config import BertConfig
+from bertsmith.model.meta_init import meta_init
 from bertsmith.tasks.evaluating.error_analysis import ErrorAnalysis
 from bertsmith.tasks.examples.encoding import EncodedExample, Layout
-from bertsmith.tasks.heads.pooling import Pooling, pool_examples
+from bertsmith.tasks.heads.pooling import Pooling, Projection, pool_examples
 from bertsmith.tasks.losses.distillation import DistillationLoss, RowLoss
 from bertsmith.tasks.saved_state import read_state
 from bertsmith.text.files.values import as_category, as_label, is_blank
@@ -108,7 +109,7 @@ class Head(nn.Module):
     counterpart in transformers and is saved in a file of its own. graph_outputs: the names of the outputs of
     an exported graph; if there are several, each is a column of `outputs`. pooling: how all tokens are pooled
     to a vector of length 1. text_vectors: for a head that only pools, its pooling and whether its vectors
-    have length 1.
+    have length 1. projection: the layers between such a vector and its final length.
     """
 
     architecture: str | None = None
@@ -121,6 +122,11 @@ class Head(nn.Module):
     graph_outputs: ClassVar[tuple[str, ...]] = ("logits",)
     pooling: Pooling | None = None
     text_vectors: tuple[Pooling, bool] | None = None
+    projection: Projection | None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.projection = None
 
     def forward(self, states: Tensor, layout: Layout) -> Tensor:
         """(R, H) -> (E, ...) or, `per_row`, (R, ...)."""
@@ -192,6 +198,8 @@ class Task(ABC, Generic[E]):
     is_linear: ClassVar[bool] = False  # the head is linear in its features, so a linear probe is a method
     needs_training: ClassVar[bool] = False  # training all weights gains far more than a linear model reaches
     makes_vectors: ClassVar[bool] = False  # the model embeds texts, for sentence-transformers too
+    projection: Projection | None = None  # of pooled texts to vectors, as training begins
+    trained_projection: Projection | None = None  # that of the bound head
     teachings: Sequence[str] = ()  # ways to train the encoder before it gets its head: contrastive, cloze
     columns: Any = None  # the fitted columns beside the text, if there are any
     gives_score: ClassVar[bool] = False  # a prediction's "score" is a number
@@ -389,8 +397,13 @@ class Task(ABC, Generic[E]):
 
     def bind(self, head: Head) -> None:
         """Takes the head in use, for a task that needs its weights in loss and decoding (a CRF's
-        transitions).
+        transitions), or in the files of sentence-transformers (a projection).
         """
+        self.trained_projection = head.projection
+
+    def copy_projection(self, width: int) -> Projection | None:
+        """The task's projection for the head of an encoder of this width, if there is one."""
+        return None if self.projection is None else self.projection.copy_for(width)
 
     def bound_weights(self) -> Bound:
         """The weights that `bind` took from the head for decoding, by name; empty if the outputs suffice."""
@@ -676,7 +689,8 @@ class Task(ABC, Generic[E]):
         the training files, because another file may number them differently.
         """
         settings = self.settings.model_dump(mode="json") | dict(self.named_columns)
-        return {"settings": settings, "labels": list(self.labels)}
+        state = {"settings": settings, "labels": list(self.labels)}
+        return state if self.projection is None else state | {"projection": self.projection.state()}
 
     def write_extra_files(self, folder: Path, config: BertConfig) -> None:
         """Writes further files into the folder of a saved model, for other tools that expect them."""
@@ -686,6 +700,8 @@ class Task(ABC, Generic[E]):
         """The inverse of `state`. Raises ModelError if the file `where` was altered."""
         task = cls(*read_state(state, cls.Settings, where))
         task.is_trained = True
+        if state.get("projection") is not None:
+            task.projection = meta_init(lambda: Projection.from_state(state["projection"], where))
         return task
 
     def config_labels(self) -> dict[str, Any]:

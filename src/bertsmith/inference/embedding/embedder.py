@@ -40,7 +40,7 @@ from bertsmith.inference.engine import (
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import load_encoder
 from bertsmith.model.cpu.inference import prepare_for_inference
-from bertsmith.model.cpu.kernel_layer import as_kernel_linear
+from bertsmith.model.cpu.kernel_layer import use_kernels_beside
 from bertsmith.model.static_table import StaticTable, is_static, load_static
 from bertsmith.progress import Progress
 from bertsmith.tasks.checkpoints.infer_task import locate_vector_model
@@ -130,11 +130,10 @@ class Embedder:
         self.tokenizer, self.device, self.compute_dtype = engine[1:]
         config = self.encoder.config
         self.full_width = config.hidden_size
-        self.projection: nn.Module | None = None
-        if settings.projection is not None:
-            linear = read_projection(settings.projection, config.hidden_size)
-            self.full_width = linear.out_features
-            self.projection = as_kernel_linear(linear, nn.ModuleDict({"encoder": self.encoder}))
+        self.projection = read_projection(settings.projection, config.hidden_size)
+        if self.projection is not None:
+            self.full_width = self.projection.width(config.hidden_size) or config.hidden_size
+            use_kernels_beside(self.projection, nn.ModuleDict({"encoder": self.encoder}))
         self.dimensions = _require_within(dimensions, self.full_width, "dimensions", "the model's width") or (
             settings.truncate_dim and min(settings.truncate_dim, self.full_width)
         )
@@ -332,8 +331,14 @@ def pooled_in_batches(
 
 @torch.inference_mode()
 def projected(pooled: Vectors, projection: nn.Module | None) -> Vectors:
-    """(E, H) -> (E, D) by the model's last linear layer; unchanged for a model without one."""
-    return pooled if projection is None else np.asarray(projection(torch.from_numpy(pooled)).numpy())
+    """(E, H) -> (E, D) by the model's projection; unchanged for a model without one.
+
+    Each vector is computed alone, so that it is the same to the bit in any company: torch's activations
+    compute what is left over by another loop, with other last bits.
+    """
+    if projection is None or not len(pooled):
+        return pooled
+    return np.concatenate([projection(vector[None]).numpy() for vector in torch.from_numpy(pooled)])
 
 
 def _require_within(value: int | None, highest: int, name: str, why: str, lowest: int = 1) -> int | None:

@@ -21,7 +21,6 @@ from bertsmith.errors import InputError
 from bertsmith.machine import device_of
 from bertsmith.model.bert import Bert
 from bertsmith.tasks.checkpoints.infer_task import ModelKind, locate_with_layers, model_kind
-from bertsmith.tasks.checkpoints.sentence_folder import read_sentence_settings, refuse_projection
 from bertsmith.tasks.examples.encoding import EncodedExample, Layout
 from bertsmith.tasks.finetuning import pieces_of
 from bertsmith.tasks.forward_passes import forward_pass
@@ -171,8 +170,8 @@ class _ExplainedVectorModel(ExplainedModel):
             )
 
         def compute(batch: PackedBatch, layout: Layout) -> Tensor:
-            pooled = self.subject.pooled(self.encoder(batch, layout.rows).float(), layout)
-            vectors = pooled.view(layout.examples, -1, pooled.shape[-1])  # (S, 1 or 2, H)
+            projected = self.subject.vectors(self.encoder(batch, layout.rows).float(), layout)
+            vectors = projected.view(layout.examples, -1, projected.shape[-1])  # (S, 1 or 2, D)
             vectors = vectors[..., : self.subject.sentences.truncate_dim]
             return F.cosine_similarity(vectors[:, 0], vectors[:, -1])
 
@@ -197,8 +196,6 @@ def open_explained_model(
     """
     folder, target_device = locate_with_layers(name), device_of(device)
     kind: ModelKind = "embedding" if as_vectors else model_kind(folder)
-    if kind == "embedding":
-        refuse_projection(folder, read_sentence_settings(folder).projection, "an explanation")
     subject = open_subject(folder, task, kind, "Looking inside")
     subject.model.to(target_device)
     return _KINDS[type(subject)](subject)

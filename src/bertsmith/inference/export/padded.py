@@ -214,16 +214,25 @@ class StatesHead(PaddedHead):
 
 
 class VectorOutputs(PaddedHead):
-    """Outputs a vector for each sequence (B, H), perhaps truncated, and the hidden states (B, L, H)."""
+    """Outputs a vector for each sequence (B, D), projected and perhaps truncated, and the hidden states
+    (B, L, H).
+    """
 
     names = ("sentence_embedding", "token_embeddings")
 
-    def __init__(self, pooling: Pooling, normalise: bool, truncate_dim: int | None = None) -> None:
+    def __init__(
+        self,
+        pooling: Pooling,
+        normalise: bool,
+        truncate_dim: int | None = None,
+        projection: nn.Module | None = None,
+    ) -> None:
         super().__init__()
         self.pooling, self.normalise, self.truncate_dim = pooling, normalise, truncate_dim
+        self.projection = nn.Identity() if projection is None else projection
 
     def forward(self, states: Tensor, padded: PaddedBatch) -> tuple[Tensor, ...]:
-        vectors = pool(states, padded, self.pooling)[:, : self.truncate_dim]
+        vectors = self.projection(pool(states, padded, self.pooling))[:, : self.truncate_dim]
         return (to_unit_length(vectors) if self.normalise else vectors), states
 
 
@@ -272,7 +281,7 @@ def padded_head(head: Head, encoder: Bert, name: str) -> PaddedHead:
     """
     head.refuse_graph(name)
     if head.text_vectors is not None:
-        return VectorOutputs(*head.text_vectors)
+        return VectorOutputs(*head.text_vectors, projection=head.projection)
     if head.per_row:
         return TokenHead(head)
     return SequenceHead(head, encoder.pooler if head.pooled else None)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from bertsmith.data.batch import PackedBatch
-from bertsmith.inference.embedding.embedder import pooled_in_batches
+from bertsmith.inference.embedding.embedder import pooled_in_batches, projected
 from bertsmith.inference.embedding.vectors import normalised
 from bertsmith.inference.engine import start_engine
 from bertsmith.inference.export.padded import PaddedModel, StatesHead, VectorOutputs, padded_head
@@ -26,8 +26,8 @@ from bertsmith.tasks.checkpoints.infer_task import locate_with_layers, model_kin
 from bertsmith.tasks.checkpoints.sentence_folder import (
     SentenceSettings,
     read_pooling,
+    read_projection,
     read_sentence_settings,
-    refuse_projection,
 )
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model
 from bertsmith.tasks.examples.encoding import EncodedExample, Layout, Window
@@ -83,11 +83,11 @@ class ExportSource:
         encoded = [EncodedExample((window,)) for window in windows]
         head = self.padded.head
         if isinstance(head, VectorOutputs):
-            vectors_of_all = np.empty((len(encoded), self.packed.config.hidden_size), np.float32)
+            pooled = np.empty((len(encoded), self.packed.config.hidden_size), np.float32)
             encoder = self._encoder
             for indices, vectors in pooled_in_batches(encoder, encoded, head.pooling, _CPU, torch.float32):
-                vectors_of_all[indices] = vectors
-            vectors_of_all = vectors_of_all[:, : head.truncate_dim]
+                pooled[indices] = vectors
+            vectors_of_all = projected(pooled, head.projection)[:, : head.truncate_dim]
             return list(normalised(vectors_of_all) if head.normalise else vectors_of_all)
         if isinstance(head, StatesHead):
             return self._hidden_states(encoded)
@@ -119,11 +119,12 @@ def open_source(name: str | Path, task: type[Task[Any]] | None = None) -> Export
     if model_kind(folder) == "task":
         return _open_task_source(str(name), folder, task)
     sentences = read_sentence_settings(folder)
-    refuse_projection(folder, sentences.projection, "an exported graph")
     encoder = load_encoder(sentences.encoder)
+    projection = read_projection(sentences.projection, encoder.config.hidden_size)
     encoder.pooler = None
     is_embedder = read_pooling(folder) is not None
-    head = VectorOutputs(sentences.pooling, True, sentences.truncate_dim) if is_embedder else StatesHead()
+    vectors = VectorOutputs(sentences.pooling, True, sentences.truncate_dim, projection)
+    head = vectors if is_embedder else StatesHead()
     engine = start_engine(deepcopy(encoder), sentences.encoder, _CPU, torch.float32)
     longest = min(sentences.max_length or encoder.config.max_length, encoder.config.max_length)
     notes = () if is_embedder else ("The folder says nothing of vectors or a task: its hidden states.",)

@@ -62,8 +62,19 @@ def use_kernels(model: nn.Module) -> None:
     """Replaces the linear modules of a model by `KernelLinear`, where its encoder's layers are
     `KernelLayer`s.
     """
-    if not _has_kernel_layers(model):
-        return
+    if _has_kernel_layers(model):
+        _replace_linears(model)
+
+
+def use_kernels_beside(module: nn.Module, model: nn.Module) -> None:
+    """Replaces the linear modules of a module that is used beside a model, as `use_kernels` does the
+    model's.
+    """
+    if _has_kernel_layers(model):
+        _replace_linears(module)
+
+
+def _replace_linears(model: nn.Module) -> None:
     for parent in list(model.modules()):
         for name, child in parent.named_children():
             if type(child) is nn.Linear:

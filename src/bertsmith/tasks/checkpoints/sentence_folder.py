@@ -2,16 +2,18 @@
 
 modules.json                          which steps there are
 1_Pooling/config.json                 how hidden states become a vector
-2_Dense/                              where vectors have other dimensions than hidden states
-2_Normalize/ or 3_Normalize/          where vectors get length 1; an empty folder
-3_Dense/                              where a head's last layer turns them into outputs
+2_Dense/, 3_LayerNorm/, …             a projection: layers between the pooled vector and a text's vector
+3_Normalize/                          where vectors get length 1; an empty folder
+4_Dense/                              where a head's last layer turns them into outputs
 sentence_bert_config.json             the longest input
 config_sentence_transformers.json     prefixes of queries and documents, as prompts
 """
 
 import hashlib
+import json
 import re
-from collections.abc import Collection, Mapping
+import reprlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast, get_args
@@ -26,6 +28,8 @@ from bertsmith.model.checkpoint import load_encoder
 from bertsmith.model.config import BertConfig
 from bertsmith.model.folder_keys import (
     DENSE,
+    DROPOUT,
+    LAYER_NORM,
     MATRYOSHKA,
     MODULES,
     NORMALIZE,
@@ -34,10 +38,13 @@ from bertsmith.model.folder_keys import (
     FileKeys,
 )
 from bertsmith.model.locate import SENTENCE_SETTINGS
+from bertsmith.model.manifest import read_unverified_manifest
+from bertsmith.model.meta_init import meta_init
 from bertsmith.model.sentence_files import (
     makes_vectors,
     read_prompts,
     read_sentence_config,
+    torch_module_name,
 )
 from bertsmith.model.static_table import (
     PACKAGE,
@@ -48,7 +55,15 @@ from bertsmith.model.static_table import (
     table_folder,
 )
 from bertsmith.model.untrusted import plain_file, read_settings, read_small_json, read_tensors
-from bertsmith.tasks.heads.pooling import Pooling
+from bertsmith.tasks.heads.pooling import (
+    DENSE_ACTIVATIONS,
+    PROJECTION_LAYERS,
+    Dense,
+    Pooling,
+    Projection,
+    ProjectionLayer,
+    make_projection_layer,
+)
 
 _WEIGHTS = "model.safetensors"
 _MODULES = "modules.json"
@@ -62,62 +77,107 @@ _NO_LIMIT = 1_000_000  # transformers writes 10**30 for a tokenizer without a lo
 # for there that name always exists, empty if need be: a "passage" prompt is then left out, here it is not.
 _DOCUMENT_PROMPTS = ("document", "passage", "corpus")
 _DOT = ("dot", "dot_product")
+_EXPECTED = "an encoder, a pooling, and then Dense, LayerNorm, Normalize and Dropout in any order"
+_WITHOUT_FILES = ("Normalize", "Dropout")  # their folder may be missing: Git and the hub keep no empty ones
+_WITH_WEIGHTS = ("Dense", "LayerNorm")
+_LAYER_KEYS = {"Dense": DENSE, "LayerNorm": LAYER_NORM, "Normalize": NORMALIZE, "Dropout": DROPOUT}
+_TASKS_OF_VECTORS = ("encoder", "pretraining", "imported", "similarity", "retrieval")
+_NOT_COMPUTED = {
+    "WordEmbeddings": "looks words up in a table in place of an encoder",
+    "BoW": "counts words in place of an encoder",
+    "WordWeights": "weights words by a list of its own",
+    "CNN": "convolves the vectors of tokens",
+    "LSTM": "reads the vectors of tokens one after the other",
+    "Router": "sends queries and documents through different models",
+    "Asym": "sends queries and documents through different models",
+    "CLIPModel": "reads images",
+}
 _NAMES = {"cls": "cls_token", "mean": "mean_tokens", "max": "max_tokens"}
 
 
-def read_projection(folder: Path, width: int) -> nn.Linear:
-    """The linear layer H -> D for a model of this width, see `SentenceSettings.projection`.
+@dataclass(frozen=True)
+class SentenceModule:
+    """A module of sentence-transformers: its class and its folder, which may be missing."""
 
-    Raises ModelError for an activation, for a layer of another width, and for broken files.
+    kind: str
+    folder: Path
+
+
+def read_projection(modules: Sequence[SentenceModule], width: int) -> Projection | None:
+    """The layers H -> D behind the pooling of a model of this width, see `SentenceSettings.projection`; None
+    without any.
+
+    Raises ModelError for an activation that isn't torch's, layers that don't fit each other, and broken
+    files.
     """
-    path = plain_file(folder, "config.json")
-    settings = read_settings(path)
-    DENSE.require(settings, str(path))
-    activation = str(settings.get("activation_function", "")).rpartition(".")[2]
-    if activation != "Identity":
-        raise ModelError(
-            f"{path}: activation_function is {activation or 'not given, which means Tanh'}. Bertsmith "
-            "computes a linear layer at the end without one alone (Identity), and others not yet. Use "
-            "another model."
-        )
-    weights = plain_file(folder, _WEIGHTS)
-    tensors = read_tensors(weights)
-    weight, bias = tensors.pop("linear.weight", None), tensors.pop("linear.bias", None)
-    if tensors or weight is None or weight.ndim != 2 or weight.shape[1] != width:
-        found = "nothing" if weight is None else str(tuple(weight.shape))
-        raise ModelError(
-            f"{weights}: expected linear.weight of shape (dimensions, {width}) and linear.bias alone; found "
-            f"{found}. Use a folder whose files belong together."
-        )
-    sizes = settings.get("in_features"), settings.get("out_features"), settings.get("bias", True)
-    if sizes != (width, weight.shape[0], bias is not None):
-        raise ModelError(
-            f"{path} says in_features {sizes[0]}, out_features {sizes[1]}, bias {sizes[2]}, but "
-            f"{weights.name} has the shape {tuple(weight.shape)} and {'a' if bias is not None else 'no'} "
-            "bias. Use a folder whose files belong together."
-        )
-    if (bias is not None and bias.shape != weight.shape[:1]) or not all(
-        bool(tensor.isfinite().all()) for tensor in (weight, bias) if tensor is not None
-    ):
-        raise ModelError(
-            f"{weights}: a value isn't finite, or linear.bias has another shape. Take another copy."
-        )
-    linear = nn.Linear(width, weight.shape[0], bias=bias is not None)
-    linear.weight.data = weight.float()
-    if bias is not None:
-        linear.bias.data = bias.float()
-    return linear.eval().requires_grad_(False)
+    layers, inputs = list[ProjectionLayer](), width
+    for module in modules:
+        settings, where = _read_layer_settings(module)
+        layer = meta_init(lambda: make_projection_layer(module.kind, settings, where))  # noqa: B023
+        outputs = layer.width(inputs)
+        if outputs is None:
+            raise ModelError(
+                f"{where}: this {module.kind} is for vectors of {_inputs_of(layer)} dimensions, and what is "
+                f"before it makes {inputs}. Use a folder whose files belong together."
+            )
+        _load_layer(layer, module.folder)
+        layers.append(layer)
+        inputs = outputs
+    return Projection(layers).eval().requires_grad_(False) if layers else None
 
 
-def refuse_projection(folder: Path, projection: Path | None, product: str) -> None:
-    """Raises ModelError if there is a `projection`, which `product` (a noun with its article, such as "an
-    explanation") would leave out.
-    """
-    if projection is not None:
+def _inputs_of(layer: ProjectionLayer) -> Any:
+    return layer.settings.get("in_features", layer.settings.get("dimension"))
+
+
+def _read_layer_settings(module: SentenceModule) -> tuple[dict[str, Any], str]:
+    """The keys of a layer's config.json that aren't null or about names, and the file's path."""
+    if not (module.folder / "config.json").exists() and module.kind in _WITHOUT_FILES:
+        return {}, str(module.folder)
+    path = plain_file(module.folder, "config.json")
+    settings = _read_checked(_LAYER_KEYS[module.kind], path)
+    if module.kind == "Dense":
+        dotted_name = settings.get("activation_function", "torch.nn.Tanh")
+        settings["activation_function"] = torch_module_name(dotted_name)
+        if settings["activation_function"] not in DENSE_ACTIVATIONS:
+            raise ModelError(
+                f"{path}: activation_function is {reprlib.repr(dotted_name)}. Bertsmith computes "
+                f"{', '.join(DENSE_ACTIVATIONS)} of torch.nn, and never imports what a file names. Use "
+                "another model."
+            )
+    named = {key: value for key, value in settings.items() if value is not None and "module_" not in key}
+    return named, str(path)
+
+
+def _load_layer(layer: ProjectionLayer, folder: Path) -> None:
+    """Loads a layer from its folder. Raises ModelError unless its file has just the layer's tensors."""
+    expected = layer.state_dict()
+    if not expected:
+        return
+    if not (folder / _WEIGHTS).exists() and (folder / "pytorch_model.bin").exists():
         raise ModelError(
-            f"{folder} ends in a linear layer that changes the vectors' dimensions ({projection.name}), "
-            f"which {product} doesn't have. Use a model without it."
+            f"{folder} holds a pytorch_model.bin, a format that can run code. Convert the model once, "
+            f"safely: bertsmith convert {folder.parent} NEW_FOLDER"
         )
+    path = plain_file(folder, _WEIGHTS)
+    tensors = read_tensors(path)
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    wanted = {name: tuple(tensor.shape) for name, tensor in expected.items()}
+    if shapes != wanted:
+        raise ModelError(
+            f"{path}: expected {_describe_shapes(wanted)}, as config.json says; found "
+            f"{_describe_shapes(shapes)}. Use a folder whose files belong together."
+        )
+    for name, tensor in tensors.items():
+        if not (tensor.is_floating_point() and bool(tensor.isfinite().all())):
+            raise ModelError(f"{path}: a value of {name} isn't a finite number. Take another copy.")
+    layer.load_state_dict({name: tensor.float() for name, tensor in tensors.items()}, assign=True)
+
+
+def _describe_shapes(shapes: Mapping[str, tuple[int, ...]]) -> str:
+    """The first tensors by name, with their shapes."""
+    named = [f"{name[:40]} {shape}" for name, shape in sorted(shapes.items())[:4]]
+    return ", ".join(named) + (" and more" if len(shapes) > 4 else "") or "no tensors"
 
 
 def _no_prompts() -> dict[str, str]:
@@ -128,8 +188,9 @@ def _no_prompts() -> dict[str, str]:
 @dataclass(frozen=True)
 class SentenceSettings:
     """How a folder's vectors are made. `max_length` counts tokens, special ones included; None if the folder
-    doesn't say. `encoder` is the folder of the encoder itself, which may be a subfolder. `projection` is the
-    folder of a linear layer that changes the dimensions of the pooled vectors (`read_projection`). `by_dot`:
+    doesn't say. `encoder` is the folder of the encoder itself, which may be a subfolder. `projection` are the
+    modules between the pooled vectors and the final ones (`read_projection`), without a normalisation at the
+    end. `by_dot`:
     vectors were trained to be compared by dot products, so their lengths count. `truncate_dim`: how many of
     their first dimensions are kept, before they are normalised. `prompts` are all that the folder names, and
     `default_prompt_name` the one for a text of which no role is known.
@@ -140,7 +201,7 @@ class SentenceSettings:
     max_length: int | None = None
     query_prefix: str = ""
     document_prefix: str = ""
-    projection: Path | None = None
+    projection: tuple[SentenceModule, ...] = ()
     by_dot: bool = False
     truncate_dim: int | None = None
     prompts: Mapping[str, str] = field(default_factory=_no_prompts)
@@ -152,12 +213,18 @@ class SentenceSettings:
         return self.prompts.get(self.default_prompt_name or "", "")
 
     def weights_sha256(self) -> str:
-        """A hash of all weights in the folder that vectors depend on: that of the encoder's file, if there is
-        nothing else.
+        """A hash of all weights in the folder that vectors depend on, and of what else the projection
+        computes: that of the encoder's file, if there is nothing else.
         """
-        folders = [folder for folder in (self.encoder, self.projection) if folder is not None]
-        hashes = [sha256(folder / _WEIGHTS) for folder in folders]
-        return hashes[0] if len(hashes) == 1 else hashlib.sha256(" ".join(hashes).encode()).hexdigest()
+        parts = [sha256(self.encoder / _WEIGHTS)]
+        for module in self.projection:
+            settings, _ = _read_layer_settings(module)
+            if module.kind in _WITH_WEIGHTS:
+                parts.append(sha256(module.folder / _WEIGHTS))
+            is_linear = settings.get("activation_function") == "Identity"
+            if module.kind != "Dropout" and (not is_linear or settings.get("use_residual")):
+                parts.append(f"{module.kind} {json.dumps(settings, sort_keys=True)}")
+        return parts[0] if len(parts) == 1 else hashlib.sha256(" ".join(parts).encode()).hexdigest()
 
 
 def read_sentence_settings(folder: Path) -> SentenceSettings:
@@ -169,16 +236,16 @@ def read_sentence_settings(folder: Path) -> SentenceSettings:
     if not makes_vectors(folder):
         return SentenceSettings(folder, max_length=read_max_length(folder))
     modules = _read_checked_modules(folder)
-    encoder = _find_transformer_folder(folder, modules)
+    encoder, pooling = _find_transformer_folder(folder, modules), _pooling_folder(modules)
     prompts = read_prompts(folder)
     query, document = _prefixes(prompts)
     return SentenceSettings(
         encoder,
-        pooling=_read_pooling_mode(folder, modules["Pooling"], any(prompts.values())),
+        pooling=_read_pooling_mode(pooling, any(prompts.values())),
         max_length=_find_max_length(_read_sentence_bert_config(encoder), encoder),
         query_prefix=query,
         document_prefix=document,
-        projection=folder / modules["Dense"] if "Dense" in modules else None,
+        projection=_projection_of(modules),
         by_dot=_is_by_dot(folder),
         truncate_dim=read_truncate_dim(folder),
         prompts={**_no_prompts(), **prompts},
@@ -186,15 +253,25 @@ def read_sentence_settings(folder: Path) -> SentenceSettings:
     )
 
 
-def load_sentence_model(folder: Path) -> tuple[Bert | StaticTable, nn.Linear | None, SentenceSettings]:
-    """A folder's encoder or static table, its final linear layer, if there is one, and the settings. Raises
+def load_sentence_model(folder: Path) -> tuple[Bert | StaticTable, Projection | None, SentenceSettings]:
+    """A folder's encoder or static table, its projection, if there is one, and the settings. Raises
     ModelError.
     """
     settings = read_sentence_settings(folder)
     encoder = load_static(folder) if is_static(folder) else load_encoder(settings.encoder)
-    if settings.projection is None:
-        return encoder, None, settings
     return encoder, read_projection(settings.projection, encoder.config.hidden_size), settings
+
+
+def read_starting_projection(folder: Path, width: int) -> Projection | None:
+    """The projection of an embedding model, which training goes on with; None for other models, such as a
+    classifier, whose last layer is no part of a text's vector. Raises ModelError.
+    """
+    manifest = read_unverified_manifest(folder)
+    makes_labels = manifest is not None and manifest.task not in _TASKS_OF_VECTORS
+    if makes_labels or is_static(folder) or not makes_vectors(folder):
+        return None
+    projection = read_projection(_projection_of(_read_checked_modules(folder)), width)
+    return None if projection is None else projection.train().requires_grad_(True)
 
 
 def find_encoder_folder(folder: Path) -> Path:
@@ -203,7 +280,7 @@ def find_encoder_folder(folder: Path) -> Path:
     """
     if is_static(folder) or not makes_vectors(folder):
         return folder
-    return _find_transformer_folder(folder, _read_module_folders(folder)[0])
+    return _find_transformer_folder(folder, _read_modules(folder))
 
 
 def read_max_length(folder: Path) -> int | None:
@@ -256,7 +333,10 @@ def read_truncate_dim(folder: Path) -> int | None:
 
 def _is_by_dot(folder: Path) -> bool:
     """Whether vectors are compared by dot products; normalised ones are compared by cosines only."""
-    if not (folder / _MODULES).exists() or "Normalize" in _read_module_folders(folder)[0]:
+    if not (folder / _MODULES).exists():
+        return False
+    kinds = [module.kind for module in _read_modules(folder) if module.kind != "Dropout"]
+    if kinds[-1:] == ["Normalize"]:
         return False
     return read_sentence_config(folder).get("similarity_fn_name") in _DOT
 
@@ -271,19 +351,12 @@ def read_pooling(folder: Path) -> Pooling | None:
     """The pooling of an embedding model, by its modules; None if the folder isn't an embedding model."""
     if not makes_vectors(folder):
         return None
-    return _read_pooling_mode(folder, _read_checked_modules(folder, {"Dense"})["Pooling"], has_prompts=False)
+    return _read_pooling_mode(_pooling_folder(_read_checked_modules(folder)), has_prompts=False)
 
 
-def has_dense_module(folder: Path) -> bool:
-    """Whether a Dense module follows the pooling of an embedding model: a projection of the vectors, or a
-    head's last layer.
-    """
-    return makes_vectors(folder) and "Dense" in _read_checked_modules(folder, {"Dense"})
-
-
-def _read_module_folders(folder: Path) -> tuple[dict[str, str], int]:
-    """The subfolder of each kind of module, in their order, and how many modules there are. The kinds aren't
-    checked, but all are classes of sentence-transformers.
+def _read_modules(folder: Path) -> list[SentenceModule]:
+    """The modules in their order. Their kinds aren't checked, but all are classes of sentence-transformers,
+    in folders beside modules.json.
     """
     path = plain_file(folder, _MODULES)
     modules = read_small_json(path)
@@ -297,67 +370,75 @@ def _read_module_folders(folder: Path) -> tuple[dict[str, str], int]:
                 )
     try:
         # "sentence_transformers.models.Pooling", or a longer way to the class in newer folders
-        folders = {str(module["type"]).rpartition(".")[2]: str(module["path"]) for module in modules}
-        return folders, len(modules)
+        named = [(str(module["type"]).rpartition(".")[2], str(module["path"])) for module in modules]
     except (KeyError, TypeError) as error:
         raise ModelError(f"{path} is not a list of modules ({error!r}). It may have been altered.") from error
+    for kind, name in named:
+        if not re.fullmatch(r"[\w-]*|\.", name):
+            raise ModelError(
+                f"{path} names no folder beside it for the module {kind}. It may have been altered."
+            )
+    return [SentenceModule(kind, folder / name) for kind, name in named]
 
 
-def _find_transformer_folder(folder: Path, modules: Mapping[str, str]) -> Path:
-    inside = modules.get("Transformer", "")
-    _require_inside(folder, "Transformer", inside)
-    return plain_file(folder, f"{inside}/config.json".lstrip("/")).parent
+def _find_transformer_folder(folder: Path, modules: Sequence[SentenceModule]) -> Path:
+    encoder = next((module.folder for module in modules if module.kind == "Transformer"), folder)
+    name = "config.json" if encoder == folder else f"{encoder.name}/config.json"
+    return plain_file(folder, name).parent
 
 
-def _require_inside(folder: Path, name: str, inside: str) -> None:
-    if not re.fullmatch(r"[\w-]*", inside):
-        raise ModelError(
-            f"{folder / _MODULES} names no folder beside it for the module {name}. It may have been altered."
-        )
+def _pooling_folder(modules: Sequence[SentenceModule]) -> Path:
+    return next(module.folder for module in modules if module.kind == "Pooling")
 
 
-def _read_checked_modules(folder: Path, also: Collection[str] = ()) -> dict[str, str]:
-    """Kind of module -> its subfolder, for the kinds that can be computed, and those in `also`. Normalize is
-    accepted and otherwise ignored: the caller decides whether vectors are normalised.
-    """
-    modules, count = _read_module_folders(folder)
-    names = list(modules)
-    known = {"Transformer", "Pooling", "Normalize", *also}
-    known |= {"Dense"} if names[2:3] == ["Dense"] else set()  # of what was pooled
-    unknown = [name for name in names if name not in known]
-    if unknown:
-        raise ModelError(
-            f"{folder} has a module {unknown[0]} after its encoder, which Bertsmith doesn't compute yet: "
-            "without it the vectors would differ. Use a model of encoder, pooling, one linear layer and "
-            "normalisation, in this order."
-        )
-    if len(modules) < count:
-        raise ModelError(
-            f"{folder / _MODULES} has a module twice, which Bertsmith doesn't support. Use another model."
-        )
-    for name in ("Transformer", "Pooling", *({"Dense"} & modules.keys())):
-        if name not in modules:
+def _projection_of(modules: Sequence[SentenceModule]) -> tuple[SentenceModule, ...]:
+    """The modules behind the pooling but for the normalisation at the end, which the caller decides on."""
+    kinds = [module.kind for module in modules]
+    start, end = kinds.index("Pooling") + 1, len(kinds)
+    while end > start and kinds[end - 1] in _WITHOUT_FILES:
+        end -= 1
+    return (*modules[start:end], *(module for module in modules[end:] if module.kind == "Dropout"))
+
+
+def _read_checked_modules(folder: Path) -> list[SentenceModule]:
+    """The modules, checked for being an encoder, a pooling, and layers that can be computed behind it."""
+    modules = _read_modules(folder)
+    kinds = [module.kind for module in modules]
+    for kind in kinds:
+        if kind in _NOT_COMPUTED:
+            raise ModelError(
+                f"{folder} has a module {kind}, which {_NOT_COMPUTED[kind]}: Bertsmith doesn't compute that. "
+                f"Use a model of {_EXPECTED}."
+            )
+        if kind not in ("Transformer", "Pooling", *PROJECTION_LAYERS):
+            raise ModelError(
+                f"{folder} has a module {kind}, which Bertsmith doesn't compute yet: without it the vectors "
+                f"would differ. Use a model of {_EXPECTED}."
+            )
+    for name in ("Transformer", "Pooling"):
+        if name not in kinds:
             raise ModelError(
                 f"{folder / _MODULES} names no module {name}, so it doesn't say how texts become vectors. "
                 "Use a model of encoder and pooling."
             )
-        _require_inside(folder, name, modules[name])
-    if names[:2] != ["Transformer", "Pooling"]:
+        if kinds.count(name) > 1:
+            raise ModelError(
+                f"{folder / _MODULES} has a module {name} twice, which Bertsmith doesn't support. Use "
+                "another model."
+            )
+    if kinds[:2] != ["Transformer", "Pooling"]:
         raise ModelError(
-            f"{folder / _MODULES} has its modules in the order {', '.join(names)}, which Bertsmith doesn't "
-            "compute: expected Transformer and Pooling first. Use a model of encoder, pooling, one linear "
-            "layer and normalisation, in this order."
+            f"{folder / _MODULES} has its modules in the order {', '.join(kinds)}, which Bertsmith doesn't "
+            f"compute: expected Transformer and Pooling first. Use a model of {_EXPECTED}."
         )
-    if "Normalize" in modules:
-        _require_inside(folder, "Normalize", modules["Normalize"])
-        name = f"{modules['Normalize']}/config.json"
-        if (folder / name).exists():
-            _read_checked(NORMALIZE, plain_file(folder, name))
+    for module in modules[2:]:
+        if module.kind == "Normalize":
+            _read_layer_settings(module)
     return modules
 
 
-def _read_pooling_mode(folder: Path, module: str, has_prompts: bool) -> Pooling:
-    path = plain_file(folder, f"{module}/config.json")
+def _read_pooling_mode(module: Path, has_prompts: bool) -> Pooling:
+    path = plain_file(module, "config.json")
     settings = _read_checked(POOLING, path)
     # Older versions have flags such as pooling_mode_mean_tokens; without any it is the mean.
     flags = {match[1]: settings[key] for key in settings if (match := _LEGACY_MODE.fullmatch(key))}
@@ -414,28 +495,31 @@ def write_sentence_folder(
     normalise: bool = False,
     prompts: Mapping[str, str] | None = None,
     default_prompt_name: str | None = None,
-    projection: nn.Linear | None = None,
+    projection: Projection | nn.Linear | None = None,
     classifier: nn.Linear | None = None,
 ) -> None:
     """Writes modules.json and the modules' folders into the folder of a saved encoder.
 
     `prompts` are prefixes by name, "query" and "document"; texts without a role get the one called
-    `default_prompt_name`. Both `projection` and `classifier` are Dense modules: a projection comes before
-    Normalize and changes the vectors' dimensions, a classifier comes after Normalize and turns vectors into
-    outputs.
+    `default_prompt_name`. A `projection` comes between pooling and Normalize, a linear one as a Dense; a
+    `classifier` is a Dense after Normalize that turns vectors into outputs.
     """
     modules = [_module_entry(0, "", "Transformer"), _module_entry(1, "1_Pooling", "Pooling")]
     (folder / "1_Pooling").mkdir()
-    if projection is not None:
-        modules.append(_module_entry(2, "2_Dense", "Dense"))
-        _write_dense(folder / "2_Dense", projection)
+    if isinstance(projection, nn.Linear):
+        projection = _as_projection(projection)
+    for layer in () if projection is None else projection.layers:
+        path = f"{len(modules)}_{layer.kind}"
+        modules.append(_module_entry(len(modules), path, layer.kind))
+        _write_layer(folder / path, layer)
     if normalise:
         path = f"{len(modules)}_Normalize"
         modules.append(_module_entry(len(modules), path, "Normalize"))
         (folder / path).mkdir()
     if classifier is not None:
-        modules.append(_module_entry(len(modules), "3_Dense", "Dense"))
-        _write_dense(folder / "3_Dense", classifier)
+        path = f"{len(modules)}_Dense"
+        modules.append(_module_entry(len(modules), path, "Dense"))
+        _write_layer(folder / path, *_as_projection(classifier).layers)
     write_json(folder / "modules.json", modules)
     chosen = {f"pooling_mode_{name}": name == _NAMES[pooling] for name in _NAMES.values()}
     write_json(
@@ -454,18 +538,25 @@ def write_sentence_folder(
         )
 
 
-def _write_dense(folder: Path, dense: nn.Linear) -> None:
+def _as_projection(linear: nn.Linear) -> Projection:
+    """A linear layer as a Dense without an activation, on the same weights."""
+    dense = meta_init(lambda: Dense(linear.in_features, linear.out_features, linear.bias is not None))
+    dense.linear = linear
+    return Projection([dense])
+
+
+def _write_layer(folder: Path, layer: ProjectionLayer) -> None:
     folder.mkdir()
-    settings = {
-        "in_features": dense.in_features,
-        "out_features": dense.out_features,
-        "bias": dense.bias is not None,
-    }
-    activation = {"activation_function": "torch.nn.modules.linear.Identity"}
-    write_json(folder / "config.json", settings | activation)
-    weights = {f"linear.{name}": tensor.detach().contiguous() for name, tensor in dense.state_dict().items()}
-    with tensors_written_to(folder / "model.safetensors"):
-        save_file(weights, folder / "model.safetensors")
+    settings = dict(layer.settings)
+    if isinstance(layer, Dense):
+        activation = type(layer.activation_function)
+        settings["activation_function"] = f"{activation.__module__}.{activation.__name__}"
+    if settings:
+        write_json(folder / "config.json", settings)
+    weights = {name: tensor.detach().contiguous() for name, tensor in layer.state_dict().items()}
+    if weights:
+        with tensors_written_to(folder / _WEIGHTS):
+            save_file(weights, folder / _WEIGHTS)
 
 
 def _module_entry(number: int, path: str, kind: str) -> dict[str, Any]:

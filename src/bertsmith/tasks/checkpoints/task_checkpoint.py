@@ -34,7 +34,7 @@ from bertsmith.model.static_table import StaticTable, is_static, load_static, sa
 from bertsmith.model.untrusted import plain_file, read_tensors
 from bertsmith.model.weights import listed
 from bertsmith.tasks.checkpoints.infer_task import task_of_foreign
-from bertsmith.tasks.checkpoints.sentence_folder import write_sentence_folder
+from bertsmith.tasks.checkpoints.sentence_folder import read_starting_projection, write_sentence_folder
 from bertsmith.tasks.heads.classifier_head import PooledHead
 from bertsmith.tasks.registry import TASKS, find_task
 from bertsmith.tasks.task import Task, TaskSettings
@@ -56,6 +56,8 @@ def begin_task_model(folder: Path | str, task: Task[Any]) -> StartingModel:
     """A pre-trained encoder with a new head, drawn from torch's generator. Raises as `load_encoder` does."""
     checkpoint = read_checkpoint(folder)
     encoder = encoder_of(checkpoint, f"{folder}/{WEIGHTS}")
+    if task.makes_vectors:
+        task.projection = read_starting_projection(Path(folder), encoder.config.hidden_size)
     head = task.head(encoder.config)
     notes = list(checkpoint.notes)
     if head.pooled and encoder.pooler is None:
@@ -78,6 +80,7 @@ def save_task_model(
         return
     config, head = model.config, model.head
     known, own = head_tensors(head)
+    task.bind(head)
 
     def write_extra_files(partial: Path) -> None:
         if own:

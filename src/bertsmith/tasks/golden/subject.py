@@ -273,8 +273,7 @@ class VectorSubject(GoldenSubject):
         outputs: list[Outputs] = [np.zeros(0, np.float32)] * len(items)
 
         def compute(batch: PackedBatch, layout: Layout) -> Tensor:
-            pooled = self.pooled(self.encoder(batch).float(), layout)
-            vectors = pooled if self.projection is None else self.projection(pooled)
+            vectors = self.vectors(self.encoder(batch).float(), layout)
             return nn.functional.normalize(vectors[:, : self.sentences.truncate_dim], dim=1)
 
         encoded = [item.encoded for item in items]
@@ -287,6 +286,13 @@ class VectorSubject(GoldenSubject):
     def pooled(self, states: Tensor, layout: Layout) -> Tensor:
         """(N, H) -> (T, H), pooled as the folder says."""
         return pool_texts(states, layout, self.sentences.pooling)
+
+    def vectors(self, states: Tensor, layout: Layout) -> Tensor:
+        """(N, H) -> (T, D), pooled and projected, not scaled to length 1. A projection stays on the
+        processor.
+        """
+        pooled = self.pooled(states, layout)
+        return pooled if self.projection is None else self.projection(pooled.cpu()).to(pooled.device)
 
 
 class MaskSubject(GoldenSubject):

@@ -18,7 +18,14 @@ from bertsmith.model.families import HeadNames
 from bertsmith.model.layers.elementwise import FUNCTIONS, Activation, Dropout, make_norm
 from bertsmith.model.layers.initialisation import initialise
 from bertsmith.tasks.examples.encoding import Layout
-from bertsmith.tasks.heads.pooling import Pooling, mean_of_windows, pool_examples, pool_texts, pool_tokens
+from bertsmith.tasks.heads.pooling import (
+    Pooling,
+    Projection,
+    mean_of_windows,
+    pool_examples,
+    pool_texts,
+    pool_tokens,
+)
 from bertsmith.tasks.task import Head
 
 
@@ -168,31 +175,33 @@ class RowHead(ClassifierHead):
 
 
 class VectorHead(Head):
-    """Text vectors. It has no weights: sentence-transformers computes the same vectors from the folder, by
-    the pair `text_vectors`, a pooling and whether vectors are normalised.
+    """Text vectors. It has no weights but those of its `projection`: sentence-transformers computes the same
+    vectors from the folder, by the pair `text_vectors`, a pooling and whether vectors are normalised.
     """
 
     per_text: ClassVar[bool] = True
 
-    def __init__(self, pooling: Pooling, normalise: bool) -> None:
+    def __init__(self, pooling: Pooling, normalise: bool, projection: Projection | None = None) -> None:
         super().__init__()
-        self.joins, self.normalise = pooling, normalise
+        self.joins, self.normalise, self.projection = pooling, normalise, projection
         self._pooling, self.text_vectors = pooling, (pooling, normalise)
 
     def forward(self, states: Tensor, layout: Layout) -> Tensor:
-        """(N, H) -> (E, T, H), T the largest number of texts in an example; shorter examples are padded with
+        """(N, H) -> (E, T, D), T the largest number of texts in an example; shorter examples are padded with
         zeros.
         """
         return self.answer(self.pool(states, layout), layout)
 
     def pool(self, states: Tensor, layout: Layout) -> Tensor:
-        """(N, H) -> a vector for each text, not normalised yet."""
+        """(N, H) -> a vector (H,) for each text, not projected or normalised yet."""
         return pool_texts(states, layout, self._pooling)
 
     def answer(self, pooled: Tensor, layout: Layout) -> Tensor:
-        """The vectors that `pool` returns, normalised if need be and padded to (E, T, H)."""
+        """The vectors that `pool` returns, projected, normalised if need be and padded to (E, T, D)."""
         texts = layout.texts_of_example
         vectors = pooled.to(torch.promote_types(pooled.dtype, torch.float32))
+        if self.projection is not None:
+            vectors = self.projection(vectors)
         if self.normalise:
             vectors = F.normalize(vectors, dim=1)
         most = max(texts)
@@ -203,13 +212,19 @@ class VectorHead(Head):
 
 
 class PairHead(Head):
-    """Pools each of two texts. Without classes its output is their cosine, with classes their logits."""
+    """Pools each of two texts, and projects it if there is a `projection`. Without classes its output is
+    their cosine, with classes their logits.
+    """
 
-    def __init__(self, config: BertConfig, pooling: Pooling, classes: int) -> None:
+    def __init__(
+        self, config: BertConfig, pooling: Pooling, classes: int, projection: Projection | None = None
+    ) -> None:
         super().__init__()
         self._pooling = self.joins = pooling
+        self.projection = projection
+        width = config.hidden_size if projection is None else projection.width(config.hidden_size)
         self.text_vectors = pooling, True  # normalised: the dot product is the cosine
-        self.classifier = nn.Linear(3 * config.hidden_size, classes) if classes else None
+        self.classifier = nn.Linear(3 * (width or config.hidden_size), classes) if classes else None
         if self.classifier is not None:
             initialise(self.classifier, config.initializer_range)
 
@@ -231,7 +246,8 @@ class PairHead(Head):
 
     def answer(self, pooled: Tensor, layout: Layout) -> Tensor:
         """The vectors that `pool` returns, (2 E, H) -> cosines (E, 1) or logits (E, C)."""
-        first, second = pooled.view(layout.examples, 2, -1).unbind(1)
+        vectors = pooled if self.projection is None else self.projection(pooled)
+        first, second = vectors.view(layout.examples, 2, -1).unbind(1)
         if self.classifier is None:
             return F.cosine_similarity(first, second).unsqueeze(1)
         logits: Tensor = self.classifier(torch.cat([first, second, (first - second).abs()], 1))

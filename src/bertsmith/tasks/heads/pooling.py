@@ -1,17 +1,24 @@
-"""Pools the hidden states of a text into one vector, in however many windows it is read.
+"""From the hidden states of a text to its vector: pooling, in however many windows the text is read, and the
+projection behind it, which are sentence-transformers' modules Dense, LayerNorm, Normalize and Dropout.
 
-N tokens in the packed batch, R rows that are read, W windows, T texts, E examples, H hidden size.
+N tokens in the packed batch, R rows that are read, W windows, T texts, E examples, H hidden size, D width of
+a vector.
 """
 
-from typing import Literal
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from bertsmith.arrays import Ints
 from bertsmith.data.batch import PackedBatch, to_device
+from bertsmith.errors import ModelError
+from bertsmith.model.layers import elementwise
 from bertsmith.tasks.examples.encoding import Layout
 
 Pooling = Literal["mean", "cls", "max"]
@@ -91,3 +98,202 @@ def pool_sequences(states: Tensor, batch: PackedBatch, pooling: Pooling) -> Tens
     numbers = torch.arange(count, device=states.device)
     sequence = numbers.repeat_interleave(lengths, output_size=sum(batch.lengths))  # (N,)
     return _pool(states[: len(sequence)], sequence, numbers, count, pooling)
+
+
+# -- the projection ------------------------------------------------------------------------------------
+
+_WIDEST = 1 << 16  # dimensions of a vector; more are a mistake or an attack
+_BY_VALUE = (
+    *(nn.CELU, nn.ELU, nn.GELU, nn.Hardshrink, nn.Hardsigmoid, nn.Hardswish, nn.Hardtanh, nn.Identity),
+    *(nn.LeakyReLU, nn.LogSigmoid, nn.Mish, nn.PReLU, nn.ReLU, nn.ReLU6, nn.RReLU, nn.SELU, nn.SiLU),
+    *(nn.Sigmoid, nn.Softplus, nn.Softshrink, nn.Softsign, nn.Tanh, nn.Tanhshrink),
+)
+_BY_VECTOR = (nn.LogSoftmax, nn.Softmax, nn.Softmin)
+#: The activations of a Dense by the names of torch's classes, which a file may name. No name is imported.
+DENSE_ACTIVATIONS: Mapping[str, Any] = {kind.__name__: kind for kind in _BY_VALUE} | {
+    kind.__name__: partial(kind, dim=-1) for kind in _BY_VECTOR
+}
+
+
+class ProjectionLayer(nn.Module):
+    """A layer of a `Projection`. `settings` are the keys of its config.json in sentence-transformers, whose
+    module of the name `kind` it is; its tensors have the names of that module's file.
+    """
+
+    kind: ClassVar[str]
+    settings: Mapping[str, Any]
+
+    def width(self, inputs: int) -> int | None:
+        """The number of outputs for so many inputs; None where it takes another number."""
+        return inputs
+
+
+class Dense(ProjectionLayer):
+    """A linear layer and an activation: (…, H) -> (…, D). With `use_residual` the input is added to the
+    result, through another linear layer if it has another width.
+    """
+
+    kind = "Dense"
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        activation_function: str = "Identity",
+        use_residual: bool = False,
+    ) -> None:
+        """`activation_function` is a key of `DENSE_ACTIVATIONS`."""
+        super().__init__()
+        self.settings = {
+            "in_features": in_features,
+            "out_features": out_features,
+            "bias": bias,
+            "activation_function": activation_function,
+            **({"use_residual": True} if use_residual else {}),
+        }
+        self.linear = nn.Linear(in_features, out_features, bias=bias)
+        self.activation_function = DENSE_ACTIVATIONS[activation_function]()
+        self.use_residual = use_residual
+        if use_residual and in_features != out_features:
+            self.residual = nn.Linear(in_features, out_features, bias=False)
+
+    def width(self, inputs: int) -> int | None:
+        return self.settings["out_features"] if inputs == self.settings["in_features"] else None
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        outputs: Tensor = self.activation_function(self.linear(vectors))
+        if not self.use_residual:
+            return outputs
+        return outputs + (self.residual(vectors) if hasattr(self, "residual") else vectors)
+
+
+class VectorNorm(ProjectionLayer):
+    """LayerNorm of a vector, with torch's usual epsilon."""
+
+    kind = "LayerNorm"
+
+    def __init__(self, dimension: int) -> None:
+        super().__init__()
+        self.settings = {"dimension": dimension}
+        self.norm = nn.LayerNorm(dimension)
+
+    def width(self, inputs: int) -> int | None:
+        return inputs if inputs == self.settings["dimension"] else None
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        normalised: Tensor = self.norm(vectors)
+        return normalised
+
+
+class UnitLength(ProjectionLayer):
+    """Scales a vector to length 1, before further layers: at the end of a projection the caller does it."""
+
+    kind = "Normalize"
+    settings: Mapping[str, Any] = {}
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        return F.normalize(vectors, dim=-1)
+
+
+class VectorDropout(ProjectionLayer):
+    """Dropout of a vector's values, in training alone."""
+
+    kind = "Dropout"
+
+    def __init__(self, dropout: float = 0.2) -> None:
+        super().__init__()
+        self.settings = {"dropout": dropout}
+        self.dropout_layer = elementwise.Dropout(dropout)
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        dropped: Tensor = self.dropout_layer(vectors)
+        return dropped
+
+
+PROJECTION_LAYERS: Mapping[str, type[ProjectionLayer]] = {
+    layer.kind: layer for layer in (Dense, VectorNorm, UnitLength, VectorDropout)
+}
+
+
+def make_projection_layer(kind: str, settings: Mapping[str, Any], where: str) -> ProjectionLayer:
+    """A layer with new weights, of the keys in its config.json; an activation is named by torch's class
+    alone. Raises ModelError, naming the file `where`, for values that make no layer.
+    """
+    wrong = [f"{name} = {value!r}" for name, value in settings.items() if not _is_layer_setting(name, value)]
+    try:
+        if wrong:
+            raise ValueError(", ".join(wrong))
+        return PROJECTION_LAYERS[kind](**settings)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ModelError(
+            f"{where} doesn't describe a module {kind} ({str(error)[:200]}). It may have been altered."
+        ) from error
+
+
+def _is_layer_setting(name: str, value: Any) -> bool:
+    if name in ("in_features", "out_features", "dimension"):
+        return type(value) is int and 1 <= value <= _WIDEST
+    if name == "dropout":
+        return type(value) in (int, float) and 0 <= value <= 1
+    if name == "activation_function":
+        return isinstance(value, str) and value in DENSE_ACTIVATIONS
+    return type(value) is bool
+
+
+class Projection(nn.Sequential):
+    """The layers between a text's pooled vector and its vector: (T, H) -> (T, D)."""
+
+    def __init__(self, layers: Iterable[ProjectionLayer]) -> None:
+        super().__init__(*layers)
+
+    def width(self, inputs: int) -> int | None:
+        """D, the number of dimensions for pooled vectors of so many; None where they don't fit."""
+        width: int | None = inputs
+        for layer in self.layers:
+            width = None if width is None else layer.width(width)
+        return width
+
+    @property
+    def layers(self) -> list[ProjectionLayer]:
+        return [layer for layer in self if isinstance(layer, ProjectionLayer)]
+
+    @torch.no_grad()
+    def linear_part(self, inputs: int) -> Tensor:
+        """The product (D, H) of its linear layers, without what no product can say: activations and norms."""
+        product = torch.eye(inputs)
+        for layer in self.layers:
+            if isinstance(layer, Dense):
+                product = layer.linear.weight.cpu().float() @ product
+        return product
+
+    def state(self) -> list[dict[str, Any]]:
+        """The kind and the settings of each layer, as JSON."""
+        return [{"type": layer.kind, **layer.settings} for layer in self.layers]
+
+    @classmethod
+    def from_state(cls, state: Any, where: str) -> "Projection":
+        """The inverse of `state`, with new weights. Raises ModelError if the file `where` was altered."""
+        if not isinstance(state, list) or not all(
+            isinstance(layer, dict) and layer.get("type") in PROJECTION_LAYERS for layer in state
+        ):
+            raise ModelError(f"{where}: projection: expected layers, found {str(state)[:80]!r}.")
+        described = ((layer["type"], {k: v for k, v in layer.items() if k != "type"}) for layer in state)
+        return cls(make_projection_layer(kind, settings, where) for kind, settings in described)
+
+    def copy_for(self, inputs: int) -> "Projection":
+        """A copy for pooled vectors of `inputs` dimensions. Layers that have to be of another width get new
+        weights, and so do all if this one is on the meta device.
+        """
+        copies, width = list[ProjectionLayer](), inputs
+        for layer in self.layers:
+            first = {"Dense": "in_features", "LayerNorm": "dimension"}.get(layer.kind)
+            settings = layer.settings if first is None else {**layer.settings, first: width}
+            copy = type(layer)(**settings)
+            if settings == layer.settings and not any(
+                p.is_meta for p in (*layer.parameters(), *copy.parameters())
+            ):
+                copy.load_state_dict(layer.state_dict())
+            copies.append(copy)
+            width = copy.width(width) or width
+        return Projection(copies)

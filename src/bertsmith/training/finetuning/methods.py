@@ -31,7 +31,7 @@ from bertsmith.model.lora import add_lora, merge_lora
 from bertsmith.model.sentence_files import makes_vectors
 from bertsmith.progress import Progress
 from bertsmith.tasks.auxiliary_tasks import FEWEST_A_BATCH, supports_cloze
-from bertsmith.tasks.checkpoints.sentence_folder import has_dense_module, read_truncate_dim
+from bertsmith.tasks.checkpoints.sentence_folder import read_truncate_dim
 from bertsmith.tasks.checkpoints.task_checkpoint import StartingModel, begin_task_model
 from bertsmith.tasks.finetuning import EncodedExamples
 from bertsmith.tasks.heads.linear_start import LinearProbe, LinearStart, compute_features, minimise
@@ -242,7 +242,7 @@ def start_model(
 
 def vector_notes(task: Task[Any], source: Path) -> list[str]:
     """Sentences for the user on where training and the use of an embedding model differ: windows of long
-    texts, a final linear layer that is left out, and truncated vectors. Empty for tasks without vectors.
+    texts, the layers behind the pooling, and truncated vectors. Empty for tasks without vectors.
     """
     if not task.makes_vectors:
         return []
@@ -253,11 +253,9 @@ def vector_notes(task: Task[Any], source: Path) -> list[str]:
             "Where the model makes vectors (embed, search, serve, sentence-transformers) they are cut at "
             f"{task.settings.max_length} tokens, unless embed is given --long-texts windows"
         )
-    if has_dense_module(source):
-        notes.append(
-            f"{source} ends in a linear layer that changes the vectors' dimensions. It is left out: training "
-            "begins with the encoder's own vectors, which have other dimensions"
-        )
+    if task.projection is not None:
+        names = ", ".join(layer.kind for layer in task.projection.layers)
+        notes.append(f"{source} has layers behind its pooling ({names}), which are trained and kept")
     if makes_vectors(source) and (dimensions := read_truncate_dim(source)):
         notes.append(
             f"{source} keeps the first {dimensions} dimensions of its vectors (truncate_dim). All are "

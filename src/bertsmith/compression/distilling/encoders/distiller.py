@@ -198,13 +198,17 @@ def _make_objective(
         layer = (recipe.loss.teacher_layer or teacher.config.num_hidden_layers) - 1
     teacher_head = head if "soft" in weights else None
     frozen = EncoderTeacher(plan.encoder(), machine.device, layer, teacher_head)
-    teacher_width, width, projection = teacher.config.hidden_size, plan.config.hidden_size, None
+    width, projection, beginning = plan.config.hidden_size, None, None
     dimensions = recipe.dimensions or min(plan.width, width)
-    if "vectors" in weights and dimensions != teacher_width:
-        settings = machine, plan.pooling, plan.width, dimensions
+    if "vectors" in weights and dimensions != plan.full_width:
+        settings = machine, plan.pooling, plan.projection, plan.width, dimensions
         projection = learn_projection(out / "projection.safetensors", frozen, stream, *settings)
     torch.manual_seed(recipe.seed)
-    student, pooler = make_student_model(recipe, teacher, plan.config, weights, head, projection)
+    if plan.projection is not None:
+        beginning = plan.projection.linear_part(teacher.config.hidden_size)
+    if projection is not None:
+        beginning = projection if beginning is None else projection @ beginning
+    student, pooler = make_student_model(recipe, teacher, plan.config, weights, head, beginning)
     if student.masked_language is not None:
         start_at_frequencies(student.masked_language, train, plan.tokenizer)
     student.to(machine.device)
@@ -216,7 +220,7 @@ def _make_objective(
             cache = VectorCache(out / "teacher", machine.ranks.rank, rows, vector_width)
         except ResourceError as error:
             notes.append(f"the teacher's vectors are computed anew in each epoch: {error}")
-    losses = plan.losses(recipe, None if projection is None else projection.to(machine.device))
+    losses = plan.losses(recipe, projection, machine.device)
     rates = MaskingRates(**recipe.masking.model_dump())
     if losses.masks:
         require_masks(stream, Masker(plan.tokenizer, rates))

@@ -33,7 +33,7 @@ from bertsmith.inference.embedding.vectors import Vectors
 from bertsmith.model.flops import encoder_flops, vocabulary_flops
 from bertsmith.model.layers.attention import SelfAttention
 from bertsmith.tasks.forward_passes import evaluating
-from bertsmith.tasks.heads.pooling import Pooling, pool_sequences
+from bertsmith.tasks.heads.pooling import Pooling, Projection, pool_sequences
 from bertsmith.tasks.objective import Add, Gather
 
 _SINGLE = 0.5  # share of texts that are one sentence: texts that are compared and searched are mostly short
@@ -115,7 +115,8 @@ def _add_prefixes(sequences: Sequences, prefixes: Sequence[Sequence[int]]) -> Se
 @dataclass(frozen=True)
 class EncoderLosses:
     """The losses by name with their weights, and their settings: the temperature of soft targets, the number
-    of relation heads, the pooling of vectors and their projection to fewer dimensions.
+    of relation heads, the pooling of vectors, their projection to fewer dimensions, and before it the
+    teacher's own `layers` behind the pooling.
     """
 
     weights: dict[str, float]
@@ -123,6 +124,7 @@ class EncoderLosses:
     heads: int = 1
     pooling: Pooling = "mean"
     projection: Tensor | None = None  # (D, H): the teacher's vectors in fewer dimensions
+    layers: Projection | None = None
 
     @property
     def masks(self) -> bool:
@@ -288,6 +290,9 @@ class EncoderDistillation:
         """The teacher's vectors (B, D) of its hidden states (N, H), not scaled to length 1."""
         pooled = pool_sequences(taught.float(), batch, self.losses.pooling)
         projection = self.losses.projection
+        if self.losses.layers is not None:
+            with torch.no_grad():
+                pooled = self.losses.layers(pooled)
         return pooled if projection is None else F.linear(F.normalize(pooled, dim=1), projection)
 
     def _cached_vectors(self, sequences: Sequences, batch: PackedBatch, heldout: bool) -> Tensor:

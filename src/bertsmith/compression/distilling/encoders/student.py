@@ -81,7 +81,8 @@ def make_student_model(
     """The student with the layers that the losses in `weights` need, and its pooler's tensors apart, since no
     loss would train them.
 
-    `head` is the teacher's masked-language head; `projection` (D, H) is applied to the teacher's vectors.
+    `head` is the teacher's masked-language head; `projection` (D, H) makes the teacher's vectors of its
+    pooled states, as far as a product can.
     """
     encoder = make_student(teacher, config, recipe.numbers)
     pooler_state = {} if encoder.pooler is None else encoder.pooler.state_dict()
@@ -96,7 +97,8 @@ def make_student_model(
     width, identity = config.hidden_size, torch.eye(teacher.config.hidden_size)
     if "vectors" in weights:
         dimensions = recipe.dimensions if projection is None else len(projection)
-        if dimensions is not None and dimensions != width:
+        is_square = projection is not None and len(projection) == projection.shape[1]
+        if dimensions is not None and (dimensions != width or is_square):
             matrix = identity if projection is None else projection.cpu()
             student.dense = _narrow_linear(teacher, width, matrix)
     if "states" in weights and width != teacher.config.hidden_size:

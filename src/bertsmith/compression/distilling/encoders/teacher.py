@@ -25,7 +25,7 @@ from bertsmith.model.bert import Bert
 from bertsmith.model.cpu.inference import prepare_for_inference, usual_precision
 from bertsmith.model.layers.attention import SelfAttention
 from bertsmith.model.layers.layer import Layer
-from bertsmith.tasks.heads.pooling import Pooling, pool_sequences
+from bertsmith.tasks.heads.pooling import Pooling, Projection, pool_sequences
 from bertsmith.tasks.pretraining.pretraining import MaskedLanguageHead
 from bertsmith.training.machine import Machine, wait_for_ranks
 
@@ -132,17 +132,18 @@ def learn_projection(
     stream: PretrainingStream,
     machine: Machine,
     pooling: Pooling,
+    layers: Projection | None,
     width: int,
     dimensions: int,
 ) -> Tensor:
     """The projection (D, H) stored in `path`; where there is none, the first rank learns it from the
-    teacher's vectors of the stream's first texts. Only the first `width` dimensions of the teacher's vectors
-    are used.
+    teacher's vectors of the stream's first texts, as `pooling` and the `layers` behind it make them. Only the
+    first `width` dimensions of the teacher's vectors are used.
 
     Raises ModelError where there are fewer texts than dimensions, or the file is another run's.
     """
     if machine.ranks.is_first and not path.exists():
-        vectors = _sample_vectors(teacher, stream, machine, pooling)
+        vectors = _sample_vectors(teacher, stream, machine, pooling, layers)
         vectors[:, width:] = 0  # dimensions that the teacher truncates take no part
         if len(vectors) < dimensions:
             raise ModelError(
@@ -152,31 +153,38 @@ def learn_projection(
         atomic_write(path, save({"projection": principal_directions(vectors, dimensions)}))
     wait_for_ranks()
     projection = load_file(path)["projection"]
-    if projection.shape != (dimensions, teacher.config.hidden_size):
+    hidden_size = teacher.config.hidden_size
+    full_width = hidden_size if layers is None else layers.width(hidden_size)
+    if projection.shape != (dimensions, full_width):
         raise ModelError(f"{path} is of another run: its shape is {tuple(projection.shape)}. Remove it.")
     return projection
 
 
 def _sample_vectors(
-    teacher: EncoderTeacher, stream: PretrainingStream, machine: Machine, pooling: Pooling
+    teacher: EncoderTeacher,
+    stream: PretrainingStream,
+    machine: Machine,
+    pooling: Pooling,
+    layers: Projection | None,
 ) -> Vectors:
     """The teacher's vectors (B, H) of length 1 of the stream's first texts, as many as directions need, or of
     all there are.
     """
     width = teacher.config.hidden_size
     left = max(_SMALLEST_SAMPLE, _VECTORS_A_DIMENSION * width)
-    vectors = [np.zeros((0, width), np.float32)]
+    vectors = list[Vectors]()
     for batch in stream.batches(Cursor(), last_epoch=0):
         for part in split(batch.sequences, 1, _SAMPLE_MICRO_BATCH)[0]:
             packed = PackedBatch.of(part, machine.device)
             with machine.autocast():
                 states = teacher(packed).states
-            pooled = pool_sequences(states.float(), packed, pooling)
-            vectors.append(normalised(pooled.cpu().numpy()))
+            pooled = pool_sequences(states.float(), packed, pooling).cpu()
+            projected = pooled if layers is None else layers.cpu()(pooled)
+            vectors.append(normalised(projected.numpy()))
         left -= len(batch.sequences)
         if left <= 0:
             break
-    return np.concatenate(vectors)
+    return np.concatenate(vectors) if vectors else np.zeros((0, width), np.float32)
 
 
 class VectorCache:

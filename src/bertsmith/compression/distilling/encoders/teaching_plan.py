@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+import torch
 from torch import Tensor, nn
 
 from bertsmith.compression.distilling.encoders.losses import relation_heads
@@ -26,10 +27,10 @@ from bertsmith.model.student import is_alike
 from bertsmith.tasks.checkpoints.sentence_folder import (
     SentenceSettings,
     find_encoder_folder,
+    read_projection,
     read_sentence_settings,
-    refuse_projection,
 )
-from bertsmith.tasks.heads.pooling import Pooling
+from bertsmith.tasks.heads.pooling import Pooling, Projection
 from bertsmith.tasks.pretraining.pretraining import MaskedLanguageHead
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.inputs import require_room_for_rows
@@ -64,8 +65,6 @@ class TeachingPlan:
         teacher, config = checkpoint.config, student_shape(recipe, checkpoint.config)
         embeds = recipe.dimensions is not None or bool(recipe.loss.vectors) or makes_vectors(folder)
         sentences = read_sentence_settings(folder) if embeds else None
-        if sentences is not None:
-            refuse_projection(folder, sentences.projection, "a teacher")
         weights = _choose_weights(recipe, folder, checkpoint, sentences, config)
         tokenizer = load_own_tokenizer(find_encoder_folder(folder), teacher)
         if length > (longest := min(teacher.max_length, config.max_length)):
@@ -112,11 +111,24 @@ class TeachingPlan:
         """How hidden states are pooled to a vector of a text."""
         return "mean" if self.sentences is None else self.sentences.pooling
 
+    @cached_property
+    def projection(self) -> Projection | None:
+        """The layers behind the pooling of the teacher, if it has any."""
+        if self.sentences is None:
+            return None
+        return read_projection(self.sentences.projection, self.checkpoint.config.hidden_size)
+
+    @property
+    def full_width(self) -> int:
+        """The number of dimensions of the teacher's vectors before any are truncated."""
+        hidden_size = self.checkpoint.config.hidden_size
+        return hidden_size if self.projection is None else self.projection.width(hidden_size) or hidden_size
+
     @property
     def width(self) -> int:
         """The number of dimensions of the teacher's vectors."""
         truncate_dim = None if self.sentences is None else self.sentences.truncate_dim
-        return min(self.checkpoint.config.hidden_size, truncate_dim or self.checkpoint.config.hidden_size)
+        return min(self.full_width, truncate_dim or self.full_width)
 
     @property
     def prefixes(self) -> list[list[int]]:
@@ -157,13 +169,17 @@ class TeachingPlan:
         """The teacher's encoder, loaded anew with each call."""
         return encoder_of(self.checkpoint, f"{self.folder}/{WEIGHTS}")
 
-    def losses(self, recipe: EncoderDistilRecipe, projection: Tensor | None) -> EncoderLosses:
+    def losses(
+        self, recipe: EncoderDistilRecipe, projection: Tensor | None, device: torch.device
+    ) -> EncoderLosses:
         """The losses with their settings; `projection` (D, H) brings the teacher's vectors to fewer
         dimensions.
         """
+        layers = None if self.projection is None else self.projection.to(device)
+        fewer = None if projection is None else projection.to(device)
         widths = self.checkpoint.config.hidden_size, self.config.hidden_size
         heads = relation_heads(*widths, recipe.loss.relation_heads)
-        return EncoderLosses(self.weights, recipe.loss.temperature, heads, self.pooling, projection)
+        return EncoderLosses(self.weights, recipe.loss.temperature, heads, self.pooling, fewer, layers)
 
 
 def _choose_weights(

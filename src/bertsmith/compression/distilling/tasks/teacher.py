@@ -50,8 +50,10 @@ class TaskTeacher:
         folder = locate_model(name).folder
         model, saved_task = load_task_model(folder, task)
         teacher_task = saved_task.as_teacher()
-        if teacher_task is not saved_task:  # its head is another one; neither of the two has weights
-            model = TaskModel(model.encoder, teacher_task.head(model.config))
+        if teacher_task is not saved_task:  # its head is another one, with the same weights
+            head = teacher_task.head(model.config)
+            head.load_state_dict(model.head.state_dict())
+            model = TaskModel(model.encoder, head)
         engine = start_engine(model, folder, device)
         return cls(folder, model, teacher_task, engine.tokenizer, hash_model_folder(folder))
 
