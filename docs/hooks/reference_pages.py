@@ -51,6 +51,7 @@ FAMILIES = (
     "roberta",
     "distilbert",
     "electra",
+    "albert",
     "modernbert",
     "nomic_bert",
     "gte",

@@ -28,6 +28,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "roberta": {"type_vocab_size": 1, "pad_token_id": 0},
     "distilbert": {},
     "electra": {"embedding_size": 24},
+    "albert": {"embedding_size": 24},
+    "gte": {"pad_token_id": 0, "type_vocab_size": 0},
     "modernbert": {"local_attention": 8, "global_attn_every_n_layers": 2, "pad_token_id": 0},
     "deberta-v2": {"position_buckets": 8, "conv_kernel_size": 3, "embedding_size": 24},
 }

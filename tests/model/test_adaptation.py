@@ -106,6 +106,24 @@ def test_a_family_without_pooler_starts_anew_too() -> None:
     assert not torch.equal(model.layers[-1].feed_forward.up.weight, before)
 
 
+def test_layers_whose_weights_others_have_too_are_neither_frozen_nor_drawn_anew() -> None:
+    """ALBERT: with two groups the lower half is frozen by itself."""
+    model = new_bert(model_type="albert", embedding_size=8)
+    with pytest.raises(ModelError, match="lowest 2 of 4 layers of this albert model: others have the same"):
+        freeze(model, embeddings=False, lowest=2)
+    with pytest.raises(ModelError, match="top 1 of 4 layers of this albert model: others have the same"):
+        reinitialise(model, 1)
+    assert trained_share(model) == 1.0
+    before = model.layers[0].feed_forward.up.weight.clone()
+    reinitialise(model, 4)
+    assert not torch.equal(model.layers[0].feed_forward.up.weight, before)
+    freeze(model, embeddings=True, lowest=4)
+    assert not any(parameter.requires_grad for parameter in model.layers.parameters())
+    halves = new_bert(model_type="albert", embedding_size=8, num_hidden_groups=2)
+    freeze(halves, embeddings=True, lowest=2)
+    assert [part.attention.qkv.weight.requires_grad for part in halves.layers] == [False, True]
+
+
 @pytest.mark.parametrize("number", [-1, LAYERS + 1])
 def test_layers_that_the_model_does_not_have_are_refused(number: int) -> None:
     model = new_bert()

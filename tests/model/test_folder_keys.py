@@ -33,7 +33,7 @@ sentence_transformers = pytest.importorskip("sentence_transformers")
 
 OURS = (
     *("bert", "roberta", "xlm-roberta", "camembert", "distilbert", "electra", "modernbert", "nomic_bert"),
-    *("gte", "deberta-v2", "mpnet"),
+    *("gte", "deberta-v2", "mpnet", "albert"),
 )
 # What is in no installed version: written by transformers 2 to 4.57 (`PretrainedConfig.to_dict`), by Google,
 # by sentence-transformers before its version 6, and by authors of embedding models.
@@ -61,6 +61,10 @@ OF_AUTHORS: dict[str, set[str]] = {
     "distilbert": {
         *("position_embedding_type", "intermediate_size", "hidden_act", "layer_norm_eps", "type_vocab_size"),
         *("hidden_dropout_prob", "attention_probs_dropout_prob"),
+    },
+    "albert": {
+        *("position_embedding_type", "down_scale_factor", "gap_size", "net_structure_type"),
+        "num_memory_blocks",
     },
     "modernbert": {
         *("global_attn_every_n_layers", "global_rope_theta", "local_rope_theta", "rope_scaling"),

@@ -48,14 +48,14 @@ def test_by_default_a_student_has_half_of_the_layers() -> None:
     assert student_config(teacher_of().config).num_hidden_layers == 3
 
 
-@pytest.mark.parametrize("model_type", ["bert", "modernbert", "nomic_bert", "distilbert"])
+@pytest.mark.parametrize("model_type", ["bert", "modernbert", "nomic_bert", "distilbert", "gte", "albert"])
 def test_a_student_of_all_layers_gives_the_teachers_hidden_states(model_type: str) -> None:
     teacher = teacher_of(model_type)
     student = make_student(teacher, student_config(teacher.config, layers=6))
     assert torch.equal(student(packed()), teacher(packed()))
 
 
-@pytest.mark.parametrize("model_type", ["bert", "nomic_bert"])
+@pytest.mark.parametrize("model_type", ["bert", "nomic_bert", "gte"])
 def test_a_cut_computes_the_chosen_layers_one_after_another(model_type: str) -> None:
     teacher = teacher_of(model_type)
     student = make_student(teacher, student_config(teacher.config, kept=[1, 4]), [1, 4])
@@ -64,6 +64,46 @@ def test_a_cut_computes_the_chosen_layers_one_after_another(model_type: str) -> 
     for number in (1, 4):
         states = teacher.layers[number](states, batch)
     assert torch.equal(student(batch), states)
+
+
+@pytest.mark.parametrize(
+    ("shared", "kept", "own"),
+    [
+        ({}, [1, 4], [0]),  # one layer's weights, computed twice
+        ({"num_hidden_groups": 2}, [0, 1, 4], [0, 1]),
+        ({"num_hidden_groups": 3}, [0, 2, 3, 5], [0, 1, 2]),
+        ({"num_hidden_groups": 3}, [0, 5], [0, 2]),
+        ({"inner_group_num": 2}, [0, 3], [0, 1]),
+        ({"num_hidden_groups": 2, "inner_group_num": 3}, [0, 4], [0, 4]),
+    ],
+)
+def test_a_cut_of_shared_layers_is_computed_fewer_times(
+    shared: dict[str, int], kept: list[int], own: list[int]
+) -> None:
+    teacher = teacher_of("albert", **shared)
+    student = make_student(teacher, student_config(teacher.config, kept=kept), kept)
+    assert len(student.layers) == len(own) and len(student.layer_sequence) == len(kept)
+    for layer, number in zip(student.layers, own, strict=True):
+        for name, tensor in layer.state_dict().items():
+            assert torch.equal(tensor, teacher.layers[number].state_dict()[name])
+    if shared.get("num_hidden_groups") != 3 or len(kept) == 2:  # the others' pattern has no such student
+        batch = packed()
+        states = teacher.embeddings(batch)
+        for number in kept:
+            states = teacher.layer_sequence[number](states, batch)
+        assert torch.equal(student(batch), states)
+
+
+def test_a_student_of_albert_from_bert_and_back_begins_with_the_vocabulary() -> None:
+    teacher = teacher_of("bert", hidden_act="gelu_new")
+    student = make_student(teacher, student_config(teacher.config, layers=6, model_type="albert"))
+    assert student.config.embedding_size == 24 and student.embeddings.project is not None
+    torch.testing.assert_close(student.embeddings(packed()), teacher.embeddings(packed()))
+    assert torch.equal(student.layers[0].attention.qkv.weight, teacher.layers[0].attention.qkv.weight)
+    back = make_student(student, student_config(student.config, layers=3, model_type="bert"))
+    assert len(back.layers) == 3 and back(packed()).shape == (22, 24)
+    narrow = make_student(teacher, student_config(teacher.config, width=8, model_type="albert"))
+    assert narrow(packed()).shape == (22, 8)
 
 
 def test_a_cut_of_the_modern_family_keeps_which_layers_see_everything() -> None:

@@ -30,7 +30,7 @@ from text.tokenizer_samples import unigram_json
 
 FAMILIES = (
     *("bert", "roberta", "xlm-roberta", "camembert", "distilbert", "electra", "modernbert", "nomic_bert"),
-    *("gte", "deberta-v2", "mpnet"),
+    *("gte", "deberta-v2", "mpnet", "albert"),
 )
 # NomicBert and Gte have no such class
 ANSWERING = tuple(family for family in FAMILIES if family not in ("nomic_bert", "gte"))
@@ -67,7 +67,7 @@ def small_config(family: str, tokenizer: Tokenizer) -> BertConfig:
     """Without dropout; RoBERTa and MPNet have two positions more than tokens."""
     shape = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 40}
     shape |= {"local_attention": 8} if family == "modernbert" else {}
-    shape |= {"embedding_size": 16} if family == "electra" else {}
+    shape |= {"embedding_size": 16} if family in ("electra", "albert") else {}
     positions = LENGTH + (2 if family in PADDED_FIRST else 0)
     rates = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     names = {"model_type": family, "vocab_size": tokenizer.vocab_size, "pad_token_id": tokenizer.pad_id}

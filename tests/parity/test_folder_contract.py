@@ -43,7 +43,7 @@ transformers = pytest.importorskip("transformers")
 sentence_transformers = pytest.importorskip("sentence_transformers")
 FAMILIES = (
     *("bert", "roberta", "xlm-roberta", "camembert", "distilbert", "electra", "modernbert", "nomic_bert"),
-    *("gte", "deberta-v2", "mpnet"),
+    *("gte", "deberta-v2", "mpnet", "albert"),
 )
 PAIRS = [("red cat", text) for text in TEXTS]
 DENSE = ("Dense", {"in_features": WIDTH, "out_features": 12, "activation_function": "torch.nn.Identity"})

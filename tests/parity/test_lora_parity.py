@@ -38,6 +38,7 @@ OWN_VALUES = {
         "local_attention": 8,
     },
     "NomicBert": dict.fromkeys(("bos_token_id", "eos_token_id")),
+    "Albert": {"embedding_size": 12, "num_hidden_groups": 1},
 }
 BASE = "base_model.model."
 
@@ -123,6 +124,11 @@ def assert_parity(ours: Bert, theirs: Any, seed: int) -> None:
         ("NomicBert", None),
         ("NomicBert", ("feed_forward_gate",)),
         ("NomicBert", "all"),
+        ("Gte", None),
+        ("Gte", ("feed_forward_up",)),
+        ("Gte", "all"),
+        ("Albert", None),
+        ("Albert", "all"),
     ],
 )
 def test_peft_opens_our_adapter_with_the_same_numbers(
@@ -163,7 +169,7 @@ def test_a_head_trained_beside_goes_to_peft(peft: Any, tmp_path: Path, new_poole
 
 
 @pytest.mark.parametrize(
-    "family", ["Roberta", "XLMRoberta", "DistilBert", "Electra", "ModernBert", "NomicBert"]
+    "family", ["Roberta", "XLMRoberta", "DistilBert", "Electra", "ModernBert", "NomicBert", "Gte", "Albert"]
 )
 def test_each_family_s_own_head_goes_to_peft(peft: Any, family: str, tmp_path: Path) -> None:
     """All of its modules: ModernBERT's head has three, and Nomic's pooler is one more."""

@@ -47,6 +47,7 @@ PRETRAINING = {
     "distilbert": "DistilBertForMaskedLM",
     "electra": "ElectraForMaskedLM",
     "mpnet": "MPNetForMaskedLM",
+    "albert": "AlbertForPreTraining",
 }
 CONFIGS = {
     "bert": partial(transformers.BertConfig, type_vocab_size=3, layer_norm_eps=1e-7),
@@ -56,14 +57,17 @@ CONFIGS = {
     "distilbert": transformers.DistilBertConfig,
     "electra": partial(transformers.ElectraConfig, embedding_size=20, type_vocab_size=3),
     "mpnet": transformers.MPNetConfig,
+    "albert": partial(transformers.AlbertConfig, embedding_size=20, type_vocab_size=3),
 }
 
 
-def their_model(family: str, shape: Shape, *, architecture: str = "", attention: str = "eager") -> Any:
+def their_model(
+    family: str, shape: Shape, *, architecture: str = "", attention: str = "eager", **more: Any
+) -> Any:
     names = DISTILBERT_NAMES if family == "distilbert" else BERT_NAMES
     values = dict(zip(names, shape, strict=True))
     config = CONFIGS[family](
-        **values, vocab_size=97, max_position_embeddings=40, attn_implementation=attention
+        **values, **more, vocab_size=97, max_position_embeddings=40, attn_implementation=attention
     )
     return with_large_weights(getattr(transformers, architecture or PRETRAINING[family])(config), seed=7)
 
@@ -201,8 +205,28 @@ def test_published_sizes_of_deberta_have_the_published_number_of_weights(size: s
     assert (count - model.embeddings.token.weight.numel()) / 1e6 == pytest.approx(weights, abs=1.5)
 
 
+@pytest.mark.parametrize(
+    ("layers", "groups", "inner"),
+    [(4, 2, 1), (6, 3, 1), (5, 2, 1), (7, 3, 1), (3, 3, 1), (2, 1, 3), (4, 2, 2), (1, 1, 2)],
+)
+def test_layers_that_share_weights_are_computed_in_transformers_order(
+    layers: int, groups: int, inner: int, tmp_path: Path
+) -> None:
+    shared = {"num_hidden_groups": groups, "inner_group_num": inner}
+    theirs = their_model("albert", (24, layers, 3, 32, "gelu_new"), **shared)
+    ours = twin(theirs, tmp_path / "model")
+    assert len(ours.encoder.layers) == groups * inner
+    assert ours.config.num_hidden_layers == len(ours.encoder.layer_sequence) == layers * inner
+    for seed in range(2):
+        assert_parity(theirs, ours, random_sample(ours.config, seed))
+    save_pretraining_model(tmp_path / "ours", ours, None, {})
+    again = transformers.AlbertForPreTraining.from_pretrained(tmp_path / "ours").eval()
+    assert (again.config.num_hidden_layers, again.config.inner_group_num) == (layers, inner)
+    assert_parity(again, ours, random_sample(ours.config, seed=2))
+
+
 @pytest.mark.parametrize("lengths", [(1,), (1, 1, 1), (38,), (5, 5, 5, 5), (2, 17, 2, 17, 1)])
-@pytest.mark.parametrize("family", ["bert", "roberta", "electra", "mpnet"])
+@pytest.mark.parametrize("family", ["bert", "roberta", "electra", "mpnet", "albert"])
 def test_any_mixture_of_lengths_gives_the_same_numbers(
     family: str, lengths: tuple[int, ...], tmp_path: Path
 ) -> None:

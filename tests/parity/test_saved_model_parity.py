@@ -24,7 +24,7 @@ families = pytest.mark.parametrize("family", list(FAMILIES))
 def small_config(family: str) -> BertConfig:
     shape = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 40}
     shape |= {"local_attention": 8} if family == "modernbert" else {}
-    shape |= {"embedding_size": 16} if family == "electra" else {}
+    shape |= {"embedding_size": 16} if family in ("electra", "albert") else {}
     return make_config(
         {
             "model_type": family,

@@ -20,13 +20,15 @@ def freeze(model: Bert, embeddings: bool, lowest: int) -> None:
     most of what freezing saves. No frozen part needs a gradient, so that autograd records nothing there.
 
     Dropout is turned off in frozen parts for good, also after `train()`: they are fixed functions, and noise
-    would only cost time. (transformers leaves it on.) Raises ModelError where the model has fewer layers.
+    would only cost time. (transformers leaves it on.) Raises ModelError where the model has fewer layers, and
+    where others have the weights of the lowest ones.
     """
     _check_layers(model, lowest, "freeze the lowest")
+    _require_own_weights(model, lowest, "freeze the lowest", lowest)
     frozen: list[nn.Module] = []
     if embeddings or lowest:
         frozen = [part for part in (model.embeddings, model.relative) if part is not None]
-    for part in [*frozen, *model.layers[:lowest]]:
+    for part in [*frozen, *model.layer_sequence[:lowest]]:
         part.requires_grad_(False)
         for module in part.modules():
             if isinstance(module, Dropout):
@@ -38,12 +40,13 @@ def reinitialise(model: Bert, top: int) -> None:
 
     They are the most specialised in the pre-training task and, with little data, often worse than a random
     start (Zhang et al. 2021, "Revisiting few-sample BERT fine-tuning", section 5). 0 changes nothing. Raises
-    ModelError where the model has fewer layers.
+    ModelError where the model has fewer layers, and where others have the weights of the top ones.
     """
     _check_layers(model, top, "draw anew the top")
+    _require_own_weights(model, model.config.num_hidden_layers - top, "draw anew the top", top)
     if not top:
         return
-    for layer in model.layers[len(model.layers) - top :]:
+    for layer in dict.fromkeys(model.layer_sequence[model.config.num_hidden_layers - top :]):
         layer.initialise(model.config)  # type: ignore[operator]
     if model.pooler is not None:
         initialise(model.pooler, model.config.initializer_range)
@@ -56,10 +59,18 @@ def trained_share(model: nn.Module) -> float:
 
 
 def _check_layers(model: Bert, count: int, purpose: str) -> None:
-    if not 0 <= count <= len(model.layers):
+    layers = model.config.num_hidden_layers
+    if not 0 <= count <= layers:
         raise ModelError(
-            f"Can't {purpose} {count} layers: the model has {len(model.layers)}. "
-            f"Give a number from 0 to {len(model.layers)}."
+            f"Can't {purpose} {count} layers: the model has {layers}. Give a number from 0 to {layers}."
+        )
+
+
+def _require_own_weights(model: Bert, boundary: int, purpose: str, count: int) -> None:
+    if model.config.shares_weights_at(boundary):
+        raise ModelError(
+            f"Can't {purpose} {count} of {model.config.num_hidden_layers} layers of this "
+            f"{model.config.model_type} model: others have the same weights. Give 0, or all."
         )
 
 

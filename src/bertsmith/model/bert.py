@@ -36,7 +36,8 @@ class Bert(nn.Module):
         elif config.position_bias == "buckets":
             self.relative = PositionBias(config)
         self.convolution = Convolution(config) if config.conv_kernel_size else None
-        self.layers = nn.ModuleList(Layer(config, number) for number in range(config.num_hidden_layers))
+        # those with weights of their own; `layer_sequence` has them as often as they are computed
+        self.layers = nn.ModuleList(Layer(config, number) for number in range(max(config.layer_order) + 1))
         self.final_norm = make_norm(config) if config.final_norm else None
         self.pooler = nn.Linear(config.hidden_size, config.hidden_size) if config.has_pooler else None
         for part in (self.embeddings, self.relative, self.convolution):
@@ -51,6 +52,11 @@ class Bert(nn.Module):
         super().__setstate__(state)  # type: ignore[no-untyped-call]
         compute_alone_after_fork()
 
+    @property
+    def layer_sequence(self) -> list[nn.Module]:
+        """The layers in the order in which they are computed; ALBERT's are the same one again and again."""
+        return [self.layers[number] for number in self.config.layer_order]
+
     def forward(self, batch: PackedBatch, rows: Tensor | None = None) -> Tensor:
         """The last layer's hidden states (N, H), or (R, H) where a head reads only the given rows.
 
@@ -59,8 +65,8 @@ class Bert(nn.Module):
         """
         states = self.embeddings(batch)
         relative = self.relative_table()
-        last = len(self.layers) - 1
-        for number in range(len(self.layers)):
+        last = len(self.layer_sequence) - 1
+        for number in range(last + 1):
             states = self.apply_layer(number, states, batch, rows if number == last else None, relative)
         states = self._apply_final_norm(states)
         return _drop_padding(states, batch) if rows is None else states
@@ -71,7 +77,7 @@ class Bert(nn.Module):
         """
         states: list[Tensor] = [self.embeddings(batch)]
         relative = self.relative_table()
-        for number in range(len(self.layers)):
+        for number in range(len(self.layer_sequence)):
             states.append(self.apply_layer(number, states[-1], batch, None, relative))
         states[-1] = self._apply_final_norm(states[-1])
         return [_drop_padding(state, batch) for state in states]
@@ -93,7 +99,7 @@ class Bert(nn.Module):
         """The output (N, H) of layer number `number` for its input (N, H), or (R, H) of the given rows; that
         of the first layer with the convolution, where there is one. `relative` is the `relative_table`.
         """
-        layer = self.layers[number]
+        layer = self.layer_sequence[number]
         if number or self.convolution is None:
             output: Tensor = layer(states, batch, rows, relative)
             return output

@@ -43,7 +43,7 @@ class BertConfig(UserSettings):
     layer_norm_eps: float = Field(1e-12, gt=0)
     pad_token_id: int = Field(0, ge=0)
     # Width of the embeddings, where a linear layer projects them to the hidden size (ALBERT, ELECTRA). None
-    # where the two are the same; the hidden size itself becomes None.
+    # where the two are the same; the hidden size itself becomes None, but for ALBERT, which always projects.
     embedding_size: int | None = Field(None, ge=1, le=65_536)
     projection_place: Literal["after_norm", "before_norm"] = "after_norm"  # the latter has no bias
 
@@ -91,6 +91,12 @@ class BertConfig(UserSettings):
     conv_act: Literal["tanh", "gelu", "gelu_new", "relu", "silu"] = "tanh"
     conv_groups: int = Field(1, ge=1, le=65_536)
 
+    # Layers that share their weights (ALBERT): as many groups, each with `inner_group_num` layers of its own,
+    # which are repeated in their order. None: every layer has its own weights. `num_hidden_layers` counts a
+    # layer as often as it is computed.
+    num_hidden_groups: int | None = Field(None, ge=1, le=1_000)
+    inner_group_num: int = Field(1, ge=1, le=1_000)
+
     # Norms: before attention and feed-forward part, or after them; one before the first attention; one after
     # the last layer.
     pre_norm: bool = False
@@ -113,8 +119,10 @@ class BertConfig(UserSettings):
     def _fill_published(cls, values: Any) -> Any:
         if not isinstance(values, dict):
             return values
-        values = {**find_family(values.get("model_type", "bert")).published, **values}
-        if values.get("embedding_size") == values.get("hidden_size", cls.model_fields["hidden_size"].default):
+        family = find_family(values.get("model_type", "bert"))
+        values = {**family.published, **values}
+        width = values.get("hidden_size", cls.model_fields["hidden_size"].default)
+        if values.get("embedding_size") == width and not family.always_projects:
             values["embedding_size"] = None
         return values
 
@@ -144,6 +152,12 @@ class BertConfig(UserSettings):
                 f"layer_types has {len(self.layer_types)} entries for {self.num_hidden_layers} layers"
             )
         self._check_relative_attention()
+        repeats, rest = divmod(self.num_hidden_layers, self.inner_group_num)
+        if rest or (self.num_hidden_groups or 1) > repeats:
+            raise ValueError(
+                f"{self.num_hidden_layers} layers can't be split into num_hidden_groups = "
+                f"{self.num_hidden_groups} of inner_group_num = {self.inner_group_num} each"
+            )
         if self.max_length < 1:
             raise ValueError("max_position_embeddings leaves no position for a token")
         self._require_spelled()
@@ -186,6 +200,24 @@ class BertConfig(UserSettings):
     @property
     def head_size(self) -> int:
         return self.hidden_size // self.num_attention_heads
+
+    @property
+    def layer_order(self) -> tuple[int, ...]:
+        """The layers with weights of their own, counted from 0, in the order in which they are computed: each
+        once, or several times where layers share weights.
+        """
+        if self.num_hidden_groups is None:
+            return tuple(range(self.num_hidden_layers))
+        inner = self.inner_group_num
+        repeats = self.num_hidden_layers // inner
+        groups = (
+            int(i / (repeats / self.num_hidden_groups)) for i in range(repeats)
+        )  # as transformers rounds
+        return tuple(group * inner + number for group in groups for number in range(inner))
+
+    def shares_weights_at(self, count: int) -> bool:
+        """Whether one of the lowest `count` layers has the weights of one of the layers above."""
+        return not set(self.layer_order[:count]).isdisjoint(self.layer_order[count:])
 
     @property
     def embedding_width(self) -> int:

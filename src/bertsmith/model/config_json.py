@@ -63,7 +63,12 @@ def config_from_hugging_face(values: dict[str, Any], where: str) -> BertConfig:
                 "Remove the one that is wrong."
             )
         fields[ours], key_of[ours] = value, key
-    return make_config(fields | (rotary.read(values, where) if rotary else {}), where)
+    fields |= rotary.read(values, where) if rotary else {}
+    inner = fields.get("inner_group_num", 1)
+    if isinstance(inner, int) and inner > 1:  # a file counts groups, we their layers
+        usual = BertConfig.model_fields["num_hidden_layers"].default
+        fields["num_hidden_layers"] = fields.get("num_hidden_layers", usual) * inner
+    return make_config(fields, where)
 
 
 def _find_declared(values: Mapping[str, Any], where: str) -> Family:
@@ -118,6 +123,7 @@ def _require_bert(values: Mapping[str, Any], where: str) -> None:
 def config_to_hugging_face(config: BertConfig, architecture: str) -> dict[str, Any]:
     """The content of a config.json that transformers opens as `architecture`."""
     family, values = config.family, config.model_dump() | {"embedding_size": config.embedding_width}
+    values["num_hidden_layers"] //= config.inner_group_num
     entries = {theirs: values[ours] for ours, theirs in family.spelling.items()}
     if family.rotary is not None:
         entries |= family.rotary.write(values)

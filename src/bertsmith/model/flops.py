@@ -67,4 +67,4 @@ def muon_flops(config: BertConfig, iterations: int = 5) -> float:
     for rows, columns in (sorted(matrix) for matrix in matrices):
         # a Gram matrix, its square, and their product with the matrix
         total += 2 * rows * rows * (columns + rows + columns)
-    return config.num_hidden_layers * iterations * total
+    return (max(config.layer_order) + 1) * iterations * total  # weights that layers share are stepped once

@@ -114,6 +114,9 @@ def student_config(
         return _other_family_config(teacher, family, sizes, where, own_width=feed_forward is None)
     layer_indices = kept if kept is not None else spread_layers(teacher.num_hidden_layers, count)
     _check_layers(layer_indices, count, teacher)
+    if teacher.num_hidden_groups is not None and count != teacher.num_hidden_layers:
+        sizes["inner_group_num"] = 1
+        sizes["num_hidden_groups"] = len({teacher.layer_order[index] for index in layer_indices})
     if teacher.local_attention is not None:  # each layer keeps its local or global attention
         types = ("sliding_attention" if teacher.is_local(i) else "full_attention" for i in layer_indices)
         sizes["layer_types"] = tuple(types)
@@ -134,6 +137,8 @@ def _other_family_config(
     if published.position_embedding == "learned":
         offset = teacher.pad_token_id + 1 if published.family.positions_after_padding else 0
         values["max_position_embeddings"] = teacher.max_length + offset
+    if published.family.always_projects:
+        values["embedding_size"] = teacher.embedding_size or sizes["hidden_size"]
     allowed = {name: value for name, value in values.items() if published.family.is_free(name)}
     return make_config({"model_type": model_type, **allowed, **sizes}, where)
 
@@ -147,11 +152,12 @@ def make_student(teacher: Bert, config: BertConfig, layers: Sequence[int] | None
 
     `layers` lists the teacher's layer for each of the student's, by default `spread_layers`. Layers are taken
     over where both encoders are built alike (`is_alike`); a student of another build takes only the token
-    embeddings. A narrower student keeps the channels, heads and feed-forward neurons with the largest
-    weights, and products of fewer inputs are scaled up (weight subcloning: Samragh et al. 2023, arXiv
-    2312.09299, section 3, with importance by weights in place of activations). For a student without segment
-    embeddings, the first segment's are added to the positions'; further segments than the teacher's begin as
-    its last one, or as zeros if it has none. The pooler is taken over where both have one.
+    embeddings. Layers of the student that share weights begin as the teacher's layer of the first of them. A
+    narrower student keeps the channels, heads and feed-forward neurons with the largest weights, and products
+    of fewer inputs are scaled up (weight subcloning: Samragh et al. 2023, arXiv 2312.09299, section 3, with
+    importance by weights in place of activations). For a student without segment embeddings, the first
+    segment's are added to the positions'; further segments than the teacher's begin as its last one, or as
+    zeros if it has none. The pooler is taken over where both have one.
 
     Raises ModelError for another vocabulary, for projected embeddings of another width, and for layers that
     don't exist or are too many.
@@ -162,7 +168,9 @@ def make_student(teacher: Bert, config: BertConfig, layers: Sequence[int] | None
             f"A student has its teacher's vocabulary of {teacher_config.vocab_size:,} pieces, not "
             f"{config.vocab_size:,}."
         )
-    if config.embedding_size is not None and config.embedding_size != teacher_config.embedding_size:
+    if config.embedding_size not in (None, teacher_config.embedding_size) and (
+        teacher_config.embedding_size is not None or config.embedding_size != config.hidden_size
+    ):
         raise ModelError(
             f"A student's embeddings are as wide as its teacher's of {teacher_config.embedding_width}, not "
             f"{config.embedding_size}: leave embedding_size as it is."
@@ -177,9 +185,10 @@ def make_student(teacher: Bert, config: BertConfig, layers: Sequence[int] | None
     parts = _choose_parts(teacher, config)
     tensors = _narrow_embeddings(teacher, student, parts.channels)
     if alike:
-        for index, teacher_layer in enumerate(layers or ()):
+        for own in range(len(student.layers)):
+            teacher_layer = (layers or ())[config.layer_order.index(own)]
             state = _narrow_layer(_layer_state(teacher, teacher_layer), teacher.config, parts, teacher_layer)
-            tensors |= {f"layers.{index}.{name}": tensor for name, tensor in state.items()}
+            tensors |= {f"layers.{own}.{name}": tensor for name, tensor in state.items()}
         tensors |= _narrow_last_modules(teacher, parts.channels)
         if isinstance(teacher.relative, PositionBias):
             tensors["relative.bias.weight"] = teacher.relative.bias.weight.detach()[:, parts.heads(0)]
@@ -278,8 +287,11 @@ def _narrow_tables(
     """
     norm, project = teacher.embeddings.norm.state_dict(), teacher.embeddings.project
     if project is None:
-        narrow_norm = {f"embeddings.norm.{name}": tensor[channels] for name, tensor in norm.items()}
-        return lambda table: table[:, channels], narrow_norm
+        tensors = {f"embeddings.norm.{name}": tensor[channels] for name, tensor in norm.items()}
+        if student.embeddings.project is not None:  # one that changes nothing at first
+            tensors["embeddings.project.weight"] = torch.eye(len(channels))
+            tensors["embeddings.project.bias"] = torch.zeros(len(channels))
+        return lambda table: table[:, channels], tensors
     weight = project.weight[channels]  # (h, E)
     if student.embeddings.project is None:
         return lambda table: table @ (weight * norm["weight"]).T, {}
@@ -290,7 +302,8 @@ def _narrow_tables(
 
 
 def _layer_state(teacher: Bert, layer: int) -> dict[str, Tensor]:
-    return {name: tensor.detach() for name, tensor in teacher.layers[layer].state_dict().items()}
+    state = teacher.layer_sequence[layer].state_dict()
+    return {name: tensor.detach() for name, tensor in state.items()}
 
 
 def _narrow_last_modules(teacher: Bert, channels: Tensor) -> dict[str, Tensor]:

@@ -32,14 +32,19 @@ class TranslatedWeights:
 
 
 @lru_cache(maxsize=8)
-def _make_name_table(family: str, count: int, *, adapters: bool = False) -> dict[str, ModuleNames]:
-    """The family's table for `count` layers: our module -> its row, with the encoder's prefix in
-    their names.
+def _make_name_table(
+    family: str, count: int, inner: int, *, adapters: bool = False
+) -> dict[str, ModuleNames]:
+    """The family's table for `count` layers, `inner` to a group: our module -> its row, with the encoder's
+    prefix in their names.
     """
     names = find_family(family)
     layers = (
         row._replace(
-            ours=row.ours.format(number), theirs=tuple(theirs.format(number) for theirs in row.theirs)
+            ours=row.ours.format(number),
+            theirs=tuple(
+                theirs.format(number, group=number // inner, inner=number % inner) for theirs in row.theirs
+            ),
         )
         for number in range(count)
         for row in (names.adapted_layer if adapters else names.layer)
@@ -51,6 +56,11 @@ def _make_name_table(family: str, count: int, *, adapters: bool = False) -> dict
     return {row.ours: row for row in (*encoder, *names.heads)}
 
 
+def _name_table(config: BertConfig, *, adapters: bool = False) -> dict[str, ModuleNames]:
+    count = max(config.layer_order) + 1
+    return _make_name_table(config.model_type, count, config.inner_group_num, adapters=adapters)
+
+
 def from_hugging_face(tensors: Mapping[str, Tensor], config: BertConfig, where: str) -> TranslatedWeights:
     """Translates a file's tensors to our names, and stacks those of a row with several modules.
 
@@ -59,7 +69,7 @@ def from_hugging_face(tensors: Mapping[str, Tensor], config: BertConfig, where: 
     for a stack with a missing or misshapen tensor, and for a tied tensor that differs from its twin.
     """
     names = config.family
-    table = _make_name_table(config.model_type, config.num_hidden_layers)
+    table = _name_table(config)
     row_of = {theirs: (row, index) for row in table.values() for index, theirs in enumerate(row.theirs)}
     stacks: dict[str, dict[int, Tensor]] = {}
     twins: dict[str, Tensor] = {}
@@ -104,7 +114,7 @@ def to_hugging_face(tensors: Mapping[str, Tensor], config: BertConfig, *, bare: 
 
     Raises ValueError for a name that isn't in the table.
     """
-    prefix, table = config.family.prefix + ".", _make_name_table(config.model_type, config.num_hidden_layers)
+    prefix, table = config.family.prefix + ".", _name_table(config)
     result: dict[str, Tensor] = {}
     for ours, tensor in tensors.items():
         theirs = file_names(ours, config)
@@ -119,7 +129,7 @@ def file_names(ours: str, config: BertConfig) -> tuple[str, ...]:
     that isn't in the table.
     """
     module, _, leaf = ours.rpartition(".")
-    row = _make_name_table(config.model_type, config.num_hidden_layers).get(module)
+    row = _name_table(config).get(module)
     if row is None:
         raise ValueError(f"{ours} has no row in the table of {config.model_type} names")
     return tuple(f"{theirs}.{leaf}" for theirs in row.theirs)
@@ -129,7 +139,7 @@ def adapter_names(module: str, config: BertConfig) -> tuple[str, ...]:
     """The names of one of our encoder's modules in an adapter's files and in transformers' model in
     memory.
     """
-    return _make_name_table(config.model_type, config.num_hidden_layers, adapters=True)[module].theirs
+    return _name_table(config, adapters=True)[module].theirs
 
 
 def part_of(ours: str) -> str:

@@ -260,6 +260,7 @@ def attention_weights(encoder: Bert, batch: PackedBatch) -> Tensor:
     def record(attention: Any, inputs: tuple[Any, ...]) -> None:
         weights.append(weights_of(attention, inputs[0], batch, inputs[3]))
 
+    # one that is computed several times records each time
     layers = [layer for layer in encoder.layers if isinstance(layer, Layer)]
     hooks = [layer.attention.register_forward_pre_hook(record) for layer in layers]
     try:

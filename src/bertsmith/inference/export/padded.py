@@ -69,7 +69,7 @@ class PaddedEncoder(nn.Module):
         relative = encoder.relative_table()
         position_bias = None if relative is None or config.relative_attention else relative.detach()
         self.register_buffer("position_bias", position_bias, persistent=False)  # (A, 2 R)
-        for number, layer in enumerate(encoder.layers):
+        for number, layer in enumerate(encoder.layer_sequence):
             assert isinstance(layer, Layer)
             rotary = layer.attention.rotary
             if rotary is not None:
@@ -94,7 +94,7 @@ class PaddedEncoder(nn.Module):
             distances = columns - columns[:, None] + self.position_bias.shape[1] // 2  # (L, L)
             added = self.position_bias[:, distances]  # (A, L, L)
             biases = {window: bias + added for window, bias in biases.items()}
-        for number, layer in enumerate(self.encoder.layers):
+        for number, layer in enumerate(self.encoder.layer_sequence):
             assert isinstance(layer, Layer)
             bias = biases[self.windows[number]]
             normalised = layer.attention_norm(states) if layer.pre_norm else states

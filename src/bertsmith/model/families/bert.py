@@ -1,4 +1,4 @@
-"""BERT, and the families that differ from it little: RoBERTa and its copies, DistilBERT and MPNet."""
+"""BERT, and the families that differ from it little: RoBERTa and its copies, DistilBERT, MPNet and ALBERT."""
 
 from dataclasses import replace
 
@@ -9,6 +9,7 @@ from bertsmith.model.families.family import (
     Family,
     HeadNames,
     ModuleNames,
+    Size,
     layer_rows,
     register,
 )
@@ -242,5 +243,81 @@ MPNET = register(
         required={"pad_token_id": (1,), "relative_attention_num_buckets": (32,)},
         written={"pad_token_id": 1, "relative_attention_num_buckets": 32},
         positions_after_padding=True,
+    )
+)
+
+# Lan et al. 2020 (arXiv 1909.11942): one layer's weights are used again and again, the embeddings are narrow,
+# and the pair head tells whether two segments are in order (sections 3.1 and 4.1).
+_SHARED = "encoder.albert_layer_groups.{group}.albert_layers.{inner}"
+ALBERT = register(
+    Family(
+        model_type="albert",
+        class_prefix="Albert",
+        prefix="albert",
+        encoder=(
+            *EMBEDDINGS,
+            SEGMENT,
+            ModuleNames("encoder.embeddings.project", ("encoder.embedding_hidden_mapping_in",)),
+            ModuleNames("encoder.pooler", ("pooler",)),
+        ),
+        layer=layer_rows(
+            attention=tuple(f"{_SHARED}.attention.{part}" for part in ("query", "key", "value")),
+            output=f"{_SHARED}.attention.dense",
+            attention_norm=f"{_SHARED}.attention.LayerNorm",
+            up=(f"{_SHARED}.ffn",),
+            down=f"{_SHARED}.ffn_output",
+            norm=f"{_SHARED}.full_layer_layer_norm",
+        ),
+        heads=(
+            ModuleNames("masked_language.dense", ("predictions.dense",)),
+            ModuleNames("masked_language.norm", ("predictions.LayerNorm",)),
+            ModuleNames("masked_language", ("predictions",)),
+            ModuleNames("next_sentence", ("sop_classifier.classifier",)),
+        ),
+        tied={"predictions.decoder.weight": TOKENS, "predictions.decoder.bias": "masked_language.bias"},
+        classes={
+            "Model": frozenset(),
+            "ForPreTraining": frozenset({"masked_language", "next_sentence"}),
+            "ForMaskedLM": MASKED_LANGUAGE,
+            "ForSequenceClassification": CLASSIFIER,
+            "ForTokenClassification": CLASSIFIER,
+            "ForMultipleChoice": CLASSIFIER,
+            "ForQuestionAnswering": frozenset({"qa_outputs"}),
+        },
+        sequence_head=HeadNames("classifier", pooled=True),
+        token_head=HeadNames("classifier"),
+        span_head=HeadNames("qa_outputs"),
+        published={
+            "vocab_size": 30000,
+            "embedding_size": 128,
+            "hidden_act": "gelu_new",
+            "hidden_dropout_prob": 0.0,
+            "attention_probs_dropout_prob": 0.0,
+            "num_hidden_groups": 1,
+        },
+        # transformers' defaults are the sizes of ALBERT-xxlarge
+        assumed={"hidden_size": 4096, "num_attention_heads": 64, "intermediate_size": 16384},
+        spelling={
+            **BERT_SPELLING,
+            **{name: name for name in ("embedding_size", "num_hidden_groups", "inner_group_num")},
+        },
+        required=BERT_REQUIRED,
+        harmless={
+            "classifier_dropout_prob": "for training alone",
+            **dict.fromkeys(
+                ("down_scale_factor", "gap_size", "net_structure_type", "num_memory_blocks"),
+                "of Google's code, and read by nobody",
+            ),
+        },
+        written=dict.fromkeys(("bos_token_id", "eos_token_id")),
+        always_projects=True,
+        sentence_order=True,
+        # Lan et al. 2020, table 1
+        sizes={
+            "base": Size(12, 768, 12, 3072, embedding=128),
+            "large": Size(24, 1024, 16, 4096, embedding=128),
+            "xlarge": Size(24, 2048, 16, 8192, embedding=128),
+            "xxlarge": Size(12, 4096, 64, 16384, embedding=128),
+        },
     )
 )

@@ -91,7 +91,9 @@ class AuthorsFiles:
 
 @dataclass(frozen=True)
 class Family:
-    """What makes up a family. `{}` in a name stands for a layer's number, counted from 0."""
+    """What makes up a family. `{}` in a name stands for a layer's number, counted from 0; where layers share
+    weights, `{group}` and `{inner}` stand for the group's number and the layer's within it.
+    """
 
     model_type: str  # in config.json
     class_prefix: str  # of its classes in transformers: "Bert" of BertForMaskedLM
@@ -130,6 +132,8 @@ class Family:
     sizes: Mapping[str, Size] = field(default_factory=lambda: BERT_SIZES)
     # The position table starts after the row of padding (RoBERTa).
     positions_after_padding: bool = False
+    always_projects: bool = False  # embeddings as wide as the hidden states have a projection too
+    sentence_order: bool = False  # the pair head tells whether two segments are in order (ALBERT)
     optional_segments: bool = False  # `type_vocab_size` may be 0 or more, whatever is published
     authors: AuthorsFiles | None = None  # where the authors' own files differ; they are read, never written
     read_as: Mapping[str, str] = field(default_factory=dict)  # another name of a module in files -> the usual

@@ -106,6 +106,11 @@ class MaskedLanguage(PretrainingObjective[PretrainingModel]):
     def problem(self, config: BertConfig, choices: ObjectiveChoices) -> str | None:
         if choices.next_sentence and not config.has_next_sentence:
             return f"{config.model_type} has no next-sentence prediction: data.next_sentence=false."
+        if choices.next_sentence and config.family.sentence_order:
+            return (
+                f"{config.model_type}'s head for pairs tells their order: objective=sentence-order, or "
+                "data.next_sentence=false."
+            )
         return None
 
     def build(self, config: BertConfig, choices: ObjectiveChoices) -> PretrainingModel:

@@ -56,14 +56,14 @@ class PretrainingModel(nn.Module):
 
     Without `next_sentence` (RoBERTa, DistilBERT, or by choice) there is neither that head nor a pooler, since
     nothing would train them. With `sentence_order` the head predicts whether a pair is swapped, as ALBERT's
-    does, instead of whether the second segment follows the first.
+    always does, instead of whether the second segment follows the first.
     """
 
     def __init__(
         self, config: BertConfig, next_sentence: bool | None = None, sentence_order: bool = False
     ) -> None:
         super().__init__()
-        self.config, self.sentence_order = config, sentence_order
+        self.config, self.sentence_order = config, sentence_order or config.family.sentence_order
         self.encoder = Bert(config)
         self.masked_language = MaskedLanguageHead(config)
         self.decoder: nn.ModuleList | None = None  # of patches, while it is trained; never saved

@@ -117,7 +117,11 @@ def _has_pair_head(checkpoint: Checkpoint, next_sentence: bool | None, allow_new
 
 
 def _was_trained_on_order(checkpoint: Checkpoint) -> bool:
-    """Whether the pair head was trained on the order of segments, which only our bertsmith.json says."""
+    """Whether the pair head was trained on the order of segments: ALBERT's is, and our bertsmith.json says so
+    of another.
+    """
+    if checkpoint.config.family.sentence_order:
+        return True
     return checkpoint.manifest is not None and checkpoint.manifest.settings.get(_ORDER) is True
 
 

@@ -95,7 +95,8 @@ def list_possible_methods(
         return methods + [LORA] * (recipe.method == LORA)
     if _freezes_layers(recipe):
         return methods + [UPPER] * (recipe.method == UPPER)
-    return [*methods, *[UPPER] * (layers > 1), LORA]
+    has_upper_half = layers > 1 and not model.config.shares_weights_at(layers // 2)
+    return [*methods, *[UPPER] * has_upper_half, LORA]
 
 
 def list_compared_methods(recipe: FinetuneRecipe, possible: Sequence[str]) -> list[str]:

@@ -245,7 +245,7 @@ class EncoderDistillation:
         if self.losses.masks:
             masked = masker.draw(sequences, batch)
             batch = replace(batch, token_ids=masked.token_ids)
-        last_attention = self.model.encoder.layers[-1].attention
+        last_attention = self.model.encoder.layer_sequence[-1].attention
         assert isinstance(last_attention, SelfAttention)
         collecting = (
             collect_products(last_attention) if "relations" in weights else nullcontext(list[Tensor]())
@@ -260,7 +260,8 @@ class EncoderDistillation:
         if "states" in weights:
             losses["states"] = cosine_loss(taught.states[: len(states)], self.model.widen(states))
         if "relations" in weights and taught.products is not None:
-            learned = rotate_products(last_attention, products[0], batch)
+            # layers below with the same weights were collected too
+            learned = rotate_products(last_attention, products[-1], batch)
             losses["relations"] = relation_loss(taught.products, learned, batch.lengths, self.losses.heads)
         if "vectors" in weights:
             target = self._teacher_vectors(taught.states, batch)

@@ -149,9 +149,11 @@ def _narrow_linear(teacher: Bert, width: int, matrix: Tensor) -> nn.Linear:
 
 def _freeze_behind_attention(encoder: Bert) -> None:
     """Freezes all behind the last layer's queries, keys and values: the relations don't train these
-    weights.
+    weights, unless a layer below has the same ones.
     """
-    last = encoder.layers[-1]
+    if encoder.config.shares_weights_at(len(encoder.layer_sequence) - 1):
+        return
+    last = encoder.layer_sequence[-1]
     assert isinstance(last, Layer)
     modules = [last.attention.output, last.feed_forward, last.feed_forward_norm, encoder.final_norm]
     for module in modules if last.pre_norm else [*modules, last.attention_norm]:

@@ -76,7 +76,7 @@ class EncoderTeacher:
         encoder = encoder.to(device).eval().requires_grad_(False)
         self.probe = None
         if layer is not None:  # copied first, since preparing for inference takes the layer's weights apart
-            chosen = encoder.layers[layer]
+            chosen = encoder.layer_sequence[layer]
             assert isinstance(chosen, Layer)
             norm = deepcopy(chosen.attention_norm) if chosen.pre_norm else nn.Identity()
             self.probe = RelationProbe(layer, norm, deepcopy(chosen.attention))
@@ -89,7 +89,7 @@ class EncoderTeacher:
         """The teacher's states for every token of the batch."""
         states: Tensor = self.encoder.embeddings(batch)
         products, relative = None, self.encoder.relative_table()
-        for index in range(len(self.encoder.layers)):
+        for index in range(len(self.encoder.layer_sequence)):
             if self.probe is not None and index == self.probe.layer:
                 products = self.probe.products(states, batch)
             states = self.encoder.apply_layer(index, states, batch, relative=relative)
