@@ -35,18 +35,26 @@ def random_qkv(lengths: list[int], heads: int, size: int, seed: int) -> Tensor:
     return torch.randn(sum(lengths), 3, heads, size, generator=draw) * 1.5
 
 
-def attend_dropping_nothing(qkv: Tensor, batch: PackedBatch) -> Tensor:
+def attend_dropping_nothing(qkv: Tensor, batch: PackedBatch, bias: Tensor | None = None) -> Tensor:
     """With a mask of ones."""
-    return attend(qkv, batch, NOTHING_DROPPED)
+    return attend(qkv, batch, NOTHING_DROPPED, None, bias)
 
 
-def plain_attention(qkv: Tensor, lengths: list[int]) -> Tensor:
-    """Vaswani et al. 2017, equation 1, for each sequence and head alone."""
+def attend_all(qkv: Tensor, batch: PackedBatch, bias: Tensor | None = None) -> Tensor:
+    return attend(qkv, batch, None, None, bias)
+
+
+def plain_attention(qkv: Tensor, lengths: list[int], bias: Tensor | None = None) -> Tensor:
+    """Vaswani et al. 2017, equation 1, for each sequence and head alone; plus a bias by distance and head."""
     outputs = []
     for sequence in qkv.double().split(lengths):
         heads = []
-        for query, key, value in zip(*(part.unbind(1) for part in sequence.unbind(1)), strict=True):
-            weights = torch.softmax(query @ key.T / math.sqrt(query.shape[-1]), dim=-1)
+        for number, parts in enumerate(zip(*(part.unbind(1) for part in sequence.unbind(1)), strict=True)):
+            query, key, value = parts
+            scores, places = query @ key.T / math.sqrt(query.shape[-1]), torch.arange(len(query))
+            if bias is not None:
+                scores = scores + bias[number, bias.shape[1] // 2 + places - places[:, None]]
+            weights = torch.softmax(scores, dim=-1)
             heads.append(weights @ value)
         outputs.append(torch.stack(heads, dim=1))
     return torch.cat(outputs)
@@ -58,19 +66,24 @@ def plain_attention(qkv: Tensor, lengths: list[int]) -> Tensor:
     heads=st.integers(1, 4),
     size=st.sampled_from([1, 3, 8, 16, 32, 48]),
     seed=st.integers(0, 2**32),
-    way=st.sampled_from([attend, attend_dropping_nothing, attend_by_equal_lengths]),
+    way=st.sampled_from([attend_all, attend_dropping_nothing, attend_by_equal_lengths]),
+    biased=st.booleans(),
 )
 def test_any_batch_gives_the_plain_definition_and_its_gradient(
-    lengths: list[int], heads: int, size: int, seed: int, way: Callable[[Tensor, PackedBatch], Tensor]
+    lengths: list[int], heads: int, size: int, seed: int, way: Callable[..., Tensor], biased: bool
 ) -> None:
-    qkv = random_qkv(lengths, heads, size, seed).requires_grad_()
-    upstream = torch.randn(sum(lengths), heads, size, generator=torch.Generator().manual_seed(seed))
-    found = way(qkv, batch_of(lengths))
-    expected = plain_attention(qkv, lengths)
+    draw = torch.Generator().manual_seed(seed)
+    upstream = torch.randn(sum(lengths), heads, size, generator=draw)
+    bias = torch.randn(heads, 192, generator=draw).requires_grad_()
+    given = [random_qkv(lengths, heads, size, seed).requires_grad_(), bias][: 1 + biased]
+    found = way(given[0], batch_of(lengths), *given[1:])
+    expected = plain_attention(given[0], lengths, *given[1:])
     assert_same(found, expected.float(), "attention")
-    (gradient,) = torch.autograd.grad(found, qkv, upstream)
-    (wanted,) = torch.autograd.grad(expected, qkv, upstream.double())
-    assert_same(gradient, wanted, "gradient")
+    gradients = torch.autograd.grad(found, given, upstream)
+    for gradient, wanted in zip(
+        gradients, torch.autograd.grad(expected, given, upstream.double()), strict=True
+    ):
+        assert_same(gradient, wanted, "gradient")
 
 
 def largest_sum(qkv: Tensor, lengths: list[int]) -> float:
@@ -96,18 +109,26 @@ def without_gradients(inference_way: str) -> Iterator[str]:
     size=st.sampled_from([3, 16, 32, 48, 64]),
     seed=st.integers(0, 2**32),
     scale=st.sampled_from([0.0, 1.0, 3.0, 30.0]),
+    biased=st.booleans(),
 )
 def test_without_gradients_it_is_the_same(
-    without_gradients: str, lengths: list[int], heads: int, size: int, seed: int, scale: float
+    without_gradients: str,
+    lengths: list[int],
+    heads: int,
+    size: int,
+    seed: int,
+    scale: float,
+    biased: bool,
 ) -> None:
     """A weight is as far off as its score, which is rounded by what was summed, by the kernel twice."""
     rounding = 2**-24 if without_gradients == "torch" else 2**-23
     qkv = scale * random_qkv(lengths, heads, size, seed)
-    found = attend(qkv, batch_of(lengths))
-    expected = plain_attention(qkv, lengths)
-    allowed = 4e-6 + rounding * largest_sum(qkv, lengths)
+    bias = scale * torch.randn(heads, 400, generator=torch.Generator().manual_seed(seed)) if biased else None
+    found = attend(qkv, batch_of(lengths), None, None, bias)
+    expected = plain_attention(qkv, lengths, None if bias is None else bias.double())
+    allowed = 4e-6 + rounding * (largest_sum(qkv, lengths) + 3 * scale * biased)
     assert float((found - expected).abs().max()) <= allowed * float(expected.abs().max())
-    exact = attend(qkv.double(), batch_of(lengths))
+    exact = attend(qkv.double(), batch_of(lengths), None, None, bias)
     assert float((exact - expected).abs().max()) <= 1e-12 * max(1.0, scale) * float(expected.abs().max())
 
 

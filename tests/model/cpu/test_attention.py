@@ -28,12 +28,26 @@ def random_qkv(tokens: int, heads: int, size: int, seed: int) -> Tensor:
     return torch.randn(tokens, 3, heads, size, generator=torch.Generator().manual_seed(seed)) * 1.5
 
 
-def plain(qkv: Tensor, lengths: list[int], window: int | None, masks: list[Tensor] | None = None) -> Tensor:
+def random_bias(heads: int, lengths: list[int], seed: int) -> Tensor:
+    """For one distance more to either side than the kernel asks for."""
+    reach = max(lengths) + 17
+    return 2 * torch.randn(heads, 2 * reach, generator=torch.Generator().manual_seed(seed + 1))
+
+
+def plain(
+    qkv: Tensor,
+    lengths: list[int],
+    window: int | None,
+    masks: list[Tensor] | None = None,
+    bias: Tensor | None = None,
+) -> Tensor:
     """Of weights (A, L, L) that are masked by distance, and then times `masks`."""
     found = []
     for number, sequence in enumerate(qkv.split(lengths)):
         query, key, value = sequence.permute(1, 2, 0, 3)
         scores, places = query @ key.mT / math.sqrt(qkv.shape[-1]), torch.arange(len(sequence))
+        if bias is not None:
+            scores = scores + bias[:, bias.shape[1] // 2 + places - places[:, None]]
         if window is not None:
             far = (places[:, None] - places).abs() > window
             scores = scores.masked_fill(far, -torch.inf)
@@ -61,7 +75,8 @@ def squares(cells: Tensor, lengths: list[int], heads: int, window: int | None) -
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     lengths=st.lists(st.integers(1, 300), min_size=1, max_size=4),
-    window=st.sampled_from(WINDOWS),
+    window=st.sampled_from([None, *WINDOWS]),
+    biased=st.booleans(),
     heads=st.integers(1, 3),
     size=st.sampled_from([16, 32, 48, 64]),
     dropped=st.sampled_from([0.0, 0.1, 0.5]),
@@ -72,7 +87,8 @@ def squares(cells: Tensor, lengths: list[int], heads: int, window: int | None) -
 def test_a_window_gives_the_plain_definition_and_its_gradient(
     kernel: str,
     lengths: list[int],
-    window: int,
+    window: int | None,
+    biased: bool,
     heads: int,
     size: int,
     dropped: float,
@@ -80,10 +96,14 @@ def test_a_window_gives_the_plain_definition_and_its_gradient(
     kept: bool,
     seed: int,
 ) -> None:
-    """With weights dropped; the same to the bit on two threads, and for the last sequence alone."""
+    """With weights dropped, and with a bias by distance; the same to the bit on two threads, and for the last
+    sequence alone.
+    """
     real, draw = sum(lengths), torch.Generator().manual_seed(seed)
     qkv = random_qkv(real + 3, heads, size, seed).to(dtype).requires_grad_()
     upstream = torch.randn(real + 3, heads, size, generator=draw).to(dtype)
+    bias = random_bias(heads, lengths, seed).requires_grad_() if biased else None
+    given = [qkv] if bias is None else [qkv, bias]
     masks = list[Tensor]()
 
     def drop(like: Tensor) -> Tensor:
@@ -92,29 +112,35 @@ def test_a_window_gives_the_plain_definition_and_its_gradient(
         assert masks[0].shape == like.shape
         return masks[0]
 
-    def attended() -> tuple[Tensor, Tensor]:
-        found = attend_by_kernel(qkv, tuple(lengths), drop if kept else None, window)
-        return found.detach(), *torch.autograd.grad(found, qkv, upstream)
+    def attended() -> tuple[Tensor, ...]:
+        found = attend_by_kernel(qkv, tuple(lengths), drop if kept else None, window, bias)
+        return found.detach(), *torch.autograd.grad(found, given, upstream)
 
     with patch.object(attention, "_ONE_CORE", 0):  # two threads also for little
-        found, gradient = attended()
+        found, gradient, *bias_gradient = attended()
     with patch("torch.get_num_threads", return_value=1):
-        assert all(torch.equal(*pair) for pair in zip(attended(), (found, gradient), strict=True))
-    exact = qkv.detach()[:real].double().requires_grad_()
+        again = attended()
+    assert all(torch.equal(*pair) for pair in zip(again, (found, gradient, *bias_gradient), strict=True))
+    exact = [each.detach().double().requires_grad_() for each in given]
     scaled = squares(masks[0], lengths, heads, window) if kept else None
-    expected = plain(exact, lengths, window, scaled)
-    (wanted,) = torch.autograd.grad(expected, exact, upstream[:real].double())
+    expected = plain(exact[0][:real], lengths, window, scaled, *exact[1:])
+    wanted, *bias_wanted = torch.autograd.grad(expected, exact, upstream[:real].double())
     digits = 3e-5 if dtype == torch.float32 else 0.02
-    for one, other in ((found[:real], expected.detach()), (gradient[:real], wanted)):
+    pairs = zip((found[:real], gradient), (expected.detach(), wanted), strict=True)
+    for one, other in pairs:
         assert float((one.double() - other).abs().max()) <= digits * float(other.abs().max()) + 1e-30
+    for one, other in zip(
+        bias_gradient, bias_wanted, strict=True
+    ):  # sums of what may be zero but for rounding
+        assert float((one.double() - other).abs().max()) <= digits * max(float(other.abs().max()), 0.01)
     assert not gradient[real:].any()
     if kept:
         return
     own = slice(real - lengths[-1], real)
     alone = qkv.detach()[own].clone().requires_grad_()
-    again = attend_by_kernel(alone, (lengths[-1],), None, window)
-    assert torch.equal(again, found[own])
-    assert torch.equal(torch.autograd.grad(again, alone, upstream[own])[0], gradient[own])
+    last = attend_by_kernel(alone, (lengths[-1],), None, window, None if bias is None else bias.detach())
+    assert torch.equal(last, found[own])
+    assert torch.equal(torch.autograd.grad(last, alone, upstream[own])[0], gradient[own])
 
 
 @pytest.mark.parametrize("length", [1, 5, 6, 7, 16, 17, 64, 65])
@@ -129,10 +155,14 @@ def test_a_window_that_reaches_everything_is_none(kernel: str, length: int) -> N
 
 @pytest.mark.parametrize("window", [None, 3, 600])
 @pytest.mark.parametrize("dropped", [False, True])
-def test_weights_that_are_too_many_are_computed_again(kernel: str, window: int | None, dropped: bool) -> None:
+@pytest.mark.parametrize("biased", [False, True])
+def test_weights_that_are_too_many_are_computed_again(
+    kernel: str, window: int | None, dropped: bool, biased: bool
+) -> None:
     """A query of the longer sequences has more than 1,024 of them, and none is kept; the others' are."""
     lengths, heads = [1030, 7, 1300], 2
     qkv = random_qkv(sum(lengths), heads, 16, seed=3).requires_grad_()
+    given = [qkv, random_bias(heads, lengths, 3).requires_grad_()][: 1 + biased]
     masks = list[Tensor]()
 
     def drop(like: Tensor) -> Tensor:
@@ -143,15 +173,16 @@ def test_weights_that_are_too_many_are_computed_again(kernel: str, window: int |
     with torch.autograd.graph.saved_tensors_hooks(
         lambda tensor: saved.append(tensor.numel()) or tensor, lambda tensor: tensor
     ):
-        found = attend_by_kernel(qkv, tuple(lengths), drop if dropped else None, window)
-    exact = qkv.detach().double().requires_grad_()
+        found = attend_by_kernel(qkv, tuple(lengths), drop if dropped else None, window, *given[1:])
+    exact = [each.detach().double().requires_grad_() for each in given]
     scaled = squares(masks[0], lengths, heads, window) if dropped else None
-    expected, upstream = plain(exact, lengths, window, scaled), torch.randn(sum(lengths), heads, 16)
-    (gradient,) = torch.autograd.grad(found, qkv, upstream)
-    (wanted,) = torch.autograd.grad(expected, exact, upstream.double())
-    for one, other in ((found.detach(), expected.detach()), (gradient, wanted)):
+    expected = plain(exact[0], lengths, window, scaled, *exact[1:])
+    upstream = torch.randn(sum(lengths), heads, 16)
+    gradients = torch.autograd.grad(found, given, upstream)
+    wanted = torch.autograd.grad(expected, exact, upstream.double())
+    for one, other in zip((found.detach(), *gradients), (expected.detach(), *wanted), strict=True):
         assert float((one.double() - other).abs().max()) <= 3e-5 * float(other.abs().max())
-    assert window == 3 or saved[-1] == heads * 7 * 16
+    assert window == 3 or heads * 7 * 16 in saved
 
 
 def test_memory_of_a_window_grows_with_the_length_alone(kernel: str) -> None:
@@ -200,6 +231,13 @@ def test_a_window_below_zero_is_refused(kernel: str) -> None:
     with pytest.raises(ValueError, match="expected a window of 0 or more, found -1"):
         attend_by_kernel(torch.zeros(5, 3, 1, 16), (5,), None, -1)
     attend_by_kernel(torch.zeros(5, 3, 1, 16), (5,), None, 0)
+
+
+def test_a_bias_of_too_few_distances_is_refused(kernel: str) -> None:
+    """The kernel reads a line beyond the longest sequence."""
+    with pytest.raises(ValueError, match="expected a bias of 42 distances or more, found 40"):
+        attend_by_kernel(torch.zeros(8, 3, 1, 16), (5, 3), None, None, torch.zeros(1, 40))
+    attend_by_kernel(torch.zeros(8, 3, 1, 16), (5, 3), None, None, torch.zeros(1, 42))
 
 
 def test_in_bfloat16_few_keys_in_reach_are_as_good_as_few_keys() -> None:

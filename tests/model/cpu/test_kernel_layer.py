@@ -90,6 +90,7 @@ def kernels_alone(inference_way: str) -> str:
     norms=st.tuples(*[st.sampled_from(sorted(NORMS))] * 2),
     rotary=st.sampled_from([None, "halves"]),
     window=st.sampled_from([None, 0, 3, 16, 64]),
+    biased=st.booleans(),
     lengths=st.lists(st.integers(1, 150), min_size=1, max_size=5),
     precision=st.sampled_from([torch.float32, torch.int16]),
     threads=st.integers(2, 5),
@@ -107,6 +108,7 @@ def test_kernels_compute_a_layer_of_any_parts(
     norms: tuple[str, str],
     rotary: str | None,
     window: int | None,
+    biased: bool,
     lengths: list[int],
     precision: torch.dtype,
     threads: int,
@@ -128,8 +130,9 @@ def test_kernels_compute_a_layer_of_any_parts(
     )
     assert supports_layer(layer, precision)
     batch, states = batch_of(lengths), torch.randn(sum(lengths), heads * size)
-    exact = deepcopy(layer).double()(states.double(), batch)
-    ours = KernelLayer(layer, precision)
+    scores = torch.randn(heads, 400) if biased else None  # of up to 150 tokens
+    exact = deepcopy(layer).double()(states.double(), batch, None, scores)
+    ours = KernelLayer(layer, precision, scores)
     found = ours(states, batch)
     allowed = (1e-5 if precision == torch.float32 else 3e-3) * float(exact.abs().max())
     assert float((found - exact).abs().max()) <= allowed
@@ -152,7 +155,9 @@ def test_onednn_computes_them_too(
     parts = {name: how in (name, "all") for name in ("pre_norm", "gated", "bias")}
     layer = a_layer(rotary=rotary, norms=norms, activation=activation, window=7, **parts)
     batch, states = batch_of([9, 33, 2], multiple=16), torch.randn(48, 32)
-    exact, ours = deepcopy(layer).double()(states.double(), batch)[:44], PackedLayer(layer, torch.float32)
+    scores = torch.randn(2, 192)
+    exact = deepcopy(layer).double()(states.double(), batch, None, scores)[:44]
+    ours = PackedLayer(layer, torch.float32, scores)
     assert_close(ours(states, batch)[:44].double(), exact, rtol=0, atol=1e-5)
     assert_close(pickle.loads(pickle.dumps(ours))(states, batch)[:44].double(), exact, rtol=0, atol=1e-5)
     rows = torch.tensor([43, 0, 10])

@@ -19,12 +19,14 @@ from bertsmith.model.layers.elementwise import Dropout
 WINDOWS = [0, 1, 3, 16, 63, 64, 100]
 
 
-def plain(qkv: Tensor, lengths: list[int], window: int) -> Tensor:
+def plain(qkv: Tensor, lengths: list[int], window: int, bias: Tensor | None = None) -> Tensor:
     found = []
     for sequence in qkv.split(lengths):
         query, key, value = sequence.permute(1, 2, 0, 3)
         places = torch.arange(len(sequence))
         scores = query @ key.mT / math.sqrt(qkv.shape[-1])
+        if bias is not None:
+            scores = scores + bias[:, bias.shape[1] // 2 + places - places[:, None]]
         far = (places[:, None] - places).abs() > window
         found.append((scores.masked_fill(far, -torch.inf).softmax(-1) @ value).transpose(0, 1))
     return torch.cat(found)
@@ -37,23 +39,26 @@ def plain(qkv: Tensor, lengths: list[int], window: int) -> Tensor:
     heads=st.integers(1, 3),
     size=st.sampled_from([3, 8, 24]),
     together=st.sampled_from([1, 5000, 1 << 22]),
+    biased=st.booleans(),
     seed=st.integers(0, 2**32),
 )
 def test_any_window_gives_the_plain_definition_and_its_gradient(
-    lengths: list[int], window: int, heads: int, size: int, together: int, seed: int
+    lengths: list[int], window: int, heads: int, size: int, together: int, biased: bool, seed: int
 ) -> None:
-    """However many blocks are computed at once."""
+    """However many blocks are computed at once, and with a bias by distance."""
     draw, real = torch.Generator().manual_seed(seed), sum(lengths)
     qkv = 1.5 * torch.randn(real + 3, 3, heads, size, generator=draw, dtype=torch.float64)
     qkv.requires_grad_()
     upstream = torch.randn(real + 3, heads, size, generator=draw, dtype=torch.float64)
+    bias = torch.randn(heads, 2 * max(lengths), generator=draw, dtype=torch.float64).requires_grad_()
+    given = [qkv, bias][: 1 + biased]
     with patch.object(attention, "_MOST_WEIGHTS", together):
-        found = attend_within(qkv, tuple(lengths), window)
-    (gradient,) = torch.autograd.grad(found, qkv, upstream)
-    expected = plain(qkv[:real], lengths, window)
-    (wanted,) = torch.autograd.grad(expected, qkv, upstream[:real])
+        found = attend_within(qkv, tuple(lengths), window, None, *given[1:])
+    gradients = torch.autograd.grad(found, given, upstream)
+    expected = plain(qkv[:real], lengths, window, *given[1:])
+    wanted = torch.autograd.grad(expected, given, upstream[:real])
     torch.testing.assert_close(found[:real], expected, rtol=0, atol=1e-12)
-    torch.testing.assert_close(gradient, wanted, rtol=0, atol=1e-11)
+    torch.testing.assert_close(gradients, wanted, rtol=0, atol=1e-11)
     assert not found[real:].any()
 
 

@@ -1,10 +1,11 @@
 """Attention on a CPU by a kernel in C, forward and backward; kernels/attention.c explains it.
 
 N tokens in the packed batch, B sequences, L length of one, A heads, D head size; S the attention weights: the
-sum over sequences of A L (L with padding), fewer with a window.
+sum over sequences of A L (L with padding), fewer with a window; 2 R distances of a bias.
 """
 
 import ctypes
+import math
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -40,15 +41,17 @@ def attend_by_kernel(
     lengths: tuple[int, ...],
     make_mask: Callable[[Tensor], Tensor] | None = None,
     window: int | None = None,
+    position_bias: Tensor | None = None,
 ) -> Tensor:
     """softmax(q k^T / sqrt(D)) * mask, times v, within each sequence: qkv (N, 3, A, D) -> (N, A, D).
 
     Query i sees key j where |i - j| <= `window`, or all keys without one. `make_mask` returns a dropout mask
-    like the (S,) tensor that it gets: 0 for dropped weights, the scale for the others. The rows of padding
+    like the (S,) tensor that it gets: 0 for dropped weights, the scale for the others. A `position_bias`
+    (A, 2 R) is added to the scores: column R + d for a key d tokens after its query. The rows of padding
     tokens are zeros. Computed in float32. A sequence's values depend neither on the other sequences nor on
-    the number of threads, to the bit. Time and memory grow linearly with a sequence's length beyond the
-    window. Raises ValueError for lengths that don't fit qkv, and for a window below 0; MemoryError where
-    there is too little memory.
+    the number of threads, to the bit; the gradient of the bias not on the threads. Time and memory grow
+    linearly with a sequence's length beyond the window. Raises ValueError for lengths that don't fit qkv or
+    the bias, and for a window below 0; MemoryError where there is too little memory.
     """
     (tokens, parts, _, _), length = qkv.shape, sum(lengths)
     if parts != 3 or length > tokens:
@@ -58,31 +61,47 @@ def attend_by_kernel(
     if window is not None and window < 0:
         raise ValueError(f"expected a window of 0 or more, found {window}")
     mask = None if make_mask is None else make_mask(qkv.new_empty(_count_weights(qkv, lengths, window)))
-    if not (qkv.requires_grad and torch.is_grad_enabled()):
-        return _forward(qkv.detach(), lengths, window, mask, None)
-    attended: Tensor = _AttentionFunction.apply(qkv, lengths, window, mask)  # type: ignore[no-untyped-call]
+    bias = None
+    if position_bias is not None:
+        middle, reach = position_bias.shape[1] // 2, max(lengths, default=0) + kernels.LINE
+        if reach > middle:
+            raise ValueError(f"expected a bias of {2 * reach} distances or more, found {2 * middle}")
+        bias = position_bias[:, middle - reach : middle + reach].float() * math.sqrt(qkv.shape[3])
+    needs_gradient = qkv.requires_grad or (bias is not None and bias.requires_grad)
+    if not (needs_gradient and torch.is_grad_enabled()):
+        return _forward(qkv.detach(), lengths, window, mask, None, bias)
+    attended: Tensor = _AttentionFunction.apply(qkv, lengths, window, mask, bias)  # type: ignore[no-untyped-call]
     return attended
 
 
 class _AttentionFunction(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, qkv: Tensor, lengths: tuple[int, ...], window: int | None, mask: Tensor | None
+        ctx: Any,
+        qkv: Tensor,
+        lengths: tuple[int, ...],
+        window: int | None,
+        mask: Tensor | None,
+        bias: Tensor | None,
     ) -> Tensor:
         weights = qkv.new_empty(_count_weights(qkv, lengths, window, only_kept=True))
         ctx.sequences = lengths, window
-        ctx.save_for_backward(qkv, mask, weights)
-        return _forward(qkv, lengths, window, mask, weights)
+        ctx.save_for_backward(qkv, mask, weights, bias)
+        return _forward(qkv, lengths, window, mask, weights, bias)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
-        qkv, mask, weights = ctx.saved_tensors
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        qkv, mask, weights, bias = ctx.saved_tensors
         lengths, window = ctx.sequences
         qkv_gradient = torch.empty_like(qkv, memory_format=torch.contiguous_format)
         qkv_gradient[sum(lengths) :] = 0
-        _call_kernel(lengths, window, qkv=qkv, given=gradient, mask=mask, weights=weights, to=qkv_gradient)
-        return qkv_gradient, None, None, None
+        shares = None
+        if bias is not None and ctx.needs_input_grad[4]:
+            shares = bias.new_zeros(kernels.SHARES, *bias.shape)
+        given = {"given": gradient, "mask": mask, "weights": weights, "bias": bias}
+        _call_kernel(lengths, window, qkv=qkv, **given, to=qkv_gradient, to_bias=shares)
+        return qkv_gradient, None, None, None, None if shares is None else shares.sum(0)
 
 
 def _forward(
@@ -91,10 +110,11 @@ def _forward(
     window: int | None,
     mask: Tensor | None,
     weights: Tensor | None,
+    bias: Tensor | None,
 ) -> Tensor:
     attended = qkv.new_empty(len(qkv), *qkv.shape[2:])
     attended[sum(lengths) :] = 0
-    _call_kernel(lengths, window, qkv=qkv, mask=mask, weights=weights, to=attended)
+    _call_kernel(lengths, window, qkv=qkv, mask=mask, weights=weights, bias=bias, to=attended)
     return attended
 
 
@@ -109,6 +129,8 @@ def _call_kernel(
     arguments = _make_struct(qkv, lengths, window)
     for name, tensor in {"qkv": qkv, **contiguous}.items():
         setattr(arguments, name, tensor.data_ptr())
+    if (bias := contiguous.get("bias")) is not None:
+        arguments.reach = bias.shape[1] // 2
     multiplications = 2 * qkv.shape[2] * qkv.shape[3] * _count_pairs(lengths, window)
     threads = 1 if multiplications <= _ONE_CORE else torch.get_num_threads()
     if kernels.load_library(kernels.find_instruction_set()).attend(arguments, threads):

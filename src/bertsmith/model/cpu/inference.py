@@ -34,8 +34,7 @@ def prepare_for_inference(encoder: Bert, precision: torch.dtype = torch.float32)
         relative = encoder.relative_table()
     for number, layer in enumerate(encoder.layers):
         if isinstance(layer, Layer) and can_pack_layer(layer):
-            by_kernels = supports_layer(layer, precision) and encoder.config.position_bias == "none"
-            layer_class = KernelLayer if by_kernels else PackedLayer
+            layer_class = KernelLayer if supports_layer(layer, precision) else PackedLayer
             encoder.layers[number] = layer_class(layer, precision, relative)
     del layer  # frees the last layer's weights
     give_back_memory()
@@ -53,5 +52,4 @@ def multiplies_int16(encoder: Bert) -> bool:
     """Whether `prepare_for_inference` can multiply in int16 for this encoder on this machine."""
     layers = (layer for layer in encoder.layers if isinstance(layer, Layer))
     on_processor = next(encoder.parameters()).device.type == "cpu"
-    on_processor &= encoder.config.position_bias == "none"
     return on_processor and all(supports_layer(layer, torch.int16) for layer in layers)

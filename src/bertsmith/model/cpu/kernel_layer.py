@@ -3,6 +3,7 @@
 N tokens in the packed batch, H hidden size, I feed-forward width, R rows that a head reads.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -110,6 +111,9 @@ class KernelLayer(nn.Module):
         attention, feed_forward = layer.attention, layer.feed_forward
         self.width = attention.output.in_features
         self.rotary = attention.rotary
+        self.position_bias: Tensor | None = None
+        if relative is not None:
+            self.position_bias = (relative.detach() * math.sqrt(attention.head_size)).contiguous()
         self.options = {
             "heads": attention.heads,
             "window": kernels.EVERYWHERE if attention.window is None else attention.window,
@@ -137,7 +141,7 @@ class KernelLayer(nn.Module):
         relative: Tensor | None = None,
     ) -> Tensor:
         """The outputs (N, H) of hidden states (N, H), or (R, H) of the given rows, as `Layer` has them. The
-        rows of padding tokens are undefined. `relative` isn't read: its products were computed before.
+        rows of padding tokens are undefined. `relative` isn't read: it was given before.
         """
         library = kernels.load_library(kernels.find_instruction_set())
         threads, count = torch.get_num_threads(), len(batch.lengths)
@@ -149,7 +153,12 @@ class KernelLayer(nn.Module):
         if self.rotary is not None:
             tables = self.rotary.tables(max(batch.lengths, default=1), states.device)
         inputs = states.data_ptr(), as_c_array(batch.lengths), count, *map(_address, tables)
-        failed = library.self_attend(self.struct, *inputs, threads, mixed.data_ptr())
+        bias, reach = self.position_bias, 0
+        if bias is not None:
+            reach = bias.shape[1] // 2
+            if max(batch.lengths, default=0) + kernels.LINE > reach:
+                raise ValueError(f"expected sequences of up to {reach - kernels.LINE} tokens")
+        failed = library.self_attend(self.struct, *inputs, _address(bias), reach, threads, mixed.data_ptr())
         mixed, states = select_rows(mixed, rows), select_rows(states, rows)
         outputs = torch.empty_like(states)
         row_count = len(states) - (batch.padding if rows is None else 0)

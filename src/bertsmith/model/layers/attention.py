@@ -206,8 +206,8 @@ def attend(
     make_mask = None
     if dropout is not None and dropout.training and dropout.probability > 0:
         make_mask = dropout.mask
-    if position_bias is None and is_kernel_faster(qkv, batch.lengths, window):
-        return attend_by_kernel(qkv, batch.lengths, make_mask, window)
+    if is_kernel_faster(qkv, batch.lengths, window):
+        return attend_by_kernel(qkv, batch.lengths, make_mask, window, position_bias)
     if window is not None:
         return attend_within(qkv, batch.lengths, window, dropout, position_bias)
     if make_mask is not None:

@@ -51,10 +51,13 @@ class AttentionStruct(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("qkv", "given", "mask", "weights", "to")),
         ("lengths", ctypes.POINTER(ctypes.c_int64)),
         *((name, ctypes.c_int64) for name in ("sequences", "heads", "size", "is_bf16", "window")),
+        *((name, ctypes.c_void_p) for name in ("bias", "to_bias")),
+        ("reach", ctypes.c_int64),
     )
 
 
 EVERYWHERE = 2**63 - 1  # a window that hides nothing
+LINE, SHARES = 16, 8  # of kernels.h
 PRECISIONS = torch.float32, torch.bfloat16
 ACTIVATIONS = ("gelu", "gelu_new", "relu", "silu")  # in the order of kernels.h
 
@@ -103,7 +106,8 @@ def load_library(instructions: str) -> Any:
     address, size, number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
     layer, lengths = ctypes.POINTER(LayerStruct), ctypes.POINTER(size)
     kernels.attend.argtypes = kernels.attention_cells.argtypes = [ctypes.POINTER(AttentionStruct), number]
-    kernels.self_attend.argtypes = [layer, address, lengths, size, address, address, number, address]
+    tables = address, address, address, size
+    kernels.self_attend.argtypes = [layer, address, lengths, size, *tables, number, address]
     kernels.feed_forward.argtypes = [layer, address, address, size, number, address]
     kernels.product.argtypes = [ctypes.POINTER(LinearStruct), address, size, number, address]
     kernels.exponentiate.argtypes = [address, address, size, size, number, number, *[address] * 3]

@@ -27,6 +27,8 @@ typedef struct {
     int64_t size, token;    /* D, values from a token to the next one */
     int64_t window, stride; /* the largest distance that is seen, no more than L */
     const char *mask;       /* what weights are to be times, or NULL */
+    const float *bias;      /* what the product with a key is added to, at its distance from the query, or NULL */
+    float *to_bias;         /* its gradient */
     char *weights;          /* where they are kept for the gradient, or NULL */
     Floats scale;           /* of scores: with log2(e), that weights are powers of two */
     float *queries;         /* (L, D) and zeros up to a whole number of ROWS, in float32 as all that follow */
@@ -64,6 +66,9 @@ INLINE void hide(const Head *head, int64_t query, Span keys, float *scores) {
 /* A query's products become weights. Returns what they are to be multiplied with for a sum of 1. */
 INLINE Floats weigh(const Head *head, int64_t query, Span keys, float *scores) {
     Floats top = all(-INFINITY), sums = {0};
+    if (head->bias)
+        for (int64_t j = keys.begin; j < keys.end; j += WIDE)
+            store(scores + j, load(scores + j) + load(head->bias + j - query));
     hide(head, query, keys, scores);
     for (int64_t j = keys.begin; j < keys.end; j += WIDE) top = larger(top, load(scores + j));
     top = highest(top);
@@ -200,6 +205,10 @@ INLINE void scores_back(const Back *back, Strip strip, int64_t first, const int 
             store(row + j, weight * scale * (load(row + j) - mean));
             if (head->mask) store(weights + j, weight * read(head->mask, kept + j, is_bf16));
         }
+        if (!head->to_bias) continue;
+        float *to_bias = head->to_bias - (first + r);
+        for (int64_t j = keys.begin; j < keys.end; j += WIDE)
+            store(to_bias + j, load(to_bias + j) + load(row + j));
     }
 }
 
@@ -288,9 +297,11 @@ int64_t attention_scratch(const Attention *job) {
 
 INLINE void attend_some(const Attention *job, float *scratch, int part, int parts, const int is_bf16) {
     const int64_t width = job->heads * job->size, bytes = is_bf16 ? 2 : 4;
-    int64_t first = 0, masked = 0, kept = 0, number = 0;
+    int64_t first = 0, masked = 0, kept = 0;
     for (int64_t b = 0; b < job->sequences; first += job->lengths[b++])
-        for (int64_t a = 0; a < job->heads; a++, number++) {
+        for (int64_t a = 0; a < job->heads; a++) {
+            /* one core adds up a share of the bias's gradient, in the order of the sequences */
+            const int64_t number = (job->to_bias ? b % SHARES : b) * job->heads + a;
             const int64_t length = job->lengths[b], window = least(job->window, length);
             const int64_t stride = stride_of(length, window), cells = cells_of(length, window);
             const int64_t three = (first * 3 * width + a * job->size) * bytes;
@@ -305,6 +316,8 @@ INLINE void attend_some(const Attention *job, float *scratch, int part, int part
                          .scale = all(1.44269504088896f / sqrtf(job->size))};
             if (job->mask) head.mask = (const char *)job->mask + masked * bytes;
             if (job->weights && stride <= KEPT) head.weights = (char *)job->weights + kept * bytes;
+            if (job->bias) head.bias = job->bias + (2 * a + 1) * job->reach;
+            if (job->to_bias) head.to_bias = job->to_bias + (2 * number + 1) * job->reach;
             masked += cells;
             kept += stride <= KEPT ? cells : 0;
             if (number % parts != part) continue;

@@ -11,14 +11,21 @@
  *
  * A mask, what weights are times, has as many values as attention_cells says, those of each sequence and each
  * of its heads behind one another: (L, L with padding up to whole lines), or with a window less. The weights
- * that are kept for the gradient, too, but for sequences where they would be too many. NULL: none. */
-enum { LINE = 16 };
+ * that are kept for the gradient, too, but for sequences where they would be too many. NULL: none.
+ *
+ * bias (A, 2 reach) or NULL: what a head's products are added to, at reach + d that of a key d tokens after its
+ * query; reach is LINE tokens more than a sequence's longest at least. to_bias (SHARES, A, 2 reach) or NULL:
+ * its gradient, of some sequences each, which begins as zeros. */
+enum { LINE = 16, SHARES = 8 };
 typedef struct {
     const void *qkv, *given, *mask;
     void *weights, *to;
     const int64_t *lengths; /* (B,) */
     int64_t sequences, heads, size;
     int64_t is_bf16, window;
+    const float *bias;
+    float *to_bias;
+    int64_t reach;
 } Attention;
 
 int64_t attention_cells(const Attention *job, int only_kept);
@@ -55,9 +62,10 @@ typedef struct {
 int64_t arguments_bytes(void);
 
 /* states (N, H) -> to (N, H): queries, keys, values, and attention. With rotary positions cosines, sines are
- * (positions, D / 2) for a sequence's longest, else NULL. */
+ * (positions, D / 2) for a sequence's longest, else NULL; bias and reach are Attention's. */
 int self_attend(const Layer *layer, const float *states, const int64_t *lengths, int64_t sequences,
-                const float *cosines, const float *sines, int threads, float *to);
+                const float *cosines, const float *sines, const float *bias, int64_t reach, int threads,
+                float *to);
 
 /* mixed (N, H), states (N, H) -> to (N, H): the output, added, and the feed-forward part, with norms. */
 int feed_forward(const Layer *layer, const float *mixed, const float *states, int64_t rows, int threads,

@@ -36,7 +36,8 @@ typedef struct {
     const Layer *layer;
     const float *mixed, *states;
     const int64_t *lengths;
-    const float *cosines, *sines;
+    const float *cosines, *sines, *bias;
+    int64_t reach; /* of the bias */
     int64_t count, scratch_of_one; /* sequences or rows */
     int threads;
     float *to;
@@ -45,14 +46,16 @@ typedef struct {
 } Job;
 
 INLINE Attention attention_of(const Layer *layer, const float *qkv, const int64_t *lengths,
-                              int64_t sequences, float *to) {
+                              int64_t sequences, const float *bias, int64_t reach, float *to) {
     return (Attention){.qkv = qkv,
                        .to = to,
                        .lengths = lengths,
                        .sequences = sequences,
                        .heads = layer->heads,
                        .size = layer->qkv.inputs / layer->heads,
-                       .window = layer->window};
+                       .window = layer->window,
+                       .bias = bias,
+                       .reach = reach};
 }
 
 /* A thread's rows. Returns where all of them are. */
@@ -96,7 +99,8 @@ static void self_attend_share(void *given) {
         multiply(&layer->qkv, x, rows, NULL, NONE, job->wide, job->rounded, share);
         wait_for_all(share);
         if (job->cosines) rotate_share(job, job->lengths + b, end - b, share);
-        const Attention attention = attention_of(layer, job->wide, job->lengths + b, end - b, to);
+        const Attention attention =
+            attention_of(layer, job->wide, job->lengths + b, end - b, job->bias, job->reach, to);
         attend_part(&attention, job->own + share.part * job->scratch_of_one, share.part, share.parts);
         wait_for_all(share);
         states += rows * hidden;
@@ -105,8 +109,9 @@ static void self_attend_share(void *given) {
 }
 
 int self_attend(const Layer *layer, const float *states, const int64_t *lengths, int64_t sequences,
-                const float *cosines, const float *sines, int threads, float *to) {
-    const Attention attention = attention_of(layer, NULL, lengths, sequences, NULL);
+                const float *cosines, const float *sines, const float *bias, int64_t reach, int threads,
+                float *to) {
+    const Attention attention = attention_of(layer, NULL, lengths, sequences, bias, reach, NULL);
     const int64_t of_one = attention_scratch(&attention), hidden = layer->qkv.inputs;
     int64_t rows = TOGETHER;
     for (int64_t b = 0; b < sequences; b++) rows = lengths[b] > rows ? lengths[b] : rows;
@@ -120,6 +125,8 @@ int self_attend(const Layer *layer, const float *states, const int64_t *lengths,
         .lengths = lengths,
         .cosines = cosines,
         .sines = sines,
+        .bias = bias,
+        .reach = reach,
         .count = sequences,
         .scratch_of_one = of_one,
         .threads = threads,
