@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from bertsmith.errors import InputError
-from bertsmith.files import atomic_folder, require_output
-from bertsmith.text.files.jsonl import write_jsonl
+from bertsmith.files import atomic_folder, require_output, write_jsonl
 
 ROWS = [{"a": 1}, {"a": 2}]
 LINES = '{"a": 1}\n{"a": 2}\n'
@@ -116,7 +115,7 @@ def test_a_socket_is_neither(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_records_of_a_killed_writer_are_cleared_by_the_next(tmp_path: Path) -> None:
     code = (
-        "import os, signal, sys\nfrom bertsmith.text.files.jsonl import write_jsonl\n"
+        "import os, signal, sys\nfrom bertsmith.files import write_jsonl\n"
         "def rows():\n    yield {'a': 1}\n    os.kill(os.getpid(), signal.SIGKILL)\n"
         "write_jsonl(rows(), sys.argv[1])"
     )

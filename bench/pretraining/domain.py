@@ -203,9 +203,9 @@ def _with_head(general: str, options: argparse.Namespace) -> Run:
 
 def domain_corpus(domain: str) -> Path:
     """Made once: Cranfield's abstracts, or Reuters' news of both parts."""
+    from bertsmith.files import write_jsonl
     from bertsmith.text.corpus.building import build_corpus
     from bertsmith.text.corpus_settings import CorpusSettings
-    from bertsmith.text.files.jsonl import write_jsonl
     from bertsmith.text.retrieval.layouts import read_retrieval_data
 
     source, place = DATA / _DOMAINS[domain], _PLACE / f"{domain}-corpus"

@@ -108,7 +108,7 @@ def shape_beside(ours: Any, settings: Plain) -> Any:
 
 def weights(shape: Any) -> int:
     """How many a model of masked language has."""
-    from bertsmith.model.meta_init import meta_init
+    from bertsmith.model.layers.initialisation import meta_init
     from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 
     model = meta_init(lambda: PretrainingModel(shape, next_sentence=False))

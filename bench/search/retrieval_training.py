@@ -120,10 +120,10 @@ def first_queries(path: Path, rows: int | None) -> Path:
 
 def mine_once(model: Path | str, pairs: Path, negatives: int) -> Path:
     """So many negatives a question out of all training sentences."""
+    from bertsmith.files import write_jsonl
     from bertsmith.inference.embedding.embedder import Embedder
     from bertsmith.inference.ranking.mining import mine
     from bertsmith.tasks.retrieval import Retrieval, RetrievalSettings
-    from bertsmith.text.files.jsonl import write_jsonl
 
     rows = Retrieval(RetrievalSettings()).read(pairs)
     mined = mine(

@@ -1,7 +1,8 @@
 """Writes files and folders that are complete or absent: under a temporary name, flushed, then renamed.
 
-Also: the one file that a command writes, which replaces nothing without --overwrite; JSON; checksums; and
-locks that the system releases when their process dies. Read `atomic_folder` and `atomic_file` first.
+Also: the one file that a command writes, which replaces nothing without --overwrite; JSON and JSON
+lines; checksums; and locks that the system releases when their process dies. Read `atomic_folder`
+and `atomic_file` first.
 """
 
 import contextlib
@@ -13,14 +14,15 @@ import os
 import re
 import shutil
 import stat
+import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
 from safetensors import SafetensorError
 
-from bertsmith.errors import DiskFull, InputError, ResourceError
+from bertsmith.errors import DiskFull, InputError, ResourceError, printable
 
 try:
     from isal.isal_zlib import crc32 as crc32  # six times as fast
@@ -459,3 +461,31 @@ def locked_folder(folder: Path, wait: bool = False) -> Iterator[bool]:
         yield lock(descriptor, wait) and is_still(folder, descriptor)
     finally:
         os.close(descriptor)
+
+
+def write_jsonl(records: Iterable[Mapping[str, Any]], path: str | Path) -> int:
+    """Writes one JSON object per line, drawing records one at a time; '-' is standard output.
+
+    Returns the number of records. A file appears under its name only when the last record is written: an
+    error in `records` leaves the old file, or none. Pipes, devices and standard output are flushed after each
+    record, so that their reader gets it at once. A lone surrogate, which UTF-8 can't encode, is written as
+    its escape (\\ud83d). Raises ValueError for NaN and infinity, which JSON doesn't have, and InputError when
+    the file can't be written.
+    """
+    if is_standard_output(path):
+        return _write_records(records, lambda line: sys.stdout.write(line.decode()), sys.stdout.flush)
+    with output_file(path) as file:
+        return _write_records(records, file.write, file.flush if is_stream(path) else None)
+
+
+def _write_records(
+    records: Iterable[Mapping[str, Any]], write: Callable[[bytes], object], flush: Callable[[], None] | None
+) -> int:
+    count = 0
+    for record in records:
+        line = printable(json.dumps(record, ensure_ascii=False, allow_nan=False)) + "\n"
+        write(line.encode(errors="backslashreplace"))
+        if flush is not None:
+            flush()
+        count += 1
+    return count

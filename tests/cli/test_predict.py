@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from bertsmith.cli.main import main
+from bertsmith.files import write_jsonl
 from bertsmith.inference.predictor import Predictor
-from bertsmith.text.files.jsonl import write_jsonl
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from rich.console import Console
 from bertsmith.cli import screen
 from bertsmith.cli.failures import exit_status
 from bertsmith.errors import InputError
-from bertsmith.text.files.jsonl import write_jsonl
+from bertsmith.files import write_jsonl
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from bertsmith.model.adaptation import trained_share
 from bertsmith.model.bert import Bert
 from bertsmith.model.config import preset
 from bertsmith.model.cpu.inference import prepare_for_inference
+from bertsmith.model.layers.initialisation import meta_init
 from bertsmith.model.lora import (
     LoraLinear,
     LoraSettings,
@@ -23,7 +24,6 @@ from bertsmith.model.lora import (
     merge_lora,
     targets_of,
 )
-from bertsmith.model.meta_init import meta_init
 from bertsmith.model.weights import to_hugging_face
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.model.config import preset
-from bertsmith.model.meta_init import meta_init
+from bertsmith.model.layers.initialisation import meta_init
 from bertsmith.planning.accelerators import Accelerator
 from bertsmith.planning.cost import Implementation, compute_step_parts
 from bertsmith.planning.workload import StepAmounts

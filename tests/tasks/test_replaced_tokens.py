@@ -219,7 +219,7 @@ def test_generators_of_the_published_sizes() -> None:
 def test_discriminators_have_the_published_number_of_weights(size: str, millions: float) -> None:
     """Of google's checkpoints, without the head: 14 M, 110 M and 335 M as table 1 rounds them."""
     from bertsmith.model.bert import Bert
-    from bertsmith.model.meta_init import meta_init
+    from bertsmith.model.layers.initialisation import meta_init
 
     config = preset(size, model_type="electra")
     count = sum(parameter.numel() for parameter in meta_init(lambda: Bert(config)).parameters())

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bertsmith.errors import InputError
-from bertsmith.text.files.jsonl import write_jsonl
+from bertsmith.files import write_jsonl
 
 
 def test_a_file_holds_one_object_a_line(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from bertsmith.machine import Hardware
 from bertsmith.model.families import FAMILIES
-from bertsmith.model.meta_init import meta_init
+from bertsmith.model.layers.initialisation import meta_init
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.training import pretraining_report as run_summary
 from bertsmith.training.log import RunLog

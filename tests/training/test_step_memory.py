@@ -9,7 +9,7 @@ import torch
 
 from bertsmith.data.batch import PackedBatch
 from bertsmith.model.config import make_config
-from bertsmith.model.meta_init import meta_init
+from bertsmith.model.layers.initialisation import meta_init
 from bertsmith.planning.accelerators import Accelerator
 from bertsmith.planning.plan import check_memory, find_largest_micro_batch
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel

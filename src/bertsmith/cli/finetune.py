@@ -329,13 +329,12 @@ def mine(
 
     bertsmith mine runs/search/model pairs.tsv --documents manual.csv --document-text body --out mined.jsonl
     """
-    from bertsmith.files import require_output
+    from bertsmith.files import require_output, write_jsonl
     from bertsmith.inference.embedding.embedder import Embedder
     from bertsmith.inference.ranking.mining import NegativeGuard
     from bertsmith.inference.ranking.mining import mine as run
     from bertsmith.model.locate import locate_model
     from bertsmith.tasks.retrieval import Retrieval, RetrievalSettings
-    from bertsmith.text.files.jsonl import write_jsonl
     from bertsmith.text.files.rows import quoting_warnings, read_rows, tells_format
     from bertsmith.text.files.values import as_text, is_blank
 

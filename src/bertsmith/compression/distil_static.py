@@ -45,7 +45,14 @@ from bertsmith.compression.static_learning import (
     sif_weights,
 )
 from bertsmith.errors import InputError
-from bertsmith.files import make_folder, read_json, require_free_space, require_new_folder, write_json
+from bertsmith.files import (
+    make_folder,
+    read_json,
+    require_free_space,
+    require_new_folder,
+    write_json,
+    write_jsonl,
+)
 from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.inference.embedding.job import Count, embed_file
 from bertsmith.inference.embedding.vector_file import read_vectors
@@ -56,7 +63,6 @@ from bertsmith.model.static_table import LONGEST, save_static
 from bertsmith.progress import Progress
 from bertsmith.tasks.golden.records import write_golden
 from bertsmith.text.corpus_settings import CorpusSettings
-from bertsmith.text.files.jsonl import write_jsonl
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 DIMENSIONS = 256

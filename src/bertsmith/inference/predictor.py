@@ -24,7 +24,7 @@ from bertsmith.argument_checks import (
     optional,
 )
 from bertsmith.errors import InputError
-from bertsmith.files import require_output
+from bertsmith.files import require_output, write_jsonl
 from bertsmith.inference.engine import require_count, require_list, require_texts, start_engine
 from bertsmith.inference.provenance import TrainedOn, encoder_of_baseline, frozen_predictions
 from bertsmith.model.locate import locate_model
@@ -36,7 +36,6 @@ from bertsmith.tasks.examples.held_out import shared_with_train
 from bertsmith.tasks.finetuning import encode_examples, few_at_a_time
 from bertsmith.tasks.task import Prediction, Task, fitted_again, reading_columns
 from bertsmith.tasks.task_model import LONGEST, TaskModel, outputs_of
-from bertsmith.text.files.jsonl import write_jsonl
 from bertsmith.text.labelled.labelled_files import describe_files, list_labelled_files
 from bertsmith.text.tokens.tokenizer import Tokenizer
 

@@ -8,8 +8,7 @@ from bertsmith.errors import ModelError
 from bertsmith.model.bert import Bert
 from bertsmith.model.config import BertConfig
 from bertsmith.model.layers.elementwise import Dropout
-from bertsmith.model.layers.initialisation import initialise
-from bertsmith.model.meta_init import meta_init
+from bertsmith.model.layers.initialisation import initialise, meta_init
 
 
 def freeze(model: Bert, embeddings: bool, lowest: int) -> None:

@@ -20,8 +20,8 @@ from bertsmith.errors import StoreError
 from bertsmith.model.checkpoint import CONFIG
 from bertsmith.model.config import BertConfig
 from bertsmith.model.config_json import config_from_hugging_face
+from bertsmith.model.layers.initialisation import meta_init
 from bertsmith.model.locate import is_hub_name, locate_model, locate_tokenizer
-from bertsmith.model.meta_init import meta_init
 from bertsmith.model.untrusted import plain_file, read_settings
 from bertsmith.tasks.pretraining.objectives import PretrainedModel, find_objective
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel

@@ -23,7 +23,7 @@ from bertsmith.arrays import Floats, Ints
 from bertsmith.errors import InputError, ModelError
 from bertsmith.metrics.calibration import probabilities_of
 from bertsmith.model.config import BertConfig
-from bertsmith.model.meta_init import meta_init
+from bertsmith.model.layers.initialisation import meta_init
 from bertsmith.tasks.evaluating.error_analysis import ErrorAnalysis
 from bertsmith.tasks.examples.encoding import EncodedExample, Layout
 from bertsmith.tasks.heads.pooling import Pooling, Projection, pool_examples

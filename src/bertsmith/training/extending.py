@@ -3,14 +3,22 @@
 out/extension.json   the added words, and how well the vocabulary fitted before and after
 out/report.html      the same as a page
 out/                 the files of a model folder, or of a tokenizer's folder
+
+The embedding of a new token, and its bias in the masked-language head, start as the mean of those of the old
+tokens that spell it (Gee et al. 2022, "Fast vocabulary transfer", section 3), so that the model reads the
+word nearly as before. Spare rows behind the vocabulary, which some models have, stay behind it.
+
+V rows, H hidden size, P added tokens.
 """
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
 from pydantic import ValidationError
+from torch import Tensor
 
 from bertsmith.argument_checks import (
     check_arguments,
@@ -20,10 +28,10 @@ from bertsmith.argument_checks import (
     instance_of,
     optional,
 )
-from bertsmith.errors import InputError, TokenizerError
+from bertsmith.errors import InputError, ModelError, TokenizerError
 from bertsmith.files import atomic_folder, atomic_write, read_json, require_new_folder, write_json
-from bertsmith.model.added_rows import resize_config, with_rows, without_rows
 from bertsmith.model.checkpoint import Checkpoint, read_checkpoint, save_checkpoint
+from bertsmith.model.config import BertConfig
 from bertsmith.model.legacy import read_legacy_tensors
 from bertsmith.model.locate import locate_model
 from bertsmith.model.own_tokenizer import load_own_tokenizer
@@ -49,6 +57,8 @@ REPORT = "report.html"
 # Endings of weights in a model folder, which read_checkpoint reads or refuses with advice.
 _WEIGHTS = (".safetensors", ".bin", ".h5", ".msgpack", ".index", ".onnx")  # .index is TensorFlow's
 _HEAD = "head.safetensors"
+# Tensors with a row or a value for each token. The head's matrix is tied to the embeddings.
+_VOCABULARY_TENSORS = ("encoder.embeddings.token.weight", "masked_language.bias")
 _WORDS_SHOWN, _BROKEN_SHOWN = 200, 20  # on the page
 
 
@@ -283,3 +293,38 @@ def format_fit_rows(extension: Extension) -> list[list[str]]:
 def format_change(before: float, after: float) -> str:
     """Formats a change in percent of `before`, as '-7.5 %'; a dash if `before` is 0."""
     return f"{100 * (after / before - 1):+.1f} %" if before else formatting.UNKNOWN
+
+
+def with_rows(tensors: Mapping[str, Tensor], base: int, parts: Sequence[Sequence[int]]) -> dict[str, Tensor]:
+    """The tensors, under our names, with rows for P more tokens from row `base` on: (V, H) -> (V + P, H).
+
+    `parts` lists for each new token the rows of which it is the mean. Other tensors are returned as they are.
+    """
+
+    def extend(rows: Tensor) -> Tensor:
+        added = torch.stack([rows[list(part)].double().mean(0) for part in parts]).to(rows.dtype)
+        return torch.cat([rows[:base], added, rows[base:]])
+
+    return {name: extend(rows) if name in _VOCABULARY_TENSORS else rows for name, rows in tensors.items()}
+
+
+def without_rows(tensors: Mapping[str, Tensor], base: int, count: int) -> dict[str, Tensor]:
+    """The tensors without the `count` rows from row `base` on; all other rows stay as they are, to
+    the bit.
+    """
+
+    def cut(rows: Tensor) -> Tensor:
+        return torch.cat([rows[:base], rows[base + count :]])
+
+    return {name: cut(rows) if name in _VOCABULARY_TENSORS else rows for name, rows in tensors.items()}
+
+
+def resize_config(config: BertConfig, change: int, where: str) -> BertConfig:
+    """The config with `change` rows more. Raises ModelError where less than one row is left."""
+    size = config.vocab_size + change
+    if size < 1:
+        raise ModelError(
+            f"{where} has {config.vocab_size:,} rows, {-change:,} of which are to go. Its extension.json is "
+            "that of another model."
+        )
+    return config.model_copy(update={"vocab_size": size})

@@ -25,7 +25,7 @@ from bertsmith.argument_checks import (
 )
 from bertsmith.model.cpu.process import keep_freed_memory
 from bertsmith.model.layers.embeddings import share_segment, shares_segment
-from bertsmith.model.meta_init import meta_init
+from bertsmith.model.layers.initialisation import meta_init
 from bertsmith.tasks.golden.records import write_golden
 from bertsmith.tasks.pretraining.objectives import GENERATOR, MODEL, PretrainedModel, PretrainingObjective
 from bertsmith.tasks.pretraining.pretraining import start_at_frequencies

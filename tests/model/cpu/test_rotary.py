@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from bertsmith.model.cpu import kernels
-from bertsmith.model.cpu.rotary import can_use_kernel, rotate_
+from bertsmith.model.layers.rotary import can_use_kernel, rotate_
 
 
 @pytest.fixture

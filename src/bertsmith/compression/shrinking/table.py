@@ -13,6 +13,7 @@ from bertsmith.compression.distilling.tasks.student import start_head
 from bertsmith.compression.distilling.tasks.teacher import TaskTeacher
 from bertsmith.compression.vocabulary_pruning import prune_by_counts
 from bertsmith.errors import InputError
+from bertsmith.files import write_jsonl
 from bertsmith.inference.provenance import encoder_before
 from bertsmith.model.own_tokenizer import load_own_tokenizer, read_own_tokenizer
 from bertsmith.model.static_table import load_static
@@ -21,7 +22,6 @@ from bertsmith.tasks.checkpoints.task_checkpoint import on_table, save_task_mode
 from bertsmith.tasks.finetuning import encode_examples
 from bertsmith.tasks.golden.records import write_golden
 from bertsmith.tasks.task_model import outputs_of
-from bertsmith.text.files.jsonl import write_jsonl
 from bertsmith.text.tokens.value_tokenizers import ValueTokenizer
 
 

@@ -22,9 +22,8 @@ from bertsmith.argument_checks import (
 from bertsmith.data.sequences.codec import Codec, read_codec
 from bertsmith.data.sequences.records import RowFile, stream_records
 from bertsmith.errors import InputError
-from bertsmith.files import require_output
+from bertsmith.files import require_output, write_jsonl
 from bertsmith.progress import Progress
-from bertsmith.text.files.jsonl import write_jsonl
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.text.tokens.value_tokenizers import PatchTokenizer, load_tokenizer, parse_spelled_number
 

@@ -37,9 +37,9 @@ from bertsmith.model.folder_keys import (
     TRANSFORMER,
     FileKeys,
 )
+from bertsmith.model.layers.initialisation import meta_init
 from bertsmith.model.locate import SENTENCE_SETTINGS
 from bertsmith.model.manifest import read_unverified_manifest
-from bertsmith.model.meta_init import meta_init
 from bertsmith.model.sentence_files import (
     makes_vectors,
     read_prompts,

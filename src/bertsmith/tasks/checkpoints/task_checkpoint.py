@@ -27,9 +27,9 @@ from bertsmith.model.checkpoint import (
     save_checkpoint,
 )
 from bertsmith.model.config import BertConfig
+from bertsmith.model.layers.initialisation import meta_init
 from bertsmith.model.lora import pooler_tensors, save_adapter
 from bertsmith.model.manifest import IMPORTED, Manifest, read_unverified_manifest
-from bertsmith.model.meta_init import meta_init
 from bertsmith.model.static_table import StaticTable, is_static, load_static, save_static
 from bertsmith.model.untrusted import plain_file, read_tensors
 from bertsmith.model.weights import listed

@@ -12,7 +12,7 @@ from bertsmith.argument_checks import check_arguments, check_flag, instance_of, 
 from bertsmith.errors import ModelError
 from bertsmith.model.checkpoint import Checkpoint, SavesItself, load_into, read_checkpoint, save_checkpoint
 from bertsmith.model.config import BertConfig
-from bertsmith.model.meta_init import meta_init
+from bertsmith.model.layers.initialisation import meta_init
 from bertsmith.model.weights import listed, part_of
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.tasks.pretraining.replaced_tokens import ReplacedTokenModel, generator_config

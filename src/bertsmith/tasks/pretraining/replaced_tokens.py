@@ -22,9 +22,8 @@ from bertsmith.model.config import BertConfig, make_config
 from bertsmith.model.cross_entropy import sampled_vocabulary_loss, vocabulary_loss
 from bertsmith.model.flops import encoder_flops, vocabulary_flops
 from bertsmith.model.layers.elementwise import Activation
-from bertsmith.model.layers.initialisation import initialise
+from bertsmith.model.layers.initialisation import initialise, meta_init
 from bertsmith.model.layers.layer import Layer
-from bertsmith.model.meta_init import meta_init
 from bertsmith.tasks.pretraining.masked_task import MaskedTask
 from bertsmith.tasks.pretraining.pretraining import (
     MASKED_SUMS,

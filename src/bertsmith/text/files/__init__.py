@@ -5,5 +5,5 @@ has a class for each table format, and takes formats from other packages (docs/a
 is what most callers need: it reads the selected columns of any table. table_file.py opens a file as a table.
 columns.py finds columns by name, by number or by a guess, and values.py turns cells into texts, numbers and
 labels. Below them, sources.py finds files, streams.py decompresses and decodes one, and plain.py splits plain
-text into documents. jsonl.py writes JSON lines.
+text into documents.
 """

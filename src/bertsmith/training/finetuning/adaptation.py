@@ -14,14 +14,13 @@ import numpy as np
 from rich.console import Console
 
 from bertsmith.errors import ModelError
-from bertsmith.files import read_json, write_json
+from bertsmith.files import read_json, write_json, write_jsonl
 from bertsmith.model.card import learned_row_length
 from bertsmith.model.flops import encoder_flops, vocabulary_flops
 from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model
 from bertsmith.tasks.task import Prediction
 from bertsmith.text.corpus.building import build_corpus
 from bertsmith.text.corpus_settings import CorpusSettings
-from bertsmith.text.files.jsonl import write_jsonl
 from bertsmith.text.tokens.value_tokenizers import ValueTokenizer
 from bertsmith.training.finetune_recipe import FLOP_A_MINUTE, FinetuneRecipe
 from bertsmith.training.finetuning.choosing import MethodScore, estimate_gain, measure_gain

@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
-from bertsmith.files import sha256, write_json
+from bertsmith.files import sha256, write_json, write_jsonl
 from bertsmith.tasks.evaluating.error_analysis import ErrorAnalysis
 from bertsmith.tasks.evaluating.evaluation import (
     Evaluation,
@@ -22,7 +22,6 @@ from bertsmith.tasks.evaluating.evaluation import (
     standard_error,
 )
 from bertsmith.tasks.task import Metrics, Task
-from bertsmith.text.files.jsonl import write_jsonl
 from bertsmith.training.finetune_recipe import FinetuneRecipe
 from bertsmith.training.finetuning.choosing import MethodScore
 from bertsmith.training.finetuning.column_study import ColumnStudy

@@ -15,12 +15,11 @@ from typing import Any
 
 import torch
 
-from bertsmith.files import atomic_folder, read_json
+from bertsmith.files import atomic_folder, read_json, write_jsonl
 from bertsmith.progress import Progress
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model, save_pretraining_model
 from bertsmith.text.corpus.corpus import Corpus
-from bertsmith.text.files.jsonl import write_jsonl
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.finetuning.finetune import finetune
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from bertsmith.compression.distilling.tasks.session import DistilSession, TeacherAnswers
 from bertsmith.compression.distilling.tasks.teacher import TaskTeacher
-from bertsmith.files import write_json
+from bertsmith.files import write_json, write_jsonl
 from bertsmith.model.checkpoint import WEIGHTS
 from bertsmith.reporting import formatting
 from bertsmith.tasks.evaluating.evaluation import evaluate
@@ -25,7 +25,6 @@ from bertsmith.tasks.examples.encoding import EncodedExample
 from bertsmith.tasks.finetuning import EncodedExamples, encode_examples
 from bertsmith.tasks.task import Metrics
 from bertsmith.tasks.task_model import TaskModel, outputs_of
-from bertsmith.text.files.jsonl import write_jsonl
 from bertsmith.training.finetuning.restarts import Restart
 from bertsmith.training.finetuning.results import Results
 from bertsmith.training.log import as_json_value
