@@ -27,6 +27,31 @@ def test_vectors_are_written_and_their_speed_is_printed(
     assert "v.parquet: 4 vectors, 16 dimensions, float32" in printed
 
 
+def test_a_task_s_prompt_stands_before_each_text(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (desk / "model" / "bertsmith.json").unlink(missing_ok=True)
+    modules = [
+        {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
+        {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+    ]
+    (desk / "model" / "modules.json").write_text(json.dumps(modules))
+    (desk / "model" / "1_Pooling").mkdir()
+    (desk / "model" / "1_Pooling" / "config.json").write_text("{}")
+    prompts = {"prompts": {"query": "old ", "clustering": "red "}, "default_prompt_name": "clustering"}
+    (desk / "model" / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+    embed = ["embed", "model", "texts.jsonl", "--overwrite", "--out", "v.parquet"]
+    assert main([*embed, "--prompt-name", "clustering"]) == 0
+    assert read_vectors(desk / "v.parquet").about.prefix == "red "
+    by_name = read_vectors(desk / "v.parquet").vectors
+    assert main([*embed, "--prefix", "red "]) == 0
+    np.testing.assert_array_equal(read_vectors(desk / "v.parquet").vectors, by_name)
+    capsys.readouterr()
+    assert main([*embed, "--prompt-name", "cluster"]) == 2
+    wanted = "prompt_name must be query or document or clustering, the prompts of model; found 'cluster'."
+    assert wanted in " ".join(capsys.readouterr().err.split())
+    assert main([*embed, "--prompt-name", "clustering", "--prefix", "x"]) == 2
+    assert "both say what stands before a text" in " ".join(capsys.readouterr().err.split())
+
+
 @pytest.mark.parametrize("products", ["float32", "bfloat16"])
 def test_the_file_notes_what_the_products_were_in(
     desk: Path, monkeypatch: pytest.MonkeyPatch, products: str

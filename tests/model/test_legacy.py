@@ -315,6 +315,27 @@ def make_embedding_folders(folder: Path, *, dense: bool, deeper: bool) -> tuple[
     return new, old
 
 
+def test_layers_in_the_old_format_beside_an_encoder_in_the_new_are_refused_and_imported(
+    tmp_path: Path,
+) -> None:
+    """The hub's converter writes one safetensors file, in the folder itself."""
+    new, old = make_embedding_folders(tmp_path, dense=True, deeper=False)
+    shutil.copyfile(new / "model.safetensors", old / "model.safetensors")
+    (old / "pytorch_model.bin").unlink()
+    with pytest.raises(ModelError, match=r"2_Dense holds a pytorch_model.bin.*bertsmith import .*old --out"):
+        Embedder(old)
+    convert_legacy(old, tmp_path / "imported")
+    texts = ["a b c", "d e"]
+    np.testing.assert_array_equal(
+        Embedder(tmp_path / "imported").documents(texts), Embedder(new).documents(texts)
+    )
+    torch.save({"linear.weight": torch.nn.Linear(2, 2)}, old / "2_Dense" / "pytorch_model.bin")  # code
+    with pytest.raises(ModelError, match="holds Python objects beside its tensors"):
+        convert_legacy(old, tmp_path / "again")
+    with pytest.raises(ModelError, match="there is nothing to import"):
+        convert_legacy(new, tmp_path / "again")
+
+
 def test_an_encoder_that_is_named_by_its_family_is_found(tmp_path: Path) -> None:
     new, old = make_embedding_folders(tmp_path, dense=True, deeper=True)
     modules = json.loads((old / "modules.json").read_text())

@@ -50,6 +50,7 @@ def embed(
     id: str | None = None,
     kind: Literal["document", "query"] = "document",
     prefix: str | None = None,
+    prompt_name: str | None = None,
     max_length: int | None = None,
     long_texts: Literal["truncate", "windows"] = "truncate",
     dimensions: int | None = None,
@@ -88,6 +89,8 @@ def embed(
         Which of the model's prefixes to put before each text.
     prefix
         Another prefix instead of the model's own; "" for none.
+    prompt_name
+        One of the model's prompts by its name, such as that of a task, instead of --kind's.
     max_length
         Tokens per text, special ones included. By default the model's limit.
     long_texts
@@ -131,7 +134,11 @@ def embed(
     from bertsmith.tasks.checkpoints.sentence_folder import is_matryoshka
 
     dtype = None if compute_dtype is None else getattr(torch, compute_dtype)
-    embedder = Embedder(model, prefix, prefix, max_length, long_texts, dimensions, compute_dtype=dtype)
+    embedder = Embedder(
+        *(model, prefix, prefix, max_length, long_texts, dimensions),
+        compute_dtype=dtype,
+        prompt_name=prompt_name,
+    )
     if embedder.width < embedder.full_width and not is_matryoshka(embedder.folder):
         print_note(
             f"{embedder.folder} doesn't say that it was trained for fewer dimensions (Matryoshka). If it "

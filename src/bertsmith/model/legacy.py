@@ -22,9 +22,9 @@ from bertsmith.model.checkpoint import CONFIG, WEIGHTS, Checkpoint, encoder_of, 
 from bertsmith.model.flax_msgpack import read_flax_tensors
 from bertsmith.model.manifest import IMPORTED
 from bertsmith.model.own_tokenizer import read_own_tokenizer
-from bertsmith.model.sentence_files import copy_sentence_files, source_encoder_folder
+from bertsmith.model.sentence_files import copy_sentence_files, has_legacy_modules, source_encoder_folder
 from bertsmith.model.tensorflow import INDEX, is_weight, read_bundle, to_hugging_face_names
-from bertsmith.model.untrusted import plain_file, read_settings
+from bertsmith.model.untrusted import plain_file, read_settings, read_tensors
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 LEGACY_WEIGHTS = "pytorch_model.bin"
@@ -69,7 +69,7 @@ def convert_legacy(folder: Path | str, out: Path | str) -> ConversionResult:
     """
     folder, out = Path(folder), Path(out)
     source = folder
-    weights, read = _find_legacy_weights(source_encoder_folder(folder))
+    weights, read = _find_legacy_weights(source_encoder_folder(folder), has_legacy_modules(folder))
     folder = weights.parent
     settings = read_settings(_find_config(folder))
     checkpoint = interpret(read(weights), settings, str(weights))
@@ -132,8 +132,9 @@ def read_tensorflow_tensors(index: Path) -> dict[str, Tensor]:
     return to_hugging_face_names(read_bundle(index, is_weight), str(index))
 
 
-def _find_legacy_weights(folder: Path) -> tuple[Path, Reader]:
-    """The file of weights in an old format, and the function that reads it. Raises ModelError where there is
+def _find_legacy_weights(folder: Path, has_old_modules: bool = False) -> tuple[Path, Reader]:
+    """The file of weights in an old format, and the function that reads it; of an embedding model whose other
+    modules alone are in such a format (`has_old_modules`) the usual file. Raises ModelError where there is
     none.
     """
     index = folder if folder.suffix == INDEX else folder.parent / (folder.name + INDEX)
@@ -146,6 +147,8 @@ def _find_legacy_weights(folder: Path) -> tuple[Path, Reader]:
         )
     if (folder / LEGACY_WEIGHTS).exists() or (folder / LEGACY_WEIGHTS).is_symlink():
         return plain_file(folder, LEGACY_WEIGHTS), read_legacy_tensors
+    if (folder / WEIGHTS).exists() and has_old_modules:
+        return plain_file(folder, WEIGHTS), read_tensors
     if (folder / WEIGHTS).exists():
         raise ModelError(
             f"{folder} already holds a {WEIGHTS}: there is nothing to import. Use the folder as it is."

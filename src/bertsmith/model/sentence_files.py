@@ -87,6 +87,16 @@ def keep_lower_max_length(encoder: Path, out: Path) -> None:
         write_json(after, settings | {"model_max_length": longest})
 
 
+def has_legacy_modules(source: Path) -> bool:
+    """Whether a module behind the encoder has its weights in the old format alone."""
+    folders = [source / module["path"] for module in _read_modules(source) if not _is_encoder(module)]
+    return any(
+        (folder / _OLD_WEIGHTS).exists() and not (folder / WEIGHTS).exists()
+        for folder in folders
+        if folder != source
+    )
+
+
 def _copy_module(
     source: Path, name: str, out: Path, read_weights: Callable[[Path], dict[str, Tensor]]
 ) -> None:

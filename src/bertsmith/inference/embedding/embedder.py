@@ -79,7 +79,8 @@ class Embedder:
     Opens our own checkpoints, folders of sentence-transformers, plain encoders, and static tables (see
     docs/smaller.md), whose rows are looked up and summed on a processor in float32.
 
-    query_prefix, document_prefix: put before each query or document; None means the folder's. max_length:
+    query_prefix, document_prefix: put before each query or document; None means the folder's. prompt_name:
+    one of the folder's prompts, by a task's name, before every text in place of both. max_length:
     in tokens, including special ones (without them for a static table); longer texts are truncated, or read
     in windows whose hidden states are pooled together, as long_texts says. dimensions: keep the first D of H
     dimensions, for models trained for that (Matryoshka); None means the folder's number.
@@ -99,6 +100,7 @@ class Embedder:
         normalise=check_flag,
         batch_tokens=optional(integer_from(1)),
         compute_dtype=optional(one_of(*PRECISIONS)),
+        prompt_name=optional(check_text),
     )
     def __init__(
         self,
@@ -113,6 +115,7 @@ class Embedder:
         batch_tokens: int | None = None,
         device: torch.device | str = "auto",
         compute_dtype: torch.dtype | None = None,
+        prompt_name: str | None = None,
     ) -> None:
         """Opens an encoder by path, alias or hub name. Raises ModelError when there is no such model,
         InputError for settings that it doesn't support.
@@ -140,6 +143,17 @@ class Embedder:
         self.max_length = _require_within(
             max_length, config.max_length, "max_length", "what it has positions for", SHORTEST
         ) or min(settings.max_length or config.max_length, config.max_length)
+        if prompt_name is not None:
+            if not (query_prefix is document_prefix is None):
+                raise InputError(
+                    "prompt_name and a prefix both say what stands before a text: give one of them."
+                )
+            if prompt_name not in settings.prompts:
+                raise InputError(
+                    f"prompt_name must be {' or '.join(settings.prompts)}, the prompts of {self.folder}; "
+                    f"found {prompt_name[:80]!r}."
+                )
+            query_prefix = document_prefix = settings.prompts[prompt_name]
         self.prefixes: dict[PromptKind, str] = {
             "query": settings.query_prefix if query_prefix is None else query_prefix,
             "document": settings.document_prefix if document_prefix is None else document_prefix,

@@ -157,7 +157,7 @@ def _load_layer(layer: ProjectionLayer, folder: Path) -> None:
     if not (folder / _WEIGHTS).exists() and (folder / "pytorch_model.bin").exists():
         raise ModelError(
             f"{folder} holds a pytorch_model.bin, a format that can run code. Convert the model once, "
-            f"safely: bertsmith convert {folder.parent} NEW_FOLDER"
+            f"safely: bertsmith import {folder.parent} --out NEW_FOLDER"
         )
     path = plain_file(folder, _WEIGHTS)
     tensors = read_tensors(path)

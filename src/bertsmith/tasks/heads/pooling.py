@@ -105,7 +105,7 @@ def pool_sequences(states: Tensor, batch: PackedBatch, pooling: Pooling) -> Tens
 _WIDEST = 1 << 16  # dimensions of a vector; more are a mistake or an attack
 _BY_VALUE = (
     *(nn.CELU, nn.ELU, nn.GELU, nn.Hardshrink, nn.Hardsigmoid, nn.Hardswish, nn.Hardtanh, nn.Identity),
-    *(nn.LeakyReLU, nn.LogSigmoid, nn.Mish, nn.PReLU, nn.ReLU, nn.ReLU6, nn.RReLU, nn.SELU, nn.SiLU),
+    *(nn.LeakyReLU, nn.LogSigmoid, nn.Mish, nn.PReLU, nn.ReLU, nn.ReLU6, nn.SELU, nn.SiLU),
     *(nn.Sigmoid, nn.Softplus, nn.Softshrink, nn.Softsign, nn.Tanh, nn.Tanhshrink),
 )
 _BY_VECTOR = (nn.LogSoftmax, nn.Softmax, nn.Softmin)
