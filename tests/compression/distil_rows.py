@@ -11,6 +11,7 @@ import torch
 from bertsmith.model.bert import Bert
 from bertsmith.model.config import make_config
 from bertsmith.tasks.checkpoints.task_checkpoint import save_task_model
+from bertsmith.tasks.heads.pooling import Projection
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.task import Task
 from bertsmith.tasks.task_model import TaskModel
@@ -91,11 +92,19 @@ def tokenizer_of_words() -> Tokenizer:
     )
 
 
-def save_teacher(folder: Path, name: str, seed: int, train: Path | None = None, **settings: Any) -> Path:
+def save_teacher(
+    folder: Path,
+    name: str,
+    seed: int,
+    train: Path | None = None,
+    projection: Projection | None = None,
+    **settings: Any,
+) -> Path:
     """A model of the task of this name in folder/model, fitted to the rows of `train`; two layers of 16."""
     kind, tokenizer = find_task(name), tokenizer_of_words()
     task: Task[Any] = kind(kind.Settings(max_length=32, **SETTINGS.get(name, {}), **settings))
     task.fit(task.read(train or write_rows(folder / "train.jsonl", name, 60)))
+    task.projection = projection
     shape = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
     config = make_config({"vocab_size": tokenizer.vocab_size, "max_position_embeddings": 64} | shape, "test")
     torch.manual_seed(seed)

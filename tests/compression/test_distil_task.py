@@ -24,6 +24,7 @@ from bertsmith.compression.vocabulary_pruning import prune_vocabulary
 from bertsmith.errors import BertsmithError, InputError, ModelError, RecipeError
 from bertsmith.files import read_json, write_json
 from bertsmith.inference.checking.check import check_model
+from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.inference.predictor import Predictor
 from bertsmith.inference.provenance import encoder_before
 from bertsmith.machine import Hardware
@@ -34,6 +35,7 @@ from bertsmith.model.config import make_config
 from bertsmith.model.manifest import read_verified_manifest
 from bertsmith.tasks.examples.text_task import TextExample
 from bertsmith.tasks.heads.crf import legal_scores, viterbi
+from bertsmith.tasks.heads.pooling import Dense, Projection, VectorNorm
 from bertsmith.tasks.registry import find_task
 from bertsmith.training import machine
 from bertsmith.training.machine import set_up_machine
@@ -83,6 +85,31 @@ def test_a_student_of_any_head_opens_and_says_what_was_measured(
     assert found.model == pytest.approx(measured, nan_ok=True, abs=1e-3)
     teacher = Predictor.load(make_teacher(task)).evaluate(tmp_path / "dev.jsonl", tmp_path / "train.jsonl")
     assert result.results.teacher["dev"] == pytest.approx(teacher.model, nan_ok=True, abs=1e-3)
+
+
+@pytest.mark.parametrize("width", [None, 8])
+@pytest.mark.parametrize("task", ["similarity", "retrieval"])
+def test_a_student_has_the_layers_behind_its_teacher_s_pooling(
+    task: str, width: int | None, tmp_path: Path
+) -> None:
+    """A narrower student's first layer is a new one."""
+    torch.manual_seed(3)
+    projection = Projection([Dense(16, 12, True, "Tanh"), VectorNorm(12), Dense(12, 6, True, "Identity")])
+    teacher = save_teacher(tmp_path, task, 5, projection=projection)
+    result = distil(teacher, tmp_path, task, **({} if width is None else {"width": width}))
+    assert check_model(result.model).agrees
+    teachers = Predictor.load(teacher).evaluate(tmp_path / "dev.jsonl", tmp_path / "train.jsonl")
+    assert result.results.teacher["dev"] == pytest.approx(teachers.model, nan_ok=True, abs=1e-3)
+    texts = ["one two", "three"]
+    student, opened = Embedder(result.model, compute_dtype=torch.float32), Predictor.load(result.model)
+    assert student.width == Embedder(teacher).width == 6
+    vectors = student.documents(texts)
+    (prediction,) = opened.predict([tuple(texts)])
+    assert prediction["similarity"] == pytest.approx(float(vectors[0] @ vectors[1]), abs=1e-4)
+    pruned = prune_vocabulary(result.model, texts, tmp_path / "pruned").folder
+    np.testing.assert_allclose(
+        Embedder(pruned, compute_dtype=torch.float32).documents(texts), vectors, atol=1e-6
+    )
 
 
 def test_a_student_learns_what_its_teacher_says_and_not_what_is_right(

@@ -11,6 +11,7 @@ from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import save_checkpoint
 from bertsmith.model.config import BertConfig, make_config
 from bertsmith.tasks.checkpoints.sentence_folder import write_sentence_folder
+from bertsmith.tasks.heads.pooling import Projection
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.tasks.pretraining.pretraining_checkpoint import save_pretraining_model
 from bertsmith.text.tokens.tokenizer import Tokenizer
@@ -47,7 +48,12 @@ def save_encoder(folder: Path, model_type: str = "bert") -> Path:
     return folder
 
 
-def save_embedder(folder: Path, pooling: str = "mean", prompts: dict[str, str] | None = None) -> Path:
+def save_embedder(
+    folder: Path,
+    pooling: str = "mean",
+    prompts: dict[str, str] | None = None,
+    projection: Projection | None = None,
+) -> Path:
     config = config_of()
     tensors = {f"encoder.{name}": each for name, each in drawn(Bert(config)).state_dict().items()}
     save_checkpoint(
@@ -58,7 +64,7 @@ def save_embedder(folder: Path, pooling: str = "mean", prompts: dict[str, str] |
         task="encoder",
         tokenizer=tiny_tokenizer(),
         write_extra_files=lambda path: write_sentence_folder(
-            path, config, pooling, 32, normalise=True, prompts=prompts
+            path, config, pooling, 32, normalise=True, prompts=prompts, projection=projection
         ),
     )
     return folder

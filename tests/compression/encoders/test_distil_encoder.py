@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from bertsmith.inference.masked_language import MaskedLanguageModel
 from bertsmith.model.checkpoint import encoder_of, load_encoder, read_checkpoint
 from bertsmith.model.student import kept_channels
 from bertsmith.tasks.checkpoints.sentence_folder import read_sentence_settings
+from bertsmith.tasks.heads.pooling import Dense, Projection, UnitLength, VectorNorm
 from bertsmith.text.corpus.building import build_corpus
 from bertsmith.text.corpus.corpus import Corpus
 from bertsmith.text.corpus_settings import CorpusSettings
@@ -70,6 +72,28 @@ def test_fewer_dimensions_open_in_sentence_transformers(
     assert ours.documents(TEXTS).shape == (3, 8 if "dimensions=8" in changes else 16)
     theirs = sentence_transformers.SentenceTransformer(str(result.model), device="cpu")
     np.testing.assert_allclose(ours.documents(TEXTS), theirs.encode(TEXTS), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("layers", "changes", "width"),
+    [
+        ([Dense(32, 12, True, "Tanh")], [], 12),
+        ([Dense(32, 32, True, "Tanh")], [], 32),
+        ([Dense(32, 48, True, "GELU"), VectorNorm(48)], ["width=16"], 16),
+        ([UnitLength(), Dense(32, 12, True, "Tanh")], ["dimensions=6"], 6),
+    ],
+)
+def test_a_teacher_with_layers_behind_its_pooling_is_imitated(
+    layers: list[Any], changes: list[str], width: int, store: Path, tmp_path: Path
+) -> None:
+    teacher = save_embedder(tmp_path / "teacher", projection=Projection(layers))
+    result = distil_encoder(recipe_of(teacher, store, tmp_path / "run", *changes, steps=40))
+    assert nearer(result)
+    student = Embedder(result.model, compute_dtype=torch.float32)
+    assert student.width == width
+    if width == Embedder(teacher).width:
+        taught = Embedder(teacher, compute_dtype=torch.float32).documents(TEXTS)
+        assert (student.documents(TEXTS) * taught).sum(1).mean() > 0.9
 
 
 @pytest.mark.parametrize(
