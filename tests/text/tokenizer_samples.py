@@ -1,5 +1,6 @@
 """Small tokenizers' files, written by hand."""
 
+import base64
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -83,6 +84,87 @@ def unigram_json(folder: Path, pieces: Sequence[str | tuple[str, float]] = WORDS
     }
     tokenizer_json(folder / "tokenizer.json", **content | changes)
     return folder
+
+
+def character_table(replacements: dict[str, str]) -> str:
+    """SentencePiece's table of characters in base64: spelling → what it is replaced by."""
+    texts, places = b"", dict[str, int]()
+    for spelling, replacement in replacements.items():
+        places[spelling] = len(texts)
+        texts += replacement.encode() + b"\0"
+    trie: dict[int, Any] = {}
+    for spelling in replacements:
+        node = trie
+        for byte in spelling.encode():
+            node = node.setdefault(byte, {})
+        node[0] = places[spelling]
+    units, used = [0] * 256, {0}
+    pending, base = [(0, trie)], 0
+    while pending:
+        place, node = pending.pop()
+        base = next(
+            free for free in range(1, 1 << 20) if used.isdisjoint(free ^ label for label in (0, *node))
+        )
+        units += [0] * (base // 256 * 256 + 256 - len(units))
+        units[place] |= (place ^ base) << 10 | (0 in node) << 8
+        used.add(base)
+        for label, child in node.items():
+            used.add(base ^ label)
+            if label:
+                units[base ^ label] = label
+                pending.append((base ^ label, child))
+            else:
+                units[base] = child | 1 << 31
+    table = b"".join(unit.to_bytes(4, "little") for unit in units)
+    return base64.b64encode(len(table).to_bytes(4, "little") + table + texts).decode()
+
+
+TABLE = {
+    "type": "Precompiled",
+    "precompiled_charsmap": character_table(
+        {chr(0xFEE0 + code): chr(code) for code in range(0x21, 0x7F)}
+        | {"\u00a0": " ", "\u3000": " ", "\u200b": " ", "\ufb01": "fi", "\u2460": "1", "\u00ad": ""}
+        | {"\uff76": "\u30ab", "\uff76\uff9e": "\u30ac", "e\u0301": "\u00e9", "\u2026": "...", "\t": " "}
+    ),
+}
+BLANKS_JOINED = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}
+
+
+def sequence(kind: str, *parts: dict[str, Any]) -> dict[str, Any]:
+    """A component of tokenizer.json of several, under the key `kind`."""
+    return {"type": "Sequence", kind: list(parts)}
+
+
+def replaced(what: str, content: str) -> dict[str, Any]:
+    """A Replace of a text."""
+    return {"type": "Replace", "pattern": {"String": what}, "content": content}
+
+
+SPLIT_AND_MARKED = sequence("pretokenizers", {"type": "WhitespaceSplit"}, METASPACE)
+STRIPPED = {"type": "Strip", "strip_left": True, "strip_right": True}
+OLD_METASPACE = {"type": "Metaspace", "replacement": "\u2581", "str_rep": "\u2581", "add_prefix_space": True}
+BLANKS_MARKED = sequence("normalizers", {"type": "Prepend", "prepend": "\u2581"}, replaced(" ", "\u2581"))
+#: normalizer and pre_tokenizer of the shapes in which Unigram tokenizers are published
+UNIGRAM_SHAPES: dict[str, tuple[Any, Any]] = {
+    "XLM-R": (TABLE, SPLIT_AND_MARKED),
+    "NFKC": (sequence("normalizers", {"type": "NFKC"}, BLANKS_JOINED), SPLIT_AND_MARKED),
+    "DeBERTa": (sequence("normalizers", STRIPPED, TABLE, BLANKS_JOINED), METASPACE),
+    "ALBERT": (
+        sequence(
+            "normalizers",
+            *(replaced("``", '"'), replaced("''", '"'), {"type": "NFKD"}, {"type": "StripAccents"}),
+            *({"type": "Lowercase"}, TABLE),
+        ),
+        SPLIT_AND_MARKED,
+    ),
+    "CamemBERT": (sequence("normalizers", replaced("\n", " "), TABLE, BLANKS_JOINED), OLD_METASPACE),
+    "T5": (
+        sequence("normalizers", {"type": "Nmt"}, {"type": "NFC"}, STRIPPED | {"strip_left": False}),
+        METASPACE | {"prepend_scheme": "first", "split": False},
+    ),
+    "never": ({"type": "NFKC"}, METASPACE | {"prepend_scheme": "never"}),
+    "Llama": (BLANKS_MARKED, None),
+}
 
 
 def wordpiece_model(vocab: dict[str, int], **changes: Any) -> dict[str, Any]:

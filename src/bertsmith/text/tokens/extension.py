@@ -90,11 +90,7 @@ def extend_tokenizer(
     words. Raises TokenizerError if no word would save anything.
     """
     settings = settings or ExtensionSettings()
-    if tokenizer.family == "unigram":
-        raise TokenizerError(
-            "A Unigram vocabulary can't be extended by words: each piece needs a score among the others'. "
-            "Extend a WordPiece or byte-level one, or go on without an extension."
-        )
+    _refuse_unigram(tokenizer)
     normalizer = tokenizer.backend.normalizer
     if not isinstance(normalizer, normalizers.BertNormalizer):
         normalizer = normalizers.BertNormalizer(
@@ -145,6 +141,14 @@ def extend_tokenizer(
         after=measure_vocabulary(extended, corpus, progress=progress),
     )
     return extended, extension
+
+
+def _refuse_unigram(tokenizer: Tokenizer) -> None:
+    if tokenizer.family == "unigram":
+        raise TokenizerError(
+            "A Unigram vocabulary can't be extended by words: each piece needs a score among the others'. "
+            "Extend a WordPiece or byte-level one, or go on without an extension."
+        )
 
 
 def is_word(text: str, tokenizer: Tokenizer) -> bool:
@@ -215,6 +219,7 @@ def add_pieces(tokenizer: Tokenizer, pieces: Sequence[str], merges: Iterable[Mer
     already, and if an added token outside the model's vocabulary would be recognised in more texts once it is
     part of it.
     """
+    _refuse_unigram(tokenizer)
     content, vocabulary = json.loads(tokenizer.backend.to_str()), set(tokenizer.pieces)
     # Added tokens outside the model's vocabulary join it: the library numbers them after whatever is in it.
     for token in content["added_tokens"]:

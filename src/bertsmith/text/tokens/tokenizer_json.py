@@ -78,6 +78,9 @@ class UnigramModel(Component):
         counts = Counter(piece for piece, _ in self.vocab)
         if len(counts) < len(self.vocab):
             raise ValueError(f"the piece {counts.most_common(1)[0][0]!r} stands twice: which id is meant?")
+        missing = [piece for piece in map("<0x{:02X}>".format, range(256)) if piece not in counts]
+        if self.byte_fallback and missing:
+            raise ValueError(f"it falls back on bytes (byte_fallback) and lacks {missing[0]!r}")
         return self
 
 

@@ -28,6 +28,10 @@ from bertsmith.text.tokens.long_texts import PART, CompactEncoding, TextEncoding
 MARK = "\u2581"
 #: How a piece for one byte is spelt, in vocabularies that fall back on bytes.
 BYTE_PIECE = re.compile("<0x[0-9A-F]{2}>")
+#: Bytes of a table of characters; SentencePiece's own have 0.3 million.
+MAX_TABLE = 1 << 22
+_BYTES = np.arange(1, 256)
+_PLACES_AT_ONCE = 1 << 14
 _PARTS_AT_ONCE = 8
 _CHARACTERS_PER_TOKEN = 16
 _NEAR_END = 1 << 10  # characters
@@ -62,6 +66,8 @@ def find_charsmap_fault(encoded: str) -> str | None:
     except (binascii.Error, ValueError):
         return "is no base64"
     size = int.from_bytes(content[:4], "little")
+    if len(content) > MAX_TABLE:
+        return f"has {len(content):,} bytes, and at most {MAX_TABLE:,} are read"
     if len(content) < 8 or size % 4 or not 4 <= size <= len(content) - 4:
         return f"says that its trie has {size:,} of {max(0, len(content) - 4):,} bytes"
     units, replacements = np.frombuffer(content, "<u4", size // 4, 4).astype(np.int64), content[4 + size :]
@@ -72,20 +78,22 @@ def find_charsmap_fault(encoded: str) -> str | None:
     ends = np.cumsum([0, *(len(character.encode()) for character in text)])
     labels, offsets = units & 0x800000FF, (units >> 10) << ((units & 0x200) >> 6)
     seen = np.zeros(len(units), bool)
-    places = offsets[:1]  # (P,) from which a byte leads on
-    while len(places):
-        steps = places[:, None] ^ np.arange(1, 256)  # (P, 255)
-        if steps.max() >= len(units):
+    pending = [offsets[:1]]  # places from which a byte leads on, each (P,)
+    while pending:
+        places = pending.pop()
+        steps = places[:, None] ^ _BYTES  # (P, 255)
+        if steps.max() >= len(units) or places.max() >= len(units):
             return "leads out of its trie"
         seen[places] = True
-        found = steps[labels[steps] == np.arange(1, 256)]
-        places = found ^ offsets[found]
-        with_value = (units[found] >> 8) & 1 == 1
-        if len(places) and places.max() >= len(units):
+        taken = steps[labels[steps] == _BYTES]
+        places = taken ^ offsets[taken]
+        if places.max(initial=0) >= len(units):
             return "leads out of its trie"
-        if not np.isin(units[places[with_value]] & 0x7FFFFFFF, ends).all():
+        values = units[places[(units[taken] >> 8) & 1 == 1]] & 0x7FFFFFFF
+        if not np.isin(values, ends).all():
             return "leads to no replacement"
-        places = np.unique(places[~seen[places]])
+        new = np.unique(places[~seen[places]])
+        pending += [new[start : start + _PLACES_AT_ONCE] for start in range(0, len(new), _PLACES_AT_ONCE)]
     return None
 
 
@@ -271,8 +279,12 @@ class UnigramSplitter:
         local = [part for part in rules if part["type"] not in ("Prepend", "Strip")]
         content["normalizer"] = {"type": "Sequence", "normalizers": local}
         self._normalizer = build_backend(content, backend.model, []).normalizer
-        ends = [part | {"strip_left": False} for part in rules if part["type"] == "Strip"]
-        content["normalizer"] = {"type": "Sequence", "normalizers": [*ends, *local]}
+        later = [
+            part | {"strip_left": False} if part["type"] == "Strip" else part
+            for part in rules
+            if part["type"] != "Prepend"
+        ]
+        content["normalizer"] = {"type": "Sequence", "normalizers": later}
         self._continuing_backend = build_backend(content, backend.model, added)
         self._normalised: dict[str, str] = {}
         self._cuts: dict[tuple[str, str], bool] = {}
@@ -383,7 +395,8 @@ class UnigramSplitter:
                 self._cuts.clear()
             left, right = self._normalise(last), self._normalise(following)
             self._cuts[pair] = (
-                _stand_apart(last, following)
+                " " not in pair
+                and _stand_apart(last, following)
                 and pair not in self._read_together
                 and self._normalise(last + following) == left + right
                 and bool(left and right)
