@@ -19,7 +19,7 @@ from bertsmith.compression.distilling.tasks.data import (
     read_distil_data,
 )
 from bertsmith.compression.distilling.tasks.teacher import TaskTeacher, open_teachers
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, RecipeError
 from bertsmith.files import read_json, sha256, write_json
 from bertsmith.tasks.examples.held_out import hold_out
 from bertsmith.tasks.registry import find_task
@@ -67,6 +67,42 @@ def test_one_text_beside_other_columns_is_another_example(tmp_path: Path) -> Non
         *(("a1", "small"), ("c", "big"), ("c", "small"))
     ]
     assert any("1 of the texts stand in dev or test" in warning for warning in data.warnings)
+
+
+@pytest.mark.parametrize("held", ["dev", "test"])
+def test_texts_of_dev_are_not_learned_from_in_another_case_or_form(
+    held: str, task: Task[Any], tmp_path: Path
+) -> None:
+    train = rows(tmp_path / "train.jsonl", *({"text": f"a{n}", "label": "no"} for n in range(5)))
+    spellings = ("Caf\u00e9  open", "it works", "so!", "\U0001f600")
+    measured = rows(tmp_path / "held.jsonl", *({"text": text, "label": "yes"} for text in spellings))
+    dev = rows(tmp_path / "dev.jsonl", *({"text": f"b{n}", "label": "yes"} for n in range(5)))
+    others = ("cafe\u0301 open ", "It works.", "SO", "\U0001f601", "it worked")
+    texts = rows(tmp_path / "texts.jsonl", *({"text": text} for text in others))
+    data = read(task, tmp_path, **({"train": train, "dev": dev, "texts": [texts]} | {held: measured}))
+    assert [example.text for example in data.texts] == ["\U0001f601", "it worked"]
+    assert any("3 of the texts stand in dev or test" in warning for warning in data.warnings)
+
+
+def test_rows_without_text_are_held_out_by_their_columns(tmp_path: Path) -> None:
+    """A blank text in dev kept all of them from being learned."""
+    kind = find_task("classification")
+    task = kind(kind.Settings(features=("age",)))
+    labelled = [{"text": f"a{n}", "age": n, "label": "yes" if n % 2 else "no"} for n in range(6)]
+    train = rows(tmp_path / "train.jsonl", *labelled)
+    task.fit(task.read(train))
+    dev = rows(tmp_path / "dev.jsonl", *({"text": " ", "age": n, "label": "yes"} for n in range(5)))
+    texts = tmp_path / "texts.csv"
+    texts.write_text("text,age\n,4.0\n,40\nc,4\n")
+    data = read(task, tmp_path, train=train, dev=dev, texts=[str(texts)])
+    assert [(example.text, *example.columns) for example in data.texts] == [("", "40"), ("c", "4")]
+
+
+@pytest.mark.parametrize(("setting", "value"), [("max_length", 2), ("missing", "skip")])
+def test_a_wrong_setting_of_a_student_is_no_altered_file(setting: str, value: Any, task: Task[Any]) -> None:
+    with pytest.raises(RecipeError, match=f"the student: {setting}.*found") as error:
+        task.as_student({setting: value})
+    assert "altered" not in str(error.value)
 
 
 def test_a_labelled_row_of_csv_is_not_learned_again_as_one_of_json(tmp_path: Path) -> None:

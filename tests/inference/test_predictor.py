@@ -411,7 +411,7 @@ def test_a_setting_that_would_have_no_effect_on_a_file_is_refused(
     classifier: Predictor, tmp_path: Path
 ) -> None:
     (tmp_path / "in.csv").write_text("text,label\nbano,yes\n")
-    for own in ({"stride": 4}, {"max_length": 16}, {"coverage": 0.5}):
+    for own in ({"stride": 4}, {"max_length": 16}, {"coverage": 0.5}, {"features": ["age"]}):
         with pytest.raises(InputError, match=f"{next(iter(own))} is a setting of training"):
             classifier.predict_file(tmp_path / "in.csv", tmp_path / "out.jsonl", **own)
         with pytest.raises(InputError, match="can't be changed for a file"):
@@ -423,7 +423,7 @@ def test_a_setting_that_would_have_no_effect_on_a_file_is_refused(
 def test_each_setting_is_of_the_model_or_says_how_a_file_is_read(name: str) -> None:
     settings = find_task(name).Settings
     of_files = {
-        *("text", "text_pair", "label", "labels", "separator", "group", "missing", "features", "scheme"),
+        *("text", "text_pair", "label", "labels", "separator", "group", "missing", "scheme"),
         *("header", "format", "encoding", "query", "positive", "negative", "negatives"),
         *("query_prefix", "document_prefix"),  # may be another's for other documents
     }

@@ -110,6 +110,49 @@ def test_the_rows_trained_on_are_read_by_their_own_columns(tiny_bert: Path, tmp_
         suggest(run.model, pool)
 
 
+def test_rows_held_out_of_the_training_file_have_a_label(tiny_bert: Path, tmp_path: Path) -> None:
+    """They were suggested for labelling, and their labels were never doubted."""
+    rows = write(tmp_path / "rows.csv", [(text, colour(text)) for text in TEXTS[:30]])
+    given = ("method=linear", "max_length=16", "hardware.threads=1", "dev_share=0.3")
+    files = {"model": str(tiny_bert), "train": str(rows), "out": str(tmp_path / "run")}
+    run = finetune("classification", *given, **files)
+    (tmp_path / "all.txt").write_text("\n".join(TEXTS))
+    found = suggest(run.model, tmp_path / "all.txt", count=36)
+    assert {row.example.text for row in found.rows} == set(TEXTS[30:])
+    assert found.without_label == 6 and len(found.doubts) == 30
+
+
+def test_a_column_that_may_be_the_label_under_another_name_is_told(tiny_bert: Path, tmp_path: Path) -> None:
+    rows = write(tmp_path / "rows.csv", [(text, colour(text)) for text in TEXTS[:24]])
+    given = ("method=linear", "max_length=16", "hardware.threads=1")
+    files = {"model": str(tiny_bert), "train": str(rows), "out": str(tmp_path / "run")}
+    run = finetune("classification", *given, **files)
+    pool = [(text, colour(text) if number < 6 else "") for number, text in enumerate(TEXTS[24:])]
+    path = write(tmp_path / "pool.csv", pool, ("text", "category"))
+    found = suggest(run.model, path)
+    assert found.without_label == 12
+    assert found.notes == [
+        f"{path} has no column 'label', so none of its rows has a label. If one is in category, name it with "
+        "--label"
+    ]
+    found = suggest(run.model, path, label="category")
+    assert found.without_label == 6 and found.notes == []
+
+
+@pytest.mark.parametrize("missing", ["refuse", "keep"])
+def test_a_pair_without_one_text_is_suggested_where_training_keeps_it(
+    missing: str, tiny_bert: Path, tmp_path: Path
+) -> None:
+    pairs = [(text, text.split()[2], colour(text)) for text in TEXTS[:24]]
+    pairs += [(TEXTS[24], "", ""), ("", TEXTS[25], ""), ("", "", ""), (TEXTS[26], "cat", "")]
+    path = write(tmp_path / "rows.csv", pairs, ("text", "text_pair", "label"))  # type: ignore[arg-type]
+    found = suggest(tiny_bert, path, missing=missing)
+    texts = {(row.example.text, row.example.text_pair) for row in found.rows}
+    kept = {(TEXTS[24], ""), ("", TEXTS[25])} if missing == "keep" else set()
+    assert texts == {(TEXTS[26], "cat")} | kept
+    assert found.notes == [f"{3 - len(kept)} rows without a label lack a text, and were left out"]
+
+
 def test_a_label_holds_from_the_threshold_of_the_model() -> None:
     task = MultiLabel(MultiLabelSettings(), ("a", "b"))
     probabilities = np.array([[0.3, 0.6], [0.1, 0.9]])

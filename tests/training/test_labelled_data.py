@@ -481,6 +481,18 @@ def test_unlabelled_rows_with_other_columns_are_learned_from(tmp_path: Path) -> 
     assert [(row.text, row.columns) for row in data.unlabelled] == [("refund 0", (700,)), ("refund 99", (5,))]
 
 
+def test_unlabelled_texts_of_dev_and_test_are_left_out_in_whatever_case(tmp_path: Path) -> None:
+    labelled, dev, test = (tmp_path / name for name in ("train.csv", "dev.csv", "test.csv"))
+    for path in (labelled, dev, test):
+        path.write_text("text,label\n" + "".join(f"{path.stem.title()} {n},{n % 2}\n" for n in range(12)))
+    others = tmp_path / "others.txt"
+    others.write_text("DEV 3\n  dev   4\ntest 5!\ndev 30\n")
+    recipe = recipe_of("classification", labelled, dev=str(dev), test=str(test), unlabelled=str(others))
+    kind = find_task("classification")
+    data = LabelledData.read(kind(kind.Settings()), recipe)
+    assert [example.text for example in data.unlabelled] == ["dev 30"]
+
+
 @pytest.mark.parametrize("folds", [False, True])
 def test_blank_texts_are_nothing_in_common(tmp_path: Path, folds: bool) -> None:
     kind, path = find_task("classification"), tmp_path / "rows.jsonl"

@@ -189,7 +189,8 @@ def suggest(
     count
         Rows to choose for labelling.
     labelled
-        A file with more labelled rows. For a fine-tuned model, by default those that it was trained on.
+        A file with more labelled rows. For a fine-tuned model, by default the files that it was trained on,
+        with the rows held out of them.
     task
         What the labels are for, if MODEL is an encoder: classification or multi-label. For a model with a
         task of your own: package.module:Class.

@@ -79,9 +79,12 @@ class TrainedOn:
 
     def rows(self, task: Task[Any], paths: Sequence[Path]) -> list[Any]:
         """Reads the rows that the model learned from, without those held out. The files may have moved."""
-        reader = reading_columns(task, self.columns)
-        examples = reader.read_files(self._files(paths))
+        examples = self.all_rows(task, paths)
         return examples if self.dev_share is None else hold_out(task, examples, self.dev_share)[0]
+
+    def all_rows(self, task: Task[Any], paths: Sequence[Path]) -> list[Any]:
+        """Reads the rows of the training files, with those held out of them. The files may have moved."""
+        return reading_columns(task, self.columns).read_files(self._files(paths))
 
     def _files(self, paths: Sequence[Path]) -> list[Path]:
         return [Path(file) for file in list_labelled_files(paths, besides=self.besides, format=self.format)]

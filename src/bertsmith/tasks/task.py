@@ -459,9 +459,10 @@ class Task(ABC, Generic[E]):
         return list(outputs)
 
     def as_student(self, settings: Mapping[str, Any]) -> Self:
-        """The teacher's task with other settings, not calibrated yet."""
+        """The teacher's task with other settings, not calibrated yet. Raises RecipeError for a bad value."""
         state = self.state()
         state["settings"] = state["settings"] | dict(settings) | dict(self.student_settings)
+        check(self.Settings, state["settings"], "the student")
         uncalibrated = {name: None for name in ("confidence", "threshold") if name in state}
         return type(self).from_state(state | uncalibrated, "the teacher")
 

@@ -110,10 +110,10 @@ def suggest(
 
     `model` is a model fine-tuned for classification or multi-label classification, or any encoder, on whose
     features a linear model for `task` learns from the labelled rows. Rows of `file` without a label may be
-    suggested. Rows with a label are learned from and doubted, as are those of `labelled`, by default what the
-    model was fine-tuned on, if that file is still there. If a row is in both, the label in `file` counts.
-    Labels are doubted by cross-validation: by linear models on the pre-trained encoder's features that
-    haven't seen them. `columns` are as for `Predictor.predict_file`, and label.
+    suggested. Rows with a label are learned from and doubted, as are those of `labelled`, by default the
+    files that the model was fine-tuned on, if they are still there. If a row is in both, the label in `file`
+    counts. Labels are doubted by cross-validation: by linear models on the pre-trained encoder's features
+    that haven't seen them. `columns` are as for `Predictor.predict_file`, and label.
 
     Raises InputError for files that can't be used and for too few labels, ModelError and RecipeError as
     loading the model does.
@@ -188,7 +188,7 @@ def _reading_task(trained: AnsweringModel | None, task: str, columns: dict[str, 
         if not task_class.has_probabilities:
             raise InputError(f"--task is classification or multi-label, found {task}.")
         return cast(TextTask, task_class(check(task_class.Settings, settings_given, "suggest")))
-    if fixed := sorted((trained.task.settings.of_model | {"features"}) & settings_given.keys()):
+    if fixed := sorted(trained.task.settings.of_model & settings_given.keys()):
         raise InputError(
             f"{fixed[0]} is a setting of training, which the model keeps: it can't be changed for a file. "
             "Leave it out."
@@ -227,11 +227,18 @@ def _read_rows(
     newer = {contents[id(row)] for row in file_rows}
     known_rows = [row for row in known_rows if contents[id(row)] not in newer]
     pool = [row for row in rows if row.label is None]
-    # a row without text and without other columns has nothing to tell a label by
-    with_text = [row for row in pool if row.columns or not (is_blank(row.text) and is_blank(row.text_pair))]
+    # A row without text and without other columns has nothing to tell a label by. Of a pair with one text,
+    # training learns if it keeps blank texts.
+    keeps = getattr(reading.settings, "missing", "refuse") == "keep"
+    with_text = [
+        row
+        for row in pool
+        if reading.has_text(row) or (keeps and not (is_blank(row.text) and is_blank(row.text_pair)))
+    ]
     if len(with_text) < len(pool):
         blank = len(pool) - len(with_text)
-        notes.append(f"{blank:,} rows without a label have no text, and were left out")
+        lacking = "lack a text" if reading.reads_pairs else "have no text"
+        notes.append(f"{blank:,} rows without a label {lacking}, and were left out")
     labelled_rows = [*known_rows, *file_rows]
     answered = {contents[id(row)] for row in labelled_rows}
     unknown = [row for row in with_text if contents[id(row)] not in answered]
@@ -244,8 +251,8 @@ def _read_rows(
 def _read_training_rows(
     trained: AnsweringModel, folder: Path, file: Path | str
 ) -> tuple[list[TextExample], list[str]]:
-    """The rows that the model was fine-tuned on, and notes on what is missing. No rows if they are those of
-    `file`, or if the model doesn't name its files.
+    """The rows of the files that the model was fine-tuned on, also those held out of them, for they have a
+    label; and notes on what is missing. No rows if there is only `file`, or the model doesn't name its files.
     """
     source = TrainedOn.of_folder(folder)
     if source is None or [path.resolve() for path in source.paths] == [Path(file).resolve()]:
@@ -253,7 +260,7 @@ def _read_training_rows(
     if not source.are_at(source.paths):
         return [], [f"{source.name}, which the model was fine-tuned on, is not there, or was changed"]
     try:
-        return source.rows(trained.task, source.paths), []  # by the columns of its training
+        return source.all_rows(trained.task, source.paths), []  # by the columns of its training
     except InputError as error:
         return [], [f"what the model was fine-tuned on can't be read as it was: {error}"]
 

@@ -171,6 +171,20 @@ def shared_with_train(
     ]
 
 
+def remove_held(task: Task[Any], examples: Sequence[Any], held: Sequence[Any]) -> list[Any]:
+    """The unlabelled examples whose texts no row `held` for dev or test has, by the rule of `hold_out`. Rows
+    without any text are compared by the columns beside it.
+    """
+    rows = [*held, *examples]
+    cells = comparable_cells([getattr(row, "columns", ()) for row in rows], task.column_kinds)
+    keys = [
+        (_words_of(texts), columns if all(map(is_blank, texts)) else ())
+        for texts, columns in zip(map(task.identity, rows), cells, strict=True)
+    ]
+    held_keys = set(keys[: len(held)])
+    return [row for row, key in zip(examples, keys[len(held) :], strict=True) if key not in held_keys]
+
+
 def _hash_to_unit(texts: Sequence[str]) -> float:
     """Hashes texts to a number in [0, 1)."""
     digest = hashlib.blake2b("\x1f".join(texts).encode("utf-8", "replace"), digest_size=8).digest()
@@ -243,5 +257,8 @@ def group_of(task: Task[Any], example: Any) -> tuple[str, ...]:
     """A key that is equal for examples that belong in one fold: the words of their texts. A text without
     words, such as an emoji, is its own key, but for white space.
     """
-    folded = map(_fold, task.group_key(example))
-    return tuple(" ".join(WORD.findall(text) or text.split()) for text in folded)
+    return _words_of(task.group_key(example))
+
+
+def _words_of(texts: Sequence[str]) -> tuple[str, ...]:
+    return tuple(" ".join(WORD.findall(text) or text.split()) for text in map(_fold, texts))

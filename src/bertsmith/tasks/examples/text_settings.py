@@ -50,6 +50,7 @@ class MixedSettings(PooledSettings):
     kind of a column follows from its values, unless given as age:number or plan:category.
     """
 
+    of_model: ClassVar[frozenset[str]] = PooledSettings.of_model | {"features"}
     features: Listed[str] = ()
     """Columns beside the text, such as age,plan."""
 

@@ -34,10 +34,13 @@ from bertsmith.tasks.examples.text_settings import MixedSettings
 from bertsmith.tasks.saved_state import require_text, require_truth
 from bertsmith.tasks.task import Prediction, Task
 from bertsmith.text.files.columns import (
+    LABELS,
+    LESSER_LABELS,
     guess_label,
     listed,
     named_column,
     names_a_text,
+    plain_name,
     unknown_column,
 )
 from bertsmith.text.files.rows import (
@@ -290,11 +293,18 @@ class TextTask(Task[TextExample]):
         names = self._read_names(path)
         if are_objects(path, format=settings.format, encoding=settings.encoding):
             names = read_keys(path, format=settings.format, encoding=settings.encoding)
-        if settings.label is not None:
-            return None if named_column(settings.label, names) is None else settings.label
+        if settings.label is not None and named_column(settings.label, names) is not None:
+            return settings.label
         text_columns = [named_column(column, names) for column in (settings.text, settings.text_pair)]
         free = [name for name in names if name not in (*text_columns, *self.column_names)]
-        return guess_label(free, str(path))
+        if settings.label is None:
+            return guess_label(free, str(path))
+        if other := [name for name in free if plain_name(name) in (*LABELS, *LESSER_LABELS)]:
+            self.left_out.append(
+                f"{path} has no column {settings.label!r}, so none of its rows has a label. If one is in "
+                f"{listed(other)}, name it with --label"
+            )
+        return None
 
     def _split_row(
         self, row_keys: Sequence[str | int], values: Sequence[Any], roles: int

@@ -16,6 +16,7 @@ from bertsmith.tasks.examples.held_out import (
     folds_of,
     group_of,
     hold_out,
+    remove_held,
     repeated_texts,
     shared_sources,
     shared_texts,
@@ -156,8 +157,8 @@ class LabelledData:
 
     def _read_unlabelled(self, file: str) -> None:
         """Reads the unlabelled texts that aren't in the other files, each once; the same text with other
-        columns is another row, but no text of dev or test is taken. Raises InputError if there are none, and
-        RecipeError for a task that can't learn from them.
+        columns is another row, but no text of dev or test is taken, in whatever case. Raises InputError if
+        there are none, and RecipeError for a task that can't learn from them.
         """
         task = self.task
         if not task.learns_unlabelled:
@@ -170,13 +171,9 @@ class LabelledData:
         keys = [(*task.texts(row), columns) for row, columns in zip(rows, cells, strict=True)]
         count = len(self.train)
         known = set(keys[:count])
-        held = {tuple(task.texts(example)) for example in (*self.dev, *(self.test or ()))}
         fresh = dict(zip(keys[count:], texts, strict=True))
-        self.unlabelled = [
-            example
-            for key, example in fresh.items()
-            if key not in known and key[:-1] not in held and task.has_text(example)
-        ]
+        unknown = [row for key, row in fresh.items() if key not in known and task.has_text(row)]
+        self.unlabelled = remove_held(task, unknown, [*self.dev, *(self.test or ())])
         if not self.unlabelled:
             raise InputError(
                 f"{file} has no text that isn't among the labelled ones: there is nothing to learn."

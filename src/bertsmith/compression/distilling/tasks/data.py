@@ -18,7 +18,7 @@ from bertsmith.files import sha256
 from bertsmith.inference.provenance import TrainedOn
 from bertsmith.tasks.classification import label_order
 from bertsmith.tasks.examples.columns import comparable_cells
-from bertsmith.tasks.examples.held_out import hold_out, shared_texts, shared_with_train
+from bertsmith.tasks.examples.held_out import hold_out, remove_held, shared_texts, shared_with_train
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.task import Outputs, Task, TaskSettings, reading_columns
 from bertsmith.text.files.rows import are_lines, are_objects, read_column_names, read_keys, read_rows
@@ -193,14 +193,13 @@ def _remove_known(
     number left out for the latter reason. Where the texts are `answered`, each row has an answer of its own,
     and repeated texts stay.
 
-    The same text with other columns is another example, but is held out with the text.
+    The same text with other columns is another example, but is held out with the text, and so is one that
+    differs in case, white space, punctuation or Unicode's form alone.
     """
-
     labelled_keys = {_example_key(task, example) for example in labelled}
-    held_keys = {tuple(task.identity(example)) for example in held}
     distinct = texts if answered else {_example_key(task, example): example for example in texts}.values()
     unlabelled = [example for example in distinct if _example_key(task, example) not in labelled_keys]
-    remaining = [example for example in unlabelled if tuple(task.identity(example)) not in held_keys]
+    remaining = remove_held(task, unlabelled, held)
     return remaining, len(unlabelled) - len(remaining)
 
 
