@@ -84,6 +84,23 @@ def test_texts_of_dev_are_not_learned_from_in_another_case_or_form(
     assert any("3 of the texts stand in dev or test" in warning for warning in data.warnings)
 
 
+def test_a_sentence_of_dev_is_not_learned_from_though_its_words_were_divided_otherwise(
+    tmp_path: Path,
+) -> None:
+    tagging = find_task("tagging")
+    task = tagging(tagging.Settings())
+    sentences = (["Ada", "did", "n't", "call", "U.S.", "."], ["Paris", "is", "nice", "."])
+    dev = rows(
+        tmp_path / "dev.jsonl", *({"tokens": s, "tags": ["B-x"] + ["O"] * (len(s) - 1)} for s in sentences)
+    )
+    task.fit(task.read(dev))
+    texts = tmp_path / "texts.txt"
+    texts.write_text("Ada didn't call U.S.\nparis is nice\nLyon is nice.\nParis is.\n")
+    data = read(task, tmp_path, dev=dev, texts=[str(texts)])
+    assert [example.words[0] for example in data.texts] == ["Lyon", "Paris"]
+    assert any("2 of the texts stand in dev or test" in warning for warning in data.warnings)
+
+
 def test_rows_without_text_are_held_out_by_their_columns(tmp_path: Path) -> None:
     """A blank text in dev kept all of them from being learned."""
     kind = find_task("classification")

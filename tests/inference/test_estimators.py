@@ -145,6 +145,8 @@ def test_copies_of_texts_that_teach_do_not_choose_when_to_stop(tiny_bert: Path) 
     early = BertClassifier(tiny_bert, patience=1, validation_fraction=0.25, **QUICK)
     twice = early.fit([*TEXTS, *TEXTS], [*LABELS, *LABELS]).predictor_.task.confidence.examples
     assert 0 < twice < 12  # of 18 that are held out
+    shouted = [f"{text.upper()}!" for text in TEXTS]
+    assert early.fit([*TEXTS, *shouted], [*LABELS, *LABELS]).predictor_.task.confidence.examples == twice
     with pytest.raises(RefusedInput, match="too few different texts to hold some out"):
         early.fit(["red cat", "blue dog"] * 20, ["red", "blue"] * 20)
 

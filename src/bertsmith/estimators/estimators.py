@@ -34,6 +34,7 @@ from bertsmith.machine import device_of
 from bertsmith.metrics.calibration import probabilities_of
 from bertsmith.model.own_tokenizer import read_own_tokenizer
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model, save_task_model
+from bertsmith.tasks.examples.held_out import group_of
 from bertsmith.tasks.examples.text_task import TextExample, TextTask
 from bertsmith.tasks.finetuning import encode_examples
 from bertsmith.tasks.golden.records import write_golden
@@ -154,7 +155,7 @@ class _FinetunedEstimator(TextEstimator):
             _make_example(task, number, text, label)
             for number, (text, label) in enumerate(zip(texts, labels, strict=True))
         ]
-        train, dev = self._hold_out(examples, recipe.seed)
+        train, dev = self._hold_out(task, examples, recipe.seed)
         trained = finetune_examples(task, recipe, train, dev)
         self.recipe_ = json.loads(trained.recipe.model_dump_json())
         self.tried_ = [asdict(method) for method in trained.choice.tried] if trained.choice else []
@@ -191,9 +192,11 @@ class _FinetunedEstimator(TextEstimator):
     def _task_settings(self) -> dict[str, Any]:
         return {}
 
-    def _hold_out(self, examples: list[TextExample], seed: int) -> tuple[list[Any], list[Any]]:
+    def _hold_out(
+        self, task: TextTask, examples: list[TextExample], seed: int
+    ) -> tuple[list[Any], list[Any]]:
         """Splits the examples to train and dev. Dev is empty without `patience`, since then nothing is chosen
-        by it. Copies of training texts stay in train.
+        by it. Copies of training texts stay in train, whatever their case and punctuation.
         """
         if self.patience is None:
             return examples, []
@@ -201,9 +204,11 @@ class _FinetunedEstimator(TextEstimator):
         train, dev = train_test_split(
             examples, test_size=self.validation_fraction, random_state=seed, stratify=classes
         )
-        known = {_model_input(example) for example in train}  # copies would favour what was trained on them
-        copies = [example for example in dev if _model_input(example) in known]
-        dev = [example for example in dev if _model_input(example) not in known]
+        # copies would favour what was trained on them
+        known = {(group_of(task, example), example.columns) for example in train}
+        is_copy = [(group_of(task, example), example.columns) in known for example in dev]
+        copies = [example for example, is_known in zip(dev, is_copy, strict=True) if is_known]
+        dev = [example for example, is_known in zip(dev, is_copy, strict=True) if not is_known]
         if not dev:
             raise RefusedInput("X has too few different texts to hold some out: leave patience out.")
         return [*train, *copies], dev
@@ -496,7 +501,3 @@ def _make_example(task: TextTask, number: int, text: Row, label: Any) -> TextExa
     except InputError as error:
         raise RefusedInput(str(error)) from error
     return example
-
-
-def _model_input(example: TextExample) -> tuple[Any, ...]:
-    return example.text, example.text_pair, example.columns

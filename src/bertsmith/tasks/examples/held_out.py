@@ -173,13 +173,16 @@ def shared_with_train(
 
 def remove_held(task: Task[Any], examples: Sequence[Any], held: Sequence[Any]) -> list[Any]:
     """The unlabelled examples whose texts no row `held` for dev or test has, by the rule of `hold_out`. Rows
-    without any text are compared by the columns beside it.
+    without any text are compared by the columns beside it, and words of a sentence however it was divided.
     """
     rows = [*held, *examples]
+    texts_of_rows = [
+        ["".join(task.identity(row))] if task.is_pretokenized else task.identity(row) for row in rows
+    ]
     cells = comparable_cells([getattr(row, "columns", ()) for row in rows], task.column_kinds)
     keys = [
         (_words_of(texts), columns if all(map(is_blank, texts)) else ())
-        for texts, columns in zip(map(task.identity, rows), cells, strict=True)
+        for texts, columns in zip(texts_of_rows, cells, strict=True)
     ]
     held_keys = set(keys[: len(held)])
     return [row for row, key in zip(examples, keys[len(held) :], strict=True) if key not in held_keys]
