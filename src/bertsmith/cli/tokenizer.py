@@ -30,22 +30,24 @@ def train(
     out: Out,
     settings: Annotated[VocabularySettings, Parameter(name="*")] = DEFAULTS,
 ) -> None:
-    """Learn a WordPiece vocabulary from a corpus's train split, and report how well it fits.
+    """Learn a vocabulary from a corpus's train split, and report how well it fits.
 
-    Google never published BERT's own trainer. Pieces are byte-pair merges written with ##, as the tokenizers
-    library makes them. The same corpus and settings give the same files.
+    Google never published the trainer of BERT's WordPiece. Pieces are byte-pair merges written with ##, as
+    the tokenizers library makes them. Unigram is SentencePiece's, for any script, also without blanks between
+    words. The same corpus and settings give the same files.
 
     Parameters
     ----------
     corpus
         The corpus's folder.
     out
-        The tokenizer's folder: tokenizer.json, vocab.txt, tokenizer_config.json, report.json.
+        The tokenizer's folder: tokenizer.json, tokenizer_config.json, report.json; vocab.txt of WordPiece.
 
     Examples
     --------
     bertsmith tokenizer train corpora/pydocs --out tokenizers/pydocs
     bertsmith tokenizer train corpora/mine --vocab-size 8192 --no-lowercase --out tokenizers/mine
+    bertsmith tokenizer train corpora/thai --kind unigram --vocab-size 8192 --out tokenizers/thai
     """
     from bertsmith.files import read_json
     from bertsmith.text.corpus.corpus import Corpus

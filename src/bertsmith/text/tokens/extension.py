@@ -20,6 +20,7 @@ from bertsmith.progress import Progress
 from bertsmith.text.tokens.tokenizer import Tokenizer, rebuild
 from bertsmith.text.tokens.vocabulary import check_corpus
 from bertsmith.text.tokens.vocabulary_report import VocabularyReport, measure_vocabulary
+from bertsmith.text.tokens.word_cache import BertWords
 from bertsmith.text.tokens.word_choice import ChosenWord, Merge, choose_byte_pair_words, choose_words
 from bertsmith.text.tokens.word_counts import count_words
 from bertsmith.validation import Strict, UserSettings
@@ -98,9 +99,8 @@ def extend_tokenizer(
         )
     counts = count_words(
         corpus,
-        lowercase=tokenizer.lowercase,
         sample_bytes=settings.sample_bytes,
-        normalizer=normalizer,
+        splitter=BertWords(normalizer),
         progress=progress,
     ).words
     candidates = [

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from tokenizers import AddedToken, models
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as Backend
 
 from bertsmith.text.tokens.long_texts import PART, CompactEncoding, TextEncoding
@@ -28,6 +28,7 @@ from bertsmith.text.tokens.long_texts import PART, CompactEncoding, TextEncoding
 MARK = "\u2581"
 #: How a piece for one byte is spelt, in vocabularies that fall back on bytes.
 BYTE_PIECE = re.compile("<0x[0-9A-F]{2}>")
+BYTE_PIECES = tuple(f"<0x{byte:02X}>" for byte in range(256))
 #: Bytes of a table of characters; SentencePiece's own have 0.3 million.
 MAX_TABLE = 1 << 22
 _BYTES = np.arange(1, 256)
@@ -52,6 +53,42 @@ _JOINED_TO_NEXT = re.compile(
     "[\u0d4e\u1100-\u11ff\ua960-\ua97f\ud7b0-\ud7ff\U000111c2\U000111c3\U000113d1\U0001193f\U00011941"
     "\U00011a3a\U00011a84-\U00011a89\U00011d46\U00011f02]"
 )
+
+
+def build_normalizer(*, lowercase: bool) -> normalizers.Normalizer:
+    """The normalizer of vocabularies that are learned here: NFKC, and with `lowercase` small letters. Accents
+    stay: vowels are such marks in Thai and Hindi.
+    """
+    return normalizers.Sequence([normalizers.NFKC(), *([normalizers.Lowercase()] if lowercase else [])])
+
+
+def build_unigram_backend(
+    pieces: Sequence[tuple[str, float]], special: dict[str, str], *, lowercase: bool
+) -> Backend:
+    """XLM-RoBERTa's tokenizer with BERT's special tokens, over `pieces` with their scores, in the order of
+    their ids. `special` maps roles to tokens.
+
+    If the pieces have those of all 256 bytes, unknown characters are spelt by these.
+    """
+    ids = {piece: number for number, (piece, _) in enumerate(pieces)}
+    falls_back = ids.keys() >= set(BYTE_PIECES)
+    backend = Backend(models.Unigram(list(pieces), ids[special["unk"]], falls_back))
+    backend.normalizer = build_normalizer(lowercase=lowercase)
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(MARK, "always")]
+    )
+    backend.decoder = decoders.Metaspace(MARK, "always")
+    if falls_back:
+        blanks = decoders.Replace(MARK, " "), decoders.Strip(" ", 1, 0)
+        backend.decoder = decoders.Sequence([blanks[0], decoders.ByteFallback(), decoders.Fuse(), blanks[1]])
+    cls, sep = special["cls"], special["sep"]
+    backend.post_processor = processors.TemplateProcessing(
+        single=f"{cls}:0 $A:0 {sep}:0",
+        pair=f"{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1",
+        special_tokens=[(cls, ids[cls]), (sep, ids[sep])],
+    )
+    backend.add_special_tokens(sorted(special.values(), key=ids.__getitem__))
+    return backend
 
 
 def find_charsmap_fault(encoded: str) -> str | None:

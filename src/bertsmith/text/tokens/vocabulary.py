@@ -1,19 +1,20 @@
-"""Learns a WordPiece vocabulary from a corpus.
+"""Learns a WordPiece or a Unigram vocabulary from a corpus.
 
-The trainer is that of the `tokenizers` library: it merges the most frequent pair, as in byte-pair encoding,
-and writes the tokens with "##" (Google never published the trainer of the original, which merged by
+WordPiece's trainer is that of the `tokenizers` library: it merges the most frequent pair, as in byte-pair
+encoding, and writes the tokens with "##" (Google never published the trainer of the original, which merged by
 likelihood). Two things are added here: the result is the same in every run, where the library breaks ties by
-the order of a hash table; and memory is bounded, however much text there is.
+the order of a hash table; and memory is bounded, however much text there is. Unigram's trainer is in
+unigram_training.py.
 """
 
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 from tokenizers import Tokenizer as Backend
 from tokenizers import models, pre_tokenizers, trainers
 
@@ -31,6 +32,8 @@ from bertsmith.errors import InputError, TokenizerError
 from bertsmith.files import atomic_folder, is_empty_folder, write_json
 from bertsmith.progress import Progress
 from bertsmith.text.tokens.tokenizer import Tokenizer
+from bertsmith.text.tokens.unigram import BYTE_PIECES, MARK, build_normalizer, build_unigram_backend
+from bertsmith.text.tokens.unigram_training import Units, UnitSplitter, learn_unigram
 from bertsmith.text.tokens.vocabulary_report import measure_vocabulary
 from bertsmith.text.tokens.word_counts import CharacterCounts, WordCounts, count_words
 from bertsmith.validation import UserSettings
@@ -40,6 +43,10 @@ if TYPE_CHECKING:
 
 #: In BERT's order; their ids are 0 to 4.
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+_ROLES = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
+#: Characters of "[MASK]" and "<0x41>": with so many times the lowest score, a text that has them is spelt by
+#: other pieces.
+_SPELT = 6
 
 #: The most frequent words that merging looks at: about 1 kB each while it runs. 93 MB of Wikipedia have
 #: 304,000; leaving out a third of those gives 0.04 % more tokens per word.
@@ -58,27 +65,56 @@ class VocabularySettings(UserSettings):
     several domains.
     """
 
+    kind: Literal["wordpiece", "unigram"] = Field(
+        default="wordpiece",
+        description="wordpiece is BERT's; unigram is SentencePiece's, for scripts without blanks too.",
+    )
     vocab_size: int = Field(
         default=30_522, ge=8, le=1_000_000, description="Pieces, special tokens included."
     )
-    lowercase: bool = Field(default=True, description="Uncased: capitals and accents are dropped.")
+    lowercase: bool | None = Field(
+        default=None,
+        description="Uncased: capitals are dropped, and by wordpiece accents too. wordpiece does so unless "
+        "told otherwise.",
+    )
     sample_bytes: int = Field(
         default=256 << 20, ge=1, description="Bytes of text to learn from, sampled by hash."
     )
-    min_frequency: int = Field(default=2, ge=1, description="How often a pair must occur to become a piece.")
+    min_frequency: int = Field(
+        default=2,
+        ge=1,
+        description="How often what becomes a piece must occur: a pair, or by unigram a text.",
+    )
     alphabet_coverage: float = Field(
         default=0.9995,
         gt=0,
         le=1,
         description="Share of the text's characters, repeats counted, that the kept ones cover; the 1,000 "
-        "most frequent are kept in any case. Words with others are [UNK].",
+        "most frequent are kept in any case. Words with others are [UNK]; by unigram only these characters.",
     )
     limit_alphabet: int | None = Field(
         default=None,
         ge=1,
         description="Different characters to keep, at most; by default as many as it takes.",
     )
+    byte_fallback: bool = Field(
+        default=False,
+        description="By unigram: spell other characters by pieces of one byte each, 256 of the vocabulary.",
+    )
+    split_digits: bool = Field(default=False, description="By unigram: each digit is a piece of its own.")
     seed: int = Field(default=0, ge=0, lt=2**32, description="Another seed draws another sample.")
+
+    @model_validator(mode="after")
+    def _check_kind(self) -> "VocabularySettings":
+        for name in ("byte_fallback", "split_digits"):
+            if getattr(self, name) and self.kind != "unigram":
+                raise ValueError(f"{name} is for kind unigram: choose that, or leave {name} out")
+        return self
+
+    @property
+    def uncased(self) -> bool:
+        """Whether capitals are dropped."""
+        return self.kind == "wordpiece" if self.lowercase is None else self.lowercase
 
 
 def check_corpus(value: Any, name: str) -> None:
@@ -124,15 +160,25 @@ def train_tokenizer(
                 "another place for the tokenizer."
             )
     with atomic_folder(out, overwrite=overwrite) as folder:
+        splitter = None
+        if settings.kind == "unigram":
+            normalizer = build_normalizer(lowercase=settings.uncased)
+            splitter = UnitSplitter(normalizer, split_digits=settings.split_digits)
         counts = count_words(
             corpus,
-            lowercase=settings.lowercase,
+            lowercase=settings.uncased,
             sample_bytes=settings.sample_bytes,
             seed=settings.seed,
+            splitter=splitter,
             progress=progress,
         )
-        pieces = learn_pieces(counts, settings, progress=progress)
-        tokenizer = Tokenizer.from_pieces(pieces, lowercase=settings.lowercase)
+        if settings.kind == "unigram":
+            scored = learn_scored_pieces(counts, settings, progress=progress)
+            backend = build_unigram_backend(scored, _ROLES, lowercase=settings.uncased)
+            tokenizer = Tokenizer(backend, _ROLES)
+        else:
+            pieces = learn_pieces(counts, settings, progress=progress)
+            tokenizer = Tokenizer.from_pieces(pieces, lowercase=settings.uncased)
         report = measure_vocabulary(
             tokenizer,
             corpus,
@@ -154,15 +200,9 @@ def learn_pieces(
     Raises TokenizerError if there are no words, or no room for the characters.
     """
     alphabet = _choose_alphabet(counts.characters, settings)
+    alphabet += [f"##{character}" for character in alphabet if character in counts.characters.inside]
     initial = [*SPECIAL_TOKENS, *alphabet]
-    if not alphabet:
-        raise TokenizerError("The train split holds no words. Build the corpus from a source with text.")
-    if len(initial) > settings.vocab_size:
-        raise TokenizerError(
-            f"A vocabulary of {settings.vocab_size:,} pieces has no room for {len(SPECIAL_TOKENS)} special "
-            f"tokens and the {len(alphabet):,} pieces of the alphabet. Ask for more than {len(initial):,} "
-            "(--vocab-size), or keep fewer characters (--limit-alphabet)."
-        )
+    _require_room(alphabet, len(SPECIAL_TOKENS), settings)
     # The library numbers "##x" in the order of a hash table and breaks ties by these numbers. Passed as
     # special tokens, which come first and in order, they have the same numbers in every run.
     trainer = trainers.WordPieceTrainer(
@@ -178,8 +218,39 @@ def learn_pieces(
     return sorted(ids, key=ids.__getitem__)
 
 
+def learn_scored_pieces(
+    counts: WordCounts, settings: VocabularySettings, *, progress: Progress | None = None
+) -> list[tuple[str, float]]:
+    """The Unigram vocabulary in the order of its ids, with the scores: special tokens, with `byte_fallback`
+    those of bytes, then the likeliest pieces first.
+
+    `counts` are those of units, as `UnitSplitter` makes them. Raises as `learn_pieces` does.
+    """
+    alphabet = _choose_alphabet(counts.characters, settings)
+    others = [*SPECIAL_TOKENS, *(BYTE_PIECES if settings.byte_fallback else ())]
+    _require_room(alphabet, len(others), settings)
+    units = Units.of(counts.words, alphabet)
+    size = settings.vocab_size - len(others)
+    learned = learn_unigram(units, alphabet, size, settings.min_frequency, progress)
+    lowest = min(score for _, score in learned)
+    return [*((piece, _SPELT * lowest) for piece in others), *learned]
+
+
+def _require_room(alphabet: Sequence[str], others: int, settings: VocabularySettings) -> None:
+    """Raises TokenizerError if there is no alphabet, or no room for it beside `others` pieces."""
+    if not set(alphabet) - {MARK}:
+        raise TokenizerError("The train split holds no words. Build the corpus from a source with text.")
+    if len(alphabet) + others > settings.vocab_size:
+        what = "special tokens" if others == len(SPECIAL_TOKENS) else "special tokens and bytes"
+        raise TokenizerError(
+            f"A vocabulary of {settings.vocab_size:,} pieces has no room for {others} {what} and the "
+            f"{len(alphabet):,} pieces of the alphabet. Ask for more than {len(alphabet) + others:,} "
+            "(--vocab-size), or keep fewer characters (--limit-alphabet)."
+        )
+
+
 def _choose_alphabet(characters: CharacterCounts, settings: VocabularySettings) -> list[str]:
-    """The most frequent characters, then those of them that continue words, as "##x"; both sorted.
+    """The most frequent characters, sorted.
 
     As many as cover `alphabet_coverage` of the text (some thousand of Chinese), at least the 1,000 most
     frequent (so all of an alphabet's hundred), and at most `limit_alphabet`.
@@ -189,8 +260,7 @@ def _choose_alphabet(characters: CharacterCounts, settings: VocabularySettings) 
     cumulative = np.cumsum([occurrences[character] for character in ranked])
     needed = int(np.searchsorted(cumulative, settings.alphabet_coverage * cumulative[-1:].sum())) + 1
     limit = min(settings.limit_alphabet or len(ranked), max(needed, _ALWAYS_KEPT))
-    alphabet = sorted(ranked[:limit])
-    return alphabet + [f"##{character}" for character in alphabet if character in characters.inside]
+    return sorted(ranked[:limit])
 
 
 def _repeat_words(words: Counter[str], alphabet: set[str], progress: Progress | None) -> Iterator[str]:

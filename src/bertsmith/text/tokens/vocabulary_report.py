@@ -98,7 +98,7 @@ def measure_vocabulary(
         vocab_size=tokenizer.vocab_size,
         asked_for=asked_for or tokenizer.vocab_size,
         alphabet=sum(len(piece) == 1 for piece in tokenizer.pieces),
-        lowercase=tokenizer.lowercase,
+        lowercase=tokenizer.normalise("A") == "a",
         tokenizer_sha256=tokenizer.sha256,
         split=split,
         **tally.sentence_figures(),

@@ -9,7 +9,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -69,24 +69,31 @@ class WordCounts:
         return cls(words, characters)
 
 
+class WordSplitter(Protocol):
+    """Rules that make words of runs of non-blank characters."""
+
+    def split_column(self, runs: pa.Array) -> tuple[pa.Array, pa.Array]:
+        """The words of a column of non-empty runs, and for each word the index of its run."""
+
+
 def count_words(
     corpus: "Corpus",
     *,
     split: "Split" = "train",
-    lowercase: bool,
+    lowercase: bool = False,
     sample_bytes: int,
     seed: int = 0,
-    normalizer: normalizers.BertNormalizer | None = None,
+    splitter: WordSplitter | None = None,
     progress: Progress | None = None,
 ) -> WordCounts:
     """Counts words as BERT's rules split them ("don't" is three), in a sample of `sample_bytes` of `split`.
 
-    `normalizer` is used in place of BERT's usual one, which strips the accents where it lower-cases. The
+    `splitter` has other rules than BERT's usual ones, which strip the accents where they lower-case. The
     same corpus, settings and seed give the same counts. If a corpus has more than `MAX_RUNS` distinct words,
     the rarest are dropped along the way, so that a word's count may be a few too low. All characters are
     counted.
     """
-    split_run = BertWords(normalizer or normalizers.BertNormalizer(lowercase=lowercase))
+    split_run = splitter or BertWords(normalizers.BertNormalizer(lowercase=lowercase))
     characters = CharacterCounts()
     run_tables, rows = [_count_runs([])], 0
     words = _count_runs(
@@ -99,10 +106,8 @@ def count_words(
             run_tables, rows = [_sum_counts(run_tables)], 0
             if len(run_tables[0]) > MAX_RUNS:
                 run_tables[0], rare = _split_by_frequency(run_tables[0], MAX_RUNS // 2)
-                words = _thin_out(_sum_counts([words, _split_into_bert_words(rare, split_run)]), characters)
-    words = _thin_out(
-        _sum_counts([words, _split_into_bert_words(_sum_counts(run_tables), split_run)]), characters
-    )
+                words = _thin_out(_sum_counts([words, _split_into_words(rare, split_run)]), characters)
+    words = _thin_out(_sum_counts([words, _split_into_words(_sum_counts(run_tables), split_run)]), characters)
     word_counts = _as_counter(words)
     characters.add(word_counts)
     pa.default_memory_pool().release_unused()  # 200 MB, which the merging of pairs needs
@@ -185,7 +190,7 @@ def _as_counter(counts: pa.Table) -> Counter[str]:
     return Counter(dict(zip(counts["run"].to_pylist(), counts["count"].to_pylist(), strict=True)))
 
 
-def _split_into_bert_words(counts: pa.Table, split: BertWords) -> pa.Table:
+def _split_into_words(counts: pa.Table, split: WordSplitter) -> pa.Table:
     """The counts of the words that the runs consist of, in a table of the same columns."""
     tables = [_count_runs([])]
     ends = np.cumsum(pc.binary_length(counts["run"])) // BYTES_AT_ONCE
