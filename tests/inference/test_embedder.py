@@ -460,11 +460,6 @@ def module_of(kind: str, path: str) -> dict[str, str]:
         ("sentence_bert_config.json", '{"max_seq_length": "256"}', "whole number from 8 on, found '256'"),
         ("sentence_bert_config.json", '{"max_seq_length": 2}', "whole number from 8 on, found 2"),
         ("config_sentence_transformers.json", '{"prompts": ["q: "]}', "prompts must be texts by their names"),
-        (
-            "1_Pooling/config.json",
-            '{"pooling_mode": "mean", "include_prompt": false}',
-            "include_prompt is false",
-        ),
     ],
 )
 def test_a_folder_that_makes_its_vectors_otherwise_is_refused(

@@ -31,7 +31,11 @@ FLAGS = {
     "weightedmean": "pooling_mode_weightedmean_tokens",
     "lasttoken": "pooling_mode_lasttoken",
 }
-ACTIVATIONS = ("torch.nn.modules.linear.Identity", "torch.nn.modules.activation.Tanh")
+ACTIVATIONS = (
+    *("torch.nn.modules.linear.Identity", "torch.nn.modules.activation.Tanh", "torch.nn.GELU"),
+    *("torch.nn.modules.activation.SiLU", "torch.nn.modules.activation.LeakyReLU", "torch.nn.Sigmoid"),
+    *("torch.tanh", "transformers.activations.GELUActivation"),
+)
 PROMPTS = ("", "red ", "query: the ", "Old")
 mode = st.sampled_from((*MODES[:3], "mean", *MODES))
 
@@ -71,11 +75,17 @@ def folders(draw: st.DrawFn) -> tuple[list[tuple[str, Mapping[str, Any]]], dict[
     normalises = draw(st.sampled_from(("no", "behind", "before")))
     if normalises == "before":
         modules.append(("Normalize", {}))
-    if draw(st.integers(0, 2)) == 0:
-        dense = {"in_features": WIDTH, "out_features": draw(st.sampled_from((6, WIDTH, 24)))}
+    width = WIDTH
+    for kind in draw(st.lists(st.sampled_from(("Dense", "Dense", "Dropout", "Normalize")), max_size=3)):
+        if kind != "Dense":
+            modules.append((kind, {}))
+            continue
+        dense = {"in_features": width, "out_features": draw(st.sampled_from((6, WIDTH, 24)))}
         dense["bias"] = draw(st.booleans())
-        dense["activation_function"] = draw(st.sampled_from((ACTIVATIONS[0], *ACTIVATIONS)))
+        activations = st.sampled_from((*ACTIVATIONS[:6], *ACTIVATIONS))
+        dense |= draw(maybe(activations.map(lambda name: {"activation_function": name}))) or {}
         modules.append(("Dense", dense))
+        width = dense["out_features"]
     if normalises == "behind":
         modules.append(("Normalize", {}))
     prompts = draw(st.dictionaries(st.sampled_from(("query", "document", "other")), st.sampled_from(PROMPTS)))

@@ -4,6 +4,7 @@ N tokens in the packed batch, B sequences, H hidden size, 2 S rows of the table 
 distances.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -24,6 +25,8 @@ from bertsmith.model.layers.layer import Layer
 class Bert(nn.Module):
     """The encoder of every family; `config` says which of the optional parts it has."""
 
+    layer_weights: Tensor | None
+
     @check_arguments(config=instance_of(BertConfig))
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -40,6 +43,8 @@ class Bert(nn.Module):
         self.layers = nn.ModuleList(Layer(config, number) for number in range(max(config.layer_order) + 1))
         self.final_norm = make_norm(config) if config.final_norm else None
         self.pooler = nn.Linear(config.hidden_size, config.hidden_size) if config.has_pooler else None
+        # (num_hidden_layers + 1,): a weight for each of all hidden states, where a model mixes them
+        self.register_buffer("layer_weights", None, persistent=False)
         for part in (self.embeddings, self.relative, self.convolution):
             if part is not None:
                 initialise(part, config.initializer_range)
@@ -58,11 +63,14 @@ class Bert(nn.Module):
         return [self.layers[number] for number in self.config.layer_order]
 
     def forward(self, batch: PackedBatch, rows: Tensor | None = None) -> Tensor:
-        """The last layer's hidden states (N, H), or (R, H) where a head reads only the given rows.
+        """The last layer's hidden states (N, H), or (R, H) where a head reads only the given rows; with
+        `layer_weights` the mean of all hidden states by these weights.
 
         The last layer then computes only these: with 15 % of the tokens masked, that saves more than half of
         it. Padding tokens of the batch are left out.
         """
+        if self.layer_weights is not None:
+            return self.mix_states([select_rows(s, rows) for s in self.all_hidden_states(batch)])
         states = self.embeddings(batch)
         relative = self.relative_table()
         last = len(self.layer_sequence) - 1
@@ -81,6 +89,14 @@ class Bert(nn.Module):
             states.append(self.apply_layer(number, states[-1], batch, None, relative))
         states[-1] = self._apply_final_norm(states[-1])
         return [_drop_padding(state, batch) for state in states]
+
+    def mix_states(self, states: Sequence[Tensor]) -> Tensor:
+        """The mean of all hidden states (…, H) by `layer_weights`, as sentence-transformers'
+        WeightedLayerPooling takes it.
+        """
+        assert self.layer_weights is not None
+        weighted = [weight * state for weight, state in zip(self.layer_weights, states, strict=True)]
+        return torch.stack(weighted).sum(0) / self.layer_weights.sum()
 
     def relative_table(self) -> Tensor | None:
         """What every layer reads of distances: the table (2 S, H) of disentangled attention, or what is added

@@ -87,6 +87,7 @@ CONFIG = FileKeys(
         "problem_type": "whether outputs are classes, labels of their own, or a number",
         **_keys("what a cross-encoder's outputs are put through", *ACTIVATIONS),
         **_keys("`embed --dimensions` prints no note", *MATRYOSHKA),
+        "output_hidden_states": "whether a WeightedLayerPooling has any effect",
     },
     harmless={
         **_keys(
@@ -97,7 +98,7 @@ CONFIG = FileKeys(
         **_keys(
             "all is computed in float32, or as --compute-dtype says", "dtype", "torch_dtype", "use_bfloat16"
         ),
-        **_keys("what a call returns", "output_attentions", "output_hidden_states", "return_dict"),
+        **_keys("what a call returns", "output_attentions", "return_dict"),
         **_keys(
             "how it is computed, with the same numbers",
             *("_attn_implementation_autoset", "_attn_implementation_internal"),
@@ -228,7 +229,7 @@ POOLING = FileKeys(
             "the same as flags",
             *("pooling_mode_cls_token", "pooling_mode_max_tokens", "pooling_mode_mean_tokens"),
         ),
-        "include_prompt": "refused where it is false and there are prompts",
+        "include_prompt": "whether a prompt's own tokens are pooled too",
     },
     harmless=_keys("the encoder's width", "word_embedding_dimension", "embedding_dimension"),
     accepted={
@@ -249,6 +250,12 @@ DENSE = FileKeys(
         "module_input_name": ("sentence_embedding",),
         "module_output_name": ("sentence_embedding",),
     },
+)
+
+WEIGHTED_LAYER_POOLING = FileKeys(
+    "1_WeightedLayerPooling/config.json",
+    honoured=_keys("the layers that have a weight", "layer_start", "num_hidden_layers"),
+    harmless=_keys("the encoder's width", "word_embedding_dimension", "embedding_dimension"),
 )
 
 LAYER_NORM = FileKeys(
@@ -307,5 +314,5 @@ SPECIAL_TOKENS_MAP = FileKeys(
 #: By the page's headings; files that hold tokens alone have no keys of their own.
 TABLES = (
     *(CONFIG, TOKENIZER_CONFIG, SPECIAL_TOKENS_MAP, MODULES, TRANSFORMER, POOLING, DENSE, NORMALIZE),
-    *(LAYER_NORM, DROPOUT, SENTENCE_TRANSFORMERS),
+    *(LAYER_NORM, DROPOUT, WEIGHTED_LAYER_POOLING, SENTENCE_TRANSFORMERS),
 )

@@ -1,5 +1,6 @@
 """The layers behind the pooling: the same numbers everywhere."""
 
+import json
 import random
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from encoder_samples import WORDS, config_of, drawn, tiny_tokenizer
+from safetensors.torch import save_file
 from torch import nn
 
 from bertsmith.errors import InputError, ModelError
@@ -91,8 +93,6 @@ def test_a_service_gives_the_same_vectors(projected: Path) -> None:
 
 
 def test_a_product_of_another_width_or_with_broken_values_is_refused(projected: Path) -> None:
-    from safetensors.torch import save_file
-
     path = projected / "2_Dense" / "model.safetensors"
     save_file({"linear.weight": torch.zeros(10, 31), "linear.bias": torch.zeros(10)}, path)
     with pytest.raises(ModelError, match=r"expected linear.bias \(10,\), linear.weight \(10, 32\), .* found"):
@@ -208,3 +208,106 @@ def test_an_activation_changes_the_hash_of_the_model(projected: Path, tmp_path: 
     path = tmp_path / "labse" / "2_Dense" / "config.json"
     path.write_text(path.read_text().replace("activation.Tanh", "activation.GELU"))
     assert Embedder(tmp_path / "labse").model_sha256 != before
+
+
+# -- weights of layers, and prompts that aren't pooled --------------------------------------------------
+
+
+def weigh_layers(
+    folder: Path, weights: list[float], start: int, *, layers: int = 4, shown: bool = True
+) -> Path:
+    """Puts a WeightedLayerPooling behind the encoder of a folder; `shown` is output_hidden_states."""
+    module = folder / "1_WeightedLayerPooling"
+    module.mkdir()
+    keys = {"word_embedding_dimension": 32, "layer_start": start, "num_hidden_layers": layers}
+    (module / "config.json").write_text(json.dumps(keys))
+    save_file({"layer_weights": torch.tensor(weights)}, module / "model.safetensors")
+    modules = json.loads((folder / "modules.json").read_text())
+    entry = {"path": module.name, "type": f"sentence_transformers.models.{module.name[2:]}"}
+    modules.insert(1, entry)
+    named = [entry | {"idx": number, "name": str(number)} for number, entry in enumerate(modules)]
+    (folder / "modules.json").write_text(json.dumps(named))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"output_hidden_states": shown}))
+    return folder
+
+
+@pytest.mark.parametrize("shown", [True, False])
+@pytest.mark.parametrize(("weights", "start"), [([0.5, 2.0, -0.25], 2), ([1.0, 0.3, 0.2, 0.1, 3.0], 0)])
+def test_layers_are_mixed_as_by_sentence_transformers(
+    projected: Path, tmp_path: Path, weights: list[float], start: int, shown: bool
+) -> None:
+    """It leaves the weights unused unless config.json says output_hidden_states."""
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    plain = Embedder(projected, compute_dtype=torch.float32).documents(TEXTS)
+    weigh_layers(projected, weights, start, shown=shown)
+    wanted = sentence_transformers.SentenceTransformer(str(projected), device="cpu").encode(TEXTS)
+    embedder = Embedder(projected, compute_dtype=torch.float32)
+    vectors = embedder.documents(TEXTS)
+    np.testing.assert_allclose(vectors, wanted, atol=1e-6)
+    assert np.allclose(vectors, plain, atol=1e-4) is not shown
+    encoded = [embedder.windows.sequence(embedder.tokenizer.encode(text).ids[:22]) for text in TEXTS]
+    answers = open_source(projected).answers([example.windows[0] for example in encoded])
+    np.testing.assert_allclose(answers, wanted, atol=1e-6)
+    assert check_model(projected, against="transformers").agrees
+    alone = Embedder(projected)
+    assert np.array_equal(alone.documents(TEXTS[:1])[0], alone.documents(TEXTS)[0])
+
+
+@pytest.mark.parametrize(
+    ("weights", "start", "layers", "sentence"),
+    [
+        ([1.0, 1.0], 2, 4, r"found 2, 4 and layer_weights \(2,\)"),
+        ([1.0, 1.0], 2, 3, "num_hidden_layers is 3, but the encoder has 4 layers"),
+        ([1.0, 1.0, -2.0], 2, 4, "the weights of the layers have no finite mean"),
+    ],
+)
+def test_weights_that_fit_no_layers_are_refused(
+    projected: Path, weights: list[float], start: int, layers: int, sentence: str
+) -> None:
+    weigh_layers(projected, weights, start, layers=layers)
+    with pytest.raises(ModelError, match=sentence):
+        Embedder(projected)
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
+def test_a_prompt_is_left_out_of_the_pooling_as_by_sentence_transformers(
+    projected: Path, pooling: str, side: str
+) -> None:
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    (projected / "1_Pooling" / "config.json").write_text(
+        json.dumps({"word_embedding_dimension": 32, "pooling_mode": pooling, "include_prompt": False})
+    )
+    prompts = {"query": "bal ben ", "document": "", "task": "cir dom: "}
+    (projected / "config_sentence_transformers.json").write_text(json.dumps({"prompts": prompts}))
+    settings = json.loads((projected / "tokenizer_config.json").read_text())
+    (projected / "tokenizer_config.json").write_text(json.dumps(settings | {"truncation_side": side}))
+    texts = [*TEXTS, ""]
+    theirs = sentence_transformers.SentenceTransformer(str(projected), device="cpu")
+    ours = Embedder(projected, compute_dtype=torch.float32)
+    np.testing.assert_allclose(ours.queries(texts), theirs.encode_query(texts), atol=1e-6)
+    np.testing.assert_allclose(ours.documents(texts), theirs.encode_document(texts), atol=1e-6)
+    by_task = Embedder(projected, compute_dtype=torch.float32, prompt_name="task").documents(texts)
+    np.testing.assert_allclose(by_task, theirs.encode(texts, prompt_name="task"), atol=1e-6)
+    embed = make_vector_operations(make_text_encoder("m", ours))["embed"]
+    prepared = embed.prepare(texts, Options(more={"prompt_name": "task"}, long_text="truncate"))
+    served = prepared.finish(prepared.forward.compute_outputs(prepared.encoded))
+    np.testing.assert_allclose(served, by_task, atol=1e-6)
+    pair = TEXTS[0], TEXTS[2]
+    cosine = float(ours.queries(pair[:1])[0] @ ours.documents(pair[1:])[0])
+    assert Explainer(projected).attributions(pair).value == pytest.approx(cosine, abs=1e-3)
+    assert check_model(projected, against="transformers").agrees
+    with pytest.raises(ModelError, match=r"leaves its prompts out of the pooling .* an exported graph can't"):
+        open_source(projected)
+
+
+def test_windows_behind_the_first_have_no_prompt_to_leave_out(projected: Path) -> None:
+    pooling = {"word_embedding_dimension": 32, "pooling_mode": "mean", "include_prompt": False}
+    (projected / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+    prompts = {"prompts": {"document": "bal ben "}}
+    (projected / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+    embedder = Embedder(projected, long_texts="windows")
+    (chunk,) = embedder.windows.chunks([TEXTS[1]], "bal ben ", 8)
+    assert (chunk.lengths - chunk.row_counts).tolist() == [3, *([0] * (len(chunk.sequences) - 1))]
+    assert len(chunk.sequences) > 2

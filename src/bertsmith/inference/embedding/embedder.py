@@ -38,13 +38,17 @@ from bertsmith.inference.engine import (
     start_engine,
 )
 from bertsmith.model.bert import Bert
-from bertsmith.model.checkpoint import load_encoder
 from bertsmith.model.cpu.inference import prepare_for_inference
 from bertsmith.model.cpu.kernel_layer import use_kernels_beside
 from bertsmith.model.static_table import StaticTable, is_static, load_static
 from bertsmith.progress import Progress
 from bertsmith.tasks.checkpoints.infer_task import locate_vector_model
-from bertsmith.tasks.checkpoints.sentence_folder import SHORTEST, read_projection, read_sentence_settings
+from bertsmith.tasks.checkpoints.sentence_folder import (
+    SHORTEST,
+    load_vector_encoder,
+    read_projection,
+    read_sentence_settings,
+)
 from bertsmith.tasks.examples.encoding import EncodedExample, Layout
 from bertsmith.tasks.forward_passes import forward_passes, usual_forward_tokens
 from bertsmith.tasks.heads.pooling import Pooling, join_pooled, pool_examples
@@ -128,7 +132,7 @@ class Embedder:
         if is_static(self.folder):
             engine = start_engine(load_static(self.folder), settings.encoder)
         else:
-            engine = start_engine(load_encoder(settings.encoder), settings.encoder, device, compute_dtype)
+            engine = start_engine(load_vector_encoder(settings), settings.encoder, device, compute_dtype)
         self.encoder: Bert | StaticTable = engine.model
         self.tokenizer, self.device, self.compute_dtype = engine[1:]
         config = self.encoder.config
@@ -168,6 +172,7 @@ class Embedder:
             min(_STRIDE, (self.max_length - 2) // 4) if long_texts == "windows" else None,
             self.pooling == "cls",
             isinstance(self.encoder, StaticTable),
+            not settings.include_prompt,
         )
         self._reader: TableReader | None = None
         if isinstance(self.encoder, StaticTable):
@@ -311,7 +316,7 @@ class Embedder:
             )
             report(sequences_done * chunk.texts // len(pooled), tokens_done)
         if len(pooled) > chunk.texts:
-            weights = chunk.lengths if self.pooling == "mean" else np.ones_like(chunk.lengths)
+            weights = chunk.row_counts if self.pooling == "mean" else np.ones_like(chunk.lengths)
             pooled = join_pooled(pooled, chunk.text_of_sequence, weights, self.pooling)
         return self._truncate_and_normalise(projected(pooled, self.projection))
 

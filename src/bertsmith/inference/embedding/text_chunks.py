@@ -26,6 +26,7 @@ from bertsmith.tasks.examples.encoding import (
     Window,
     every_row,
     join_segments,
+    rows_behind,
     special_tokens,
     windows,
 )
@@ -55,6 +56,11 @@ class Chunk:
         """The number of tokens of each sequence, special tokens included: (W,)."""
         return np.array([len(sequence.windows[0].token_ids) for sequence in self.sequences], np.int64)
 
+    @cached_property
+    def row_counts(self) -> Ints:
+        """The number of tokens of each sequence that are pooled: (W,)."""
+        return np.array([len(sequence.windows[0].rows) for sequence in self.sequences], np.int64)
+
 
 @dataclass(frozen=True)
 class TextWindows:
@@ -62,7 +68,8 @@ class TextWindows:
 
     Longer texts are truncated, or with a `stride` split into windows that share that many tokens.
     `first_row_only`: the pooling reads [CLS] alone. `of_table`: for a static table `max_length` counts a
-    text's own tokens, because special tokens have no part in its vector.
+    text's own tokens, because special tokens have no part in its vector. `skips_prompt`: a prompt is read,
+    but its tokens aren't pooled.
     """
 
     tokenizer: Tokenizer
@@ -70,6 +77,7 @@ class TextWindows:
     stride: int | None
     first_row_only: bool = False
     of_table: bool = False
+    skips_prompt: bool = False
 
     @property
     def room(self) -> int:
@@ -90,7 +98,8 @@ class TextWindows:
             for batch in _split_by_characters(islice(numbered_texts, remaining), prefix, _CHARACTERS):
                 for ids in self.tokenizer.encode_batch(batch, self.room if self.stride is None else None):
                     for start, end in windows(ids, self.room, self.stride, self.tokenizer.truncation):
-                        sequences.append(self.sequence(ids[start:end]))
+                        is_first = start == 0 or self.stride is None
+                        sequences.append(self.sequence(ids[start:end], prefix if is_first else ""))
                         text_indices.append(text_count)
                         token_count += end - start
                     text_count += 1
@@ -101,10 +110,16 @@ class TextWindows:
             yield Chunk(sequences, np.array(text_indices, np.int64), text_count)
             remaining = remaining - text_count or size
 
-    def sequence(self, ids: Sequence[int]) -> EncodedExample:
-        """A sequence of one window: the token ids between the tokenizer's special tokens."""
+    def sequence(self, ids: Sequence[int], prompt: str = "") -> EncodedExample:
+        """A sequence of one window: the token ids between the tokenizer's special tokens. `prompt` is the one
+        that the ids begin with, if there is one.
+        """
         token_ids, segment_ids = join_segments(self.tokenizer, ids)
-        rows = _FIRST_ROW if self.first_row_only else every_row(len(token_ids))
+        if self.skips_prompt and prompt:
+            rows = rows_behind(prompt, self.tokenizer, len(token_ids))
+            rows = rows[:1] if self.first_row_only else rows
+        else:
+            rows = _FIRST_ROW if self.first_row_only else every_row(len(token_ids))
         return EncodedExample((Window(token_ids, segment_ids, rows),))
 
 

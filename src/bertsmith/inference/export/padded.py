@@ -88,6 +88,7 @@ class PaddedEncoder(nn.Module):
     def forward(self, input_ids: Tensor, padded: PaddedBatch, token_type_ids: Tensor | None) -> Tensor:
         """Token ids (B, L) -> the last layer's hidden states (B, L, H)."""
         states = embedded = _embed(self.encoder.embeddings, input_ids, padded, token_type_ids)
+        all_states = [states]
         biases = {window: padded.bias(window) for window in dict.fromkeys(self.windows)}
         if self.position_bias is not None:
             columns = torch.arange(input_ids.shape[1], device=input_ids.device)
@@ -107,8 +108,12 @@ class PaddedEncoder(nn.Module):
             if number == 0 and self.encoder.convolution is not None:
                 real = padded.real[:, :, None].to(states.dtype)
                 states = self.encoder.convolution.of_padded(embedded * real, states)
+            all_states.append(states)
         norm = self.encoder.final_norm
-        return states if norm is None else norm(states)
+        last = states if norm is None else norm(states)
+        return (
+            last if self.encoder.layer_weights is None else self.encoder.mix_states([*all_states[:-1], last])
+        )
 
     def _attend(
         self, attention: SelfAttention, number: int, states: Tensor, padded: PaddedBatch, bias: Tensor

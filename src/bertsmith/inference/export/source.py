@@ -21,13 +21,14 @@ from bertsmith.inference.embedding.vectors import normalised
 from bertsmith.inference.engine import start_engine
 from bertsmith.inference.export.padded import PaddedModel, StatesHead, VectorOutputs, padded_head
 from bertsmith.model.bert import Bert
-from bertsmith.model.checkpoint import load_encoder
 from bertsmith.tasks.checkpoints.infer_task import locate_with_layers, model_kind
 from bertsmith.tasks.checkpoints.sentence_folder import (
     SentenceSettings,
+    load_vector_encoder,
     read_pooling,
     read_projection,
     read_sentence_settings,
+    refuse_unpooled_prompts,
 )
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model
 from bertsmith.tasks.examples.encoding import EncodedExample, Layout, Window
@@ -119,7 +120,8 @@ def open_source(name: str | Path, task: type[Task[Any]] | None = None) -> Export
     if model_kind(folder) == "task":
         return _open_task_source(str(name), folder, task)
     sentences = read_sentence_settings(folder)
-    encoder = load_encoder(sentences.encoder)
+    refuse_unpooled_prompts(folder, sentences, "an exported graph")
+    encoder = load_vector_encoder(sentences)
     projection = read_projection(sentences.projection, encoder.config.hidden_size)
     encoder.pooler = None
     is_embedder = read_pooling(folder) is not None

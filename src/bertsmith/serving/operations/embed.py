@@ -116,8 +116,10 @@ class TextEncoder:
                 ranges = windows(ids, room, min(_STRIDE, room // 4))
             else:
                 ranges = windows(ids, room, None, self.windows.tokenizer.truncation)
+            prompt = prefix if isinstance(inputs[index], str) else ""
             for start, end in ranges:
-                sequences.append(self.windows.sequence(ids[start:end]))
+                is_first = start == 0 or options.long_text != "windows"
+                sequences.append(self.windows.sequence(ids[start:end], prompt if is_first else ""))
                 owners.append(index)
         is_cut = options.long_text != "windows"
         return sequences, owners, [is_cut and longer for longer in is_longer]
@@ -219,7 +221,7 @@ class EmbedOperation:
         def finish(outputs: Sequence[Outputs]) -> Vectors:
             vectors, owner_of_window = np.stack(outputs), np.array(owners)
             if len(owner_of_window) != owner_of_window[-1] + 1:  # (W, H) -> (E, H)
-                lengths = np.array([sequence.tokens for sequence in sequences])
+                lengths = np.array([len(sequence.windows[0].rows) for sequence in sequences])
                 weights = lengths if self.encoder.pooling == "mean" else np.ones_like(lengths)
                 vectors = join_pooled(vectors, owner_of_window, weights, self.encoder.pooling)
             vectors = projected(vectors, self.encoder.projection)
@@ -266,7 +268,9 @@ class EmbedTokensOperation:
     option_names: frozenset[str] = frozenset({"kind", "prompt_name"})
 
     def __init__(self, encoder: TextEncoder) -> None:
-        self.encoder = replace(encoder, windows=replace(encoder.windows, first_row_only=False))
+        self.encoder = replace(
+            encoder, windows=replace(encoder.windows, first_row_only=False, skips_prompt=False)
+        )
 
         def compute(batch: PackedBatch, layout: Layout) -> Tensor:
             with autocasting(encoder.encoder, encoder.device, encoder.compute_dtype):

@@ -18,8 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast, get_args
 
+import torch
 from safetensors.torch import save_file
-from torch import nn
+from torch import Tensor, nn
 
 from bertsmith.errors import ModelError
 from bertsmith.files import sha256, tensors_written_to, write_json
@@ -35,6 +36,7 @@ from bertsmith.model.folder_keys import (
     NORMALIZE,
     POOLING,
     TRANSFORMER,
+    WEIGHTED_LAYER_POOLING,
     FileKeys,
 )
 from bertsmith.model.layers.initialisation import meta_init
@@ -78,6 +80,7 @@ _NO_LIMIT = 1_000_000  # transformers writes 10**30 for a tokenizer without a lo
 _DOCUMENT_PROMPTS = ("document", "passage", "corpus")
 _DOT = ("dot", "dot_product")
 _EXPECTED = "an encoder, a pooling, and then Dense, LayerNorm, Normalize and Dropout in any order"
+_LAYER_WEIGHTS = "WeightedLayerPooling"
 _WITHOUT_FILES = ("Normalize", "Dropout")  # their folder may be missing: Git and the hub keep no empty ones
 _WITH_WEIGHTS = ("Dense", "LayerNorm")
 _LAYER_KEYS = {"Dense": DENSE, "LayerNorm": LAYER_NORM, "Normalize": NORMALIZE, "Dropout": DROPOUT}
@@ -193,7 +196,8 @@ class SentenceSettings:
     end. `by_dot`:
     vectors were trained to be compared by dot products, so their lengths count. `truncate_dim`: how many of
     their first dimensions are kept, before they are normalised. `prompts` are all that the folder names, and
-    `default_prompt_name` the one for a text of which no role is known.
+    `default_prompt_name` the one for a text of which no role is known. Without `include_prompt` the tokens of
+    a prompt, and those before them, aren't pooled. `layer_weights` is the folder of a WeightedLayerPooling.
     """
 
     encoder: Path
@@ -206,6 +210,8 @@ class SentenceSettings:
     truncate_dim: int | None = None
     prompts: Mapping[str, str] = field(default_factory=_no_prompts)
     default_prompt_name: str | None = None
+    include_prompt: bool = True
+    layer_weights: Path | None = None
 
     @property
     def default_prompt(self) -> str:
@@ -217,6 +223,10 @@ class SentenceSettings:
         computes: that of the encoder's file, if there is nothing else.
         """
         parts = [sha256(self.encoder / _WEIGHTS)]
+        if self.layer_weights is not None:
+            parts.append(sha256(self.layer_weights / _WEIGHTS))
+        if not self.include_prompt:
+            parts.append("without prompts")
         for module in self.projection:
             settings, _ = _read_layer_settings(module)
             if module.kind in _WITH_WEIGHTS:
@@ -241,7 +251,7 @@ def read_sentence_settings(folder: Path) -> SentenceSettings:
     query, document = _prefixes(prompts)
     return SentenceSettings(
         encoder,
-        pooling=_read_pooling_mode(pooling, any(prompts.values())),
+        pooling=_read_pooling_mode(pooling),
         max_length=_find_max_length(_read_sentence_bert_config(encoder), encoder),
         query_prefix=query,
         document_prefix=document,
@@ -250,6 +260,8 @@ def read_sentence_settings(folder: Path) -> SentenceSettings:
         truncate_dim=read_truncate_dim(folder),
         prompts={**_no_prompts(), **prompts},
         default_prompt_name=read_sentence_config(folder).get("default_prompt_name"),
+        include_prompt=_includes_prompt(pooling) or not any(prompts.values()),
+        layer_weights=_find_layer_weights(encoder, modules),
     )
 
 
@@ -258,8 +270,53 @@ def load_sentence_model(folder: Path) -> tuple[Bert | StaticTable, Projection | 
     ModelError.
     """
     settings = read_sentence_settings(folder)
-    encoder = load_static(folder) if is_static(folder) else load_encoder(settings.encoder)
+    encoder = load_static(folder) if is_static(folder) else load_vector_encoder(settings)
     return encoder, read_projection(settings.projection, encoder.config.hidden_size), settings
+
+
+def load_vector_encoder(settings: SentenceSettings) -> Bert:
+    """An embedding model's encoder, with its weights of layers if it has any. Raises ModelError."""
+    encoder = load_encoder(settings.encoder)
+    if settings.layer_weights is not None:
+        count = len(encoder.layer_sequence) + 1
+        encoder.layer_weights = _read_layer_weights(settings.layer_weights, count)
+    return encoder
+
+
+def _read_layer_weights(folder: Path, count: int) -> Tensor:
+    """The weight of each of `count` hidden states, zero below the first layer that has one."""
+    path = plain_file(folder, "config.json")
+    settings = _read_checked(WEIGHTED_LAYER_POOLING, path)
+    start, layers = settings.get("layer_start", 4), settings.get("num_hidden_layers", 12)
+    tensors = read_tensors(plain_file(folder, _WEIGHTS))
+    weights, shapes = tensors.get("layer_weights"), {name: tuple(t.shape) for name, t in tensors.items()}
+    expected = layers + 1 - start if type(start) is type(layers) is int else -1
+    if weights is None or len(tensors) > 1 or weights.shape != (expected,) or not 0 <= start < count:
+        raise ModelError(
+            f"{path}: expected layer_start, num_hidden_layers, and a weight of each layer from one to the "
+            f"other; found {reprlib.repr(start)}, {reprlib.repr(layers)} and {_describe_shapes(shapes)}. "
+            "Use a folder whose files belong together."
+        )
+    if start + expected != count:
+        raise ModelError(
+            f"{path}: num_hidden_layers is {layers}, but the encoder has {count - 1} layers. Use a folder "
+            "whose files belong together."
+        )
+    weights = weights.float()
+    if not bool((weights / weights.sum()).isfinite().all()):
+        raise ModelError(f"{folder}: the weights of the layers have no finite mean. Take another copy.")
+    return torch.cat([torch.zeros(start), weights])
+
+
+def refuse_unpooled_prompts(folder: Path, settings: SentenceSettings, product: str) -> None:
+    """Raises ModelError if prompts aren't pooled, of which `product` (a noun with its article, such as "a
+    teacher") knows nothing.
+    """
+    if not settings.include_prompt:
+        raise ModelError(
+            f"{folder} leaves its prompts out of the pooling (include_prompt is false), which {product} "
+            "can't do. Use another model."
+        )
 
 
 def read_starting_projection(folder: Path, width: int) -> Projection | None:
@@ -351,7 +408,7 @@ def read_pooling(folder: Path) -> Pooling | None:
     """The pooling of an embedding model, by its modules; None if the folder isn't an embedding model."""
     if not makes_vectors(folder):
         return None
-    return _read_pooling_mode(_pooling_folder(_read_checked_modules(folder)), has_prompts=False)
+    return _read_pooling_mode(_pooling_folder(_read_checked_modules(folder)))
 
 
 def _read_modules(folder: Path) -> list[SentenceModule]:
@@ -410,7 +467,7 @@ def _read_checked_modules(folder: Path) -> list[SentenceModule]:
                 f"{folder} has a module {kind}, which {_NOT_COMPUTED[kind]}: Bertsmith doesn't compute that. "
                 f"Use a model of {_EXPECTED}."
             )
-        if kind not in ("Transformer", "Pooling", *PROJECTION_LAYERS):
+        if kind not in ("Transformer", _LAYER_WEIGHTS, "Pooling", *PROJECTION_LAYERS):
             raise ModelError(
                 f"{folder} has a module {kind}, which Bertsmith doesn't compute yet: without it the vectors "
                 f"would differ. Use a model of {_EXPECTED}."
@@ -426,18 +483,35 @@ def _read_checked_modules(folder: Path) -> list[SentenceModule]:
                 f"{folder / _MODULES} has a module {name} twice, which Bertsmith doesn't support. Use "
                 "another model."
             )
-    if kinds[:2] != ["Transformer", "Pooling"]:
+    behind = kinds[: kinds.index("Pooling")]
+    if behind not in (["Transformer"], ["Transformer", _LAYER_WEIGHTS]) or kinds.count(_LAYER_WEIGHTS) > 1:
         raise ModelError(
             f"{folder / _MODULES} has its modules in the order {', '.join(kinds)}, which Bertsmith doesn't "
             f"compute: expected Transformer and Pooling first. Use a model of {_EXPECTED}."
         )
-    for module in modules[2:]:
+    for module in modules:
         if module.kind == "Normalize":
             _read_layer_settings(module)
     return modules
 
 
-def _read_pooling_mode(module: Path, has_prompts: bool) -> Pooling:
+def _find_layer_weights(encoder: Path, modules: Sequence[SentenceModule]) -> Path | None:
+    """The folder of a WeightedLayerPooling that has an effect: sentence-transformers hands it the layers only
+    of an encoder whose config.json says output_hidden_states.
+    """
+    folder = next((module.folder for module in modules if module.kind == _LAYER_WEIGHTS), None)
+    if folder is None or not read_settings(plain_file(encoder, "config.json")).get("output_hidden_states"):
+        return None
+    return folder
+
+
+def _includes_prompt(pooling: Path) -> bool:
+    """Whether the tokens of a prompt are pooled too."""
+    includes = _read_checked(POOLING, plain_file(pooling, "config.json")).get("include_prompt")
+    return includes is None or bool(includes)
+
+
+def _read_pooling_mode(module: Path) -> Pooling:
     path = plain_file(module, "config.json")
     settings = _read_checked(POOLING, path)
     # Older versions have flags such as pooling_mode_mean_tokens; without any it is the mean.
@@ -449,10 +523,6 @@ def _read_pooling_mode(module: Path, has_prompts: bool) -> Pooling:
         raise ModelError(
             f"{path}: expected one pooling of {', '.join(get_args(Pooling))}; "
             f"found {' and '.join(map(str, names))}."
-        )
-    if has_prompts and settings.get("include_prompt") is False:
-        raise ModelError(
-            f"{path}: include_prompt is false: leaving prompts out of the pooling is not supported."
         )
     return cast(Pooling, names[0])
 

@@ -300,6 +300,14 @@ def every_row(length: int) -> Ints:
     return _read_only(np.arange(length))
 
 
+def rows_behind(prompt: str, tokenizer: Tokenizer, tokens: int) -> Ints:
+    """The rows of a window of so many tokens that are pooled where the prompt before its text isn't: neither
+    the prompt's tokens nor the special ones before them; at least one.
+    """
+    skipped = len(tokenizer.template.before) + len(tokenizer.encode(prompt).ids) if prompt else 0
+    return every_row(tokens)[min(skipped, tokens - 1) :]
+
+
 @lru_cache(maxsize=1024)
 def _segments(numbers: tuple[int, ...], lengths: tuple[int, ...]) -> Ints:
     return _read_only(np.repeat(np.array(numbers, np.int64), lengths))

@@ -28,9 +28,9 @@ from bertsmith.tasks.examples.encoding import (
     EncodedExample,
     Layout,
     Window,
-    every_row,
     join_segments,
     pair_windows,
+    rows_behind,
     single_windows,
     special_tokens,
 )
@@ -253,11 +253,12 @@ class VectorSubject(GoldenSubject):
     def item(self, given: GoldenInput) -> Item:
         settings = self.sentences
         text = given.given
-        texts = (
-            (settings.document_prefix + text,)
+        prefixed = (
+            [(settings.document_prefix, text)]
             if isinstance(text, str)
-            else (settings.query_prefix + text[0], settings.document_prefix + text[1])
+            else [(settings.query_prefix, text[0]), (settings.document_prefix, text[1])]
         )
+        texts = tuple(map("".join, prefixed))
         is_table = isinstance(self.encoder, StaticTable)
         room = self.max_length - (0 if is_table else special_tokens(self.tokenizer, 1))
         sides = () if is_table else (self.tokenizer.truncation,)
@@ -265,7 +266,9 @@ class VectorSubject(GoldenSubject):
         for number, ids in enumerate(self.tokenizer.encode_batch(texts, room)):
             (parts,) = single_windows(ids, room, None, *sides)
             token_ids, segment_ids = join_segments(self.tokenizer, *parts)
-            text_windows.append(Window(token_ids, segment_ids, every_row(len(token_ids)), number))
+            prompt = "" if settings.include_prompt or is_table else prefixed[number][0]
+            rows = rows_behind(prompt, self.tokenizer, len(token_ids))
+            text_windows.append(Window(token_ids, segment_ids, rows, number))
         return Item(given, texts, EncodedExample(tuple(text_windows)))
 
     def outputs(self, items: Sequence[Item]) -> list[Outputs]:
@@ -284,7 +287,9 @@ class VectorSubject(GoldenSubject):
         return outputs
 
     def pooled(self, states: Tensor, layout: Layout) -> Tensor:
-        """(N, H) -> (T, H), pooled as the folder says."""
+        """(N, H) of all tokens, or (R, H) of those that are pooled -> (T, H), pooled as the folder says."""
+        if layout.rows is not None and len(states) > len(layout.rows):
+            states = states[layout.rows]
         return pool_texts(states, layout, self.sentences.pooling)
 
     def vectors(self, states: Tensor, layout: Layout) -> Tensor:

@@ -31,7 +31,7 @@ from bertsmith.model.lora import add_lora, merge_lora
 from bertsmith.model.sentence_files import makes_vectors
 from bertsmith.progress import Progress
 from bertsmith.tasks.auxiliary_tasks import FEWEST_A_BATCH, supports_cloze
-from bertsmith.tasks.checkpoints.sentence_folder import read_truncate_dim
+from bertsmith.tasks.checkpoints.sentence_folder import read_sentence_settings, read_truncate_dim
 from bertsmith.tasks.checkpoints.task_checkpoint import StartingModel, begin_task_model
 from bertsmith.tasks.finetuning import EncodedExamples
 from bertsmith.tasks.heads.linear_start import LinearProbe, LinearStart, compute_features, minimise
@@ -257,6 +257,11 @@ def vector_notes(task: Task[Any], source: Path) -> list[str]:
     if task.projection is not None:
         names = ", ".join(layer.kind for layer in task.projection.layers)
         notes.append(f"{source} has layers behind its pooling ({names}), which are trained and kept")
+    if makes_vectors(source) and read_sentence_settings(source).layer_weights is not None:
+        notes.append(
+            f"{source} mixes its layers by weights (WeightedLayerPooling). They are left out: training "
+            "begins with the last layer's hidden states"
+        )
     if makes_vectors(source) and (dimensions := read_truncate_dim(source)):
         notes.append(
             f"{source} keeps the first {dimensions} dimensions of its vectors (truncate_dim). All are "

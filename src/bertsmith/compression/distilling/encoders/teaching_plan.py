@@ -15,7 +15,7 @@ from bertsmith.compression.distilling.encoders.student import student_shape
 from bertsmith.compression.distilling.recipes import EncoderDistilRecipe
 from bertsmith.data.store import TokenStore
 from bertsmith.data.stream import PretrainingStream
-from bertsmith.errors import RecipeError
+from bertsmith.errors import ModelError, RecipeError
 from bertsmith.files import sha256
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import WEIGHTS, Checkpoint, encoder_of, load_into, read_checkpoint
@@ -29,6 +29,7 @@ from bertsmith.tasks.checkpoints.sentence_folder import (
     find_encoder_folder,
     read_projection,
     read_sentence_settings,
+    refuse_unpooled_prompts,
 )
 from bertsmith.tasks.heads.pooling import Pooling, Projection
 from bertsmith.tasks.pretraining.pretraining import MaskedLanguageHead
@@ -65,6 +66,13 @@ class TeachingPlan:
         teacher, config = checkpoint.config, student_shape(recipe, checkpoint.config)
         embeds = recipe.dimensions is not None or bool(recipe.loss.vectors) or makes_vectors(folder)
         sentences = read_sentence_settings(folder) if embeds else None
+        if sentences is not None:
+            refuse_unpooled_prompts(folder, sentences, "a teacher")
+            if sentences.layer_weights is not None:
+                raise ModelError(
+                    f"{folder} mixes its layers by weights (WeightedLayerPooling), which a teacher can't do. "
+                    "Use another model."
+                )
         weights = _choose_weights(recipe, folder, checkpoint, sentences, config)
         tokenizer = load_own_tokenizer(find_encoder_folder(folder), teacher)
         if length > (longest := min(teacher.max_length, config.max_length)):
