@@ -31,10 +31,16 @@ from bertsmith.errors import InputError
 from bertsmith.inference.checking import oracles
 from bertsmith.inference.checking.check import check_model
 from bertsmith.inference.checking.oracles import Oracle, their_answers
+from bertsmith.model.bert import Bert
+from bertsmith.model.checkpoint import save_checkpoint
+from bertsmith.model.config import make_config
 from bertsmith.tasks.golden.comparison import compare
 from bertsmith.tasks.golden.records import answers_of
 from bertsmith.tasks.golden.subject import GoldenSubject, open_subject
+from bertsmith.text.tokens.tokenizer import Tokenizer
+from random_encoder import randomise
 from served_models import save_encoder, save_fine_tuned, save_pretrained
+from text.tokenizer_samples import TABLE, unigram_json
 
 pytest.importorskip("transformers")
 
@@ -216,3 +222,27 @@ def test_the_command_says_with_what_it_compares(
 ) -> None:
     assert main(["check", str(sound["tagging"]), "--against", "transformers"]) == 0
     assert "beside transformers 5" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("oracle", ["transformers", "sentence-transformers"])
+def test_a_unigram_tokenizer_is_that_of_its_file_whatever_class_is_named(
+    tmp_path: Path, oracle: Oracle
+) -> None:
+    """transformers' XLMRobertaTokenizer would build other rules around the pieces."""
+    pytest.importorskip(oracle.replace("-", "_"))
+    folder, letters = tmp_path / "model", "abcdefghijklmnopqrstuvwxyz.,"
+    tokenizer = Tokenizer.load(unigram_json(tmp_path / "tokenizer", letters, normalizer=TABLE))
+    shape = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    names = {"model_type": "xlm-roberta", "vocab_size": tokenizer.vocab_size, "max_position_embeddings": 130}
+    config = make_config(names | shape, "test")
+    model = Bert(config)
+    randomise(model)
+    states = {f"encoder.{name}": tensor for name, tensor in model.state_dict().items()}
+    save_checkpoint(folder, states, config, "XLMRobertaModel", task="encoder", tokenizer=tokenizer)
+    settings("tokenizer_config.json", lambda content: content | {"tokenizer_class": "XLMRobertaTokenizer"})(
+        folder
+    )
+    (folder / "bertsmith.json").unlink()
+    found = check_model(folder, against=oracle).comparisons["float32"]
+    assert found.agrees, found.differences
+    assert found.texts >= 15

@@ -204,6 +204,7 @@ def test_a_special_token_in_a_text_is_spelt_like_any_other_word(folder: Path) ->
     vocab = content["model"]["vocab"]
     ids = {piece: number for number, (piece, _) in enumerate(vocab)}
     scores = {piece: score for piece, score in vocab if piece not in SPECIAL}
+    marks_first = (content["pre_tokenizer"] or {}).get("prepend_scheme") == "first"
     lowest = min(score for _, score in vocab)
     draw = random.Random(5)
     names = [*SPECIAL, "\uff1cmask\uff1e", "\uff1c/s\uff1e", " <mask> ", "<unk><unk>"]
@@ -211,6 +212,8 @@ def test_a_special_token_in_a_text_is_spelt_like_any_other_word(folder: Path) ->
         cut = draw.randint(0, len(text))
         text = text[:cut] + draw.choice(names) + text[cut:]
         normalised = theirs.normalizer.normalize_str(text)
+        if marks_first and not theirs.normalizer.normalize_str(text[:1]).strip():
+            continue  # what it marks is where the text itself begins
         words = (
             theirs.pre_tokenizer.pre_tokenize_str(normalised)
             if theirs.pre_tokenizer

@@ -73,6 +73,15 @@ def _is_read_word_by_word(item: Item, tokenizer: Tokenizer) -> bool:
     return all(pieces) and sum(map(len, pieces)) == item.encoded.tokens - special_tokens(tokenizer, 1)
 
 
+def _read_unigram(folder: Path, subject: GoldenSubject) -> Any:
+    """transformers' tokenizer that follows a tokenizer.json, if that is Unigram, else None. The classes for
+    XLM-RoBERTa, CamemBERT, DeBERTa and ALBERT take the pieces from it, and build other rules around them.
+    """
+    if subject.tokenizer.family != "unigram":
+        return None
+    return import_module("transformers").PreTrainedTokenizerFast.from_pretrained(folder)
+
+
 class _OracleTokenizer:
     """Wraps the other tool's tokenizer with the methods that `record_of` calls."""
 
@@ -114,7 +123,7 @@ def _named_stages(all_states: Sequence[Any]) -> dict[str, Any]:
 class _TransformersOracle:
     def __init__(self, package: Any, folder: Path, subject: GoldenSubject) -> None:
         self.subject = subject
-        self.tokenizer = package.AutoTokenizer.from_pretrained(folder)
+        self.tokenizer = _read_unigram(folder, subject) or package.AutoTokenizer.from_pretrained(folder)
         names = read_settings(plain_file(folder, "config.json")).get("architectures") or ["AutoModel"]
         model = getattr(package, names[0]).from_pretrained(folder, attn_implementation="eager")
         self.model = model.eval().float()  # from_pretrained keeps the precision of the file
@@ -181,6 +190,8 @@ class _SentenceTransformersOracle:
                 "sentence-transformers is for models of vectors."
             )
         self.model = package.SentenceTransformer(str(folder), device="cpu").float()
+        if (tokenizer := _read_unigram(folder, subject)) is not None:
+            self.model[0].processor = tokenizer
         self.tokenizer = self.model.tokenizer
 
     def answers(self, items: Sequence[Item]) -> ModelAnswers:

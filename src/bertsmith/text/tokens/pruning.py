@@ -68,6 +68,7 @@ def prune(tokenizer: Tokenizer, counts: Ints) -> PrunedTokenizer:
             (len(piece) == 1 and (piece in letters or piece.isascii())) or bool(BYTE_PIECE.fullmatch(piece))
             for piece in tokenizer.pieces
         ]
+        is_kept[: tokenizer.pad_id] = True  # RoBERTa's kind counts positions from the padding's id
         is_kept[min(enumerate(content["model"]["vocab"]), key=lambda entry: entry[1][1])[0]] = True
     else:
         is_kept |= [len(piece) == 1 for piece in tokenizer.pieces]

@@ -327,7 +327,7 @@ class Tokenizer:
 
     @cached_property
     def _lone_marks(self) -> frozenset[int]:
-        return lone_marks(self.pieces) if self.family == "unigram" else frozenset()
+        return lone_marks(self.backend) if self.family == "unigram" else frozenset()
 
     @cached_property
     def _splitter(self) -> UnigramSplitter | None:

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from bertsmith.errors import TokenizerError
 from bertsmith.files import parse_json
-from bertsmith.text.tokens.unigram import find_charsmap_fault
+from bertsmith.text.tokens.unigram import MAX_PIECE, find_charsmap_fault
 from bertsmith.validation import describe_problem
 
 _WHAT_IS_READ = (
@@ -27,7 +27,6 @@ MAX_PIECES = 600_000  # LaBSE, the largest BERT that was published, has 501,153
 _MAX_MERGES = 2 * MAX_PIECES
 MAX_ADDED = 20_000  # every text is searched for each of them
 _MAX_TEMPLATE = 16  # parts around two texts; RoBERTa's has six
-_MAX_PIECE = 512  # characters of a Unigram piece; the library frees its tree of characters by recursion
 _MOST_LIKELY = 1e6  # scores are log-probabilities: larger ones would add up to infinity
 _Vocabulary = Annotated[dict[str, int], Field(max_length=MAX_PIECES)]
 
@@ -60,7 +59,7 @@ class BytePairModel(Component):
 
 
 _Score = Annotated[float, Field(ge=-_MOST_LIKELY, le=_MOST_LIKELY, allow_inf_nan=False)]
-_Piece = Annotated[str, Field(min_length=1, max_length=_MAX_PIECE)]
+_Piece = Annotated[str, Field(min_length=1, max_length=MAX_PIECE)]
 
 
 class UnigramModel(Component):
@@ -75,10 +74,11 @@ class UnigramModel(Component):
     def _check_pieces(self) -> "UnigramModel":
         if self.unk_id >= len(self.vocab):
             raise ValueError(f"unk_id is {self.unk_id}, but ids run from 0 to {len(self.vocab) - 1:,}")
-        counts = Counter(piece for piece, _ in self.vocab)
-        if len(counts) < len(self.vocab):
-            raise ValueError(f"the piece {counts.most_common(1)[0][0]!r} stands twice: which id is meant?")
-        missing = [piece for piece in map("<0x{:02X}>".format, range(256)) if piece not in counts]
+        pieces = {piece for piece, _ in self.vocab}
+        if len(pieces) < len(self.vocab):
+            repeated = Counter(piece for piece, _ in self.vocab).most_common(1)[0][0]
+            raise ValueError(f"the piece {repeated!r} stands twice: which id is meant?")
+        missing = [piece for piece in map("<0x{:02X}>".format, range(256)) if piece not in pieces]
         if self.byte_fallback and missing:
             raise ValueError(f"it falls back on bytes (byte_fallback) and lacks {missing[0]!r}")
         return self

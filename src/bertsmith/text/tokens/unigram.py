@@ -33,6 +33,8 @@ BYTE_PIECES = tuple(f"<0x{byte:02X}>" for byte in range(256))
 MAX_TABLE = 1 << 22
 _BYTES = np.arange(1, 256)
 _PLACES_AT_ONCE = 1 << 14
+#: Characters of a piece; the library frees its tree of characters by recursion.
+MAX_PIECE = 512
 _PARTS_AT_ONCE = 8
 _CHARACTERS_PER_TOKEN = 16
 _NEAR_END = 1 << 10  # characters
@@ -214,9 +216,10 @@ def list_parts(component: dict[str, Any] | None, key: str) -> list[dict[str, Any
     return [inner for part in component[key] for inner in list_parts(part, key)]
 
 
-def lone_marks(pieces: Sequence[str]) -> frozenset[int]:
+def lone_marks(backend: Backend) -> frozenset[int]:
     """The ids of the pieces that are blanks and nothing else."""
-    return frozenset(number for number, piece in enumerate(pieces) if piece and not piece.strip(MARK))
+    ids = (backend.token_to_id(MARK * length) for length in range(1, MAX_PIECE + 1))
+    return frozenset(number for number in ids if number is not None)
 
 
 def trim_offsets(
