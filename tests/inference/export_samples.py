@@ -32,6 +32,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "gte": {"pad_token_id": 0, "type_vocab_size": 0},
     "modernbert": {"local_attention": 8, "global_attn_every_n_layers": 2, "pad_token_id": 0},
     "deberta-v2": {"position_buckets": 8, "conv_kernel_size": 3, "embedding_size": 24},
+    "mpnet": {"pad_token_id": 1},
 }
 LABELS: dict[str, list[Any]] = {
     "classification": ["no", "yes", "perhaps"],
@@ -44,8 +45,9 @@ PAIRS = ("similarity", "reranking", "retrieval", "question-answering")
 NAMES = [*LABELS, "tagging", "question-answering", "retrieval"]
 
 
-def tiny_tokenizer() -> Tokenizer:
-    return Tokenizer.from_pieces(PIECES, lowercase=True)
+def tiny_tokenizer(family: str = "bert") -> Tokenizer:
+    first = [PIECES[1], PIECES[0]] if family == "mpnet" else PIECES[:2]  # its padding is 1
+    return Tokenizer.from_pieces([*first, *PIECES[2:]], lowercase=True)
 
 
 def random_texts(count: int, longest: int = 30, seed: int = 0) -> list[str]:
@@ -72,7 +74,7 @@ def saved_model(
     folder: Path, name: str, family: str = "bert", layers: int = 2, scale: float = 0.2, **settings: Any
 ) -> Path:
     """A random model of the task; weights large enough that no error hides in near-uniform outputs."""
-    tokenizer, task = tiny_tokenizer(), task_of(name, **settings)
+    tokenizer, task = tiny_tokenizer(family), task_of(name, **settings)
     shape = {
         "model_type": family,
         "vocab_size": tokenizer.vocab_size,

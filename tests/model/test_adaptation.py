@@ -26,8 +26,9 @@ def some_batch() -> PackedBatch:
 
 
 @pytest.mark.parametrize("lowest", range(LAYERS + 1))
-def test_autograd_records_nothing_below_what_is_trained(lowest: int) -> None:
-    model = new_bert().train()
+@pytest.mark.parametrize("family", ["bert", "mpnet"])  # MPNet's layers share a bias
+def test_autograd_records_nothing_below_what_is_trained(lowest: int, family: str) -> None:
+    model = new_bert(model_type=family).train()
     freeze(model, embeddings=True, lowest=lowest)
     recorded = [states.grad_fn is not None for states in model.all_hidden_states(some_batch())]
     assert recorded == [False] * (lowest + 1) + [True] * (LAYERS - lowest)

@@ -15,11 +15,13 @@ THEIRS = {
     "bert": transformers.BertConfig,
     "roberta": transformers.RobertaConfig,
     "distilbert": transformers.DistilBertConfig,
+    "mpnet": transformers.MPNetConfig,
 }
 ARCHITECTURE = {
     "bert": "BertForPreTraining",
     "roberta": "RobertaForMaskedLM",
     "distilbert": "DistilBertForMaskedLM",
+    "mpnet": "MPNetForMaskedLM",
 }
 families = pytest.mark.parametrize("family", sorted(THEIRS))
 

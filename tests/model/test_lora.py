@@ -29,7 +29,14 @@ from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 
 TARGETS = ("query", "key", "value", "attention_output", "feed_forward_up", "feed_forward_down", "pooler")
 SHAPE = {"hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 20}
-SEGMENTS = {"bert": {}, "modernbert": {"type_vocab_size": 0}, "nomic_bert": {}, "gte": {}, "albert": {}}
+SEGMENTS = {
+    "bert": {},
+    "modernbert": {"type_vocab_size": 0},
+    "nomic_bert": {},
+    "gte": {},
+    "albert": {},
+    "mpnet": {"type_vocab_size": 0},
+}
 WITHOUT_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 
@@ -259,6 +266,7 @@ def test_a_target_that_the_model_lacks_and_a_second_lora_are_refused() -> None:
     [
         ("bert", TARGETS, ("query", "value"), (12, 12)),
         ("albert", TARGETS, ("query", "value"), (12, 12)),
+        ("mpnet", TARGETS, ("query", "value"), (12, 12)),
         ("modernbert", ("qkv", *TARGETS[3:6]), ("qkv",), (36,)),
         *(
             (family, (*TARGETS[:4], "feed_forward_gate", *TARGETS[4:]), ("query", "value"), (12, 12))

@@ -48,7 +48,9 @@ def test_by_default_a_student_has_half_of_the_layers() -> None:
     assert student_config(teacher_of().config).num_hidden_layers == 3
 
 
-@pytest.mark.parametrize("model_type", ["bert", "modernbert", "nomic_bert", "distilbert", "gte", "albert"])
+@pytest.mark.parametrize(
+    "model_type", ["bert", "modernbert", "nomic_bert", "distilbert", "gte", "albert", "mpnet"]
+)
 def test_a_student_of_all_layers_gives_the_teachers_hidden_states(model_type: str) -> None:
     teacher = teacher_of(model_type)
     student = make_student(teacher, student_config(teacher.config, layers=6))
@@ -92,6 +94,30 @@ def test_a_cut_of_shared_layers_is_computed_fewer_times(
         for number in kept:
             states = teacher.layer_sequence[number](states, batch)
         assert torch.equal(student(batch), states)
+
+
+def test_a_narrow_student_keeps_the_same_heads_in_all_layers_where_they_share_a_bias() -> None:
+    """Those of the largest weights of all layers together; with their column of the bias."""
+    teacher = teacher_of("mpnet")
+    with torch.no_grad():
+        for layer in teacher.layers:
+            layer.attention.output.weight[:, :8] = 0  # of the first two heads
+    config = student_config(teacher.config, layers=6, width=16)
+    student = make_student(teacher, config)
+    assert teacher.relative is not None and student.relative is not None
+    assert torch.equal(student.relative.bias.weight, teacher.relative.bias.weight[:, 2:])  # type: ignore[union-attr]
+    for small, large in zip(student.layers, teacher.layers, strict=True):
+        assert torch.equal(small.attention.qkv.bias, large.attention.qkv.bias.view(3, 6, 4)[:, 2:].flatten())
+    assert student(packed()).shape == (22, 16)
+
+
+def test_a_student_whose_positions_begin_after_another_padding_is_refused() -> None:
+    with pytest.raises(
+        ModelError, match=r"pad_token_id = 0 is impossible for mpnet, .* tokenizer whose padding is piece 1"
+    ):
+        student_config(teacher_of().config, model_type="mpnet")
+    config = student_config(teacher_of("roberta").config, model_type="mpnet")
+    assert (config.pad_token_id, config.max_length) == (1, teacher_of("roberta").config.max_length)
 
 
 def test_a_student_of_albert_from_bert_and_back_begins_with_the_vocabulary() -> None:

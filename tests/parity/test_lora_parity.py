@@ -129,6 +129,8 @@ def assert_parity(ours: Bert, theirs: Any, seed: int) -> None:
         ("Gte", "all"),
         ("Albert", None),
         ("Albert", "all"),
+        ("MPNet", None),
+        ("MPNet", "all"),
     ],
 )
 def test_peft_opens_our_adapter_with_the_same_numbers(
@@ -169,7 +171,8 @@ def test_a_head_trained_beside_goes_to_peft(peft: Any, tmp_path: Path, new_poole
 
 
 @pytest.mark.parametrize(
-    "family", ["Roberta", "XLMRoberta", "DistilBert", "Electra", "ModernBert", "NomicBert", "Gte", "Albert"]
+    "family",
+    ["Roberta", "XLMRoberta", "DistilBert", "Electra", "ModernBert", "NomicBert", "Gte", "Albert", "MPNet"],
 )
 def test_each_family_s_own_head_goes_to_peft(peft: Any, family: str, tmp_path: Path) -> None:
     """All of its modules: ModernBERT's head has three, and Nomic's pooler is one more."""

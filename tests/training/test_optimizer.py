@@ -4,6 +4,7 @@ from copy import deepcopy
 
 import pytest
 import torch
+import transformers
 from torch import nn
 from torch.nn import functional as F
 
@@ -29,7 +30,11 @@ SHAPE = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "in
 def new_model(family: Family = "bert") -> PretrainingModel:
     torch.manual_seed(0)
     config = {"model_type": family, "vocab_size": 20, "max_position_embeddings": 16, "pad_token_id": 0}
-    own = {"roberta": {"type_vocab_size": 1}, "distilbert": {"type_vocab_size": 0}}.get(family, {})
+    own = {
+        "roberta": {"type_vocab_size": 1},
+        "distilbert": {"type_vocab_size": 0},
+        "mpnet": {"pad_token_id": 1},
+    }.get(family, {})
     return PretrainingModel(make_config(config | SHAPE | own, "the test"))
 
 
@@ -65,10 +70,23 @@ def test_the_groups_decays() -> None:
         ("encoder.layers.0.attention_norm.weight", False),
         ("masked_language.norm.bias", False),
         ("masked_language.bias", False),
+        ("encoder.relative.table.weight", True),
+        ("encoder.relative.bias.weight", False),  # of scores
     ],
 )
 def test_names(name: str, decayed: bool) -> None:
     assert is_decayed(name) is decayed
+
+
+def test_a_bias_by_distance_is_spared_as_by_transformers_and_learns_as_slowly_as_the_embeddings() -> None:
+    model = new_model("mpnet")
+    theirs = transformers.MPNetForMaskedLM(transformers.MPNetConfig(**SHAPE, vocab_size=20))
+    rules = transformers.Trainer.get_decay_parameter_names(None, theirs)  # type: ignore[arg-type]
+    assert ("mpnet.encoder.relative_attention_bias.weight" in rules) == is_decayed(
+        "encoder.relative.bias.weight"
+    )
+    depths = count_layer_depths(model)
+    assert depths["encoder.relative.bias.weight"] == depths["encoder.embeddings.token.weight"] == 3
 
 
 def test_frozen_parameters_are_left_out() -> None:
@@ -245,7 +263,12 @@ def take_step(model: PretrainingModel, optimizer: Optimizers) -> None:
     ("family", "count"),
     [
         *((family, 8) for family in ("bert", "roberta", "distilbert", "electra", "modernbert")),
-        *(("nomic_bert", 8), ("gte", 8), ("albert", 4)),  # ALBERT's two layers have the weights of one
+        *(
+            ("nomic_bert", 8),
+            ("gte", 8),
+            ("mpnet", 8),
+            ("albert", 4),
+        ),  # ALBERT's two layers have the weights of one
     ],
 )
 def test_the_layers_matrices_are_muons_and_all_else_is_adamws(family: Family, count: int) -> None:

@@ -188,7 +188,12 @@ class BertConfig(UserSettings):
                     f"{name} = None is impossible for {self.model_type}: give a value as {usual}"
                 )
             if value != usual and name != "model_type" and not family.is_free(name):
-                raise ValueError(f"{name} = {value} is impossible for {self.model_type}, where it is {usual}")
+                way_out = (
+                    f": take a tokenizer whose padding is piece {usual}" if name == "pad_token_id" else ""
+                )
+                raise ValueError(
+                    f"{name} = {value} is impossible for {self.model_type}, where it is {usual}{way_out}"
+                )
         usual_segments = family.published.get("type_vocab_size", 2)
         if not family.optional_segments and (self.type_vocab_size == 0) != (usual_segments == 0):
             raise ValueError(f"type_vocab_size = {self.type_vocab_size} is impossible for {self.model_type}")

@@ -140,6 +140,8 @@ def _other_family_config(
     if published.family.always_projects:
         values["embedding_size"] = teacher.embedding_size or sizes["hidden_size"]
     allowed = {name: value for name, value in values.items() if published.family.is_free(name)}
+    if published.family.positions_after_padding:  # which may be impossible
+        allowed["pad_token_id"] = teacher.pad_token_id
     return make_config({"model_type": model_type, **allowed, **sizes}, where)
 
 

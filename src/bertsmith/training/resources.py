@@ -139,9 +139,10 @@ def _estimate_attention_bytes(config: BertConfig, recipe: Recipe, machine: Machi
     token and head a row as long as the longest sequence, padded.
     """
     device, drops = machine.device.type, config.attention_probs_dropout_prob > 0
-    is_fused = device != "cpu" and not drops
-    is_fused |= supports_flash_attention(device, machine.precision, config.head_size)
-    if is_fused and config.position_bias == "none":
+    has_flash = config.position_bias == "none" and supports_flash_attention(
+        device, machine.precision, config.head_size
+    )
+    if has_flash or (device != "cpu" and not drops):
         return 0
     longest = max(recipe.data.sequence_lengths)
     padded = padded_length(longest, machine.precision)
