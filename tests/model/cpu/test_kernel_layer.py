@@ -16,7 +16,7 @@ from bertsmith.data.batch import PackedBatch
 from bertsmith.model.bert import Bert
 from bertsmith.model.config import make_config
 from bertsmith.model.cpu.inference import prepare_for_inference
-from bertsmith.model.cpu.kernel_layer import KernelLayer, supports_layer
+from bertsmith.model.cpu.kernel_layer import KernelLayer, supports_layer, use_kernels
 from bertsmith.model.cpu.onednn_layer import PackedLayer
 from bertsmith.model.layers.elementwise import Activation
 from bertsmith.model.layers.layer import Layer
@@ -142,6 +142,45 @@ def test_kernels_compute_a_layer_of_any_parts(
         assert torch.equal(ours(states, batch), found)
     assert torch.equal(ours(states[-lengths[-1] :], batch_of(lengths[-1:])), found[-lengths[-1] :])
     assert torch.equal(pickle.loads(pickle.dumps(ours))(states, batch), found)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("types", [("c2p", "p2c"), ("c2p",), ("p2c",)], ids=str)
+@pytest.mark.parametrize("shares", [True, False])
+def test_they_compute_disentangled_attention(
+    types: tuple[str, ...], shares: bool, kernels_alone: str
+) -> None:
+    """Of sequences longer than the table has distances, in every precision, on any threads and alone."""
+    torch.manual_seed(1)
+    sizes = {"hidden_size": 96, "num_attention_heads": 2, "intermediate_size": 64, "num_hidden_layers": 2}
+    kinds = {"pos_att_type": types, "share_att_key": shares, "position_buckets": 32, "conv_kernel_size": 3}
+    values = {"model_type": "deberta-v2", "vocab_size": 50, "max_position_embeddings": 200} | sizes | kinds
+    encoder = Bert(make_config(values, "test")).eval()
+    for parameter in encoder.parameters():
+        parameter += torch.randn_like(parameter) * 0.1
+    lengths = [1, 300, 7, 96, 97, 48]
+    ids = np.random.default_rng(0).integers(0, 50, sum(lengths))
+    batch = PackedBatch.pack(ids, np.zeros_like(ids), np.array(lengths))
+    exact = deepcopy(encoder).double()(batch)
+    assert_close(encoder(batch).double(), exact, rtol=0, atol=1e-5 * float(exact.abs().max()))
+    for precision, allowed in ((torch.float32, 1e-5), (torch.int16, 3e-3)):
+        ours = prepare_for_inference(deepcopy(encoder), precision)
+        use_kernels(nn.ModuleDict({"encoder": ours}))
+        assert all(isinstance(layer, KernelLayer) for layer in ours.layers)
+        found = ours(batch)
+        assert_close(found.double(), exact, rtol=0, atol=allowed * float(exact.abs().max()))
+        rows = torch.tensor([len(ids) - 1, 0, 200])
+        assert torch.equal(ours(batch, rows), found[rows])
+        with patch("torch.get_num_threads", return_value=3):
+            assert torch.equal(ours(batch), found)
+        assert torch.equal(pickle.loads(pickle.dumps(ours))(batch), found)
+        alone = PackedBatch.pack(ids[1:301], np.zeros(300, np.int64), np.array([300]))
+        assert torch.equal(ours(alone), found[1:301])
+    packed = deepcopy(encoder)
+    relative = encoder.relative_table()
+    for number, layer in enumerate(encoder.layers):
+        packed.layers[number] = PackedLayer(layer, torch.float32, relative)  # type: ignore[arg-type]
+    assert_close(packed(batch).double(), exact, rtol=0, atol=1e-5 * float(exact.abs().max()))
 
 
 @torch.inference_mode()

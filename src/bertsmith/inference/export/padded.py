@@ -78,7 +78,7 @@ class PaddedEncoder(nn.Module):
                 self.register_buffer(f"sines_{number}", sines[: config.max_length], persistent=False)
             if layer.attention.distances is not None and relative is not None:
                 products = layer.attention.distances(relative, layer.attention.qkv)
-                rows = products.rows(1 - config.max_length, config.max_length - 1, relative.device)
+                rows = products.rows.within((config.max_length,)).to(relative.device)
                 self.register_buffer("distance_rows", rows, persistent=False)
                 for name in ("keys", "queries"):
                     product = getattr(products, name)  # (2 S, A, D)

@@ -74,6 +74,21 @@ def attend_by_kernel(
     return attended
 
 
+def attend_far_by_kernel(
+    qkv: Tensor, lengths: tuple[int, ...], keys: Tensor | None, queries: Tensor | None, rows: Tensor
+) -> Tensor:
+    """Disentangled attention within each sequence, without a gradient: qkv (N, 3, A, D) -> (N, A, D).
+
+    keys, queries (2 S, A, D) float32 are those of distances; rows (2 L - 1,) int64 has the row of each
+    distance of the longest sequence, from 1 - L on. As exact and as independent as `attend_by_kernel`.
+    """
+    attended = qkv.new_empty(len(qkv), *qkv.shape[2:])
+    attended[sum(lengths) :] = 0
+    tables = {"distance_keys": keys, "distance_queries": queries}
+    _call_kernel(lengths, None, qkv=qkv.detach(), to=attended, rows=rows, **tables)
+    return attended
+
+
 class _AttentionFunction(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -128,13 +143,18 @@ def _call_kernel(
     qkv = qkv.contiguous()
     arguments = _make_struct(qkv, lengths, window)
     for name, tensor in {"qkv": qkv, **contiguous}.items():
-        setattr(arguments, name, tensor.data_ptr())
+        setattr(arguments, name, middle(tensor) if name == "rows" else tensor.data_ptr())
     if (bias := contiguous.get("bias")) is not None:
         arguments.reach = bias.shape[1] // 2
     multiplications = 2 * qkv.shape[2] * qkv.shape[3] * _count_pairs(lengths, window)
     threads = 1 if multiplications <= _ONE_CORE else torch.get_num_threads()
     if kernels.load_library(kernels.find_instruction_set()).attend(arguments, threads):
         raise MemoryError(f"no memory for attention within {max(lengths)} tokens")
+
+
+def middle(rows: Tensor) -> int:
+    """The address of the row of the distance 0."""
+    return rows.data_ptr() + len(rows) // 2 * rows.itemsize
 
 
 def _make_struct(qkv: Tensor, lengths: tuple[int, ...], window: int | None) -> kernels.AttentionStruct:

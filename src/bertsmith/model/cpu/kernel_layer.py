@@ -15,8 +15,9 @@ from torch.nn import functional as F
 from bertsmith.data.batch import PackedBatch
 from bertsmith.errors import ModelError
 from bertsmith.model.cpu import kernels
-from bertsmith.model.cpu.attention import as_c_array
+from bertsmith.model.cpu.attention import as_c_array, middle
 from bertsmith.model.layers.attention import select_rows
+from bertsmith.model.layers.disentangled import DistanceRows
 from bertsmith.model.layers.layer import Layer
 
 PRECISIONS = torch.float32, torch.int16
@@ -59,9 +60,31 @@ class KernelLinear(nn.Module):
         return outputs[:, : self.outputs].contiguous()
 
 
+class KernelConvolution(nn.Module):
+    """A convolution over the rows of one long sequence, (1, H, T) -> (1, H, T), as a `KernelLinear` of each
+    row's window, and as independent of the other rows.
+    """
+
+    def __init__(self, convolution: nn.Conv1d) -> None:
+        super().__init__()
+        width, _, self.kernel = convolution.weight.shape
+        linear = nn.Linear(width * self.kernel, width, bias=convolution.bias is not None)
+        with torch.no_grad():
+            linear.weight.copy_(convolution.weight.permute(0, 2, 1).flatten(1))
+            if convolution.bias is not None:
+                linear.bias.copy_(convolution.bias)
+        self.linear = KernelLinear(linear)
+
+    def forward(self, x: Tensor) -> Tensor:
+        (rows,) = F.pad(x.mT, (0, 0, self.kernel // 2, self.kernel // 2))
+        windows = torch.cat([rows[start : start + x.shape[2]] for start in range(self.kernel)], 1)
+        convolved: Tensor = self.linear(windows)
+        return convolved.T[None]
+
+
 def use_kernels(model: nn.Module) -> None:
     """Replaces the linear modules of a model by `KernelLinear`, where its encoder's layers are
-    `KernelLayer`s.
+    `KernelLayer`s, and its convolution.
     """
     if _has_kernel_layers(model):
         _replace_linears(model)
@@ -80,6 +103,8 @@ def _replace_linears(model: nn.Module) -> None:
         for name, child in parent.named_children():
             if type(child) is nn.Linear:
                 setattr(parent, name, KernelLinear(child))
+            elif type(child) is nn.Conv1d and child.groups == 1:
+                setattr(parent, name, KernelConvolution(child))
 
 
 def as_kernel_linear(linear: nn.Linear, model: nn.Module) -> nn.Module:
@@ -112,8 +137,14 @@ class KernelLayer(nn.Module):
         self.width = attention.output.in_features
         self.rotary = attention.rotary
         self.position_bias: Tensor | None = None
-        if relative is not None:
+        if relative is not None and attention.distances is None:
             self.position_bias = (relative.detach() * math.sqrt(attention.head_size)).contiguous()
+        self.distance_rows: DistanceRows | None = None
+        self.distances: dict[str, tuple[Tensor | None, ...]] = {}
+        if attention.distances is not None and relative is not None:
+            with torch.no_grad():
+                *products, self.distance_rows = attention.distances(relative, attention.qkv)
+            self.distances = {"products": tuple(map(_copy_values, products))}  # keys, then queries
         self.options = {
             "heads": attention.heads,
             "window": kernels.EVERYWHERE if attention.window is None else attention.window,
@@ -152,13 +183,16 @@ class KernelLayer(nn.Module):
         tables: tuple[Tensor | None, Tensor | None] = None, None
         if self.rotary is not None:
             tables = self.rotary.tables(max(batch.lengths, default=1), states.device)
+        distances = None if self.distance_rows is None else self.distance_rows.within(batch.lengths)
         inputs = states.data_ptr(), as_c_array(batch.lengths), count, *map(_address, tables)
         bias, reach = self.position_bias, 0
         if bias is not None:
             reach = bias.shape[1] // 2
             if max(batch.lengths, default=0) + kernels.LINE > reach:
                 raise ValueError(f"expected sequences of up to {reach - kernels.LINE} tokens")
-        failed = library.self_attend(self.struct, *inputs, _address(bias), reach, threads, mixed.data_ptr())
+        middle_row = None if distances is None else middle(distances)
+        more = _address(bias), reach, middle_row, threads, mixed.data_ptr()
+        failed = library.self_attend(self.struct, *inputs, *more)
         mixed, states = select_rows(mixed, rows), select_rows(states, rows)
         outputs = torch.empty_like(states)
         row_count = len(states) - (batch.padding if rows is None else 0)
@@ -172,7 +206,8 @@ class KernelLayer(nn.Module):
         move tensors into shared memory, away from the addresses in `struct`.
         """
         state = {name: value for name, value in vars(self).items() if name != "struct"}
-        return state | {part: _map_values(Tensor, Tensor.numpy, state[part]) for part in ("linears", "norms")}
+        parts = "linears", "norms", "distances"
+        return state | {part: _map_values(Tensor, Tensor.numpy, state[part]) for part in parts}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         if not kernels.has_kernels():
@@ -183,6 +218,7 @@ class KernelLayer(nn.Module):
         vars(self).update(state)
         self.linears = _map_values(np.ndarray, torch.tensor, self.linears)
         self.norms = _map_values(np.ndarray, torch.tensor, self.norms)
+        self.distances = _map_values(np.ndarray, torch.tensor, self.distances)
         self.struct = self._make_struct()
 
     def _make_struct(self) -> Any:
@@ -195,7 +231,9 @@ class KernelLayer(nn.Module):
             name: kernels.NormStruct(_address(gain), _address(shift), epsilon, centred)
             for name, (gain, shift, epsilon, centred) in self.norms.items()
         }
-        return kernels.LayerStruct(**linears, **norms, **self.options)
+        keys, queries = map(_address, self.distances.get("products", (None, None)))
+        distances = {"distance_keys": keys, "distance_queries": queries}
+        return kernels.LayerStruct(**linears, **norms, **distances, **self.options)
 
 
 def supports_layer(layer: Layer, precision: torch.dtype) -> bool:
@@ -211,7 +249,6 @@ def supports_layer(layer: Layer, precision: torch.dtype) -> bool:
         and not feed_forward.down.in_features % PANEL
         and all(isinstance(n, nn.LayerNorm | nn.RMSNorm) and isinstance(n.weight, Tensor) for n in norms)
         and (attention.rotary is None or attention.rotary.pairs == "halves")
-        and attention.distances is None
         and feed_forward.activation.name in kernels.ACTIVATIONS
     )
 

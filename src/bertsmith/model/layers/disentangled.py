@@ -23,6 +23,7 @@ from torch.nn import functional as F
 
 from bertsmith.data.batch import PackedBatch, to_device
 from bertsmith.model.config import BertConfig
+from bertsmith.model.cpu.attention import attend_far_by_kernel, is_kernel_faster
 from bertsmith.model.cpu.grouped_attention import make_group_order
 from bertsmith.model.layers.elementwise import FUNCTIONS, Dropout, make_norm
 
@@ -43,26 +44,38 @@ class RelativePositions(nn.Module):
         return weight if self.norm is None else self.norm(weight)
 
 
-class DistanceProducts(NamedTuple):
-    """A layer's keys and queries of the distances, (2 S, A, D) each, None for a type that there isn't; and S
-    and the distance from which on all share a row, as `BertConfig.relative_span` has them.
+class DistanceRows(NamedTuple):
+    """Which row of the table a distance has: `half` is S, and from `most` on all distances share a row. With
+    `buckets` those further than S / 2 share some before.
     """
+
+    half: int
+    most: int
+    buckets: bool
+
+    def between(self, first: int, last: int, device: torch.device) -> Tensor:
+        """The rows for the distances from `first` to `last`, which may be smaller: int64."""
+        step = 1 if last >= first else -1
+        return _distance_rows(self, first, last + step, step, device)
+
+    def within(self, lengths: tuple[int, ...]) -> Tensor:
+        """The rows for all distances within sequences of these lengths, in order, on the host."""
+        most = max(lengths, default=1) - 1
+        return self.between(-most, most, torch.device("cpu"))
+
+
+class DistanceProducts(NamedTuple):
+    """A layer's keys and queries of the distances, (2 S, A, D) each, None for a type that there isn't."""
 
     keys: Tensor | None
     queries: Tensor | None
-    span: tuple[int, int]
-    buckets: bool
-
-    def rows(self, first: int, last: int, device: torch.device) -> Tensor:
-        """The rows of the table for the distances from `first` to `last`, which may be smaller: int64."""
-        step = 1 if last >= first else -1
-        return _distance_rows(first, last + step, step, *self.span, self.buckets, device)
+    rows: DistanceRows
 
     def to(self, precision: torch.dtype) -> "DistanceProducts":
-        """The same in another precision."""
-        keys = None if self.keys is None else self.keys.to(precision)
-        queries = None if self.queries is None else self.queries.to(precision)
-        return DistanceProducts(keys, queries, self.span, self.buckets)
+        """The same in another precision, contiguous."""
+        keys = None if self.keys is None else self.keys.to(precision).contiguous()
+        queries = None if self.queries is None else self.queries.to(precision).contiguous()
+        return DistanceProducts(keys, queries, self.rows)
 
     @property
     def scale(self) -> float:
@@ -71,19 +84,17 @@ class DistanceProducts(NamedTuple):
 
 
 @lru_cache(maxsize=64)  # the layers of a model ask for the same ones
-def _distance_rows(
-    first: int, end: int, step: int, half: int, most: int, buckets: bool, device: torch.device
-) -> Tensor:
+def _distance_rows(rows: DistanceRows, first: int, end: int, step: int, device: torch.device) -> Tensor:
     with torch.inference_mode(False):  # the cached rows may be used with gradients next
         distances = torch.arange(first, end, step)
-        if buckets:
-            near = half // 2
+        if rows.buckets:
+            near = rows.half // 2
             # in float32, step by step as the authors' code: a bucket ends where it rounds
             size = distances.abs().clamp(min=near)
-            share = torch.log(size / near) / torch.log(torch.tensor((most - 1) / near))
+            share = torch.log(size / near) / torch.log(torch.tensor((rows.most - 1) / near))
             far = torch.ceil(share * (near - 1)) + near
             distances = distances.where(size <= near, (far * distances.sign()).long())
-        return (distances + half).clamp(0, 2 * half - 1).to(device)
+        return (distances + rows.half).clamp(0, 2 * rows.half - 1).to(device)
 
 
 class Distances(nn.Module):
@@ -93,8 +104,8 @@ class Distances(nn.Module):
         super().__init__()
         width = config.hidden_size
         self.types, self.shares_weights = config.pos_att_type, config.share_att_key
-        self.heads, self.span = config.num_attention_heads, config.relative_span
-        self.buckets = config.position_buckets > 0
+        self.heads = config.num_attention_heads
+        self.rows = DistanceRows(*config.relative_span, config.position_buckets > 0)
         own = () if self.shares_weights else self.types
         self.key = nn.Linear(width, width) if "c2p" in own else None
         self.query = nn.Linear(width, width) if "p2c" in own else None
@@ -111,7 +122,7 @@ class Distances(nn.Module):
         if self.query is not None:
             products["p2c"] = self.query(table)
         by_head = {kind: products[kind].unflatten(1, (self.heads, -1)) for kind in self.types}
-        return DistanceProducts(by_head.get("c2p"), by_head.get("p2c"), self.span, self.buckets)
+        return DistanceProducts(by_head.get("c2p"), by_head.get("p2c"), self.rows)
 
 
 def _query_key_products(table: Tensor, qkv: nn.Module) -> tuple[Tensor, Tensor]:
@@ -131,10 +142,15 @@ def attend_disentangled(
     are undefined.
     """
     heads, size = qkv.shape[2:]
+    drop = dropout if dropout is not None and dropout.training and dropout.probability > 0 else None
+    parts = (qkv, products.keys, products.queries)
+    has_gradient = torch.is_grad_enabled() and any(part is not None and part.requires_grad for part in parts)
+    if drop is None and not has_gradient and is_kernel_faster(qkv, batch.lengths):
+        keys, queries, rows = products.to(torch.float32)
+        return attend_far_by_kernel(qkv, batch.lengths, keys, queries, rows.within(batch.lengths))
     order = make_group_order(batch.lengths, batch.padding, heads, qkv.dtype, qkv.device)
     by_groups = qkv.reshape(-1, size).index_select(0, order.gather)
     groups = zip(*(order.vectors(part) for part in by_groups.chunk(3)), order.biases, strict=True)
-    drop = dropout if dropout is not None and dropout.training else None
     mixed = [_attend_group(group, bias, heads, products, drop) for *group, bias in groups]
     return torch.cat(mixed).index_select(0, order.scatter_heads).view(-1, heads, size)
 
@@ -185,11 +201,11 @@ def disentangled_scores(query: Tensor, key: Tensor, products: DistanceProducts, 
     last, least = first + block - 1, first - length + 1  # distances from the first key, and from the last one
     scores = query @ key.mT
     if products.keys is not None:
-        keys = products.keys[products.rows(last, least, key.device)].permute(1, 2, 0)  # (A, D, W)
+        keys = products.keys[products.rows.between(last, least, key.device)].permute(1, 2, 0)  # (A, D, W)
         met = query.reshape(heads, -1, size) @ keys
         scores = scores + _shift(met.view(heads, sequences, block, -1), length)
     if products.queries is not None:
-        queries = products.queries[products.rows(least, last, key.device)].permute(1, 2, 0) * scale
+        queries = products.queries[products.rows.between(least, last, key.device)].permute(1, 2, 0) * scale
         met = key.reshape(heads, -1, size) @ queries
         scores = scores + _shift(met.view(heads, sequences, length, -1), block).mT
     return scores

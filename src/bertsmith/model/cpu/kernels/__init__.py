@@ -40,6 +40,7 @@ class LayerStruct(ctypes.Structure):
     _fields_ = (
         *((name, LinearStruct) for name in ("qkv", "output", "up", "down")),
         *((name, NormStruct) for name in ("attention_norm", "feed_forward_norm")),
+        *((name, ctypes.c_void_p) for name in ("distance_keys", "distance_queries")),
         *((name, ctypes.c_int64) for name in ("heads", "window", "activation", "gated", "pre_norm")),
     )
 
@@ -53,6 +54,7 @@ class AttentionStruct(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("sequences", "heads", "size", "is_bf16", "window")),
         *((name, ctypes.c_void_p) for name in ("bias", "to_bias")),
         ("reach", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in ("distance_keys", "distance_queries", "rows")),
     )
 
 
@@ -106,7 +108,7 @@ def load_library(instructions: str) -> Any:
     address, size, number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
     layer, lengths = ctypes.POINTER(LayerStruct), ctypes.POINTER(size)
     kernels.attend.argtypes = kernels.attention_cells.argtypes = [ctypes.POINTER(AttentionStruct), number]
-    tables = address, address, address, size
+    tables = address, address, address, size, address
     kernels.self_attend.argtypes = [layer, address, lengths, size, *tables, number, address]
     kernels.feed_forward.argtypes = [layer, address, address, size, number, address]
     kernels.product.argtypes = [ctypes.POINTER(LinearStruct), address, size, number, address]

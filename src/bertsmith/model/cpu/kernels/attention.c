@@ -14,6 +14,8 @@
 #include "kernels.h"
 #include "team.h"
 
+enum { PASS = 16 * ROWS };  /* queries whose scores lie side by side where distances count */
+enum { STEP = 8 * ROWS };   /* keys whose products with the distances do; both are whole registers, too */
 enum { STRIP = 32 * ROWS }; /* queries whose gradients lie side by side */
 enum { KEPT = 1024 };       /* weights of a query; more are computed once more for the gradient */
 
@@ -34,7 +36,11 @@ typedef struct {
     float *queries;         /* (L, D) and zeros up to a whole number of ROWS, in float32 as all that follow */
     float *keys;            /* (filled / WIDE, D, WIDE) */
     float *scores;          /* (ROWS, stride) */
+    Distances distances;    /* of this head, `width` values from row to row */
+    const int64_t *rows;
+    int64_t width;
 } Head;
+INLINE int is_disentangled(const Distances *distances) { return distances->keys || distances->queries; }
 
 /* What is within a distance of ROWS tokens from `first` on. */
 INLINE Span within(int64_t first, int64_t distance, int64_t length) {
@@ -154,6 +160,121 @@ INLINE void attend_head(Head *head, const char *from, char *to, float *scratch, 
     copy_columns(from + third, head, head->keys, is_bf16);
     copy_rows(from + 2 * third, head->token, head->length, head->size, values, is_bf16);
     for (int64_t i = 0; i < head->length; i += ROWS) attend_rows(head, values, i, to, is_bf16);
+}
+
+/* The rows of distances from `first` on, each `step` further, as columns (count / WIDE, D, WIDE). */
+INLINE void copy_distances(const Head *head, const float *table, int64_t first, int64_t step, int64_t count,
+                           float *to) {
+    for (int64_t w = 0; w < count; w += WIDE)
+        for (int64_t d = 0; d < head->size; d += WIDE) {
+            Floats tile[WIDE];
+            for (int r = 0; r < WIDE; r++) {
+                const int64_t distance = first + (w + r) * step, most = head->length - 1;
+                const int is_met = -most <= distance && distance <= most;
+                tile[r] = is_met ? load(table + head->rows[distance] * head->width + d) : (Floats){0};
+            }
+            transpose(tile);
+            for (int r = 0; r < WIDE; r++) store(to + w * head->size + (d + r) * WIDE, tile[r]);
+        }
+}
+
+/* Of a head where distances count: products of six queries with keys of distances, from the furthest one behind
+ * the last query to the nearest; and of a STEP of keys with queries of distances, from the furthest one before
+ * on. So those of a query, or of a key, are in the order of what they meet, one place on from row to row. */
+typedef struct {
+    float *keys, *queries, *key_rows; /* (distances / WIDE, D, WIDE) twice, (L, D) */
+    float *products;                  /* (ROWS, 2 filled) or (STEP, met_stride) */
+    int64_t count;                    /* of distances, with room for whole registers of keys */
+} Far;
+enum { MET_STRIDE = PASS + STEP + 2 * LINE };
+INLINE int64_t distances_of(int64_t length) { return whole_lines(length - 1 + whole_lines(length)); }
+INLINE int64_t far_cells(int64_t length, int64_t size) {
+    const int64_t count = distances_of(length);
+    return 2 * count * size + room_for(length, size) + most(ROWS * count, STEP * MET_STRIDE) + LINE;
+}
+
+/* Scores of ROWS queries from `first` on with the keys of their distances are added to those with the keys. */
+INLINE void add_far_keys(const Head *head, const Far *far, int64_t first, float *scores) {
+    const int64_t nearest = head->length - 1 - first; /* column of key 0's distance from the first query */
+    const int64_t begin = most(0, nearest - ROWS + 1) / WIDE * WIDE;
+    const Span columns = {begin, least(far->count, whole_lines(nearest + head->filled))};
+    meet(head->queries + first * head->size, far->keys, head->size, columns, far->products - begin,
+         far->count);
+    for (int r = 0; r < ROWS && first + r < head->length; r++)
+        for (int64_t j = 0; j < head->filled; j += WIDE) {
+            float *score = scores + r * head->stride + j;
+            store(score, load(score) + load(far->products + r * far->count + nearest - r - begin + j));
+        }
+}
+
+/* Scores of a pass of queries with a STEP of keys, of these with the queries of their distances. */
+INLINE void add_far_queries(const Head *head, const Far *far, Span pass, int64_t step, float *scores) {
+    const int64_t zero = head->length - 1; /* column of the distance 0 */
+    const int64_t origin = most(0, zero + pass.begin - (step + STEP - 1)) / WIDE * WIDE;
+    for (int64_t j = step; j < least(step + STEP, head->length); j += ROWS) {
+        const int64_t begin = most(0, zero + pass.begin - (j + ROWS - 1)) / WIDE * WIDE;
+        const int64_t end = least(far->count, (zero + pass.end - j + WIDE - 1) / WIDE * WIDE);
+        meet(far->key_rows + j * head->size, far->queries, head->size, (Span){begin, end},
+             far->products + (j - step) * MET_STRIDE - origin, MET_STRIDE);
+    }
+    for (int64_t j = step; j < least(step + STEP, head->filled); j += WIDE)
+        for (int64_t i = pass.begin; i < pass.end; i += WIDE) {
+            Floats tile[WIDE];
+            for (int r = 0; r < WIDE; r++) { /* no key lies before the first distance, but padding may */
+                const int64_t column = most(0, zero + i - (j + r) - origin);
+                tile[r] = load(far->products + (j - step + r) * MET_STRIDE + column);
+            }
+            transpose(tile);
+            for (int r = 0; r < WIDE; r++) {
+                float *score = scores + (i - pass.begin + r) * head->stride + j;
+                store(score, load(score) + tile[r]);
+            }
+        }
+}
+
+INLINE void attend_head_far(Head *head, const char *from, char *to, float *scratch, const int is_bf16) {
+    const int64_t one = room_for(head->length, head->size), third = head->token / 3 * (is_bf16 ? 2 : 4);
+    const int64_t size = head->size, stride = head->stride, width = head->token / 3;
+    const Span keys = {0, head->filled};
+    float *values = take(&scratch, one);
+    head->queries = take(&scratch, one);
+    head->keys = take(&scratch, one);
+    Far far = {.count = distances_of(head->length)};
+    far.keys = take(&scratch, far.count * size);
+    far.queries = take(&scratch, far.count * size);
+    far.key_rows = take(&scratch, one);
+    far.products = take(&scratch, most(ROWS * far.count, STEP * MET_STRIDE) + LINE);
+    float *scores = scratch; /* (PASS, stride) */
+    copy_rows(from, head->token, head->length, size, head->queries, is_bf16);
+    copy_rows(from + third, head->token, head->length, size, far.key_rows, is_bf16);
+    copy_columns(from + third, head, head->keys, is_bf16);
+    copy_rows(from + 2 * third, head->token, head->length, size, values, is_bf16);
+    const int64_t last = head->length - 1;
+    if (head->distances.keys) copy_distances(head, head->distances.keys, last, -1, far.count, far.keys);
+    if (head->distances.queries) copy_distances(head, head->distances.queries, -last, 1, far.count, far.queries);
+    for (int64_t begin = 0; begin < head->length; begin += PASS) {
+        const int64_t rows = least(PASS, head->length - begin);
+        for (int64_t i = 0; i < rows; i += ROWS) {
+            meet(head->queries + (begin + i) * size, head->keys, size, keys, scores + i * stride, stride);
+            if (head->distances.keys) add_far_keys(head, &far, begin + i, scores + i * stride);
+        }
+        const Span pass = {begin, begin + whole_lines(rows)};
+        for (int64_t j = 0; head->distances.queries && j < head->length; j += STEP)
+            add_far_queries(head, &far, pass, j, scores);
+        for (int64_t i = 0; i < rows; i += ROWS) {
+            Floats shares[ROWS];
+            const int64_t count = least(ROWS, rows - i);
+            for (int r = 0; r < count; r++)
+                shares[r] = weigh(head, begin + i + r, keys, scores + (i + r) * stride);
+            const Mix mixed = {.weights = scores + i * stride,
+                               .across = stride,
+                               .along = 1,
+                               .vectors = values,
+                               .count = head->length,
+                               .size = size};
+            mix(&mixed, shares, to + (begin + i) * width * (is_bf16 ? 2 : 4), width, count, is_bf16);
+        }
+    }
 }
 
 /* What one head of a sequence needs for its gradient beside. */
@@ -292,12 +413,15 @@ int64_t attention_scratch(const Attention *job) {
     for (int64_t b = 0; b < job->sequences; b++) longest = most(longest, job->lengths[b]);
     const int64_t stride = stride_of(longest, least(job->window, longest));
     const int64_t one = room_for(longest, job->size);
+    if (is_disentangled(&job->distances))
+        return 3 * one + far_cells(longest, job->size) + PASS * stride;
     return job->given ? 7 * one + ROWS * stride + 2 * strip_cells(stride) : 3 * one + ROWS * stride;
 }
 
 INLINE void attend_some(const Attention *job, float *scratch, int part, int parts, const int is_bf16) {
     const int64_t width = job->heads * job->size, bytes = is_bf16 ? 2 : 4;
     int64_t first = 0, masked = 0, kept = 0;
+    const int64_t types = 1 + !!job->distances.keys + !!job->distances.queries;
     for (int64_t b = 0; b < job->sequences; first += job->lengths[b++])
         for (int64_t a = 0; a < job->heads; a++) {
             /* one core adds up a share of the bias's gradient, in the order of the sequences */
@@ -313,7 +437,12 @@ INLINE void attend_some(const Attention *job, float *scratch, int part, int part
                          .token = 3 * width,
                          .window = window,
                          .stride = stride,
-                         .scale = all(1.44269504088896f / sqrtf(job->size))};
+                         .distances = job->distances,
+                         .rows = job->rows,
+                         .width = width,
+                         .scale = all(1.44269504088896f / sqrtf(types * job->size))};
+            if (head.distances.keys) head.distances.keys += a * job->size;
+            if (head.distances.queries) head.distances.queries += a * job->size;
             if (job->mask) head.mask = (const char *)job->mask + masked * bytes;
             if (job->weights && stride <= KEPT) head.weights = (char *)job->weights + kept * bytes;
             if (job->bias) head.bias = job->bias + (2 * a + 1) * job->reach;
@@ -321,7 +450,9 @@ INLINE void attend_some(const Attention *job, float *scratch, int part, int part
             masked += cells;
             kept += stride <= KEPT ? cells : 0;
             if (number % parts != part) continue;
-            if (given)
+            if (types > 1)
+                attend_head_far(&head, from, (char *)job->to + one, scratch, is_bf16);
+            else if (given)
                 attend_head_back(&head, from, given + one, (char *)job->to + three, scratch, is_bf16);
             else
                 attend_head(&head, from, (char *)job->to + one, scratch, is_bf16);

@@ -15,8 +15,14 @@
  *
  * bias (A, 2 reach) or NULL: what a head's products are added to, at reach + d that of a key d tokens after its
  * query; reach is LINE tokens more than a sequence's longest at least. to_bias (SHARES, A, 2 reach) or NULL:
- * its gradient, of some sequences each, which begins as zeros. */
+ * its gradient, of some sequences each, which begins as zeros.
+ *
+ * With `distances` attention is disentangled: rows[d] is the row of these tables for a key d tokens before its
+ * query, d of either sign. There is no gradient of it. */
 enum { LINE = 16, SHARES = 8 };
+typedef struct {
+    const float *keys, *queries; /* (rows, A, D), or NULL, one of them */
+} Distances;
 typedef struct {
     const void *qkv, *given, *mask;
     void *weights, *to;
@@ -26,6 +32,8 @@ typedef struct {
     const float *bias;
     float *to_bias;
     int64_t reach;
+    Distances distances;
+    const int64_t *rows;
 } Attention;
 
 int64_t attention_cells(const Attention *job, int only_kept);
@@ -55,6 +63,7 @@ enum { GELU, GELU_NEW, RELU, SILU };
 typedef struct {
     Linear qkv, output, up, down;
     Norm attention_norm, feed_forward_norm; /* behind their parts, or before */
+    Distances distances;
     int64_t heads, window, activation, gated, pre_norm;
 } Layer;
 
@@ -62,10 +71,10 @@ typedef struct {
 int64_t arguments_bytes(void);
 
 /* states (N, H) -> to (N, H): queries, keys, values, and attention. With rotary positions cosines, sines are
- * (positions, D / 2) for a sequence's longest, else NULL; bias and reach are Attention's. */
+ * (positions, D / 2) for a sequence's longest, else NULL; bias, reach and rows are Attention's. */
 int self_attend(const Layer *layer, const float *states, const int64_t *lengths, int64_t sequences,
-                const float *cosines, const float *sines, const float *bias, int64_t reach, int threads,
-                float *to);
+                const float *cosines, const float *sines, const float *bias, int64_t reach,
+                const int64_t *rows, int threads, float *to);
 
 /* mixed (N, H), states (N, H) -> to (N, H): the output, added, and the feed-forward part, with norms. */
 int feed_forward(const Layer *layer, const float *mixed, const float *states, int64_t rows, int threads,

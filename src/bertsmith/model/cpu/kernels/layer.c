@@ -38,6 +38,7 @@ typedef struct {
     const int64_t *lengths;
     const float *cosines, *sines, *bias;
     int64_t reach; /* of the bias */
+    const int64_t *rows; /* of distances */
     int64_t count, scratch_of_one; /* sequences or rows */
     int threads;
     float *to;
@@ -46,7 +47,7 @@ typedef struct {
 } Job;
 
 INLINE Attention attention_of(const Layer *layer, const float *qkv, const int64_t *lengths,
-                              int64_t sequences, const float *bias, int64_t reach, float *to) {
+                              int64_t sequences, const Job *job, float *to) {
     return (Attention){.qkv = qkv,
                        .to = to,
                        .lengths = lengths,
@@ -54,8 +55,10 @@ INLINE Attention attention_of(const Layer *layer, const float *qkv, const int64_
                        .heads = layer->heads,
                        .size = layer->qkv.inputs / layer->heads,
                        .window = layer->window,
-                       .bias = bias,
-                       .reach = reach};
+                       .bias = job->bias,
+                       .reach = job->reach,
+                       .distances = layer->distances,
+                       .rows = job->rows};
 }
 
 /* A thread's rows. Returns where all of them are. */
@@ -99,8 +102,7 @@ static void self_attend_share(void *given) {
         multiply(&layer->qkv, x, rows, NULL, NONE, job->wide, job->rounded, share);
         wait_for_all(share);
         if (job->cosines) rotate_share(job, job->lengths + b, end - b, share);
-        const Attention attention =
-            attention_of(layer, job->wide, job->lengths + b, end - b, job->bias, job->reach, to);
+        const Attention attention = attention_of(layer, job->wide, job->lengths + b, end - b, job, to);
         attend_part(&attention, job->own + share.part * job->scratch_of_one, share.part, share.parts);
         wait_for_all(share);
         states += rows * hidden;
@@ -109,9 +111,10 @@ static void self_attend_share(void *given) {
 }
 
 int self_attend(const Layer *layer, const float *states, const int64_t *lengths, int64_t sequences,
-                const float *cosines, const float *sines, const float *bias, int64_t reach, int threads,
-                float *to) {
-    const Attention attention = attention_of(layer, NULL, lengths, sequences, bias, reach, NULL);
+                const float *cosines, const float *sines, const float *bias, int64_t reach,
+                const int64_t *rows_of_distances, int threads, float *to) {
+    const Job tables = {.bias = bias, .reach = reach, .rows = rows_of_distances};
+    const Attention attention = attention_of(layer, NULL, lengths, sequences, &tables, NULL);
     const int64_t of_one = attention_scratch(&attention), hidden = layer->qkv.inputs;
     int64_t rows = TOGETHER;
     for (int64_t b = 0; b < sequences; b++) rows = lengths[b] > rows ? lengths[b] : rows;
@@ -127,6 +130,7 @@ int self_attend(const Layer *layer, const float *states, const int64_t *lengths,
         .sines = sines,
         .bias = bias,
         .reach = reach,
+        .rows = rows_of_distances,
         .count = sequences,
         .scratch_of_one = of_one,
         .threads = threads,
