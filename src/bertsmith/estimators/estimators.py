@@ -34,13 +34,12 @@ from bertsmith.machine import device_of
 from bertsmith.metrics.calibration import probabilities_of
 from bertsmith.model.own_tokenizer import read_own_tokenizer
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model, save_task_model
-from bertsmith.tasks.examples.held_out import group_of
 from bertsmith.tasks.examples.text_task import TextExample, TextTask
 from bertsmith.tasks.finetuning import encode_examples
 from bertsmith.tasks.golden.records import write_golden
 from bertsmith.tasks.task_model import outputs_of
 from bertsmith.training.finetune_recipe import FinetuneRecipe, make_finetune_recipe, make_task
-from bertsmith.training.finetuning.in_memory import finetune_examples
+from bertsmith.training.finetuning.in_memory import finetune_examples, move_copies_to_train
 
 TextOrPair = str | tuple[str, str]
 Row = TextOrPair | Mapping[str, Any]
@@ -204,14 +203,10 @@ class _FinetunedEstimator(TextEstimator):
         train, dev = train_test_split(
             examples, test_size=self.validation_fraction, random_state=seed, stratify=classes
         )
-        # copies would favour what was trained on them
-        known = {(group_of(task, example), example.columns) for example in train}
-        is_copy = [(group_of(task, example), example.columns) in known for example in dev]
-        copies = [example for example, is_known in zip(dev, is_copy, strict=True) if is_known]
-        dev = [example for example, is_known in zip(dev, is_copy, strict=True) if not is_known]
+        train, dev = move_copies_to_train(task, train, dev)
         if not dev:
             raise RefusedInput("X has too few different texts to hold some out: leave patience out.")
-        return [*train, *copies], dev
+        return train, dev
 
     def _outputs(self, X: Any) -> npt.NDArray[np.float64]:
         """The head's outputs (E, C) for E rows of C columns."""

@@ -197,7 +197,7 @@ def _require_scaling(parameters: Any, name: str, where: str) -> str:
 
 
 def _write_scaled(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The inverse of `_read_scaled`."""
+    """The keys of config.json that `_read_scaled` reads back to the same values."""
     plain = {"rope_type": "default", "rope_theta": config["rope_theta"]}
     if config["rope_factor"] == 1:
         return {"rope_parameters": plain}

@@ -23,7 +23,6 @@ from bertsmith.arrays import Floats, Ints
 from bertsmith.errors import InputError, ModelError
 from bertsmith.metrics.calibration import probabilities_of
 from bertsmith.model.config import BertConfig
-from bertsmith.model.layers.initialisation import meta_init
 from bertsmith.tasks.evaluating.error_analysis import ErrorAnalysis
 from bertsmith.tasks.examples.encoding import EncodedExample, Layout
 from bertsmith.tasks.heads.pooling import Pooling, Projection, pool_examples
@@ -702,7 +701,7 @@ class Task(ABC, Generic[E]):
         task = cls(*read_state(state, cls.Settings, where))
         task.is_trained = True
         if state.get("projection") is not None:
-            task.projection = meta_init(lambda: Projection.from_state(state["projection"], where))
+            task.projection = Projection.from_state(state["projection"], where)
         return task
 
     def config_labels(self) -> dict[str, Any]:

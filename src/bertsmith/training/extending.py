@@ -18,7 +18,6 @@ from pathlib import Path
 
 import torch
 from pydantic import ValidationError
-from torch import Tensor
 
 from bertsmith.argument_checks import (
     check_arguments,
@@ -295,25 +294,27 @@ def format_change(before: float, after: float) -> str:
     return f"{100 * (after / before - 1):+.1f} %" if before else formatting.UNKNOWN
 
 
-def with_rows(tensors: Mapping[str, Tensor], base: int, parts: Sequence[Sequence[int]]) -> dict[str, Tensor]:
+def with_rows(
+    tensors: Mapping[str, torch.Tensor], base: int, parts: Sequence[Sequence[int]]
+) -> dict[str, torch.Tensor]:
     """The tensors, under our names, with rows for P more tokens from row `base` on: (V, H) -> (V + P, H).
 
     `parts` lists for each new token the rows of which it is the mean. Other tensors are returned as they are.
     """
 
-    def extend(rows: Tensor) -> Tensor:
+    def extend(rows: torch.Tensor) -> torch.Tensor:
         added = torch.stack([rows[list(part)].double().mean(0) for part in parts]).to(rows.dtype)
         return torch.cat([rows[:base], added, rows[base:]])
 
     return {name: extend(rows) if name in _VOCABULARY_TENSORS else rows for name, rows in tensors.items()}
 
 
-def without_rows(tensors: Mapping[str, Tensor], base: int, count: int) -> dict[str, Tensor]:
+def without_rows(tensors: Mapping[str, torch.Tensor], base: int, count: int) -> dict[str, torch.Tensor]:
     """The tensors without the `count` rows from row `base` on; all other rows stay as they are, to
     the bit.
     """
 
-    def cut(rows: Tensor) -> Tensor:
+    def cut(rows: torch.Tensor) -> torch.Tensor:
         return torch.cat([rows[:base], rows[base + count :]])
 
     return {name: cut(rows) if name in _VOCABULARY_TENSORS else rows for name, rows in tensors.items()}

@@ -7,7 +7,6 @@ interrupted training resumes there; the folder is removed when the student is wr
 training with other settings, versions or calls stays, and the new one's is OUT.training-2, OUT.training-3 ….
 """
 
-import glob
 import secrets
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -200,7 +199,7 @@ def _find_work_folder(first: Path, plan: dict[str, Any], say: Say) -> Path:
     """The folder of an interrupted training with this plan, else `first` if it is empty, else a new folder
     beside it: another training, an unreadable plan, or anything else there stays as it is.
     """
-    numbered = first.parent.glob(f"{glob.escape(first.name)}-*")
+    numbered = [path for path in first.parent.iterdir() if path.name.startswith(f"{first.name}-")]
     for folder in (first, *numbered):
         try:
             stored = read_json(folder / _PLAN)

@@ -130,7 +130,7 @@ class KernelLayer(nn.Module):
     """
 
     def __init__(self, layer: Layer, precision: torch.dtype, relative: Tensor | None = None) -> None:
-        """`relative` is the encoder's `relative_table`."""
+        """`relative` is what the encoder's `relative_table` returns, None for a family without one."""
         super().__init__()
         self.precision = precision
         attention, feed_forward = layer.attention, layer.feed_forward

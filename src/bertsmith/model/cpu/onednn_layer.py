@@ -38,7 +38,7 @@ class PackedLayer(nn.Module):
     """
 
     def __init__(self, layer: Layer, precision: torch.dtype, relative: Tensor | None = None) -> None:
-        """`relative` is the encoder's `relative_table`."""
+        """`relative` is what the encoder's `relative_table` returns, None for a family without one."""
         super().__init__()
         attention, feed_forward, self.precision = layer.attention, layer.feed_forward, precision
         self.heads, self.window = (3, attention.heads, attention.head_size), attention.window

@@ -39,7 +39,7 @@ class RelativePositions(nn.Module):
         self.norm = make_norm(config) if config.norm_rel_ebd == "layer_norm" else None
 
     def forward(self) -> Tensor:
-        """(2 S, H)"""
+        """The table of vectors of the distances (2 S, H), normalised where the model does so."""
         weight = self.table.weight
         return weight if self.norm is None else self.norm(weight)
 

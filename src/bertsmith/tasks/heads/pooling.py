@@ -19,6 +19,7 @@ from bertsmith.arrays import Ints
 from bertsmith.data.batch import PackedBatch, to_device
 from bertsmith.errors import ModelError
 from bertsmith.model.layers import elementwise
+from bertsmith.model.layers.initialisation import meta_init
 from bertsmith.tasks.examples.encoding import Layout
 
 Pooling = Literal["mean", "cls", "max"]
@@ -273,13 +274,17 @@ class Projection(nn.Sequential):
 
     @classmethod
     def from_state(cls, state: Any, where: str) -> "Projection":
-        """The inverse of `state`, with new weights. Raises ModelError if the file `where` was altered."""
+        """The inverse of `state`, on the meta device: its weights are the model's. Raises ModelError if the
+        file `where` was altered.
+        """
         if not isinstance(state, list) or not all(
             isinstance(layer, dict) and layer.get("type") in PROJECTION_LAYERS for layer in state
         ):
             raise ModelError(f"{where}: projection: expected layers, found {str(state)[:80]!r}.")
         described = ((layer["type"], {k: v for k, v in layer.items() if k != "type"}) for layer in state)
-        return cls(make_projection_layer(kind, settings, where) for kind, settings in described)
+        return meta_init(
+            lambda: cls(make_projection_layer(kind, settings, where) for kind, settings in described)
+        )
 
     def copy_for(self, inputs: int) -> "Projection":
         """A copy for pooled vectors of `inputs` dimensions. Layers that have to be of another width get new

@@ -138,7 +138,7 @@ class Replace(Component):
 
 
 class CharacterTable(Component):
-    """SentencePiece's table of characters, base64."""
+    """SentencePiece's table of the characters and what each is replaced by: a double array, in base64."""
 
     type: Literal["Precompiled"]
     precompiled_charsmap: str

@@ -248,7 +248,7 @@ class PieceEncoding:
 
     @property
     def ids(self) -> Sequence[int]:
-        """The ids (T,)."""
+        """The ids of the pieces (T,), special ones included."""
         return self._encoding.ids
 
     @cached_property
@@ -298,7 +298,7 @@ class UnigramSplitter:
     """
 
     def __init__(self, backend: Backend, unk_id: int, lone: frozenset[int]) -> None:
-        """`backend` tokenizes texts. See `can_be_cut`."""
+        """`backend` tokenizes the parts; `can_be_cut` tells where a text may be divided into them."""
         self._backend, self._unk_id, self._lone = backend, unk_id, lone
         content = read_rules(backend)
         splitters = list_parts(content["pre_tokenizer"], "pretokenizers")

@@ -113,7 +113,7 @@ class VocabularySettings(UserSettings):
 
     @property
     def uncased(self) -> bool:
-        """Whether capitals are dropped."""
+        """Whether texts are lowercased: as `lowercase` says, else for WordPiece alone."""
         return self.kind == "wordpiece" if self.lowercase is None else self.lowercase
 
 

@@ -11,6 +11,8 @@ import torch
 from bertsmith.errors import RecipeError
 from bertsmith.machine import Hardware
 from bertsmith.model.locate import locate_model
+from bertsmith.tasks.examples.held_out import group_of
+from bertsmith.tasks.examples.text_task import TextExample, TextTask
 from bertsmith.tasks.task import Task
 from bertsmith.tasks.task_model import TaskModel, outputs_of
 from bertsmith.text.tokens.tokenizer import Tokenizer
@@ -34,6 +36,20 @@ class TrainedModel:
     tokenizer: Tokenizer
     recipe: FinetuneRecipe
     choice: MethodChoice | None
+
+
+def move_copies_to_train(
+    task: TextTask, train: list[TextExample], dev: list[TextExample]
+) -> tuple[list[TextExample], list[TextExample]]:
+    """Both parts with dev's copies of training texts, whatever their case and punctuation, moved to train:
+    they would favour what was trained on them.
+    """
+    known = {(group_of(task, example), example.columns) for example in train}
+    is_copy = [(group_of(task, example), example.columns) in known for example in dev]
+    copies = [example for example, is_known in zip(dev, is_copy, strict=True) if is_known]
+    return [*train, *copies], [
+        example for example, is_known in zip(dev, is_copy, strict=True) if not is_known
+    ]
 
 
 def finetune_examples(
