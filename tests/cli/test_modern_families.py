@@ -1,5 +1,5 @@
-"""Every command with a ModernBERT and a Nomic BERT: tiny ones, with random weights and tokenizers of the kind
-that theirs have. Texts of a thousand tokens are read whole.
+"""Every command with a ModernBERT, a Nomic BERT and an MPNet: tiny ones, with random weights and tokenizers
+of the kind that theirs have. Texts of a thousand tokens are read whole.
 """
 
 import json
@@ -41,7 +41,8 @@ TASKS = {
     "reranking": "csv",
 }
 each_family = pytest.mark.parametrize(
-    "family", ["modernbert", pytest.param("nomic_bert", marks=pytest.mark.slow)]
+    "family",
+    ["modernbert", *(pytest.param(family, marks=pytest.mark.slow) for family in ("nomic_bert", "mpnet"))],
 )
 
 
@@ -49,7 +50,11 @@ each_family = pytest.mark.parametrize(
 def models_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A pre-trained model of each family, in a folder of its name."""
     folder = tmp_path_factory.mktemp("models")
-    makers = {"modernbert": byte_level_tokenizer, "nomic_bert": wordpiece_tokenizer}
+    makers = {
+        "modernbert": byte_level_tokenizer,
+        "nomic_bert": wordpiece_tokenizer,
+        "mpnet": roberta_like_tokenizer,
+    }
     for family, make in makers.items():
         tokenizer = make(folder / f"{family}-tokenizer")
         own = {"local_attention": 16} if family == "modernbert" else {}
@@ -58,7 +63,7 @@ def models_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 "model_type": family,
                 "vocab_size": tokenizer.vocab_size,
                 "pad_token_id": tokenizer.pad_id,
-                "max_position_embeddings": LONGEST,
+                "max_position_embeddings": LONGEST + 2 * (family == "mpnet"),
                 "initializer_range": 0.3,  # at 0.02 every text would look alike
             }
             | SHAPE
@@ -97,6 +102,14 @@ def byte_level_tokenizer(folder: Path) -> Tokenizer:
 def wordpiece_tokenizer(folder: Path) -> Tokenizer:
     """As Nomic's, which is BERT's."""
     return Tokenizer.from_pieces([*SPECIAL, *WORDS, ".", "[", "]", *"0123456789", "##s"], lowercase=True)
+
+
+def roberta_like_tokenizer(folder: Path) -> Tokenizer:
+    """As MPNet's: BERT's pieces with RoBERTa's special tokens, and an [UNK] of its own."""
+    pieces = ["<s>", "<pad>", "</s>", "<unk>", "[UNK]", *WORDS, ".", "[", "]", *"0123456789", "##s", "<mask>"]
+    vocabulary = {piece: number for number, piece in enumerate(pieces)}
+    transformers.MPNetTokenizer(vocab=vocabulary).save_pretrained(folder)
+    return Tokenizer.load(folder)
 
 
 @pytest.fixture
@@ -163,7 +176,8 @@ def long_text(last: str, words: int = 1000) -> str:
         pytest.param(family, task, marks=[pytest.mark.slow] * (place % 2 == other))
         for place, task in enumerate(TASKS)
         for other, family in enumerate(("modernbert", "nomic_bert"))
-    ],
+    ]
+    + [pytest.param("mpnet", task, marks=pytest.mark.slow) for task in TASKS],
 )
 def test_each_task_trains_predicts_and_is_measured(
     family: str, task: str, desk: Path, models_folder: Path, capsys: pytest.CaptureFixture[str]
@@ -246,7 +260,8 @@ def test_a_tokenizer_without_a_limit_leaves_it_to_the_model(
     del settings["model_max_length"]
     (desk / "model/tokenizer_config.json").write_text(json.dumps(settings))
     assert Embedder("model").max_length == LONGEST
-    assert sentence_transformers.SentenceTransformer("model", device="cpu").max_seq_length == LONGEST
+    theirs = sentence_transformers.SentenceTransformer("model", device="cpu").max_seq_length
+    assert theirs == LONGEST + 2 * (family == "mpnet")  # rows of positions, of which it can't read two
 
 
 @each_family
@@ -269,14 +284,15 @@ def test_a_folder_for_embedding_opens_in_sentence_transformers(
 def test_masks_are_filled_in_long_texts_too(
     family: str, desk: Path, models_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text = f"{long_text('red', 900)} [MASK] {long_text('cat', 90)}"
-    (mask,) = figures(capsys, "fill-mask", str(models_folder / family), text)
+    mask = "<mask>" if family == "mpnet" else "[MASK]"
+    text = f"{long_text('red', 900)} {mask} {long_text('cat', 90)}"
+    (guesses,) = figures(capsys, "fill-mask", str(models_folder / family), text)
     theirs = transformers.AutoModelForMaskedLM.from_pretrained(models_folder / family).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(models_folder / family)
     inputs = tokenizer(text, return_tensors="pt")
     place = int((inputs["input_ids"][0] == tokenizer.mask_token_id).nonzero())
     wanted = theirs(**inputs).logits[0, place].softmax(0).sort(descending=True)
-    assert [each["probability"] for each in mask] == pytest.approx(wanted.values[:5].tolist(), abs=1e-4)
+    assert [each["probability"] for each in guesses] == pytest.approx(wanted.values[:5].tolist(), abs=1e-4)
 
 
 @each_family
@@ -310,7 +326,7 @@ def test_lora_s_adapter_opens_in_peft(family: str, desk: Path, models_folder: Pa
     settings = ("lora.rank=4", "optimizer.learning_rate=0.01", "pooling=published")
     folder = finetune("regression", models_folder, family, *settings)
     adapted = json.loads(Path("runs/regression/adapter/adapter_config.json").read_text())["target_modules"]
-    ends = {"modernbert": {"Wqkv"}, "nomic_bert": {"q_proj", "v_proj"}}
+    ends = {"modernbert": {"Wqkv"}, "nomic_bert": {"q_proj", "v_proj"}, "mpnet": {"q", "v"}}
     assert {name.rpartition(".")[2] for name in adapted} == ends[family]
     theirs = transformers.AutoModelForSequenceClassification.from_pretrained(
         models_folder / family, num_labels=1
