@@ -98,10 +98,23 @@ def version(form: Any, body: dict[str, Any], path: str = "") -> str:
         ("user_id: anna-7\nBe kind.", ["user_id: 42\nBe kind."], "user_id: «value»\nBe kind."),
         ("The user's name is Anna.", ["The user's name is Jürgen Müller."], "The user's name is «name»."),
         ("You are talking to Anna.", ["You are talking to Bo."], "You are talking to «name»."),
+        ("You are talking to Anna.", ["You are talking to Ana de la Cruz Gil."], None),
         (
             "User: Anna\nBe kind.\nUser: Anna",
             ["User: Bo\nBe kind.\nUser: Bo"],
             "User: «name»\nBe kind.\nUser: «name»",
+        ),
+        ("Sunday, November 29. Hi", ["Friday, May 1. Hi"], "«date». Hi"),
+        ("Sonntag, den 29. November", ["Freitag, 1. Mai"], "«date»"),
+        ("Sunday, 29 November, 5:32", ["Friday, 1 May, 17:01"], "«date», «time»"),
+        ("29-Nov-2026 or 29/Nov/2026", ["01-May-2027 or 01/May/2027"], "«date» or «date»"),
+        ("20261129T053211Z", ["20270501T170159Z"], "«time»"),
+        ("Ask when needed. The user is Anna.", ["Ask when needed. The user is Bo."], None),
+        ("- Ask when needed\n- User is Anna", ["- Ask when needed\n- User is Bo"], None),
+        (
+            "When asked, say that the user's name is Anna.",
+            ["When asked, say that the user's name is Bo."],
+            None,
         ),
         (
             "User: Anna\nAgent: Tim\nBe kind.",
@@ -110,12 +123,14 @@ def version(form: Any, body: dict[str, Any], path: str = "") -> str:
         ),
     ],
 )
-def test_a_clock_an_id_a_counter_or_a_name_opens_no_version(some: str, others: list[str], shown: str) -> None:
+def test_a_clock_an_id_a_counter_or_a_name_opens_no_version(
+    some: str, others: list[str], shown: str | None
+) -> None:
     def body(said: str) -> dict[str, Any]:
         return BY_SCHEMA | {"messages": [{"role": "system", "content": said}, SAID[1]]}
 
     asked = Redactor((), {}).begin_call().redact_request(read_request(CHAT_FORMAT, body(some)))
-    assert asked.system[0].parts == (shown,)
+    assert asked.system[0].parts == (shown or some.replace("Anna", "«name»"),)
     assert asked.inputs[0].parts == ("my card",)
     assert {version(CHAT_FORMAT, body(each)) for each in [some, *others]} == {
         version(CHAT_FORMAT, body(some))
@@ -138,6 +153,12 @@ def test_a_clock_an_id_a_counter_or_a_name_opens_no_version(some: str, others: l
         ("One of: 1234567, 7654321", "One of: 1234567, 7654399"),
         ("Escalate if the user is VIP.", "Escalate if the user is Gold."),
         ("When a customer is Business, ask.", "When a customer is Private, ask."),
+        ("Escalate if an existing customer is VIP.", "Escalate if an existing customer is Gold."),
+        ("Stop once this user is VIP.", "Stop once this user is Gold."),
+        ("If the caller is sad or\nthe user is VIP, ask.", "If the caller is sad or\nthe user is Gold, ask."),
+        ("Escalate if:\n- the user is VIP", "Escalate if:\n- the user is Gold"),
+        ("You are talking to German customers.", "You are talking to French customers."),
+        ("Always greet VIP Business clients.", "Always greet VIP Private clients."),
         ("Agent: Billing\nUser: my loan\nAgent: Loans", "Agent: Billing\nUser: my loan\nAgent: Cards"),
     ],
 )

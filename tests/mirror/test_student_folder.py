@@ -44,6 +44,37 @@ def test_a_folder_that_holds_anything_but_a_student_is_not_replaced(tmp_path: Pa
     assert notes.read_text() == "mine"
 
 
+def test_a_file_of_the_users_beside_a_student_stays_and_so_does_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bertsmith.mirror.learning.report._draw_pictures", lambda *given: [])
+    settings = LearnSettings(tiers=("tf-idf",))
+    with store_of(tmp_path, calls_of(300, at_random)) as store:
+        student = train_student(store, tmp_path / "out", settings=settings).folder
+        (student / ".DS_Store").touch()
+        assert train_student(store, student, settings=settings).folder == student
+        with monkeypatch.context() as there:
+            there.chdir(student)
+            for out in (".", "../out"):
+                with pytest.raises(InputError, match="is the current folder"):
+                    train_student(store, out, settings=settings)
+        (student / "scores.csv").write_text("mine")
+        with pytest.raises(InputError, match="holds other files too"):
+            train_student(store, student, settings=settings)
+    assert (student / "scores.csv").read_text() == "mine"
+
+
+def test_a_proven_student_of_another_site_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bertsmith.mirror.learning.report._draw_pictures", lambda *given: [])
+    settings = LearnSettings(tiers=("tf-idf",))
+    calls = [*calls_of(900, site="one"), *calls_of(900, seed=1, first=900, site="other")]
+    with store_of(tmp_path, calls) as store:
+        one = train_student(store, tmp_path / "out", site="one", settings=settings)
+        other = train_student(store, tmp_path / "out", site="other", settings=settings)
+    assert one.file.claims.coverage == other.file.claims.coverage == 1
+    assert other.folder == tmp_path / "out-2" and "or it is for other calls" in other.notes[-1]
+
+
 @pytest.mark.slow
 def test_a_proven_student_is_replaced_by_none_of_which_less_is_proven(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -74,7 +105,8 @@ def test_a_claim_with_more_confidence_or_on_each_class_is_replaced_by_none_witho
     settings = LearnSettings(tiers=("tf-idf",), epsilon=0.1, by_class="$.intent")
     out = tmp_path / "out"
     with store_of(tmp_path, calls_of(2400)) as store:
-        by_class = train_student(store, out, settings=settings).file.claims
+        file = train_student(store, out, settings=settings).file
+        by_class = file.claims
         assert by_class.coverage > 0.9
         whole = by_class.model_copy(
             update={"by": None, "whole": by_class.classes["card"], "classes": {}, "epsilon": 0.01}
@@ -87,7 +119,10 @@ def test_a_claim_with_more_confidence_or_on_each_class_is_replaced_by_none_witho
             (by_class.model_copy(update={"epsilon": 0.11}), "out-2"),
             (whole, "out-2"),
         ]:
-            assert find_free_folder(store, out, claims) == tmp_path / place
+            new = file.model_copy(update={"claims": claims})
+            assert find_free_folder(store, out, new) == tmp_path / place
+        other = file.model_copy(update={"templates": {"another": next(iter(file.templates.values()))}})
+        assert find_free_folder(store, out, other) == tmp_path / "out-2"
 
 
 def test_a_student_that_the_mirror_came_to_use_during_a_training_stays_and_the_note_says_so(

@@ -82,6 +82,18 @@ def test_an_odd_answer_of_quotes_is_one_line_of_what_was_understood(
     assert json.loads(capsys.readouterr().out)[0]["odd"] == 1
 
 
+def test_that_each_call_begins_a_version_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Merging these versions would not help the next call."""
+    calls = [
+        call_of(f"my card {n}", {"intent": "card"}, n, prompt=f"If the user is {name}, greet. Which intent?")
+        for n, name in enumerate(["Anna", "Bo", "Cy", "Dora"])
+    ]
+    with store_of(tmp_path, calls):
+        bertsmith("mirror", "understand", "--store", tmp_path / "calls.sqlite")
+        said = " ".join(capsys.readouterr().out.split())
+    assert "in 3 versions" in said and "so nearly each call begins one" in said and "merge" not in said
+
+
 def test_nothing_proven_is_said_and_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store = imported(tmp_path, at_random, 300)
     capsys.readouterr()

@@ -352,6 +352,36 @@ def test_an_ended_training_goes_on_after_those_of_lower_numbers_are_done(
     assert [path.name for path in tmp_path.glob("student.training*")] == ["student.training"]
 
 
+def test_a_training_that_goes_on_says_with_which_calls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = list[str]()
+    with store_of(tmp_path, calls_of(300)) as store:
+        with monkeypatch.context() as broken:
+            broken.setattr(training, "write_student", _killed)
+            with pytest.raises(KeyboardInterrupt):
+                train_student(store, tmp_path / "student", settings=WORDS, say=said.append)
+        assert not any("Going on" in sentence for sentence in said)
+        store.add(calls_of(50, seed=1, first=1000))
+        train_student(store, tmp_path / "student", settings=WORDS, say=said.append)
+    (sentence,) = [sentence for sentence in said if "Going on" in sentence]
+    assert "with its 300 calls; 50 new ones are for the next training" in sentence
+
+
+def test_what_is_advised_where_all_that_may_prove_are_too_few_is_enough(tmp_path: Path) -> None:
+    """The calls that were learned from can't prove any more."""
+    with store_of(tmp_path, calls_of(900)) as store:
+        few = WORDS.model_copy(update={"most_calibration": 90})
+        why = train_student(store, tmp_path / "student", settings=few).why
+        assert (
+            "Record at least 9 more calls and keep more of them to prove with: --most-calibration 99" in why
+        )
+        store.add(calls_of(9, seed=1, first=900))
+        more = WORDS.model_copy(update={"most_calibration": 99})
+        learned = train_student(store, tmp_path / "student", settings=more)
+    assert len(learned.parts.calibration) == 99 and "at least" not in learned.why
+
+
 def test_a_folder_of_the_users_where_a_training_would_work_stays(tmp_path: Path) -> None:
     notes, said = tmp_path / "student.training" / "notes.txt", list[str]()
     notes.parent.mkdir()

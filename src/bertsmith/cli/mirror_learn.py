@@ -143,11 +143,16 @@ def understand(
             shown = {one.version for one in profile.versions}
             others = [v for v in every_version if v.site == profile.site and v.version not in shown]
             if others and version is None:
-                calls = sum(other.calls for other in others)
+                calls, advice = sum(other.calls for other in others), "bertsmith mirror merge joins them."
+                if profile.calls + calls < 2 * (len(shown) + len(others)):
+                    advice = (
+                        "so nearly each call begins one. What varies in the system prompt belongs into the "
+                        "user's message."
+                    )
                 print_note(
                     f"{calls:,} calls of this site had another prompt, schema or model, in "
                     f"{formatting.counted(len(others), 'version')}: bertsmith mirror status lists them, "
-                    "bertsmith mirror merge joins them."
+                    f"{advice}"
                 )
 
 
@@ -180,8 +185,8 @@ def train(
         One of its versions; those merged with it count too. By default the one with the latest call.
     out
         The student's folder. Default: students/SITE, where the mirror's settings have no other folder for
-        `students`. Another student there is replaced, unless the mirror uses it or more is proven of it; then
-        the new one goes to OUT-2, OUT-3 and so on.
+        `students`. Another student there is replaced, unless the mirror uses it, more is proven of it, or
+        it is proven for another version; then the new one goes to OUT-2, OUT-3 and so on.
     json
         Print what was proven as JSON.
 

@@ -58,14 +58,15 @@ _LINE = (
     rf"(?:{_ITEM}|{_PERSON})[ _-]?(?:id|name|number|no|nr|count|key|token)\.?"
     "|nonce|counter|uptime|username|now"
 )
-_NAME = r"[^\W\d_a-z][\w'’-]*(?: [^\W\d_a-z][\w'’-]*){0,3}"  # words with a capital
-# "If the user is VIP" is a rule: it says of nobody who the user is. Lookbehinds have a fixed width each.
-_NO_RULE = "".join(
-    rf"(?<!\b{word} {article})"
-    for word in ("if", "when", "where", "whether", "unless")
-    for article in ("", "the ", "a ", "an ")
+_CAPITALISED = r"[^\W\d_a-z][\w'’-]*"
+_PARTICLE = "(?:de|del|della|di|da|dos|do|du|la|van|von|der|den|ter|bin|al)"
+_NAME = rf"{_CAPITALISED}(?:(?: {_PARTICLE}){{0,2}} {_CAPITALISED}){{0,3}}"  # as Ana de la Cruz
+# "If the user is VIP" is a rule: it says of nobody who the user is.
+_RULE = re.compile(
+    r"(?i)\b(?:if|when(?:ever)?|where|whether|unless|once|until|while|cases?|means|every time)\b"
 )
-_IS = r"(?:['’]s name is | name is | is | called | named | is called | is named )"
+_LONGEST = 400  # characters of a sentence that are looked at
+_SENTENCE_END = re.compile(r"[.!?;]\s|\n\s*\n|\n[\s>*•-]*(?=[A-Z])")
 # Chinese letters, say, stand beside a number without a blank: \b and \w mean ASCII in some of these.
 # Longer and more certain patterns come first. The groups `kept` and `after` stay: they are the text before
 # and after the part that varies.
@@ -78,6 +79,7 @@ _VARIABLES = tuple(
             r"(?<!\d)\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?"
             r"(?: ?(?:Z|UTC|GMT|[+-]\d\d:?\d\d))?(?![A-Za-z_\d])",
         ),
+        ("time", r"(?a)\b\d{8}T\d{6}Z?\b"),
         ("time", rf"\b{_DAY} {_MONTH} {{1,2}}\d\d? \d\d:\d\d:\d\d(?: [A-Z]{{2,5}}){{0,2}} \d{{4}}\b"),  # C's
         (
             "date",
@@ -90,7 +92,13 @@ _VARIABLES = tuple(
             r"(?:\d{4}[-/.]\d\d?[-/.]\d\d?|\d\d?[-/.]\d\d?[-/.]\d{4}"
             rf"|\d\d?(?:st|nd|rd|th|er)?\.? (?:of |de )?{_MONTH},? (?:del? )?\d{{4}}"
             r"|\d\d?/\d\d?/\d\d(?![/\d])|\d{4}-W\d\d(?:-[1-7])?"
-            rf"|\b{_MONTH} \d\d?(?:st|nd|rd|th)?,? \d{{4}})(?!\d)",
+            rf"|\b{_MONTH} \d\d?(?:st|nd|rd|th)?,? \d{{4}}"
+            rf"|\d\d?(?P<mark>[-/]){_MONTH}(?P=mark)\d{{4}})(?!\d)",
+        ),
+        (
+            "date",  # without a year: with the day of the week
+            rf"(?i)\b{_DAY},? (?:{_MONTH} \d\d?(?:st|nd|rd|th)?"
+            rf"|(?:the |den |le |el )?\d\d?(?:st|nd|rd|th|er)?\.? (?:of |de )?{_MONTH})(?!\w|:\d)",
         ),
         (
             "time",
@@ -121,10 +129,12 @@ _VARIABLES = tuple(
         ),
         (
             "name",
-            rf"(?P<kept>(?i:\b(?={_PERSON}){_NO_RULE}{_PERSON}){_IS}"
-            r"|\b(?i:talking to|talking with|speaking to|speaking with"
-            rf"|chatting with|on behalf of|logged in as|greet) ){_NAME}",
+            rf"(?P<kept>\b(?i:{_PERSON}(?:['’]s name is| name is| is called| is named)"
+            r"|talking to|talking with|speaking to|speaking with|chatting with|on behalf of|logged in as"
+            r"|greet) )"
+            rf"(?>{_NAME})(?! (?:{_PERSON})s\b)",  # "greet VIP customers" names nobody
         ),
+        ("name", rf"(?P<kept>\b(?i:{_PERSON}) (?P<verb>is|called|named) ){_NAME}"),
     )
 )  # fmt: skip
 
@@ -206,4 +216,8 @@ def _replace_variable(name: str, speakers: Collection[str], match: re.Match[str]
     groups = match.groupdict()
     if (groups.get("speaker") or "").lower() in speakers:
         return match[0]
+    if groups.get("verb"):
+        before = match.string[max(match.start() - _LONGEST, 0) : match.end()]
+        if _RULE.search(_SENTENCE_END.split(before)[-1]):
+            return match[0]
     return f"{groups.get('kept') or ''}«{name}»{groups.get('after') or ''}"

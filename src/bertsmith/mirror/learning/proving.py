@@ -192,9 +192,10 @@ def _answering_groups(comparison: TeacherComparison, settings: LearnSettings) ->
 
 
 def _advise(about: str, needed: int, calls: int, recorded: int, settings: LearnSettings) -> str:
-    """What to do so that `needed` calls are kept to prove with: new ones, at most a share of all."""
-    missing = needed - calls if calls < settings.most_calibration else 0
-    more = max(missing, math.ceil(needed / settings.calibration_share) - recorded)
+    """What to do so that `needed` calls are kept to prove with, at most a share of all. There are `calls`;
+    the others that are recorded are used, so it takes new ones.
+    """
+    more = max(needed - calls, math.ceil(needed / settings.calibration_share) - recorded)
     steps = [f"record {about} {more:,} more calls"] if more > 0 else []
     if needed > settings.most_calibration:
         steps.append(f"keep more of them to prove with: --most-calibration {needed}")

@@ -69,6 +69,8 @@ from bertsmith.mirror.learning.understand import LearningRecords, SiteProfile, u
 from bertsmith.mirror.store import Store
 from bertsmith.mirror.student_file import (
     FILE,
+    MODEL,
+    SPANS,
     CallsUsed,
     Claims,
     StudentFile,
@@ -79,7 +81,8 @@ from bertsmith.mirror.student_file import (
 )
 from bertsmith.mirror.template import PromptTemplate
 
-_PLAN = "plan.json"
+_PLAN, _REPORT = "plan.json", "report.html"
+_PARTS = {FILE, MODEL, SPANS, _REPORT, ".DS_Store"}  # of a student's folder; macOS writes the last
 Say = Callable[[str], None]
 
 
@@ -133,8 +136,8 @@ def train_student(
 ) -> LearningResult:
     """Trains on the calls of a site's latest version, or of `version`, and those merged with it.
 
-    A student in `out` that a stage of the mirror names stays, and so does one with a better claim: the new
-    one goes to out-2, out-3 ….
+    A student in `out` that a stage of the mirror names stays, and so does one with a better claim, or one on
+    calls of another version: the new one goes to out-2, out-3 ….
 
     Resumes an interrupted training with the same store, settings and versions. `say` is called with a
     sentence for each step. Raises InputError where the site can't be mirrored or there are too few calls, and
@@ -145,7 +148,8 @@ def train_student(
     read_prices(settings)
     if not _is_replaceable(out):
         raise InputError(
-            f"{out} exists and is no student's folder, so it is not replaced. Choose another --out."
+            f"{out} exists and is no student's folder, or holds other files too, or is the current folder, "
+            "so it is not replaced. Choose another --out."
         )
     records = LearningRecords(store)
     profile = understand(store, records.group(site, version))
@@ -164,7 +168,7 @@ def train_student(
         work = _find_work_folder(first, _build_plan(store, settings, profile), say)
         try:
             with _removed_where_refused(work):
-                training = _start_run(store, records, profile, settings, work)
+                training = _start_run(store, records, profile, settings, work, say)
             learned = _run_training(training, records, out, console, say)
             shutil.rmtree(work, ignore_errors=True)
         finally:  # removes empty folders only: unfinished work stays
@@ -231,12 +235,17 @@ def _require_field(settings: LearnSettings, profile: SiteProfile) -> None:
 
 
 def _start_run(
-    store: Store, records: LearningRecords, profile: SiteProfile, settings: LearnSettings, work: Path
+    store: Store,
+    records: LearningRecords,
+    profile: SiteProfile,
+    settings: LearnSettings,
+    work: Path,
+    say: Say,
 ) -> _LearningRun:
     """Resumes the plan in the work folder, or divides the calls and writes a new plan."""
     path = work / _PLAN
     if path.exists():
-        return _resume_run(store, profile, settings, work, read_json(path))
+        return _resume_run(store, profile, settings, work, read_json(path), say)
     read = read_calls(store, profile)
     parts = split_calls(read.calls, records.used_calls(), profile.shape, settings)
     proving = {call.id for call in parts.calibration}
@@ -262,7 +271,7 @@ def _start_run(
 
 
 def _resume_run(
-    store: Store, profile: SiteProfile, settings: LearnSettings, work: Path, plan: dict[str, Any]
+    store: Store, profile: SiteProfile, settings: LearnSettings, work: Path, plan: dict[str, Any], say: Say
 ) -> _LearningRun:
     """Resumes with the calls, shape and templates of the plan. Where some calls have been deleted since, the
     work done with them is removed, and the training starts again without them.
@@ -277,6 +286,9 @@ def _resume_run(
     )
     read, known = read_calls(store, profile), set(plan["calls"])
     calls = [call for call in read.calls if call.id in known]
+    new = len(read.calls) - len(calls)
+    later = f"; {new:,} new ones are for the next training" if new else ""
+    say(f"Going on with the training in {work}, which was ended, with its {len(calls):,} calls{later}")
     if len(calls) < len(known):
         for part in work.iterdir():
             if part.is_dir():
@@ -307,11 +319,11 @@ def _run_training(
     floor = 0.0 if ceiling is None else max(1 - ceiling.high, 0.0)
     curve = fit_call_curve(parts.train, parts.dev, shape, dev, chosen.tier, floor, settings.seed, recorded)
     file = build_student_file(training.profile, chosen, verdict.claims, parts, verdict.tried, ceiling)
-    free = find_free_folder(records.store, out, file.claims)
+    free = find_free_folder(records.store, out, file)
     if free != out:
         reason = "the mirror uses it, or it is no student"  # since this training began
         if find_free_folder(records.store, out) == out:
-            reason = "more is proven of it"
+            reason = "more is proven of it, or it is for other calls"
         notes.append(f"The student in {out} stays, since {reason}: the new one is in {free}.")
         out = free
     calibration = calibrations[verdict.chosen] if calibrations else None
@@ -419,10 +431,10 @@ def build_student_file(
     )
 
 
-def find_free_folder(store: Store, out: Path, claims: Claims | None = None) -> Path:
+def find_free_folder(store: Store, out: Path, new: StudentFile | None = None) -> Path:
     """`out`, or the first of out-2, out-3 … that holds nothing but a student, and none that a stage names,
-    which may be answering or be rolled back to. With the `claims` of a new student, also none that has a
-    better claim.
+    which may be answering or be rolled back to. With the file of a `new` student, also none that has a claim
+    which the new one's don't include.
     """
     stages = StageStore(store)
     students = stages.students()
@@ -436,7 +448,7 @@ def find_free_folder(store: Store, out: Path, claims: Claims | None = None) -> P
     while (
         folder.resolve() in in_use
         or not _is_replaceable(folder)
-        or (claims is not None and _is_more_proven(folder, claims))
+        or (new is not None and _is_more_proven(folder, new))
     ):
         count += 1
         folder = out.with_name(f"{out.name}-{count}")
@@ -444,23 +456,29 @@ def find_free_folder(store: Store, out: Path, claims: Claims | None = None) -> P
 
 
 def _is_replaceable(folder: Path) -> bool:
-    """Whether nothing is lost there but a student."""
-    return not folder.exists() or is_empty_folder(folder) or (folder / FILE).is_file()
+    """Whether nothing is lost there but a student, and it isn't the current folder."""
+    if not folder.exists() or is_empty_folder(folder):
+        return True
+    holds_student = (folder / FILE).is_file() and {path.name for path in folder.iterdir()} <= _PARTS
+    return holds_student and folder.resolve() != Path.cwd()
 
 
-def _is_more_proven(folder: Path, claims: Claims) -> bool:
-    """Whether the student in the folder has a claim that these don't include. A claim on each value of a
-    field includes one on all answers, and not the other way round.
+def _is_more_proven(folder: Path, new: StudentFile) -> bool:
+    """Whether the student in the folder has a claim that the new one's don't include, or one on calls of
+    another version. A claim on each value of a field includes one on all answers, and not the other way
+    round.
     """
     try:
-        proven = read_student_file(folder).claims
+        old = read_student_file(folder)
     except (InputError, ModelError):
         return False
+    proven, claims = old.claims, new.claims
     is_included = (
         proven.epsilon >= claims.epsilon
         and proven.delta >= claims.delta
         and proven.coverage <= claims.coverage
         and proven.by in (None, claims.by)
+        and old.templates.keys() <= new.templates.keys()
     )
     return proven.coverage > 0 and not (claims.coverage > 0 and is_included)
 
@@ -471,7 +489,7 @@ def write_student(out: Path, file: StudentFile, candidate: StudentCandidate, rep
     """
     with atomic_folder(out, overwrite=True) as folder:
         candidate.save(folder)
-        (folder / "report.html").write_text(report, encoding="utf-8")
+        (folder / _REPORT).write_text(report, encoding="utf-8")
         hashed = file.model_copy(update={"files": hash_files(folder)})
         write_json(folder / FILE, hashed.model_dump(mode="json"))
     return hashed
