@@ -29,6 +29,7 @@ from bertsmith.text.decontamination.scanning import (
     split_at_punctuation,
     split_without_punctuation,
 )
+from bertsmith.text.words import split_at_blanks
 
 FILLER = np.array(
     [f"{first}{last}" for first in "bcdfghklmn" for last in ("ala", "eno", "iru", "osi", "ute")]
@@ -239,11 +240,41 @@ def test_a_tokenized_row_is_found_in_running_text(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["संयुक्त राज्य अमेरिका के", "தமிழ்நாடு மாநிலம்", "ประเทศไทยมีที่ดิน", "مُحَمَّدٌ رَسُولُ", "שָׁלוֹם עֲלֵיכֶם", "cafe\u0301 x\u0323"],
+    ["संयुक्त राज्य अमेरिका के", "தமிழ்நாடு மாநிலம்", "مُحَمَّدٌ رَسُولُ", "שָׁלוֹם עֲלֵיכֶם", "cafe\u0301 x\u0323"],
 )
 def test_marks_are_part_of_their_word(text: str) -> None:
     words = unicodedata.normalize("NFKC", text).casefold().split()
     assert split_at_punctuation(text) == split_without_punctuation(f"({text})") == words
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("ประเทศไทยมีที่ดิน", "ป ระ เทศ ไทย มี ที่ ดิน"),
+        ("อยากกินข้าว 25 บาท", "อ ยาก กิน ข้าว 25 บาท"),
+        ("ຂ້ອຍຮັກເຈົ້າ", "ຂ້ອຍ ຮັກ ເຈົ້າ"),
+        ("ខ្ញុំទៅផ្សារ", "ខ្ញុំ ទៅ ផ្សារ"),
+        ("東京タワー333m", "東 京 タ ワ ー 333m"),
+    ],
+)
+def test_where_nothing_divides_words_syllables_or_characters_count(text: str, words: str) -> None:
+    assert split_at_punctuation(text) == split_at_blanks(text) == words.split()
+
+
+def test_a_thai_row_is_found_inside_a_longer_run(tmp_path: Path) -> None:
+    """As words between blanks, half of the rows had too few to be searched for."""
+    row = "การใช้จ่ายครั้งใหม่นี้ได้รับการสนับสนุนโดยบัญชีธนาคาร"
+    changed = row.replace("ครั้งใหม่", "ครั้งแรก")
+    corpus = make_corpus(tmp_path, [f"เขากล่าวว่า{row}อันร่ำรวยของคลินตัน", changed, "การใช้จ่ายเงินของเขา"])
+    assert texts_found(corpus, [row, "สนับสนุนโดยบัญชีใหม่", "ดีมาก"]) == {0: "exact"}
+    (match,) = (match for match in find_corpus_matches(corpus, [row], 1)["train"] if match["document"] == 1)
+    assert (KINDS[match["kind"]], match["share"] < 1) == ("near", True)
+
+
+def test_a_column_of_thai_is_known_as_text(tmp_path: Path) -> None:
+    rows = ["การใช้จ่ายครั้งใหม่นี้ได้รับการสนับสนุนโดยบัญชีธนาคาร"] * 3
+    (tmp_path / "test.csv").write_text("ข้อความ,label\n" + "".join(f"{row},a\n" for row in rows))
+    assert read_evaluation_file(tmp_path / "test.csv").columns == ("ข้อความ",)
 
 
 def test_how_an_emoji_is_drawn_is_no_word() -> None:

@@ -109,3 +109,38 @@ def test_splitting_loses_nothing_but_white_space(text: str) -> None:
     pieces = split_sentences(text, "en")
     assert "".join("".join(pieces).split()) == "".join(text.split())
     assert all(piece and piece == piece.strip() for piece in pieces)
+
+
+def test_khmer_and_tibetan_end_sentences_with_marks_of_their_own() -> None:
+    assert split_sentences("ខ្ញុំទៅផ្សារ។ គាត់មក។", "km") == ["ខ្ញុំទៅផ្សារ។", "គាត់មក។"]
+    assert split_sentences("«ខ្ញុំទៅផ្សារ។» គាត់មក។", "km") == ["«ខ្ញុំទៅផ្សារ។» គាត់មក។"]
+    assert split_sentences("བོད་སྐད། ། ང་འགྲོ་གི་ཡོད།", "bo") == ["བོད་སྐད། །", "ང་འགྲོ་གི་ཡོད།"]
+
+
+@pytest.mark.parametrize("language", ["th", "en"])
+def test_a_thai_paragraph_is_divided_at_blanks_between_its_letters(language: str) -> None:
+    clause, short = "สำหรับผู้ที่ติดตามการเปลี่ยนผ่านเรื่องนี้จะแตกต่างไปเล็กน้อยแต่ไม่มาก", "เขากล่าว"
+    assert split_sentences(f"{clause} {short} {clause} {short}", language) == [
+        clause,
+        f"{short} {clause}",
+        short,
+    ]
+    assert split_sentences(f"{clause} 25 {short} (ไทย)", language) == [f"{clause} 25 {short} (ไทย)"]
+    assert split_sentences(short, language) == [short]
+
+
+def test_folded_lines_of_japanese_are_joined_without_a_blank() -> None:
+    first, second = (
+        "春はあけぼの。やうやう白くなりゆく山ぎは、すこし明かりて、紫だ",
+        "ちたる雲の細くたなびきたる。",
+    )
+    assert list(split_paragraphs(f"{first}\n{second}")) == [first + second]
+    assert list(split_paragraphs(f"これは English\nの{first}")) == ["これは English", f"の{first}"]
+    assert list(split_paragraphs(f"{first}\nword word word word word word word word")) == [
+        f"{first} word word word word word word word word"
+    ]
+
+
+def test_lines_of_more_than_sixty_wide_characters_are_paragraphs() -> None:
+    assert list(split_paragraphs("春" * 61 + "\n" + "夏" * 50)) == ["春" * 61, "夏" * 50]
+    assert list(split_paragraphs("春" * 60 + "\n" + "夏" * 50)) == ["春" * 60 + "夏" * 50]

@@ -49,9 +49,32 @@ def word_pattern(letters: str) -> str:
 
 WORD_PATTERN = word_pattern(r"\w")
 WORD = re.compile(WORD_PATTERN)
-_WITHOUT_BLANKS = re.compile(f"[{WITHOUT_BLANKS}]")
+
+# Thai, Lao, Burmese and Khmer: vowels that stand before their consonant, other letters, and vowels and marks
+# behind or around them. Burmese and Khmer write the letter behind a joiner below the one before.
+_BEFORE = "\u0e40-\u0e44\u0ec0-\u0ec4"
+_LETTERS = (
+    "\u0e01-\u0e2f\u0e81-\u0eaf\u0edc-\u0edf\u1000-\u102a\u103f\u1050-\u1055\u105a-\u105d\u1061\u1065\u1066"
+    "\u106e-\u1070\u1075-\u1081\u108e\u1780-\u17b3\ua9e0-\ua9e4\ua9e7-\ua9ef\uaa60-\uaa7a\uaa7e\uaa7f"
+)
+_BEHIND = (
+    "\u0e30-\u0e3a\u0e45-\u0e4e\u0eb0-\u0ebd\u0ec6-\u0ece\u102b-\u103e\u1056-\u1059\u105e-\u1060\u1062-\u1064"
+    "\u1067-\u106d\u1071-\u1074\u1082-\u108d\u108f\u109a-\u109d\u17b4-\u17d3\u17d7\u17dd\ua9e5\ua9e6\uaa7b-\uaa7d"
+)
+_JOINERS = "\u1039\u17d2"
+#: Characters of scripts without blanks, for a class of a regular expression.
+IN_ONE_RUN = f"{WITHOUT_BLANKS}{_BEFORE}{_LETTERS}{_BEHIND}"
+#: What counts as a word where no blanks divide words: a character of Chinese or kana, elsewhere about a
+#: syllable: a letter with its vowels and marks, and the letters behind it that have none.
+WORD_WITHOUT_BLANKS = (
+    f"[{WITHOUT_BLANKS}]|[{_BEFORE}]*[{_LETTERS}](?:[{_BEHIND}]|(?<=[{_JOINERS}])[{_LETTERS}])*"
+    f"(?:[{_LETTERS}](?![{_BEHIND}]))*|[{_BEFORE}{_BEHIND}]+"
+)
+_WORD_WITHOUT_BLANKS = re.compile(WORD_WITHOUT_BLANKS)
 
 
 def split_at_blanks(text: str) -> list[str]:
-    """Splits a text at blanks, and around each Chinese or Japanese character. Punctuation isn't split off."""
-    return (text if text.isascii() else _WITHOUT_BLANKS.sub(r" \g<0> ", text)).split()
+    """Splits a text at blanks, and around what counts as a word where there are none: each character of
+    Chinese or Japanese, each syllable of Thai. Punctuation isn't split off.
+    """
+    return (text if text.isascii() else _WORD_WITHOUT_BLANKS.sub(r" \g<0> ", text)).split()

@@ -41,7 +41,7 @@ BANDS, ROWS = 14, 8
 HASHES = BANDS * ROWS
 RUNS_AT_A_TIME = 512  # 512 x 112 hashes of four bytes stay in the second-level cache
 COMPARED_AT_A_TIME = 4096  # signatures: 2 MB
-LONGEST_WORD = 20  # mean characters; above it, as in Thai without spaces, characters are taken for words
+LONGEST_WORD = 20  # mean characters; above it, as in Tibetan, characters are taken for words
 
 _generator = np.random.Generator(np.random.Philox(key=1997))
 _MULTIPLIERS: UInt32s = _generator.integers(0, 1 << 32, HASHES, dtype=np.uint32) | np.uint32(1)

@@ -39,7 +39,7 @@ from bertsmith.text.decontamination.matching import (
     Words,
     find_matches,
 )
-from bertsmith.text.words import MARKS, WITHOUT_BLANKS, word_pattern
+from bertsmith.text.words import IN_ONE_RUN, MARKS, WORD_WITHOUT_BLANKS, word_pattern
 from bertsmith.text.workers import map_in_order, usable_cores
 
 KINDS: tuple[Kind, ...] = ("exact", "near", "part")
@@ -52,7 +52,7 @@ MATCH = np.dtype(
 CorpusMatches = npt.NDArray[np.void]
 
 SHORTEST = 3  # words of a text that is searched for
-_WORD = re.compile(f"[{WITHOUT_BLANKS}]|" + word_pattern(f"[^\\W_{WITHOUT_BLANKS}]"))
+_WORD = re.compile(f"{WORD_WITHOUT_BLANKS}|" + word_pattern(f"[^\\W_{IN_ONE_RUN}]"))
 _APOSTROPHES = str.maketrans(dict.fromkeys("\u2018\u2019\u02bc`", "'"))
 _NO_LETTERS = re.compile(rf"[^\w\s{MARKS}]+|_+")
 

@@ -10,6 +10,7 @@ import html
 import re
 import unicodedata
 from collections.abc import Iterator
+from itertools import chain
 from typing import Literal, NamedTuple
 
 from bertsmith.text.words import WITHOUT_BLANKS
@@ -17,14 +18,29 @@ from bertsmith.text.words import WITHOUT_BLANKS
 # folded: plain text with folded lines, which are joined; the others: a paragraph, or a sentence, per line.
 LineLayout = Literal["folded", "paragraph-lines", "sentence-lines"]
 
-# Wider than the lines of any editor that folds them, narrower than a paragraph on one line.
+# Columns: wider than the lines of any editor that folds them, narrower than a paragraph on one line.
 WIDEST_FOLD = 120
+# Two columns wide: Chinese, kana and Hangul, and their punctuation.
+_WIDE = re.compile(f"[{WITHOUT_BLANKS}\u3000-\u303f\uac00-\ud7a3\uff00-\uff60]")
+_LINE_END_IN_A_RUN = re.compile(
+    f"(?<=[{WITHOUT_BLANKS}\u3000-\u303f\uff00-\uff60])\n(?=[{WITHOUT_BLANKS}\u3000-\u303f\uff00-\uff60])"
+)
 _LIST_ITEM = re.compile(r"\s*(?:[-*•+]|\(?\d{1,3}[.)]|\(?[a-zA-Z][.)])\s+\S")
 _LONG, _LONGEST = 1_000, 5_000  # characters: see `_split_long_paragraph`
 _OPENING, _CLOSING = "“‘「『（《〈【〔［(", "”’」』）》〉】〕］)"
 _ENDS_AND_QUOTES = re.compile(
     f'["{re.escape(_OPENING + _CLOSING)}]|(?<=[{WITHOUT_BLANKS}])[。！？](?=[{WITHOUT_BLANKS}])'
 )
+
+# Ends of sentences that sentencex doesn't know: Khmer's and Tibetan's marks, with what may follow them.
+_OTHER_ENDS = re.compile(
+    f'(?<=[\u17d4\u17d5\u17da\u0f0d\u0f0e])(?=\\s*[^\\s\u17d4-\u17da\u0f0d-\u0f14"»{_CLOSING}])'
+)
+# Thai and Lao mark no end: a blank between two of their letters ends a sentence or a part of one. Of blanks
+# behind 60 characters and more, 55 % end a sentence of the Parallel Universal Dependencies, and they are 61 %
+# of the ends; of all blanks 38 %.
+_BLANK_IN_THAI = re.compile("(?<=[\u0e01-\u0e4e\u0e81-\u0ece]) (?=[\u0e01-\u0e4e\u0e81-\u0ece])")
+_SHORTEST_IN_THAI = 60
 
 # Tags that stray into extracted text. Others stay: "a < b and c > d" and List<int> are text.
 _TAG = re.compile(
@@ -82,7 +98,9 @@ def split_paragraph(paragraph: str, layout: LineLayout, language: str) -> list[s
 
 
 def split_sentences(paragraph: str, language: str) -> list[str]:
-    """The sentences of a paragraph, by sentencex's rules for the language, which know its abbreviations."""
+    """The sentences of a paragraph, by sentencex's rules for the language, which know its abbreviations, and
+    by those of scripts that sentencex doesn't know.
+    """
     from sentencex import segment  # here, because labelled rows are read where it isn't installed
 
     # White space is folded first: sentencex breaks at two line ends in a row, and every space costs time.
@@ -98,7 +116,19 @@ def split_sentences(paragraph: str, language: str) -> list[str]:
             sentences.append(piece)
         # sentencex also breaks `torch.Tensor` and `Node.JS`, where no space follows the full stop.
         continues = piece.endswith(".")
-    return [stripped for sentence in sentences if (stripped := sentence.strip())]
+    divided = sentences if paragraph.isascii() else chain.from_iterable(map(_split_by_other_rules, sentences))
+    return [stripped for sentence in divided if (stripped := sentence.strip())]
+
+
+def _split_by_other_rules(sentence: str) -> Iterator[str]:
+    """Yields the parts of what sentencex took for a sentence of Khmer, Tibetan, Thai or Lao."""
+    for part in _OTHER_ENDS.split(sentence):
+        start = 0
+        for blank in _BLANK_IN_THAI.finditer(part):
+            if blank.start() - start >= _SHORTEST_IN_THAI:
+                yield part[start : blank.start()]
+                start = blank.end()
+        yield part[start:]
 
 
 def _split_long_paragraph(paragraph: str) -> Iterator[str]:
@@ -129,25 +159,32 @@ def _fold_blanks(text: str) -> str:
 def split_paragraphs(text: str) -> Iterator[str]:
     """Yields the paragraphs of plain text, without line ends.
 
-    A blank line always ends a paragraph. If no line is longer than 120 characters, the lines are taken as
-    folded: a line end is a space, unless the line is shorter than half the widest (a heading, a list item,
-    the last line of a paragraph) or the next line begins a list item. In wider text, each line is a
-    paragraph.
+    A blank line always ends a paragraph. If no line is longer than 120 characters, or 60 Chinese ones, the
+    lines are taken as folded: a line end is a space, between Chinese or Japanese characters nothing, unless
+    the line is shorter than half the widest (a heading, a list item, the last line of a paragraph) or the
+    next line begins a list item. In wider text, each line is a paragraph.
     """
     lines = text.split("\n")
-    widest = max(map(len, lines))
+    widths = [len(line) if line.isascii() else len(line) + len(_WIDE.findall(line)) for line in lines]
+    widest = max(widths)
     if widest > WIDEST_FOLD:
         yield from (line.strip() for line in lines if line.strip())
         return
     folded: list[str] = []
-    for line in lines:
-        if folded and (not line.strip() or len(folded[-1]) < widest / 2 or _LIST_ITEM.match(line)):
-            yield " ".join(map(str.strip, folded))
+    last_width = 0
+    for line, width in zip(lines, widths, strict=True):
+        if folded and (not line.strip() or last_width < widest / 2 or _LIST_ITEM.match(line)):
+            yield _join_lines(folded)
             folded = []
         if line.strip():
-            folded.append(line)
+            folded.append(line.strip())
+            last_width = width
     if folded:
-        yield " ".join(map(str.strip, folded))
+        yield _join_lines(folded)
+
+
+def _join_lines(lines: list[str]) -> str:
+    return _LINE_END_IN_A_RUN.sub("", "\n".join(lines)).replace("\n", " ")
 
 
 def clean_text(text: str) -> str:
