@@ -139,8 +139,9 @@ def test_the_folder_holds_the_best_model_its_recipe_and_a_page(
     assert json.loads((out / "results.json").read_text())["evaluations"]["dev"]["rows"] == 40
 
 
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_a_search_of_similarity_keeps_the_encoder_that_training_makes_no_better(
-    files: dict[str, str], tmp_path: Path
+    precision: str, files: dict[str, str], tmp_path: Path
 ) -> None:
     """As `finetune` does: it is measured before the first step."""
     rows = {
@@ -149,6 +150,7 @@ def test_a_search_of_similarity_keeps_the_encoder_that_training_makes_no_better(
         "dev": str(write_rows(tmp_path / "dev.jsonl", "similarity", 40, seed=1)),
     }
     settings = ("epochs=1", "optimizer.learning_rate=1e-12", "max_length=32", "hardware.threads=1")
+    settings += (f"hardware.precision={precision}",)
     found = tune("similarity", "trials=1", *settings, **rows, out=str(tmp_path / "search"))
     again = finetune("similarity", *settings, **rows, out=str(tmp_path / "again"))
     assert again.results.restarts[0].step == 0

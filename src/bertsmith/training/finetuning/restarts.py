@@ -3,18 +3,19 @@
 out/restarts/1 …    log, checkpoints, best weights; restart.json when the training is finished
 """
 
+import math
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from bertsmith.files import make_folder, read_json, write_json
 from bertsmith.model.adaptation import trained_share
 from bertsmith.tasks.evaluating.evaluation import evaluate
-from bertsmith.tasks.task_model import outputs_of
+from bertsmith.tasks.task_model import TaskModel, outputs_of
 from bertsmith.training.finetune_recipe import FinetuneRecipe, FinetuneRun
 from bertsmith.training.finetuning.choosing import MethodChoice
 from bertsmith.training.finetuning.finetune_session import FinetuneSession
@@ -78,21 +79,30 @@ def train_restart(
         elapsed = session.linear.seconds
     if choice is not None:
         score = next(entry.score for entry in choice.tried if entry.method == choice.method)
-    elif method in TRAINED and run.machine.precision == torch.float32:
-        assert best is not None
-        score = best.score
     else:
-        wait_for_ranks()  # the first rank alone writes the encoder's weights
-        task, model = copy(session.task), session.finish(recipe, folder, method=method)
-        outputs = outputs_of(model, session.dev.encoded)
-        task.calibrate(outputs, session.dev.examples, session.dev.encoded)
-        score = evaluate(task, outputs, None, session.dev).model[task.main_metric]
+        evaluated = best if method in TRAINED else None
+        score = score_on_dev(run, session, evaluated, lambda: session.finish(recipe, folder, method=method))
     best_step = best.step if best is not None else 0
     restart = Restart(settings.seed, WORST if score is None else score, best_step, steps, elapsed)
     if run.is_first:
         make_folder(folder)
         restart.write(folder / "restart.json")
     return restart
+
+
+def score_on_dev(
+    run: Run[Any], session: FinetuneSession, best: BestWeights | None, finish: Callable[[], TaskModel]
+) -> float:
+    """The main metric on dev of the model that `finish` returns, calibrated there and in float32, as it will
+    be used: that of the `best` evaluation, if training was in float32 too. WORST if it isn't a number.
+    """
+    if best is not None and best.score is not None and run.machine.precision == torch.float32:
+        return best.score
+    wait_for_ranks()  # the first rank alone writes the encoder's weights
+    task, outputs = copy(session.task), outputs_of(finish(), session.dev.encoded)
+    task.calibrate(outputs, session.dev.examples, session.dev.encoded)
+    score = evaluate(task, outputs, None, session.dev).model[task.main_metric]
+    return WORST if score is None or math.isnan(score) else score
 
 
 def _train(

@@ -38,7 +38,7 @@ from bertsmith.training.finetuning.finetune_session import FinetuneSession
 from bertsmith.training.finetuning.measuring import measure, save_model
 from bertsmith.training.finetuning.methods import FULL, LINEAR, require_trained
 from bertsmith.training.finetuning.report import format_command
-from bertsmith.training.finetuning.restarts import Restart
+from bertsmith.training.finetuning.restarts import Restart, score_on_dev
 from bertsmith.training.finetuning.results import Results, hash_data, write_results
 from bertsmith.training.finetuning.search import (
     COMPLETE,
@@ -172,8 +172,8 @@ def _run(run: Run[FinetuneRecipe], search: SettingSearch, on_trial: OnTrial | No
         model = session.finish(recipe, folder)
         weights = BestWeights(folder / "best", session.task.main_metric)
         weights.resume(best.steps)
-        assert weights.score is not None
-        restart = Restart(recipe.seed, weights.score, weights.step, best.steps, best.seconds)
+        score = score_on_dev(run, session, weights, lambda: model)
+        restart = Restart(recipe.seed, score, weights.step, best.steps, best.seconds)
     results = measure(session, recipe, model, [restart], choice)
     write_best_recipe(out, recipe, best, results.judge)
     save_model(session, out / "model", model, recipe, results, trials=len(trials), judged_by=results.judge)
