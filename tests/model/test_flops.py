@@ -20,7 +20,9 @@ def small(**values: object) -> BertConfig:
     return make_config({"vocab_size": 60, "pad_token_id": 0, **shape, **values}, "test")
 
 
-@pytest.mark.parametrize("family", ["bert", "modernbert", "nomic_bert", "gte", "albert", "mpnet"])
+@pytest.mark.parametrize(
+    "family", ["bert", "modernbert", "nomic_bert", "gte", "albert", "mpnet", "deberta-v2"]
+)
 def test_linear_operations_are_those_that_torch_counts(family: str) -> None:
     config = small(model_type=family, pad_token_id=int(family == "mpnet"))
     model = Bert(config)

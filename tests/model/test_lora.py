@@ -36,6 +36,7 @@ SEGMENTS = {
     "gte": {},
     "albert": {},
     "mpnet": {"type_vocab_size": 0},
+    "deberta-v2": {"type_vocab_size": 0},
 }
 WITHOUT_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
@@ -267,6 +268,7 @@ def test_a_target_that_the_model_lacks_and_a_second_lora_are_refused() -> None:
         ("bert", TARGETS, ("query", "value"), (12, 12)),
         ("albert", TARGETS, ("query", "value"), (12, 12)),
         ("mpnet", TARGETS, ("query", "value"), (12, 12)),
+        ("deberta-v2", TARGETS[:-1], ("query", "value"), (12, 12)),
         ("modernbert", ("qkv", *TARGETS[3:6]), ("qkv",), (36,)),
         *(
             (family, (*TARGETS[:4], "feed_forward_gate", *TARGETS[4:]), ("query", "value"), (12, 12))

@@ -10,6 +10,7 @@ from bertsmith.data.batch import PackedBatch
 from bertsmith.errors import ModelError
 from bertsmith.model.bert import Bert
 from bertsmith.model.config import BertConfig, make_config
+from bertsmith.model.layers.disentangled import RelativePositions
 from bertsmith.model.student import make_student, spread_layers, student_config
 
 SHAPE = {"hidden_size": 24, "num_hidden_layers": 6, "num_attention_heads": 6, "intermediate_size": 48}
@@ -49,7 +50,7 @@ def test_by_default_a_student_has_half_of_the_layers() -> None:
 
 
 @pytest.mark.parametrize(
-    "model_type", ["bert", "modernbert", "nomic_bert", "distilbert", "gte", "albert", "mpnet"]
+    "model_type", ["bert", "modernbert", "nomic_bert", "distilbert", "gte", "albert", "mpnet", "deberta-v2"]
 )
 def test_a_student_of_all_layers_gives_the_teachers_hidden_states(model_type: str) -> None:
     teacher = teacher_of(model_type)
@@ -109,6 +110,30 @@ def test_a_narrow_student_keeps_the_same_heads_in_all_layers_where_they_share_a_
     for small, large in zip(student.layers, teacher.layers, strict=True):
         assert torch.equal(small.attention.qkv.bias, large.attention.qkv.bias.view(3, 6, 4)[:, 2:].flatten())
     assert student(packed()).shape == (22, 16)
+
+
+@pytest.mark.parametrize("shares", [True, False])
+def test_a_narrow_student_of_deberta_keeps_its_channels_of_distances(shares: bool) -> None:
+    """All channels and heads that matter: the others' weights are zero, and the norms' means stay."""
+    kinds = {"share_att_key": shares, "position_buckets": 8, "conv_kernel_size": 3, "embedding_size": 10}
+    teacher = teacher_of("deberta-v2", **kinds)
+    student = make_student(teacher, student_config(teacher.config, layers=3, width=16))
+    assert isinstance(student.relative, RelativePositions) and isinstance(teacher.relative, RelativePositions)
+    narrowed, whole = student.relative.table.weight, teacher.relative.table.weight
+    kept = [column.tolist() in narrowed.T.tolist() for column in whole.T]
+    assert sum(kept) == 16 and torch.equal(narrowed, whole[:, kept])
+    assert student.convolution is not None and teacher.convolution is not None
+    kernel = teacher.convolution.conv.weight[kept][:, kept]
+    torch.testing.assert_close(student.convolution.conv.weight, kernel * (24 / 16) ** 0.5)
+    assert student(packed()).shape == (22, 16)
+    if not shares:
+        small, large = (model.layers[0].attention.distances for model in (student, teacher))
+        rows = torch.isin(large.key.bias, small.key.bias)
+        assert torch.equal(large.key.bias[rows], small.key.bias)
+        torch.testing.assert_close(large.query.weight[rows][:, kept] * 1.5**0.5, small.query.weight)
+    with pytest.raises(ModelError, match="divides the channels in 2 groups"):
+        grouped = teacher_of("deberta-v2", conv_kernel_size=3, conv_groups=2)
+        make_student(grouped, student_config(grouped.config, width=16))
 
 
 def test_a_student_whose_positions_begin_after_another_padding_is_refused() -> None:

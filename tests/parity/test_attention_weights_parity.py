@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from model_parity import assert_same, random_sample, twin
-from test_model_parity import SHAPES, their_model
+from test_model_parity import DISENTANGLED, SHAPES, deberta, their_model
 from test_modern_parity import MODERN, modern
 
 from bertsmith.inference.explaining.attribution import attention_weights
@@ -27,6 +27,12 @@ def assert_same_weights(theirs: Any, folder: Path, tokens: int) -> None:
 @pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "mpnet"])
 def test_they_are_those_of_transformers(family: str, shape: str, tmp_path: Path) -> None:
     assert_same_weights(their_model(family, SHAPES[shape]), tmp_path / "model", 23)
+
+
+@pytest.mark.parametrize("name", ["as the third version", "c2p alone", "keys of its own"])
+def test_they_are_disentangled(name: str, tmp_path: Path) -> None:
+    theirs = deberta("DebertaV2Model", attn_implementation="eager", **DISENTANGLED[name])
+    assert_same_weights(theirs, tmp_path / "model", 23)
 
 
 @pytest.mark.parametrize("shape", ["every third layer global", "odd window", "window of one token"])

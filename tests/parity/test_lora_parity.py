@@ -38,6 +38,12 @@ OWN_VALUES = {
         "local_attention": 8,
     },
     "NomicBert": dict.fromkeys(("bos_token_id", "eos_token_id")),
+    "DebertaV2": {
+        "relative_attention": True,
+        "pos_att_type": "p2c|c2p",
+        "share_att_key": True,
+        "position_buckets": 8,
+    },
     "Albert": {"embedding_size": 12, "num_hidden_groups": 1},
 }
 BASE = "base_model.model."
@@ -131,6 +137,8 @@ def assert_parity(ours: Bert, theirs: Any, seed: int) -> None:
         ("Albert", "all"),
         ("MPNet", None),
         ("MPNet", "all"),
+        ("DebertaV2", None),
+        ("DebertaV2", "all"),
     ],
 )
 def test_peft_opens_our_adapter_with_the_same_numbers(

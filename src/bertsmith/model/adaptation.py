@@ -13,7 +13,7 @@ from bertsmith.model.layers.initialisation import initialise, meta_init
 
 def freeze(model: Bert, embeddings: bool, lowest: int) -> None:
     """Freezes the embeddings and the `lowest` layers, which then cost nothing in the backward pass. What all
-    layers read of distances is frozen with the embeddings.
+    layers read of distances is frozen with the embeddings, and a convolution with the first layer.
 
     A frozen layer implies frozen embeddings: gradients through frozen layers to trained embeddings would cost
     most of what freezing saves. No frozen part needs a gradient, so that autograd records nothing there.
@@ -26,7 +26,8 @@ def freeze(model: Bert, embeddings: bool, lowest: int) -> None:
     _require_own_weights(model, lowest, "freeze the lowest", lowest)
     frozen: list[nn.Module] = []
     if embeddings or lowest:
-        frozen = [part for part in (model.embeddings, model.relative) if part is not None]
+        convolution = model.convolution if lowest else None
+        frozen = [part for part in (model.embeddings, model.relative, convolution) if part is not None]
     for part in [*frozen, *model.layer_sequence[:lowest]]:
         part.requires_grad_(False)
         for module in part.modules():

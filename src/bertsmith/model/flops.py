@@ -20,23 +20,34 @@ def encoder_flops(config: BertConfig, lengths: Lengths, rows: float) -> float:
 
 
 def linear_flops(config: BertConfig, tokens: float, rows: float) -> float:
-    """The FLOPs of the products with weights: of the layers, and of a projection behind the embeddings. After
-    the last layer's attention only `rows` tokens are computed.
+    """The FLOPs of the products with weights: of the layers, of a projection of the embeddings, and of what
+    layers make of the table of distances, once for all tokens. After the last layer's attention only `rows`
+    tokens are computed.
     """
     hidden, wide, layers = config.hidden_size, config.intermediate_size, config.num_hidden_layers
     products = 3 if config.feed_forward == "gated" else 2
     projection = 0 if config.embedding_size is None else 2 * config.embedding_size * hidden
     before = 6 * hidden * hidden
     after = 2 * hidden * hidden + 2 * products * hidden * wide
-    return tokens * projection + layers * tokens * before + ((layers - 1) * tokens + rows) * after
+    convolution = 2 * config.conv_kernel_size * hidden * hidden / config.conv_groups
+    products_of_distances = 2 if config.share_att_key else len(config.pos_att_type)
+    distances = (
+        config.relative_attention * 2 * config.relative_span[0] * products_of_distances * 2 * hidden**2
+    )
+    of_layers = layers * (tokens * before + distances) + ((layers - 1) * tokens + rows) * after
+    return tokens * (projection + convolution) + of_layers
 
 
 def attention_flops(config: BertConfig, lengths: Lengths) -> float:
     """The FLOPs of queries with the keys they see, and of attention weights with values; local layers see a
-    window.
+    window. With disentangled attention, of queries and keys with their distances, too.
     """
     windows = (config.window(layer) for layer in range(config.num_hidden_layers))
-    return 4 * config.hidden_size * sum(seen_pairs(lengths, window) for window in windows)
+    pairs = 4 * config.hidden_size * sum(seen_pairs(lengths, window) for window in windows)
+    if not config.relative_attention:
+        return pairs
+    met = float((lengths * np.minimum(lengths, 2 * config.relative_span[0])).sum())
+    return pairs + 2 * config.hidden_size * config.num_hidden_layers * len(config.pos_att_type) * met
 
 
 def seen_pairs(lengths: Lengths, window: int | None) -> float:
@@ -63,6 +74,8 @@ def muon_flops(config: BertConfig, iterations: int = 5) -> float:
     hidden, wide = config.hidden_size, config.intermediate_size
     gated = config.feed_forward == "gated"
     matrices = [(hidden, hidden)] * 4 + [(wide, hidden)] * (1 + gated) + [(hidden, wide)]
+    if not config.share_att_key:
+        matrices += [(hidden, hidden)] * len(config.pos_att_type)
     total = 0.0
     for rows, columns in (sorted(matrix) for matrix in matrices):
         # a Gram matrix, its square, and their product with the matrix

@@ -24,6 +24,7 @@ from bertsmith.model.bert import Bert
 from bertsmith.model.config import BertConfig, make_config
 from bertsmith.model.families import find_family
 from bertsmith.model.layers.attention import PositionBias
+from bertsmith.model.layers.disentangled import RelativePositions
 
 # Settings in which two encoders must agree for a layer of one to work in the other.
 _SAME_LAYERS = (
@@ -35,6 +36,8 @@ _SAME_LAYERS = (
     "position_bias",
     "rotary_pairs",
     "hidden_act",
+    *("relative_attention", "pos_att_type", "share_att_key", "position_buckets", "max_relative_positions"),
+    *("norm_rel_ebd", "conv_kernel_size", "conv_groups", "conv_act"),
 )
 _GATED_FACTOR = 1.5  # feed-forward width of a gated layer by hidden size, as ModernBERT has it
 
@@ -194,6 +197,7 @@ def make_student(teacher: Bert, config: BertConfig, layers: Sequence[int] | None
         tensors |= _narrow_last_modules(teacher, parts.channels)
         if isinstance(teacher.relative, PositionBias):
             tensors["relative.bias.weight"] = teacher.relative.bias.weight.detach()[:, parts.heads(0)]
+        tensors |= _narrow_distances(teacher, student, parts.channels)
     random_state = student.state_dict()
     student.load_state_dict({name: tensors.get(name, tensor) for name, tensor in random_state.items()})
     return student.train(teacher.training)
@@ -294,13 +298,17 @@ def _narrow_tables(
             tensors["embeddings.project.weight"] = torch.eye(len(channels))
             tensors["embeddings.project.bias"] = torch.zeros(len(channels))
         return lambda table: table[:, channels], tensors
-    weight = project.weight[channels]  # (h, E)
-    if student.embeddings.project is None:
-        return lambda table: table @ (weight * norm["weight"]).T, {}
-    projection = {"embeddings.project.weight": weight, "embeddings.project.bias": project.bias[channels]}
-    return lambda table: table, projection | {
-        f"embeddings.norm.{name}": tensor for name, tensor in norm.items()
+    weight, first = project.weight[channels], teacher.embeddings.projects_first  # (h, E)
+    norms = {
+        f"embeddings.norm.{name}": tensor[channels] if first else tensor for name, tensor in norm.items()
     }
+    if student.embeddings.project is None:
+        return lambda table: table @ (weight if first else weight * norm["weight"]).T, norms if first else {}
+    if student.embeddings.projects_first != first:
+        norms = {}
+    bias = torch.zeros(len(channels)) if project.bias is None else project.bias[channels]
+    projection = {"embeddings.project.weight": weight, "embeddings.project.bias": bias}
+    return lambda table: table, projection | norms
 
 
 def _layer_state(teacher: Bert, layer: int) -> dict[str, Tensor]:
@@ -321,6 +329,30 @@ def _narrow_last_modules(teacher: Bert, channels: Tensor) -> dict[str, Tensor]:
     return tensors
 
 
+def _narrow_distances(teacher: Bert, student: Bert, channels: Tensor) -> dict[str, Tensor]:
+    """The tensors of the table of distances and of the convolution, if there are any, with the kept channels.
+
+    Raises ModelError for a narrower student of a teacher whose convolution divides the channels in groups.
+    """
+    tensors: dict[str, Tensor] = {}
+    if isinstance(teacher.relative, RelativePositions):
+        state = teacher.relative.state_dict(prefix="relative.")
+        tensors |= {name: tensor.detach()[..., channels] for name, tensor in state.items()}
+    if teacher.convolution is not None:
+        groups, width = teacher.convolution.conv.groups, teacher.config.hidden_size
+        if groups > 1 and len(channels) < width:
+            raise ModelError(
+                f"A student can't be narrower than its teacher of {width}, whose convolution divides the "
+                f"channels in {groups} groups."
+            )
+        state = teacher.convolution.state_dict(prefix="convolution.")
+        tensors |= {name: tensor.detach()[channels] for name, tensor in state.items()}
+        if groups == 1:
+            scale = math.sqrt(width / len(channels))
+            tensors["convolution.conv.weight"] = tensors["convolution.conv.weight"][:, channels] * scale
+    return tensors
+
+
 def _narrow_layer(
     state: dict[str, Tensor], config: BertConfig, parts: KeptParts, layer: int
 ) -> dict[str, Tensor]:
@@ -336,6 +368,10 @@ def _narrow_layer(
             w.unflatten(0, shape)[:, heads].flatten(0, 2)[:, channels] * in_scale
         ),
         "attention.qkv.bias": lambda b: b.unflatten(0, shape)[:, heads].flatten(),
+        "attention.distances.key.weight": lambda w: (
+            w.unflatten(0, shape[1:])[heads].flatten(0, 1)[:, channels] * in_scale
+        ),
+        "attention.distances.key.bias": lambda b: b.unflatten(0, shape[1:])[heads].flatten(),
         "attention.output.weight": lambda w: (
             w[channels].reshape(-1, *shape[1:])[:, heads].flatten(1) * head_scale
         ),
@@ -345,6 +381,8 @@ def _narrow_layer(
         "feed_forward.up.bias": lambda b: b.unflatten(0, (gates, -1))[:, neurons].flatten(),
         "feed_forward.down.weight": lambda w: w[channels][:, neurons] * neuron_scale,
     }
+    for leaf in ("weight", "bias"):
+        narrow[f"attention.distances.query.{leaf}"] = narrow[f"attention.distances.key.{leaf}"]
     return {
         name: narrow[name](tensor) if name in narrow else tensor[channels] for name, tensor in state.items()
     }

@@ -17,6 +17,7 @@ from bertsmith.argument_checks import import_class
 from bertsmith.errors import RecipeError
 from bertsmith.model.cpu.onednn_matmul import fast_matmul
 from bertsmith.model.layers.attention import SelfAttention
+from bertsmith.model.layers.disentangled import Distances
 from bertsmith.model.layers.layer import FeedForward
 from bertsmith.training.settings import OptimizerSettings
 from bertsmith.training.sharding import shard_like
@@ -203,6 +204,8 @@ def find_layer_matrices(model: nn.Module) -> dict[str, int]:
             stacked = {"qkv": 3, "output": 1}
         elif isinstance(module, FeedForward):
             stacked = {"up": 1 + module.gated, "down": 1}
+        elif isinstance(module, Distances):
+            stacked = {kind: 1 for kind, part in module.named_children() if isinstance(part, nn.Linear)}
         counts |= {f"{name}.{product}.weight": matrices for product, matrices in stacked.items()}
     return counts
 

@@ -32,6 +32,7 @@ _FLOAT = 4
 # forward pass keeps for the backward pass, per token and layer.
 _ACTIVATIONS_A_LAYER = 16
 _WIDE_ACTIVATIONS = {"plain": 2, "gated": 3}
+_DISTANCE_VALUES = 6  # as many for each row of the table of distances, and for each distance that is met
 _STATE_FILE = 700  # bytes of state.json, which holds numbers and hashes alone
 _HEADER_LENGTH = 8  # bytes: of the number before the header
 _CHECKPOINT_BYTES = 12  # about: a weight's, and of its two moments
@@ -139,16 +140,19 @@ def _estimate_attention_bytes(config: BertConfig, recipe: Recipe, machine: Machi
     token and head a row as long as the longest sequence, padded.
     """
     device, drops = machine.device.type, config.attention_probs_dropout_prob > 0
-    has_flash = config.position_bias == "none" and supports_flash_attention(
-        device, machine.precision, config.head_size
-    )
-    if has_flash or (device != "cpu" and not drops):
+    is_plain = config.position_bias == "none" and not config.relative_attention
+    has_flash = is_plain and supports_flash_attention(device, machine.precision, config.head_size)
+    if has_flash or (device != "cpu" and not drops and not config.relative_attention):
         return 0
     longest = max(recipe.data.sequence_lengths)
     padded = padded_length(longest, machine.precision)
-    values = (1 + drops) * config.num_attention_heads * padded * padded / longest
-    itemsize = machine.precision.itemsize
-    return int(count_tokens_at_once(recipe, machine) * config.num_hidden_layers * itemsize * values)
+    copies = 1 + drops * (2 if config.relative_attention else 1)
+    values = copies * config.num_attention_heads * padded * padded / longest
+    kept = count_tokens_at_once(recipe, machine) * values
+    if config.relative_attention:  # what is made of the table, and of each length's distances
+        rows = 2 * config.relative_span[0] + 2 * sum(recipe.data.sequence_lengths)
+        kept += config.hidden_size * _DISTANCE_VALUES * rows
+    return int(kept * config.num_hidden_layers * machine.precision.itemsize)
 
 
 def count_tokens_at_once(recipe: Recipe, machine: Machine) -> int:
