@@ -42,7 +42,10 @@ TASKS = {
 }
 each_family = pytest.mark.parametrize(
     "family",
-    ["modernbert", *(pytest.param(family, marks=pytest.mark.slow) for family in ("nomic_bert", "mpnet"))],
+    [
+        "modernbert",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("nomic_bert", "mpnet", "deberta-v2")),
+    ],
 )
 
 
@@ -54,10 +57,15 @@ def models_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "modernbert": byte_level_tokenizer,
         "nomic_bert": wordpiece_tokenizer,
         "mpnet": roberta_like_tokenizer,
+        "deberta-v2": wordpiece_tokenizer,
     }
     for family, make in makers.items():
         tokenizer = make(folder / f"{family}-tokenizer")
-        own = {"local_attention": 16} if family == "modernbert" else {}
+        few: dict[str, dict[str, Any]] = {
+            "modernbert": {"local_attention": 16},
+            "deberta-v2": {"position_buckets": 16, "initializer_range": 0.15},  # each score sums up three
+        }
+        own = few.get(family, {})
         config = make_config(
             {
                 "model_type": family,
@@ -327,6 +335,7 @@ def test_lora_s_adapter_opens_in_peft(family: str, desk: Path, models_folder: Pa
     folder = finetune("regression", models_folder, family, *settings)
     adapted = json.loads(Path("runs/regression/adapter/adapter_config.json").read_text())["target_modules"]
     ends = {"modernbert": {"Wqkv"}, "nomic_bert": {"q_proj", "v_proj"}, "mpnet": {"q", "v"}}
+    ends["deberta-v2"] = {"query_proj", "value_proj"}
     assert {name.rpartition(".")[2] for name in adapted} == ends[family]
     theirs = transformers.AutoModelForSequenceClassification.from_pretrained(
         models_folder / family, num_labels=1

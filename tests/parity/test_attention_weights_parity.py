@@ -31,7 +31,7 @@ def test_they_are_those_of_transformers(family: str, shape: str, tmp_path: Path)
 
 @pytest.mark.parametrize("name", ["as the third version", "c2p alone", "keys of its own"])
 def test_they_are_disentangled(name: str, tmp_path: Path) -> None:
-    theirs = deberta("DebertaV2Model", attn_implementation="eager", **DISENTANGLED[name])
+    theirs = deberta(**DISENTANGLED[name])
     assert_same_weights(theirs, tmp_path / "model", 23)
 
 
