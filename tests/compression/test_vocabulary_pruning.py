@@ -230,6 +230,7 @@ def test_parts_are_found_by_modules_json_and_not_by_a_number(encoder: Path, tmp_
     (model / "modules.json").write_text(text)
     (model / "1_earlier").mkdir()
     (model / "1_earlier" / "notes.txt").write_text("nothing of the model's")
+    (model / "pooling" / "desktop.ini").write_text("nothing either")
     prune_vocabulary(model, TEXTS, tmp_path / "small")
     inside = {path.name for path in (tmp_path / "small").iterdir() if path.is_dir()}
     assert inside == {"pooling", "to-length-1"}

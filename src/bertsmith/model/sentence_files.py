@@ -32,6 +32,7 @@ _OLD_ENCODERS = (
     "DistilBERT",
 )  # sentence-transformers before 0.4 had a module for each family
 _OLD_WEIGHTS = "pytorch_model.bin"
+_OF_FILE_MANAGERS = ("desktop.ini", "Thumbs.db", ".DS_Store")  # left by Windows and macOS
 _MODULES = "modules.json"
 _TORCH_MODULE = re.compile(r"torch\.nn\.(?:modules\.\w+\.)?(\w+)")
 
@@ -103,6 +104,7 @@ def _copy_module(
     """Copies the folder of a module. It may be missing, since Git and the hub don't keep empty folders."""
     (out / name).mkdir()
     files = sorted((source / name).iterdir()) if (source / name).is_dir() else []
+    files = [file for file in files if file.name not in _OF_FILE_MANAGERS]
     is_safe = (source / name / WEIGHTS).exists()
     for file in files:
         path = plain_file(source / name, file.name)
