@@ -139,6 +139,19 @@ def test_a_column_that_may_be_the_label_under_another_name_is_told(tiny_bert: Pa
     assert found.without_label == 6 and found.notes == []
 
 
+@pytest.mark.parametrize("names", [("0", "1"), ("0", "1", "2"), COLOURS])
+def test_a_pool_of_minus_ones_beside_labelled_rows_has_no_labels(
+    names: tuple[str, ...], tiny_bert: Path, tmp_path: Path
+) -> None:
+    """A test split of Hugging Face has them; they were a class, and no row was suggested."""
+    known = [(text, names[COLOURS.index(colour(text)) % len(names)]) for text in TEXTS[:24]]
+    labelled = write(tmp_path / "rows.csv", known)
+    pool = write(tmp_path / "pool.csv", [(text, "-1") for text in TEXTS[24:]])
+    found = suggest(tiny_bert, pool, labelled=labelled)
+    assert found.without_label == 12 and {row.guess for row in found.rows} <= set(names)
+    assert len(found.doubts) == 24
+
+
 @pytest.mark.parametrize("missing", ["refuse", "keep"])
 def test_a_pair_without_one_text_is_suggested_where_training_keeps_it(
     missing: str, tiny_bert: Path, tmp_path: Path

@@ -1,6 +1,7 @@
 """What a fine-tuning run reads and how it is set, before anything is trained."""
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -515,6 +516,46 @@ def test_blank_texts_are_nothing_in_common(tmp_path: Path, folds: bool) -> None:
         LabelledData.read(kind(settings), recipe_of("classification", path, **share), folds=folds).warnings
         == ()
     )
+
+
+def test_rows_without_a_text_are_divided_by_their_columns(tmp_path: Path) -> None:
+    """A third of the rows was one group: none of it in dev, or all of it in one fold."""
+    kind = find_task("classification")
+
+    def write(name: str, count: int, first_age: int) -> str:
+        rows = [
+            {"text": f"{name} {n}" if n % 3 else "", "age": n + first_age, "label": "ab"[n % 4 % 2]}
+            for n in range(count)
+        ]
+        (tmp_path / name).write_text("\n".join(map(json.dumps, [*rows, rows[0]])))
+        return str(tmp_path / name)
+
+    train, dev = write("train.jsonl", 300, 0), write("dev.jsonl", 100, 1000)
+    settings = kind.Settings(text="text", features=("age",))
+    recipe = recipe_of("classification", Path(train), dev_share=0.2)
+    data = LabelledData.read(kind(settings), recipe)
+    blank = [[row for row in part if not row.text] for part in (data.dev, data.train)]
+    assert 10 < len(blank[0]) < 30 and {row.columns for row in blank[0]}.isdisjoint(
+        row.columns for row in blank[1]
+    )
+    folds = LabelledData.read(kind(settings), recipe_of("classification", Path(train)), folds=True)
+    blank_of_fold = Counter(
+        fold for row, fold in zip(folds.train, folds.folds(5, 0).tolist(), strict=True) if not row.text
+    )
+    assert len(blank_of_fold) == 5 and max(blank_of_fold.values()) < 40
+    apart = LabelledData.read(kind(settings), recipe_of("classification", Path(train), dev=dev))
+    assert not any("in common" in warning for warning in apart.warnings)
+
+
+def test_what_looks_wrong_in_the_unlabelled_file_is_told(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text(
+        "text,label\n" + "".join(f"row {n},{'ab'[n % 2]}\n" for n in range(60))
+    )
+    (tmp_path / "more.tsv").write_text('text\n"a text of\ntwo lines"\nanother\n')
+    kind, path = find_task("classification"), tmp_path / "rows.csv"
+    recipe = recipe_of("classification", path, unlabelled=str(tmp_path / "more.tsv"), dev_share=0.6)
+    (warning,) = LabelledData.read(kind(kind.Settings()), recipe).warnings
+    assert "more.tsv: 1 texts are quoted as in CSV" in warning
 
 
 def test_sources_in_common_are_told_beside_a_single_text_in_common(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ E rows, F features, C labels.
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -214,7 +214,6 @@ def _read_rows(
     settings_before = reading.settings
     has_more = labelled is not None and Path(labelled).resolve() != Path(file).resolve()
     rows = reading.read_partly_labelled(file, needs_label=is_label_named and not has_more)
-    file_rows = [row for row in rows if row.label is not None]
     known_rows, notes = list[TextExample](), list[str]()
     if labelled is not None and has_more:
         reading.settings = settings_before  # its columns may have other names
@@ -222,6 +221,12 @@ def _read_rows(
     elif labelled is None and trained is not None:
         known_rows, notes = _read_training_rows(trained, folder, file)
     notes += reading.left_out
+    if trained is None and known_rows:  # a pool may have -1 in each row, where the labelled rows have 0 and 1
+        known_labels = {label for row in known_rows for label in reading.labels_of(row)}
+        knowing = type(reading)(reading.settings, tuple(known_labels))
+        stand_ins = knowing.stand_ins({row.label for row in rows} - {None})
+        rows = [replace(row, label=None) if row.label in stand_ins else row for row in rows]
+    file_rows = [row for row in rows if row.label is not None]
     _require_alike([*known_rows, *rows])
     contents = _row_contents([*known_rows, *rows], reading.column_kinds)
     newer = {contents[id(row)] for row in file_rows}

@@ -32,7 +32,7 @@ def hold_out(task: Task[Any], examples: Sequence[Any], share: float) -> tuple[li
     texts = [group_of(task, example) for example in examples]
     spellings: dict[tuple[str, ...], tuple[str, ...]] = {}
     for example, text in zip(examples, texts, strict=True):
-        spelling = tuple(task.group_key(example))
+        spelling = _texts_that_divide(task, example)
         spellings[text] = min(spelling, spellings.get(text, spelling))
     hashes = {text: _hash_to_unit(spelling) for text, spelling in spellings.items()}
     texts_of_label: dict[Any, set[tuple[str, ...]]] = {}
@@ -65,7 +65,7 @@ def shared_sources(
     that share a text with pairs of train, otherwise equal texts in another group. Says nothing where there
     are few besides those `told` already, by their indices.
     """
-    groups = {group_of(task, example) for example in train}
+    groups = {group_of(task, row) for row in train if not all(map(is_blank, task.group_key(row)))}
     texts = {text for example in train for text in _texts_to_share(task, example)}
     shared = [
         row
@@ -258,9 +258,17 @@ def folds_of(task: Task[Any], examples: Sequence[Any], count: int, seed: int = 0
 
 def group_of(task: Task[Any], example: Any) -> tuple[str, ...]:
     """A key that is equal for examples that belong in one fold: the words of their texts. A text without
-    words, such as an emoji, is its own key, but for white space.
+    words, such as an emoji, is its own key, but for white space. Rows without any text belong together by
+    the columns beside it alone.
     """
-    return _words_of(task.group_key(example))
+    return _words_of(_texts_that_divide(task, example))
+
+
+def _texts_that_divide(task: Task[Any], example: Any) -> tuple[str, ...]:
+    """The texts of `group_key`, and for a row without any text the cells of its columns after them."""
+    texts = tuple(task.group_key(example))
+    cells = getattr(example, "columns", ()) if all(map(is_blank, texts)) else ()
+    return (*texts, *("" if cell is None else str(cell) for cell in cells))
 
 
 def _words_of(texts: Sequence[str]) -> tuple[str, ...]:

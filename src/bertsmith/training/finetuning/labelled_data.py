@@ -75,9 +75,9 @@ class LabelledData:
         task.fit(data.train)
         for examples in (data.train, data.dev, data.test or []):
             task.check(examples)
-        data.warnings = tuple(data._collect_warnings(recipe))
         if recipe.unlabelled is not None:
             data._read_unlabelled(recipe.unlabelled)
+        data.warnings = tuple(data._collect_warnings(recipe))
         return data
 
     @property
