@@ -3,6 +3,7 @@ Last answer (2026-11-23, Zen 4): 179 texts/s, 3.5 times torch and ONNX, 1.5 time
 
     python bench/embedding/embedding.py [--texts 2000] [--rounds 5] [--sides ours torch onnx]
     python bench/embedding/embedding.py --shape ettin-32m [--longest 512]
+    python bench/embedding/embedding.py --shape xsmall --family deberta-v2
 
 The texts are real and of mixed length: paragraphs of SQuAD's dev-v1.1, sentences of SST-2's dev.tsv and of
 ReQA-SQuAD's test, a third each, drawn and shuffled with seed 0. All sides use MiniLM (mean pooling, vectors
@@ -17,8 +18,8 @@ not counted. The share of the matrix product is that of the operations which no 
 the speed of a float32 product of this machine on as many threads. Peak memory is that of the process,
 libraries and model among it; graphs were exported by another.
 
-With --shape the model is a ModernBERT of that published size with random weights, and of the others only
-sentence-transformers on torch takes part.
+With --shape the model is a ModernBERT, or another --family, of that published size with random weights, and
+of the others only sentence-transformers on torch takes part.
 """
 
 import argparse
@@ -67,7 +68,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=SIDES)
     parser.add_argument("--peers", type=Path, default=PLACE, help="the folder of their environments")
-    parser.add_argument("--shape", help="a published size of ModernBERT, instead of MiniLM")
+    parser.add_argument("--shape", help="a published size of a family, instead of MiniLM")
+    parser.add_argument("--family", default="modernbert", help="of which --shape is a size")
     parser.add_argument("--longest", type=int, default=256, help="tokens of a text at most, with --shape")
     parser.add_argument("--model", help="the model's folder, for environments without Bertsmith")
     parser.add_argument("--worker", choices=SIDES)
@@ -104,7 +106,8 @@ def main() -> None:
     rows += [
         {**dict.fromkeys(rows[0], ""), "side": NAMES[side], "texts/s": "not installed"} for side in missing
     ]
-    name = f"embedding-{options.shape}" if options.shape else "embedding"
+    shape = options.shape if options.family == "modernbert" else f"{options.family}-{options.shape}"
+    name = f"embedding-{shape}" if options.shape else "embedding"
     paragraphs = [" ".join(each.split()) for each in (__doc__ or "").split("\n\n")]
     report(name, "Embedding", rows, paragraphs[2 : 4 if options.shape else 3])
 
@@ -249,7 +252,7 @@ _OPEN: dict[str, Callable[[str, int], Embed]] = {
 
 
 def _random_model(options: argparse.Namespace, folder: Path) -> Path:
-    """A ModernBERT of the published size with random weights, MiniLM's tokenizer, and mean pooling."""
+    """A model of the published size with random weights, MiniLM's tokenizer, and mean pooling."""
     import torch
 
     from bertsmith import Tokenizer
@@ -259,13 +262,13 @@ def _random_model(options: argparse.Namespace, folder: Path) -> Path:
     from bertsmith.tasks.checkpoints.sentence_folder import write_sentence_folder
 
     torch.manual_seed(SEED)
-    config = preset(options.shape, model_type="modernbert", pad_token_id=0)
+    config = preset(options.shape, model_type=options.family, pad_token_id=0)
     tensors = {f"encoder.{name}": tensor for name, tensor in Bert(config).state_dict().items()}
     save_checkpoint(
         folder,
         tensors,
         config,
-        "ModernBertModel",
+        f"{config.family.class_prefix}Model",
         task="encoder",
         tokenizer=Tokenizer.load(_folder()),
         write_extra_files=lambda partial: write_sentence_folder(
