@@ -20,7 +20,7 @@ from tokenizers import normalizers
 from bertsmith.data.batch import PackedBatch, Sequences
 from bertsmith.data.masking import Masker, MaskingRates
 from bertsmith.errors import TokenizerError
-from bertsmith.text.tokens import unigram
+from bertsmith.text.tokens import long_texts, unigram
 from bertsmith.text.tokens.extension import add_pieces
 from bertsmith.text.tokens.pieces import count_piece_characters, describe_tokens
 from bertsmith.text.tokens.pruning import count_pieces, prune
@@ -132,7 +132,7 @@ def test_parts_of_a_long_text_have_the_pieces_and_offsets_of_the_whole(
     content["added_tokens"].append(added("<x>", len(content["model"]["vocab"])))
     (tmp_path / "tokenizer.json").write_text(json.dumps(content))
     tokenizer = Tokenizer.load(tmp_path)
-    monkeypatch.setattr(unigram, "PART", 60)
+    monkeypatch.setattr(long_texts, "PART", 60)
     cut = 0
     for number in range(300):
         text = random_text(draw, 400, blanks=number % 3 / 6, odd=number % 4 / 8)
@@ -153,7 +153,7 @@ def test_a_million_equal_letters_and_unknown_ones_are_cut_too(tmp_path: Path) ->
     """Nothing says where the pieces of "aaa…" begin, so a cut may divide one. Unknown characters stay one."""
     tokenizer = Tokenizer.load(unigram_json(tmp_path, [("aaaa", -4.0), ("a", -2.0)]))
     parts = list(tokenizer._splitter.split("a" * 1_000_000))  # type: ignore[union-attr]
-    assert max(len(part) for _, part, _ in parts) == unigram.PART
+    assert max(len(part) for _, part, _ in parts) == long_texts.PART
     ids = tokenizer.encode_batch(["a" * 1_000_000])[0]
     assert {tokenizer.id_to_token(token) for token in ids[1:]} == {"aaaa"}
     unknown = "\u4e2d" * 100_000

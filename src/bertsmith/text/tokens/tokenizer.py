@@ -41,21 +41,21 @@ from bertsmith.text.tokens.long_texts import (
     SPACE,
     SPACE_OR_MARK,
     WHITE_SPACE,
+    PieceEncoding,
     TextEncoding,
+    UnigramSplitter,
     WordEncodings,
+    can_be_cut,
     encode_in_parts,
     encode_words,
+    trim_offsets,
 )
 from bertsmith.text.tokens.sequence_rules import USUAL_TRUNCATION, SequenceTemplate, Truncation, read_template
 from bertsmith.text.tokens.tokenizer_files import find_special_tokens, read_backend
 from bertsmith.text.tokens.unigram import (
-    PieceEncoding,
-    UnigramSplitter,
     build_reading_backend,
     build_text_backend,
-    can_be_cut,
     lone_marks,
-    trim_offsets,
     word_marks,
 )
 from bertsmith.text.tokens.wordpiece import build_wordpiece_backend, has_bert_rules

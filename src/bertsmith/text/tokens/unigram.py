@@ -4,26 +4,20 @@ pieces: the most likely ones that spell a text.
 "▁" is how their pieces write a blank, and it stands before the first word of a text too. Where a script has
 no blanks, a text is one long run.
 
-    V   pieces in the vocabulary        T   pieces of a text
+    V   pieces in the vocabulary
 """
 
 import base64
 import binascii
 import json
 import re
-import unicodedata
-from array import array
-from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
-from itertools import islice, pairwise
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as Backend
-
-from bertsmith.text.tokens.long_texts import PART, CompactEncoding, TextEncoding
 
 MARK = "\u2581"
 #: How a piece for one byte is spelt, in vocabularies that fall back on bytes.
@@ -35,25 +29,12 @@ _BYTES = np.arange(1, 256)
 _PLACES_AT_ONCE = 1 << 14
 #: Characters of a piece; the library frees its tree of characters by recursion.
 MAX_PIECE = 512
-_PARTS_AT_ONCE = 8
-_CHARACTERS_PER_TOKEN = 16
-_NEAR_END = 1 << 10  # characters
-_MOST_CACHED = 1 << 16  # pairs of characters
-_NO_OFFSETS = np.zeros((0, 2), np.int32)
-_BLANK = re.compile(r"(?<=\S) (?=\S)")
 #: Scripts that write no blanks between words, with their digits: Thai, Lao, Tibetan, Burmese, Khmer, kana and
 #: Chinese characters.
 _WITHOUT_BLANKS = re.compile(
     "[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u1950-\u19ff\u1a20-\u1aad\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff"
     "\u3400-\u4dbf\u4e00-\u9fff\ua9e0-\ua9ff\uaa60-\uaa7f\uf900-\ufaff\uff66-\uff9f\U0001b000-\U0001b16f"
     "\U00020000-\U0003ffff]"
-)
-# Letters that the library's normalizer reads together with the one before, or with the one behind (Unicode
-# Annex 29, rules GB6 to GB9b). Other characters that do so are no letters, digits or punctuation.
-_JOINED_TO_LAST = re.compile("[\u0e33\u0eb3\u1100-\u11ff\ua960-\ua97f\ud7b0-\ud7ff\uff9e\uff9f]")
-_JOINED_TO_NEXT = re.compile(
-    "[\u0d4e\u1100-\u11ff\ua960-\ua97f\ud7b0-\ud7ff\U000111c2\U000111c3\U000113d1\U0001193f\U00011941"
-    "\U00011a3a\U00011a84-\U00011a89\U00011d46\U00011f02]"
 )
 
 
@@ -222,42 +203,6 @@ def lone_marks(backend: Backend) -> frozenset[int]:
     return frozenset(number for number in ids if number is not None)
 
 
-def trim_offsets(
-    text: str, ids: Sequence[int], offsets: Sequence[tuple[int, int]], lone: frozenset[int]
-) -> list[tuple[int, int]]:
-    """The offsets (T, 2) without white space in front. A piece of `lone` that a text doesn't spell is empty,
-    where the next word begins: the library gives it the blank before, or that word's first character.
-    """
-    trimmed = []
-    for token_id, (start, end) in zip(ids, offsets, strict=True):
-        while start < end and text[start].isspace():
-            start += 1
-        if token_id in lone and not text.startswith(MARK, start, end):
-            while start < len(text) and text[start].isspace():
-                start += 1
-            end = start
-        trimmed.append((start, end))
-    return trimmed
-
-
-class PieceEncoding:
-    """A TextEncoding of the library whose offsets are trimmed, when they are first read."""
-
-    def __init__(self, text: str, encoding: TextEncoding, lone: frozenset[int]) -> None:
-        self._text, self._encoding, self._lone = text, encoding, lone
-
-    @property
-    def ids(self) -> Sequence[int]:
-        """The ids of the pieces (T,), special ones included."""
-        return self._encoding.ids
-
-    @cached_property
-    def offsets(self) -> list[tuple[int, int]]:
-        """The offsets (T, 2) in characters."""
-        offsets: Any = self._encoding.offsets
-        return trim_offsets(self._text, self._encoding.ids, offsets, self._lone)
-
-
 def word_marks(pieces: Sequence[str]) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int8]]:
     """(V,) whether a piece continues the word before it, and (V,) what it makes of the next piece: 1 if that
     continues its word whatever it is ("▁" alone), -1 if that begins a word (behind a script without blanks),
@@ -270,198 +215,3 @@ def word_marks(pieces: Sequence[str]) -> tuple[npt.NDArray[np.bool_], npt.NDArra
         1 if not piece.strip(MARK) else -1 if _WITHOUT_BLANKS.match(piece[-1]) else 0 for piece in pieces
     ]
     return np.array(continues, np.bool_), np.array(decides, np.int8)
-
-
-def can_be_cut(backend: Backend) -> bool:
-    """Whether `UnigramSplitter` knows the rules of a backend: one of SentencePiece's three shapes, and added
-    tokens that are found wherever a text has them, with nothing around.
-    """
-    rules = read_rules(backend)
-    kinds = [part["type"] for part in list_parts(rules["pre_tokenizer"], "pretokenizers")]
-    searched = [token for token in backend.get_added_tokens_decoder().values() if not token.special]
-    return kinds in ([], ["Metaspace"], ["WhitespaceSplit", "Metaspace"]) and not any(
-        token.lstrip or token.rstrip or token.single_word or token.normalized or _has_blank(token.content)
-        for token in searched
-    )
-
-
-class UnigramSplitter:
-    """Tokenizes long texts part by part, with the pieces of the whole text.
-
-    A text is cut at a blank or, in a run without blanks, between two characters that stand next to each other
-    in no piece: every way to spell the text has a boundary there. Such a part begins without "▁". Scores are
-    added up from a part's beginning, so that between two spellings that are equally likely the rounding may
-    choose another one.
-
-    Where no such place is within a part, as in a million times the same letter, it is cut all the same, and
-    up to two pieces there may be others.
-    """
-
-    def __init__(self, backend: Backend, unk_id: int, lone: frozenset[int]) -> None:
-        """`backend` tokenizes the parts; `can_be_cut` tells where a text may be divided into them."""
-        self._backend, self._unk_id, self._lone = backend, unk_id, lone
-        content = read_rules(backend)
-        splitters = list_parts(content["pre_tokenizer"], "pretokenizers")
-        rules = list_parts(content["normalizer"], "normalizers")
-        kinds = [part["type"] for part in splitters]
-        always = any(part.get("prepend_scheme") == "always" for part in splitters)
-        # XLM-RoBERTa's shape: no blank is left, and each word is marked. Elsewhere a blank becomes the mark.
-        self._marks_words = "WhitespaceSplit" in kinds and always
-        self._is_one_run = "WhitespaceSplit" not in kinds and not any(part.get("split") for part in splitters)
-        added = list(backend.get_added_tokens_decoder().values())
-        tokens = sorted((token.content for token in added if not token.special), key=len, reverse=True)
-        self._tokens = re.compile("|".join(map(re.escape, tokens))) if tokens else None
-        patterns = [part["pattern"].get("String") or "" for part in rules if part["type"] == "Replace"]
-        self._read_together = _neighbours([*tokens, *patterns])
-        for part in splitters:
-            if part["type"] == "Metaspace":
-                part["prepend_scheme"] = "never"
-        local = [part for part in rules if part["type"] not in ("Prepend", "Strip")]
-        content["normalizer"] = {"type": "Sequence", "normalizers": local}
-        self._normalizer = build_backend(content, backend.model, []).normalizer
-        later = [
-            part | {"strip_left": False} if part["type"] == "Strip" else part
-            for part in rules
-            if part["type"] != "Prepend"
-        ]
-        content["normalizer"] = {"type": "Sequence", "normalizers": later}
-        self._continuing_backend = build_backend(content, backend.model, added)
-        self._normalised: dict[str, str] = {}
-        self._cuts: dict[tuple[str, str], bool] = {}
-
-    @cached_property
-    def _in_pieces(self) -> set[tuple[str, str]]:
-        """The pairs of characters that stand next to each other in a piece."""
-        return _neighbours(self._backend.get_vocab(with_added_tokens=False))
-
-    def encode(self, texts: Sequence[str], enough: int | None, offsets: bool) -> list[TextEncoding]:
-        """The pieces of many texts. With `enough`, a long text is read until it has at least that many."""
-        size = PART if enough is None else min(PART, _CHARACTERS_PER_TOKEN * enough)
-        firsts = [next(self.split(text, size), (0, "", False))[1] for text in texts]
-        encodings = self._encode_parts([(0, first, False) for first in firsts], offsets)
-        for index, (text, first) in enumerate(zip(texts, firsts, strict=True)):
-            if len(first) < len(text) and (enough is None or len(encodings[index].ids) < enough):
-                encodings[index] = self._encode_long_text(self.split(text, size), enough, offsets)
-        return encodings
-
-    def _encode_parts(self, parts: Sequence[tuple[int, str, bool]], offsets: bool) -> list[TextEncoding]:
-        encodings: list[TextEncoding] = [CompactEncoding((), _NO_OFFSETS)] * len(parts)
-        for continues, backend in ((False, self._backend), (True, self._continuing_backend)):
-            indices = [index for index, part in enumerate(parts) if part[2] == continues]
-            texts = [parts[index][1] for index in indices]
-            encode = backend.encode_batch if offsets else backend.encode_batch_fast
-            for index, text, encoding in zip(
-                indices, texts, encode(texts, add_special_tokens=False), strict=True
-            ):
-                encodings[index] = PieceEncoding(text, encoding, self._lone) if offsets else encoding
-        return encodings
-
-    def _encode_long_text(
-        self, parts: Iterator[tuple[int, str, bool]], enough: int | None, offsets: bool
-    ) -> CompactEncoding:
-        ids, spans = array("i"), array("i")
-        while batch := list(islice(parts, _PARTS_AT_ONCE)):
-            for (start, _, continues), encoding in zip(
-                batch, self._encode_parts(batch, offsets), strict=True
-            ):
-                # unknown characters in a row are one piece
-                joined = int(
-                    continues and bool(ids) and ids[-1] == self._unk_id and encoding.ids[:1] == [self._unk_id]
-                )
-                ids.extend(encoding.ids[joined:])
-                if offsets:
-                    part_spans = np.array(encoding.offsets, np.int32).reshape(-1, 2) + start
-                    if joined:
-                        spans[-1] = int(part_spans[0, 1])
-                    spans.frombytes(part_spans[joined:].astype(np.int32).tobytes())
-            if enough is not None and len(ids) > enough:  # the last one may still grow
-                break
-        return CompactEncoding(ids, np.frombuffer(spans, np.int32).reshape(-1, 2))
-
-    def split(self, text: str, size: int = PART) -> Iterator[tuple[int, str, bool]]:
-        """The parts of a text of at most `size` characters: (start, part, whether it begins without "▁")."""
-        start, continues = 0, False
-        while start < len(text):
-            end, next_continues = self._find_end(text, start, min(start + size, len(text)), continues)
-            yield start, text[start:end], continues
-            start, continues = end, next_continues
-
-    def _find_end(self, text: str, start: int, limit: int, continues: bool) -> tuple[int, bool]:
-        """The end of the part that begins at `start`, and whether the next one begins without "▁"."""
-        if continues:
-            # What comes behind an added token, or a blank that is split at, is marked again.
-            token = self._tokens.search(text, start + 1, limit) if self._tokens else None
-            end = token.start() if token else limit
-            if self._marks_words:
-                blanks = [letter for letter in set(text[start:end]) if _has_blank(self._normalise(letter))]
-                end = min([end, *(text.index(letter, start, end) for letter in blanks)])
-            if end == start:  # the part's first character is such a blank
-                return self._find_end(text, start, limit, False)
-            if end < limit:
-                return end, False
-        if limit == len(text):
-            return limit, False
-        near = max(limit - _NEAR_END, start + 1)
-        for begin, end in ((near, limit), (start + 1, near)):
-            for cut in reversed([match.start() for match in _BLANK.finditer(text, begin, end + 1)]):
-                if self._may_cut_at_blank(text[cut - 1], text[cut + 1]):
-                    return cut, not self._marks_words
-            for cut in range(end, begin - 1, -1):
-                if self._may_cut(text[cut - 1], text[cut]):
-                    return cut, True
-        places = (cut for cut in range(limit, start, -1) if _stand_apart(text[cut - 1], text[cut]))
-        return next(places, limit), True
-
-    def _normalise(self, letters: str) -> str:
-        if letters not in self._normalised:
-            if len(self._normalised) == _MOST_CACHED:
-                self._normalised.clear()
-            self._normalised[letters] = self._normalizer.normalize_str(letters)
-        return self._normalised[letters]
-
-    def _may_cut_at_blank(self, last: str, following: str) -> bool:
-        """Whether a text may be cut before a blank between these two."""
-        if not (_stand_apart(last, " ") and _stand_apart(" ", following)):
-            return False
-        normalised = self._normalise(last)
-        pair = (normalised[-1:], MARK)
-        return not self._is_one_run or (bool(normalised) and pair not in self._in_pieces)
-
-    def _may_cut(self, last: str, following: str) -> bool:
-        """Whether no piece, and no rule before the pieces, looks at these two together."""
-        pair = (last, following)
-        if pair not in self._cuts:
-            if len(self._cuts) == _MOST_CACHED:
-                self._cuts.clear()
-            left, right = self._normalise(last), self._normalise(following)
-            self._cuts[pair] = (
-                " " not in pair
-                and _stand_apart(last, following)
-                and pair not in self._read_together
-                and self._normalise(last + following) == left + right
-                and bool(left and right)
-                and not _has_blank(left + right)
-                and (left[-1], right[0]) not in self._in_pieces
-                and (left[-1], right[0]) not in self._read_together
-            )
-        return self._cuts[pair]
-
-
-def _stand_apart(last: str, following: str) -> bool:
-    """Whether two neighbouring characters are read one by one by normalizers: blanks, letters, digits and
-    marks that join no other.
-    """
-    return (
-        (last == " " or last.isalnum() or unicodedata.category(last)[0] == "P")
-        and (following == " " or following.isalnum() or unicodedata.category(following)[0] == "P")
-        and not _JOINED_TO_NEXT.match(last)
-        and not _JOINED_TO_LAST.match(following)
-    )
-
-
-def _has_blank(text: str) -> bool:
-    return any(map(str.isspace, text))
-
-
-def _neighbours(spellings: Iterable[str]) -> set[tuple[str, str]]:
-    return {pair for spelling in spellings for pair in pairwise(spelling)}
