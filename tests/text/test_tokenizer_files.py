@@ -183,9 +183,9 @@ def test_a_unigram_tokenizer_of_any_version_is_read(tmp_path: Path, kind: dict[s
     assert Tokenizer.load(path).encode("ab a").tokens == ["\u2581a", "b", "\u2581a"]
 
 
-def test_a_folder_with_sentencepieces_file_alone_is_called_so(tmp_path: Path) -> None:
+def test_what_is_no_file_of_sentencepiece_s_is_told_so(tmp_path: Path) -> None:
     (tmp_path / "sentencepiece.bpe.model").write_bytes(b"?")
-    assert "holds a SentencePiece tokenizer (sentencepiece.bpe.model)" in refusal(tmp_path)
+    assert "sentencepiece.bpe.model is no protobuf message: a field is of kind 7" in refusal(tmp_path)
 
 
 def test_byte_pair_dropout_would_make_ids_random(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import base64
 import json
 import random
+import struct
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -379,3 +380,130 @@ def test_whole_words_are_masked_whole(tmp_path: Path) -> None:
         masked = chosen.token_ids.numpy()[1:-1] == tokenizer.mask_id
         assert 0 < masked.sum() < len(ids)
         assert all(len(set(masked[words == word].tolist())) == 1 for word in words.tolist())
+
+
+def number(value: int) -> bytes:
+    """A number as protobuf writes it."""
+    low, high = value & 0x7F, value >> 7
+    return bytes([low | 0x80]) + number(high) if high else bytes([low])
+
+
+def field(place: int, value: bytes | int | float) -> bytes:
+    if isinstance(value, int):
+        return number(place << 3) + number(value)
+    if isinstance(value, float):
+        return number(place << 3 | 5) + struct.pack("<f", value)
+    return number(place << 3 | 2) + number(len(value)) + value
+
+
+NORMAL, UNKNOWN, CONTROL, UNUSED = 1, 2, 3, 5
+STORED = [("<unk>", 0.0, UNKNOWN), ("<s>", 0.0, CONTROL), ("</s>", 0.0, CONTROL)]
+STORED += [("\u2581", -2.0, NORMAL), ("\u2581a", -2.5, NORMAL), ("b", -3.0, NORMAL), ("ab", -4.5, NORMAL)]
+STORED += [
+    ("abb", 0.0, UNUSED),
+    ("\u30ac", -5.0, NORMAL),
+    ("2,", -1.0, NORMAL),
+    ("2", -3.0, NORMAL),
+    (",", -3.0, NORMAL),
+]
+
+
+def sentencepiece_model(
+    folder: Path, name: str, trainer: bytes = b"", normalizer: bytes = b"", **settings: Any
+) -> Path:
+    """A folder with a `.model` of STORED, and tokenizer_config.json."""
+    folder.mkdir(parents=True, exist_ok=True)
+    pieces = [
+        field(1, field(1, piece.encode()) + field(2, score) + (b"" if kind == 1 else field(3, kind)))
+        for piece, score, kind in STORED
+    ]
+    content = [*pieces, field(2, field(3, 1) + field(4, len(STORED)) + field(43, 2**64 - 1) + trainer)]
+    content.append(field(3, field(1, b"own") + field(2, CONTENT) + normalizer))
+    (folder / name).write_bytes(b"".join(content))
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("layout", "name", "first"),
+    [
+        ("XLMRobertaTokenizer", "sentencepiece.bpe.model", ["<s>", "<pad>", "</s>", "<unk>", "\u2581"]),
+        (
+            "CamembertTokenizer",
+            "sentencepiece.bpe.model",
+            ["<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED", "<s>", "</s>", "\u2581"],
+        ),
+        ("XLNetTokenizer", "spiece.model", ["<unk>", "<s>", "</s>", "\u2581"]),
+    ],
+)
+def test_a_model_of_sentencepiece_has_the_ids_of_its_class(
+    layout: str, name: str, first: list[str], tmp_path: Path
+) -> None:
+    more = {"pad_token": "<s>"} if layout == "XLNetTokenizer" else {}
+    tokenizer = Tokenizer.load(sentencepiece_model(tmp_path, name, tokenizer_class=layout, **more))
+    last = [" " * (kind == UNUSED) + piece for piece, _, kind in STORED[3:]]
+    assert list(tokenizer.pieces) == [*first[: first.index("\u2581")], *last, "<mask>"]
+    assert tokenizer.encode("  abb  \uff41").tokens == ["\u2581a", "b", "b", "\u2581a"]
+    assert tokenizer.encode("</s>?").tokens == ["\u2581", "<unk>"]
+    assert tokenizer.template.segments == (0, 0) and len(tokenizer.template.between) == 2
+    tokenizer.save(tmp_path / "saved")
+    again = Tokenizer.load(tmp_path / "saved")
+    assert again.sha256 == tokenizer.sha256 and again.template == tokenizer.template
+
+
+def test_albert_s_has_small_letters_and_divides_numbers_before_a_comma(tmp_path: Path) -> None:
+    settings = {
+        "tokenizer_class": "AlbertTokenizer",
+        "pad_token": "<s>",
+        "cls_token": "<s>",
+        "sep_token": "</s>",
+    }
+    tokenizer = Tokenizer.load(sentencepiece_model(tmp_path, "spiece.model", **settings))
+    assert tokenizer.encode("AB \u00c02,").tokens == ["\u2581a", "b", "\u2581a", "2", ","]
+    cased = Tokenizer.load(
+        sentencepiece_model(tmp_path, "spiece.model", do_lower_case=False, keep_accents=True, **settings)
+    )
+    assert cased.encode("Ab \u00e0").tokens == ["\u2581", "<unk>", "b", "\u2581", "<unk>"]
+
+
+def test_what_the_normalizer_s_settings_leave_out_is_left_out(tmp_path: Path) -> None:
+    normalizer = field(3, 0) + field(4, 0)  # no blank in front, and blanks stay
+    tokenizer = Tokenizer.load(sentencepiece_model(tmp_path, "spm.model", b"", normalizer, pad_token="<s>"))
+    assert tokenizer.encode("b  ab").tokens == ["b", "\u2581", "\u2581a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("trainer", "normalizer", "sentence"),
+    [
+        (field(3, 2), b"", "is of SentencePiece's kind BPE: only unigram is read"),
+        (field(24, 1), b"", "marks blanks in another way"),
+        (b"", field(5, 0), "marks blanks in another way"),
+        (field(35, 1), b"", "lacks '<0x00>'"),
+        (b"", field(2, CONTENT[:100]), "says that its trie has"),
+    ],
+)
+def test_a_model_of_another_kind_is_refused(
+    trainer: bytes, normalizer: bytes, sentence: str, tmp_path: Path
+) -> None:
+    sentencepiece_model(tmp_path, "spm.model", trainer, normalizer, pad_token="<s>")
+    with pytest.raises(TokenizerError) as error:
+        Tokenizer.load(tmp_path)
+    assert sentence in str(error.value)
+
+
+def test_a_damaged_model_has_a_sentence_wherever_it_is_damaged(tmp_path: Path) -> None:
+    path = sentencepiece_model(tmp_path, "spm.model", pad_token="<s>") / "spm.model"
+    content, draw, sentences = path.read_bytes(), random.Random(2), set[str]()
+    damaged = [content[:end] for end in range(400)] + [bytes([value]) * 50 for value in range(256)]
+    for _ in range(300):
+        changed = bytearray(content)
+        changed[draw.randrange(len(content))] = draw.randrange(256)
+        damaged.append(bytes(changed))
+    for model in damaged:
+        path.write_bytes(model)
+        try:
+            Tokenizer.load(tmp_path).encode("abb \uff41 ab")
+        except TokenizerError as error:
+            sentences.add(str(error).removeprefix(str(path)).strip()[:24])
+    assert len(sentences) > 8
+    assert any("it was cut" in sentence or "ends within" in sentence for sentence in sentences)

@@ -14,7 +14,7 @@ from bertsmith.model.sentence_files import is_cross_encoder
 from bertsmith.model.static_table import StaticConfig
 from bertsmith.model.untrusted import plain_file, read_settings
 from bertsmith.text.tokens.tokenizer import Tokenizer
-from bertsmith.text.tokens.tokenizer_files import TOKENIZER_FILES, reads_one_segment
+from bertsmith.text.tokens.tokenizer_files import SENTENCEPIECE_FILES, TOKENIZER_FILES, reads_one_segment
 from bertsmith.text.tokens.tokenizer_json import read_object
 from bertsmith.text.tokens.value_tokenizers import VALUE_FILES, load_tokenizer
 
@@ -73,7 +73,7 @@ def read_own_tokenizer(folder: Path) -> Tokenizer:
     Raises TokenizerError as `Tokenizer.load` does, and ModelError for a link that leads out of the folder,
     and for settings that we don't support.
     """
-    for name in (*TOKENIZER_FILES, *VALUE_FILES):
+    for name in (*TOKENIZER_FILES, *SENTENCEPIECE_FILES, *VALUE_FILES):
         if (folder / name).is_symlink():
             plain_file(folder, name)
     path = folder / TOKENIZER_CONFIG.file

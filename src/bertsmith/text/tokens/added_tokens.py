@@ -63,9 +63,9 @@ def read_added_tokens(
         special_names = {
             token.content for token in _read_extra_tokens(config, EXTRA_SPECIAL_TOKENS[:1], folder)
         }
-        added = [*_read_older_versions(folder, special_names.union(_list_named_tokens(config))), *from_file]
+        added = [*_read_older_versions(folder, special_names.union(list_named_tokens(config))), *from_file]
     tokens = {token.content: token for token in added}
-    extra += [_make_special_token(name) for name in _list_named_tokens(config) if name in vocabulary]
+    extra += [_make_special_token(name) for name in list_named_tokens(config) if name in vocabulary]
     free_ids = count(max([*vocabulary.values(), *(token.id for token in added)], default=-1) + 1)
     for token in extra:
         if token.content not in tokens:
@@ -149,7 +149,7 @@ def _read_extra_tokens(config: dict[str, Any], keys: tuple[str, ...], folder: Pa
     ).extra_special_tokens
 
 
-def _list_named_tokens(config: dict[str, Any]) -> list[str]:
+def list_named_tokens(config: dict[str, Any]) -> list[str]:
     """The tokens that the settings name by a role: the values of all keys that end with "_token"."""
     values = (value for key, value in config.items() if key.endswith("_token"))
     contents = (value.get("content") if isinstance(value, dict) else value for value in values)

@@ -2,6 +2,7 @@
 
 tokenizer.json                       any BERT or RoBERTa of recent years
 vocab.txt                            WordPiece, one token a line; the line number is the id
+*.model                              SentencePiece's Unigram, where no tokenizer.json is
 vocab.json, merges.txt               byte-level BPE, as RoBERTa was published
 tokenizer_config.json                beside them: cased or uncased, names of the special tokens
 special_tokens_map.json              the special tokens, as older versions of transformers saved them
@@ -22,6 +23,7 @@ from bertsmith.text.tokens.added_tokens import (
     ADDED_TOKENS,
     EXTRA_SPECIAL_TOKENS,
     add_tokens,
+    list_named_tokens,
     read_added_tokens,
     require_searchable,
 )
@@ -39,7 +41,7 @@ from bertsmith.text.tokens.sequence_rules import (
     read_truncation,
     require_usable,
 )
-from bertsmith.text.tokens.tokenizer_json import read_object, read_tokenizer_json
+from bertsmith.text.tokens.tokenizer_json import read_object, read_sentencepiece_model, read_tokenizer_json
 from bertsmith.text.tokens.unigram import replaces_blanks
 from bertsmith.text.tokens.wordpiece import build_wordpiece_backend, has_bert_rules, read_vocabulary
 
@@ -57,6 +59,8 @@ TOKENIZER_FILES = (
     *("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "tokenizer_config.json"),
     *("special_tokens_map.json", ADDED_TOKENS),
 )
+#: SentencePiece's own file, as XLM-RoBERTa and CamemBERT, ALBERT, DeBERTa and T5 call it.
+SENTENCEPIECE_FILES = ("sentencepiece.bpe.model", "spiece.model", "spm.model", "tokenizer.model")
 
 # Classes of transformers that take casing, and the blank before a text, from tokenizer_config.json and their
 # own defaults, whatever tokenizer.json says. All other classes follow tokenizer.json.
@@ -74,6 +78,10 @@ _CLASS_OF_MODEL_TYPE = {
         ("bert", "distilbert", "electra", "mobilebert", "convbert", "squeezebert", "layoutlm", "nomic_bert"),
         "BertTokenizer",
     ),
+    "xlm-roberta": "XLMRobertaTokenizer",
+    "camembert": "CamembertTokenizer",
+    "albert": "AlbertTokenizer",
+    "deberta-v2": "DebertaV2Tokenizer",
     **dict.fromkeys(("roberta", "roberta-prelayernorm", "longformer", "bart"), "RobertaTokenizer"),
 }
 # Model types whose tokenizer.json is followed whatever class is named beside it.
@@ -92,6 +100,15 @@ def read_backend(path: Path, lowercase: bool | None) -> tuple[Backend, dict[str,
         return *_read_wordpiece(source, config, lowercase), read_truncation(None, config, str(source.parent))
     if source.name == "vocab.json":
         return *_read_byte_level(source, config, lowercase), read_truncation(None, config, str(source.parent))
+    if source.suffix == ".model":
+        layout = _find_reading_class(config, source.parent)
+        special = {name for names in SPECIAL_TOKENS.values() for name in names}.union(
+            list_named_tokens(config)
+        )
+        content = read_sentencepiece_model(source, layout, config, special)
+        return *_read_json(source, content, config, lowercase), read_truncation(
+            None, config, str(source.parent)
+        )
     content = read_tokenizer_json(source)
     truncation = read_truncation(content.pop("truncation", None), config, str(source.parent))
     return *_read_json(source, content, config, lowercase), truncation
@@ -130,11 +147,9 @@ def _find_source(path: Path) -> Path:
     for name in TOKENIZER_FILES[:3]:
         if (path / name).exists():
             return path / name
-    if models := sorted(file.name for file in path.glob("*.model")):
-        raise TokenizerError(
-            f"{path} holds a SentencePiece tokenizer ({models[0]}), which Bertsmith does not read yet: it "
-            "reads WordPiece and byte-level BPE. Take another model."
-        )
+    for name in SENTENCEPIECE_FILES:
+        if (path / name).exists():
+            return path / name
     raise TokenizerError(
         f"{path} holds no tokenizer: expected tokenizer.json, vocab.txt, or vocab.json with merges.txt. "
         "Make one with `bertsmith tokenizer train CORPUS --out TOKENIZER`."

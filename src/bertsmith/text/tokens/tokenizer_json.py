@@ -7,6 +7,7 @@ no randomness (`dropout`). Everything is checked before the `tokenizers` library
 
 import json
 from collections import Counter
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,7 +15,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from bertsmith.errors import TokenizerError
 from bertsmith.files import parse_json
-from bertsmith.text.tokens.unigram import MAX_PIECE, find_charsmap_fault
+from bertsmith.text.tokens.unigram import (
+    MAX_PIECE,
+    convert_sentencepieces,
+    find_charsmap_fault,
+    read_sentencepieces,
+)
 from bertsmith.validation import describe_problem
 
 _WHAT_IS_READ = (
@@ -381,11 +387,35 @@ def read_tokenizer_json(path: Path) -> dict[str, Any]:
     if isinstance(model, dict) and isinstance(model.get("vocab"), list) and "type" not in model:
         model["type"] = "Unigram"
         text = json.dumps(content)
+    _check_content(text, path)
+    return content | {"padding": None}
+
+
+def read_sentencepiece_model(
+    path: Path, layout: str, settings: dict[str, Any], special: Collection[str]
+) -> dict[str, Any]:
+    """The checked content of a tokenizer.json from SentencePiece's `.model` file at `path`.
+
+    See `convert_sentencepieces` for the arguments. Raises TokenizerError.
+    """
+    try:
+        model = read_sentencepieces(read_bytes(path, "a model of SentencePiece"))
+        content = convert_sentencepieces(model, layout, settings, special)
+    except UnicodeDecodeError as error:
+        raise TokenizerError(f"{path} has a piece that is not UTF-8. It may have been altered.") from error
+    except ValueError as error:
+        raise TokenizerError(
+            f"{path} {error}. Take the tokenizer.json of this model, if it has one."
+        ) from error
+    _check_content(json.dumps(content), path)
+    return content
+
+
+def _check_content(text: str, path: Path) -> None:
     try:
         TokenizerFile.model_validate_json(text)
     except ValidationError as error:
         raise TokenizerError(f"{path}: {describe_problem(error, TokenizerFile)} {_WHAT_IS_READ}") from None
-    return content | {"padding": None}
 
 
 def _parse_object(text: str, path: Path, what: str) -> dict[str, Any]:

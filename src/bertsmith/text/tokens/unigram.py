@@ -11,8 +11,8 @@ import base64
 import binascii
 import json
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,8 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
 MARK = "\u2581"
+_KINDS = {1: "unigram", 2: "BPE", 3: "word", 4: "char"}
+_DIGIT_AND_COMMA = re.compile(r"\d,$")
 #: How a piece for one byte is spelt, in vocabularies that fall back on bytes.
 BYTE_PIECE = re.compile("<0x[0-9A-F]{2}>")
 BYTE_PIECES = tuple(f"<0x{byte:02X}>" for byte in range(256))
@@ -115,6 +117,140 @@ def find_charsmap_fault(encoded: str) -> str | None:
         new = np.unique(places[~seen[places]])
         pending += [new[start : start + _PLACES_AT_ONCE] for start in range(0, len(new), _PLACES_AT_ONCE)]
     return None
+
+
+class SentencePieces(NamedTuple):
+    """The content of a `.model` file: (piece, score, kind) in the order of SentencePiece's own ids, and the
+    fields by number of its settings for training and for normalising.
+    """
+
+    pieces: list[tuple[str, float, int]]
+    trainer: dict[int, Any]
+    normalizer: dict[int, Any]
+
+
+def read_sentencepieces(content: bytes) -> SentencePieces:
+    """Reads a `.model` file (sentencepiece_model.proto). Raises ValueError, which says what is wrong."""
+    pieces, trainer, normalizer = list[tuple[str, float, int]](), dict[int, Any](), dict[int, Any]()
+    for number, value in _read_fields(content):
+        if number in (1, 2, 3) and not isinstance(value, bytes):
+            raise ValueError("is not what SentencePiece writes")
+        if number == 1:
+            fields = {1: b"", 2: bytes(4), 3: 1} | dict(_read_fields(value))
+            name, score, kind = fields[1], fields[2], fields[3]
+            if not isinstance(name, bytes) or not isinstance(score, bytes) or not isinstance(kind, int):
+                raise ValueError(f"has a piece {len(pieces):,} that is not what SentencePiece writes")
+            pieces.append((name.decode(), float(np.frombuffer(score, "<f4")[0]), kind))
+        elif number == 2:
+            trainer = dict(_read_fields(value))
+        elif number == 3:
+            normalizer = dict(_read_fields(value))
+    return SentencePieces(pieces, trainer, normalizer)
+
+
+def _read_fields(message: bytes) -> Iterator[tuple[int, Any]]:
+    """The fields of a protobuf message: their numbers, and whole numbers or bytes."""
+    place = 0
+    while place < len(message):
+        key, place = _read_number(message, place)
+        if (size := {0: 0, 1: 8, 2: -1, 5: 4}.get(key & 7)) is None:
+            raise ValueError(f"is no protobuf message: a field is of kind {key & 7}")
+        if size <= 0:
+            size, place = _read_number(message, place)
+        if key & 7 == 0:
+            yield key >> 3, size
+            continue
+        if place + size > len(message):
+            raise ValueError(f"ends within a field of {size:,} bytes: it was cut")
+        yield key >> 3, message[place : place + size]
+        place += size
+
+
+def _read_number(message: bytes, place: int) -> tuple[int, int]:
+    """A number of seven bits in each byte, the lowest first, and the place behind it."""
+    number = 0
+    for shift in range(0, 70, 7):
+        if place == len(message):
+            raise ValueError("ends within a number: it was cut")
+        byte = message[place]
+        place, number = place + 1, number | (byte & 0x7F) << shift
+        if byte < 0x80:
+            return number, place
+    raise ValueError("is no protobuf message: a number has more than ten bytes")
+
+
+def convert_sentencepieces(
+    model: SentencePieces, layout: str, settings: dict[str, Any], special: Collection[str]
+) -> dict[str, Any]:
+    """The content of a tokenizer.json from that of a `.model` file, as transformers converts it.
+
+    `layout` is the tokenizer's class in transformers, which has other ids than SentencePiece; `settings` is
+    the content of tokenizer_config.json. Control pieces and unused ones that aren't among the names `special`
+    get a blank in front of theirs, since SentencePiece finds them in no text. Raises ValueError for a model
+    of another kind.
+    """
+    trainer, normalizer = model.trainer, model.normalizer
+    if (kind := trainer.get(3, 1)) != 1:
+        raise ValueError(f"is of SentencePiece's kind {_KINDS.get(kind, kind)}: only unigram is read")
+    if trainer.get(24) or not normalizer.get(5, 1):
+        raise ValueError("marks blanks in another way than before words (treat_whitespace_as_suffix)")
+    lowest = min((score for _, score, kind in model.pieces if kind in (1, 4)), default=0.0)
+    pieces = [
+        (name, score) if kind not in (3, 5) else (name if name in special else " " + name, lowest)
+        for name, score, kind in model.pieces
+    ]
+    if layout == "XLMRobertaTokenizer":
+        vocab = [
+            *((name, lowest) for name in ("<s>", "<pad>", "</s>", "<unk>")),
+            *pieces[3:],
+            ("<mask>", lowest),
+        ]
+        unk_id = 3
+    elif layout == "CamembertTokenizer":
+        names = ("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>")
+        vocab = [
+            *((name, lowest) for name in names),
+            ("<unk>NOTUSED", -100.0),
+            *pieces[1:],
+            ("<mask>", lowest),
+        ]
+        unk_id = 3
+    else:
+        if layout == "AlbertTokenizer":  # "2," is spelt as two pieces
+            pieces = [(name, score - 100 * bool(_DIGIT_AND_COMMA.search(name))) for name, score in pieces]
+        unk_id = next((number for number, piece in enumerate(model.pieces) if piece[2] == 2), -1)
+        names_held = {name for name, _ in pieces}
+        mask = settings.get("mask_token")
+        mask = mask.get("content") if isinstance(mask, dict) else mask
+        if not isinstance(mask, str):
+            mask = "[MASK]" if "[CLS]" in names_held else "<mask>"
+        vocab = [*pieces, *([] if mask in names_held else [(mask, lowest)])]
+    rules: list[dict[str, Any]] = []
+    if layout == "AlbertTokenizer":
+        rules += [{"type": "Replace", "pattern": {"String": quote}, "content": '"'} for quote in ("``", "''")]
+        rules += [] if settings.get("keep_accents") else [{"type": "NFKD"}, {"type": "StripAccents"}]
+        rules += [] if settings.get("do_lower_case") is False else [{"type": "Lowercase"}]
+    if table := normalizer.get(2):
+        rules.append({"type": "Precompiled", "precompiled_charsmap": base64.b64encode(table).decode()})
+    if normalizer.get(4, 1):
+        rules.append({"type": "Strip", "strip_left": True, "strip_right": True})
+        rules.append({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "})
+    scheme = "always" if normalizer.get(3, 1) else "never"
+    metaspace = {"type": "Metaspace", "replacement": MARK, "prepend_scheme": scheme}
+    return {
+        "version": "1.0",
+        "added_tokens": [],
+        "normalizer": {"type": "Sequence", "normalizers": rules} if rules else None,
+        "pre_tokenizer": metaspace | {"split": bool(trainer.get(22, 1))},
+        "post_processor": None,
+        "decoder": metaspace | {"split": True},
+        "model": {
+            "type": "Unigram",
+            "unk_id": unk_id,
+            "vocab": [list(piece) for piece in vocab],
+            "byte_fallback": bool(trainer.get(35)),
+        },
+    }
 
 
 def read_rules(backend: Backend) -> dict[str, Any]:
