@@ -1,6 +1,10 @@
-"""ModernBERT, Nomic's BERT and gte: the numbers of transformers, for many shapes, windows and spellings."""
+"""ModernBERT, Nomic's BERT and gte: the numbers of transformers, for many shapes, windows and spellings; and
+a family with ALiBi, which transformers lacks, beside its plain definition.
+"""
 
+import dataclasses
 import json
+import math
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +23,9 @@ from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import load_encoder, read_checkpoint
 from bertsmith.model.config import make_config, preset
 from bertsmith.model.config_json import config_from_hugging_face, config_to_hugging_face
+from bertsmith.model.cpu.inference import prepare_for_inference
+from bertsmith.model.families import FAMILIES, find_family
+from bertsmith.model.layers.attention import Alibi
 from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model, save_pretraining_model
 
 # hidden_size, num_hidden_layers, num_attention_heads, intermediate_size, and what differs
@@ -423,3 +430,73 @@ def thetas(everywhere: float, local: float) -> dict[str, Any]:
         "full_attention": {"rope_type": "default", "rope_theta": everywhere},
         "sliding_attention": {"rope_type": "default", "rope_theta": local},
     }
+
+
+# -- ALiBi ---------------------------------------------------------------------------------------------------
+
+# of 8 heads as the paper (Press et al. 2022, section 3) has them, and of 12 as its code
+SLOPES = {
+    8: [-1, -2, -3, -4, -5, -6, -7, -8],
+    12: [*range(-1, -9, -1), -0.5, -1.5, -2.5, -3.5],
+    1: [-8],
+    2: [-4, -8],
+}
+
+
+@pytest.fixture
+def alibi_family(monkeypatch: pytest.MonkeyPatch) -> str:
+    """BERT's layers as Günther et al. 2023 (arXiv 2310.19923) change them: ALiBi, GEGLU, no positions."""
+    changes = {
+        "position_bias": "alibi",
+        "position_biased_input": False,
+        "feed_forward": "gated",
+        "up_bias": False,
+    }
+    record = dataclasses.replace(find_family("bert"), model_type="with-alibi", published=changes)
+    monkeypatch.setitem(FAMILIES, "with-alibi", record)
+    return "with-alibi"
+
+
+def alibi_states(encoder: Bert, ids: torch.Tensor) -> torch.Tensor:
+    """One sequence's states, a head at a time, from the weights alone."""
+    weights, config = {name: tensor.double() for name, tensor in encoder.state_dict().items()}, encoder.config
+
+    def norm(x: torch.Tensor, name: str) -> torch.Tensor:
+        gain, shift = weights[f"{name}.weight"], weights[f"{name}.bias"]
+        return torch.nn.functional.layer_norm(x, x.shape[1:], gain, shift, config.layer_norm_eps)
+
+    embedded = weights["embeddings.token.weight"][ids] + weights["embeddings.segment.weight"][0]
+    states, places = norm(embedded, "embeddings.norm"), torch.arange(len(ids))
+    for layer in (f"layers.{number}" for number in range(config.num_hidden_layers)):
+        qkv = states @ weights[f"{layer}.attention.qkv.weight"].T + weights[f"{layer}.attention.qkv.bias"]
+        mixed = []
+        for head, slope in enumerate(SLOPES[config.num_attention_heads]):
+            query, key, value = qkv.unflatten(1, (3, config.num_attention_heads, -1))[:, :, head].unbind(1)
+            scores = query @ key.T / math.sqrt(query.shape[1]) - 2**slope * (places - places[:, None]).abs()
+            mixed.append(scores.softmax(1) @ value)
+        output = torch.cat(mixed, 1) @ weights[f"{layer}.attention.output.weight"].T
+        states = norm(states + output + weights[f"{layer}.attention.output.bias"], f"{layer}.attention_norm")
+        gate, up = (states @ weights[f"{layer}.feed_forward.up.weight"].T).chunk(2, dim=1)
+        inner = torch.nn.functional.gelu(gate) * up
+        widened = inner @ weights[f"{layer}.feed_forward.down.weight"].T
+        states = norm(
+            states + widened + weights[f"{layer}.feed_forward.down.bias"], f"{layer}.feed_forward_norm"
+        )
+    return states
+
+
+@pytest.mark.parametrize("heads", [1, 2, 8, 12])
+@pytest.mark.parametrize("size", [3, 16])  # by torch's operations, and by the kernels
+def test_alibi_has_its_plain_definition(heads: int, size: int, alibi_family: str) -> None:
+    shape = {"hidden_size": heads * size, "num_attention_heads": heads, "num_hidden_layers": 2}
+    sizes = {"intermediate_size": 48, "vocab_size": 60, "max_position_embeddings": 300}
+    encoder = Bert(make_config({"model_type": alibi_family} | shape | sizes, "test"))
+    with_large_weights(encoder, seed=2)
+    assert isinstance(encoder.relative, Alibi) and "relative" not in str(list(encoder.state_dict()))
+    sample = random_sample(encoder.config, seed=3, lengths=(7, 300, 1, 40))
+    batch = dataclasses.replace(sample.packed, segment_ids=torch.zeros_like(sample.packed.segment_ids))
+    wanted = torch.cat([alibi_states(encoder, ids) for ids in batch.token_ids.split(batch.lengths)]).float()
+    assert_same(encoder(batch), wanted, "hidden states")
+    with torch.no_grad():
+        assert_same(encoder(batch), wanted, "hidden states without gradients")
+        assert_same(prepare_for_inference(encoder)(batch), wanted, "hidden states for inference")

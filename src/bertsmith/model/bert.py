@@ -14,7 +14,7 @@ from bertsmith.argument_checks import check_arguments, instance_of
 from bertsmith.data.batch import PackedBatch
 from bertsmith.model.config import BertConfig
 from bertsmith.model.cpu.process import compute_alone_after_fork
-from bertsmith.model.layers.attention import PositionBias, select_rows
+from bertsmith.model.layers.attention import Alibi, PositionBias, select_rows
 from bertsmith.model.layers.disentangled import Convolution, RelativePositions
 from bertsmith.model.layers.elementwise import make_norm
 from bertsmith.model.layers.embeddings import Embeddings
@@ -33,11 +33,13 @@ class Bert(nn.Module):
         compute_alone_after_fork()
         self.config = config
         self.embeddings = Embeddings(config)
-        self.relative: RelativePositions | PositionBias | None = None
+        self.relative: RelativePositions | PositionBias | Alibi | None = None
         if config.relative_attention:
             self.relative = RelativePositions(config)
         elif config.position_bias == "buckets":
             self.relative = PositionBias(config)
+        elif config.position_bias == "alibi":
+            self.relative = Alibi(config)
         self.convolution = Convolution(config) if config.conv_kernel_size else None
         # those with weights of their own; `layer_sequence` has them as often as they are computed
         self.layers = nn.ModuleList(Layer(config, number) for number in range(max(config.layer_order) + 1))
@@ -102,6 +104,8 @@ class Bert(nn.Module):
         """What every layer reads of distances: the table (2 S, H) of disentangled attention, or what is added
         to scores, (A, 2 R), as `attend` has it; None for most families.
         """
+        if isinstance(self.relative, Alibi):
+            return self.relative(self.embeddings.token.weight.device)  # type: ignore[no-any-return]
         return None if self.relative is None else self.relative()
 
     def apply_layer(

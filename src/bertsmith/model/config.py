@@ -64,8 +64,9 @@ class BertConfig(UserSettings):
     rope_factor: float = Field(1.0, gt=0)  # all angles are divided by it (linear scaling, Chen et al. 2023)
 
     # What is added to the scores of attention, the same in all layers: for each head a learned value by the
-    # distance from query to key, in 32 buckets (Raffel et al. 2020, section 2.1).
-    position_bias: Literal["none", "buckets"] = "none"
+    # distance from query to key, in 32 buckets (Raffel et al. 2020, section 2.1), or minus the distance times
+    # a slope (ALiBi: Press et al. 2022, with the same slopes to either side, as encoders have it).
+    position_bias: Literal["none", "buckets", "alibi"] = "none"
 
     # Local attention: a token sees `local_attention // 2` tokens to either side; with None it sees all. Every
     # n-th layer, counted from the first, sees all in any case; `layer_types` is for other patterns.

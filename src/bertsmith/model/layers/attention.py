@@ -41,7 +41,7 @@ class PositionBias(nn.Module):
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.bias = nn.Embedding(_BUCKETS, config.num_attention_heads)
-        self.reach = (config.max_length // _LINE + 2) * _LINE
+        self.reach = _reach_of(config)
 
     def forward(self) -> Tensor:
         """(A, 2 R), in column R + d the value for a key d tokens after its query, -R <= d < R; R is a few
@@ -49,6 +49,36 @@ class PositionBias(nn.Module):
         """
         by_distance: Tensor = self.bias(_distance_buckets(self.reach, self.bias.weight.device))
         return by_distance.T.contiguous()
+
+
+class Alibi(nn.Module):
+    """Minus the distance of a query and a key, times a slope of the head's, the same in all layers (Press et
+    al. 2022, section 3). Of A heads, a power of two, slopes are 2^(-8/A), 2^(-16/A) and so on; further heads
+    have every second slope of twice as many.
+    """
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.heads, self.reach = config.num_attention_heads, _reach_of(config)
+
+    def forward(self, device: torch.device) -> Tensor:
+        """(A, 2 R), as `PositionBias` has it."""
+        return _slopes_by_distance(self.heads, self.reach, device)
+
+
+def _reach_of(config: BertConfig) -> int:
+    """R: beyond the longest sequence as far as backends fill it up."""
+    return (config.max_length // _LINE + 2) * _LINE
+
+
+@lru_cache(maxsize=4)
+def _slopes_by_distance(heads: int, reach: int, device: torch.device) -> Tensor:
+    whole = 1 << (heads.bit_length() - 1)
+    slopes = [2 ** (-8 * number / whole) for number in range(1, whole + 1)]
+    slopes += [2 ** (-4 * number / whole) for number in range(1, 2 * (heads - whole), 2)]
+    with torch.inference_mode(False):  # the cached ones may be used with gradients next
+        distances = torch.arange(-reach, reach, device=device).abs()
+        return -torch.tensor(slopes, device=device)[:, None] * distances
 
 
 @lru_cache(maxsize=4)
