@@ -47,16 +47,8 @@ NAMES = {
 # Set by options of the commands, or by the run itself.
 NOT_SETTINGS = re.compile(r"settings|evaluation\..*|checkpoint\..*|steps|hours")
 FAMILIES = (
-    "bert",
-    "roberta",
-    "distilbert",
-    "electra",
-    "albert",
-    "modernbert",
-    "nomic_bert",
-    "gte",
-    "deberta-v2",
-    "mpnet",
+    *("bert", "roberta", "xlm-roberta", "camembert", "distilbert", "electra", "albert", "mpnet"),
+    *("modernbert", "nomic_bert", "gte", "deberta-v2"),
 )
 
 

@@ -353,6 +353,21 @@ def test_the_exported_tokenizer_alone_puts_the_special_tokens_that_the_model_rea
     )
 
 
+def test_a_graph_holds_the_weights_that_layers_share_once(tmp_path: Path) -> None:
+    """ALBERT's; each use is a product with a name of its own, in int8 too."""
+    onnx = pytest.importorskip("onnx")
+    folder = saved_model(tmp_path / "model", "classification", "albert", layers=3)
+    rows = gate_file(tmp_path, "classification")
+    result = export_model(folder, rows, tmp_path / "out")
+    assert result.parity["passed"]
+    graph = onnx.load(tmp_path / "out" / "model.onnx")
+    names = products(graph)
+    assert len(names) == len(set(names)) == 3 * 4
+    held = sum(len(tensor.raw_data) for tensor in graph.graph.initializer)
+    assert held < 1.1 * (folder / "model.safetensors").stat().st_size
+    export_model(folder, rows, tmp_path / "int8", int8=True, limits=LOOSE)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "family"),

@@ -10,6 +10,7 @@ B sequences, L tokens of the longest.
 import logging
 import re
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -90,17 +91,26 @@ def make_graph(model: PaddedModel) -> "ModelProto":
 
 
 def _name_products(graph: "ModelProto") -> None:
-    """Names the layers' products and their weights after their modules; the exporter only numbers them."""
+    """Names the layers' products and their weights after their modules; the exporter only numbers them. Of a
+    layer that is computed several times it has a copy of each weight each time: all but the first go.
+    """
     weights = {tensor.name: tensor for tensor in graph.graph.initializer}
     new_names: dict[str, str] = {}
+    uses: Counter[str] = Counter()
     for node in graph.graph.node:
         scope = next((prop.value for prop in node.metadata_props if prop.key.endswith("name_scopes")), "")
         match = _SCOPE.search(scope)
         if node.op_type == "MatMul" and match and node.input[1] in weights:
-            node.name = match[1]
+            uses[match[1]] += 1
+            node.name = match[1] if uses[match[1]] == 1 else f"{match[1]}.use_{uses[match[1]]}"
             new_names[node.input[1]] = f"{match[1]}.weight"
+    named: set[str] = set()
     for name, new in new_names.items():
-        weights[name].name = new
+        if new in named:
+            graph.graph.initializer.remove(weights[name])
+        else:
+            weights[name].name = new
+            named.add(new)
     for node in graph.graph.node:
         for index, name in enumerate(node.input):
             node.input[index] = new_names.get(name, name)
