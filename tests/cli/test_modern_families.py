@@ -1,5 +1,5 @@
-"""Every command with a ModernBERT, a Nomic BERT, a gte, an ALBERT and an MPNet: tiny ones of random weights,
-and tokenizers of the kind that theirs have, but for ALBERT. Texts of a thousand tokens are read whole.
+"""Every command with models of other families than BERT's: tiny ones with random weights and, but for ALBERT
+and DeBERTa, tokenizers of the kind that theirs have. Texts of a thousand tokens are read whole.
 """
 
 import json
