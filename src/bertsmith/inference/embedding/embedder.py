@@ -51,7 +51,7 @@ from bertsmith.tasks.checkpoints.sentence_folder import (
 )
 from bertsmith.tasks.examples.encoding import EncodedExample, Layout
 from bertsmith.tasks.forward_passes import forward_passes, usual_forward_tokens
-from bertsmith.tasks.heads.pooling import Pooling, join_pooled, pool_examples
+from bertsmith.tasks.heads.pooling import Pooling, Projection, join_pooled, pool_examples
 
 PromptKind = Literal["query", "document"]
 Watch = Callable[[int, int], None]  # called with the numbers of texts and tokens done
@@ -318,7 +318,8 @@ class Embedder:
         if len(pooled) > chunk.texts:
             weights = chunk.row_counts if self.pooling == "mean" else np.ones_like(chunk.lengths)
             pooled = join_pooled(pooled, chunk.text_of_sequence, weights, self.pooling)
-        return self._truncate_and_normalise(projected(pooled, self.projection))
+        vectors = projected(pooled, self.projection, one_by_one=self.batch_tokens == 1)
+        return self._truncate_and_normalise(vectors)
 
     def _truncate_and_normalise(self, pooled: Vectors) -> Vectors:
         """Cuts vectors to `dimensions` and scales them to unit length, as far as the settings ask for it."""
@@ -349,15 +350,21 @@ def pooled_in_batches(
 
 
 @torch.inference_mode()
-def projected(pooled: Vectors, projection: nn.Module | None) -> Vectors:
+def projected(pooled: Vectors, projection: Projection | None, *, one_by_one: bool = False) -> Vectors:
     """(E, H) -> (E, D) by the model's projection; unchanged for a model without one.
 
-    Each vector is computed alone, so that it is the same to the bit in any company: torch's activations
-    compute what is left over by another loop, with other last bits.
+    With the kernels' products a vector is the same to the bit in any company. With torch's it is so only
+    `one_by_one`, which takes long where other programs compute too: threads wait for each other every time.
     """
     if projection is None or not len(pooled):
         return pooled
-    return np.concatenate([projection(vector[None]).numpy() for vector in torch.from_numpy(pooled)])
+    parts = []
+    for part in torch.from_numpy(pooled).split(1 if one_by_one else len(pooled)):
+        vectors = part
+        for layer in projection.layers:
+            vectors = layer.apply_apart(vectors)
+        parts.append(vectors.numpy())
+    return np.concatenate(parts)
 
 
 def _require_within(value: int | None, highest: int, name: str, why: str, lowest: int = 1) -> int | None:

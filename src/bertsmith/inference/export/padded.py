@@ -23,7 +23,7 @@ from bertsmith.model.layers.elementwise import FUNCTIONS
 from bertsmith.model.layers.embeddings import Embeddings
 from bertsmith.model.layers.layer import FeedForward, Layer
 from bertsmith.model.layers.rotary import turn
-from bertsmith.tasks.heads.pooling import Pooling
+from bertsmith.tasks.heads.pooling import Pooling, Projection
 from bertsmith.tasks.task import Head
 
 _HIDDEN = torch.finfo(torch.float32).min  # not -inf: a row whose keys are all hidden stays finite
@@ -230,11 +230,11 @@ class VectorOutputs(PaddedHead):
         pooling: Pooling,
         normalise: bool,
         truncate_dim: int | None = None,
-        projection: nn.Module | None = None,
+        projection: Projection | None = None,
     ) -> None:
         super().__init__()
         self.pooling, self.normalise, self.truncate_dim = pooling, normalise, truncate_dim
-        self.projection = nn.Identity() if projection is None else projection
+        self.projection = Projection([]) if projection is None else projection
 
     def forward(self, states: Tensor, padded: PaddedBatch) -> tuple[Tensor, ...]:
         vectors = self.projection(pool(states, padded, self.pooling))[:, : self.truncate_dim]

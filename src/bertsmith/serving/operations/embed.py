@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from bertsmith.data.batch import PackedBatch
 from bertsmith.errors import InputError
@@ -24,7 +24,7 @@ from bertsmith.serving.operations.operation import ForwardPass, Operation, Optio
 from bertsmith.serving.refusals import RequestTooLarge, TextTooLong
 from bertsmith.tasks.checkpoints.sentence_folder import SentenceSettings, read_sentence_settings
 from bertsmith.tasks.examples.encoding import EncodedExample, Layout, windows
-from bertsmith.tasks.heads.pooling import Pooling, join_pooled, pool_examples
+from bertsmith.tasks.heads.pooling import Pooling, Projection, join_pooled, pool_examples
 from bertsmith.tasks.task import Outputs
 
 _STRIDE = 32  # tokens that neighbouring windows share
@@ -74,7 +74,7 @@ class TextEncoder:
     prompts: Prompts
     device: torch.device
     compute_dtype: torch.dtype
-    projection: nn.Module | None = None
+    projection: Projection | None = None
     dimensions: int | None = None  # of the vectors, None if as many as of the hidden states
     truncate_dim: int | None = None  # the first dimensions to return if a request doesn't choose
 

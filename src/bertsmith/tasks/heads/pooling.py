@@ -128,6 +128,12 @@ class ProjectionLayer(nn.Module):
         """The number of outputs for so many inputs; None where it takes another number."""
         return inputs
 
+    def apply_apart(self, vectors: Tensor) -> Tensor:
+        """As `forward`, (T, H) -> (T, D), but for products each vector by itself: torch's activations compute
+        what is left over behind whole registers by another loop, with other last bits.
+        """
+        return torch.stack([self(vector) for vector in vectors])
+
 
 class Dense(ProjectionLayer):
     """A linear layer and an activation: (…, H) -> (…, D). With `use_residual` the input is added to the
@@ -163,7 +169,13 @@ class Dense(ProjectionLayer):
         return self.settings["out_features"] if inputs == self.settings["in_features"] else None
 
     def forward(self, vectors: Tensor) -> Tensor:
-        outputs: Tensor = self.activation_function(self.linear(vectors))
+        return self._add_residual(self.activation_function(self.linear(vectors)), vectors)
+
+    def apply_apart(self, vectors: Tensor) -> Tensor:
+        outputs = [self.activation_function(product) for product in self.linear(vectors)]
+        return self._add_residual(torch.stack(outputs), vectors)
+
+    def _add_residual(self, outputs: Tensor, vectors: Tensor) -> Tensor:
         if not self.use_residual:
             return outputs
         return outputs + (self.residual(vectors) if hasattr(self, "residual") else vectors)
