@@ -20,7 +20,7 @@ from bertsmith.text.corpus.building import build_corpus
 from bertsmith.text.corpus.corpus import Corpus
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.tokens.tokenizer import Tokenizer
-from bertsmith.text.tokens.unigram import MARK, build_normalizer
+from bertsmith.text.tokens.unigram import MARK, build_normalizer, build_unigram_backend
 from bertsmith.text.tokens.unigram_training import (
     LONGEST_PIECE,
     Units,
@@ -31,6 +31,7 @@ from bertsmith.text.tokens.unigram_training import (
     learn_unigram,
 )
 from bertsmith.text.tokens.vocabulary import VocabularySettings, train_tokenizer
+from bertsmith.text.tokens.vocabulary_report import measure_vocabulary
 
 LEXICON = (
     "กา",
@@ -264,3 +265,32 @@ def test_a_text_of_one_letter_and_one_of_the_longest_units_are_learned_from() ->
     assert {MARK, "a", "b"} < pieces.keys()
     assert np.isfinite(list(pieces.values())).all()
     assert max(map(len, pieces)) == LONGEST_PIECE
+
+
+def test_the_report_says_for_each_script_how_it_fits(tmp_path: Path) -> None:
+    corpus = corpus_of(tmp_path / "c", iter(["big кот 12 รักแมวbig รัก ไทย☃ big кот"]))
+    pieces = [(piece, -2.0) for piece in ["▁big", "▁", "к", "от", "▁รัก", "แมว", "ไทย", "▁ไทย", "▁1", "2"]]
+    roles = dict(zip(("pad", "unk", "cls", "sep", "mask"), SPECIAL, strict=True))
+    scored = [*((piece, -9.0) for piece in SPECIAL), *pieces]
+    report = measure_vocabulary(
+        Tokenizer(build_unigram_backend(scored, roles, lowercase=False), roles), corpus
+    )
+    fits = {fit.script: fit for fit in report.scripts}
+    assert list(fits) == ["Thai", "Latin", "Cyrillic", "digits"]
+    thai, latin, cyrillic, digits = fits.values()
+    assert [fit.words for fit in fits.values()] == [3, 3, 2, 1]
+    assert (latin.pieces_per_word, cyrillic.pieces_per_word, digits.pieces_per_word) == (1, 3, 2)
+    assert thai.pieces_per_word is None
+    assert thai.characters_per_piece == pytest.approx((6 + 3 + 3) / 4)
+    assert thai.share == pytest.approx(12 / (12 + 9 + 6 + 2))
+    assert [word.word for word in cyrillic.costliest] == ["кот"]
+    assert (report.words, report.pieces_per_word) == (6, pytest.approx((3 * 1 + 2 * 3 + 2) / 6))
+    assert report.whole_words == pytest.approx(1 / 2)
+    assert report.unknown_words == 0
+
+    only_thai = corpus_of(tmp_path / "t", iter(["รักแมว รัก"]))
+    report = measure_vocabulary(
+        Tokenizer(build_unigram_backend(scored, roles, lowercase=False), roles), only_thai
+    )
+    assert (report.words, report.pieces_per_word, report.whole_words) == (0, None, None)
+    assert (report.costliest, report.most_broken) == ((), ())

@@ -137,8 +137,9 @@ def _build_tokenizer(corpus: "Corpus", path: Path, vocab_size: int) -> None:
             train_tokenizer(corpus, path, VocabularySettings(vocab_size=vocab_size), progress=progress)
     report = read_json(path / "report.json")
     _print_line(
-        f"{report['vocab_size']:,} pieces; {report['pieces_per_word']:.2f} pieces per word on held-out text, "
-        f"{report['whole_words']:.1%} of words whole, {report['unknown_words']:.2%} unknown"
+        f"{report['vocab_size']:,} pieces; {formatting.mean(report['pieces_per_word'])} pieces per word on "
+        f"held-out text, {formatting.percent(report['whole_words'])} of words whole, "
+        f"{report['unknown_words']:.2%} unknown"
     )
     if report["examples"]:
         _print_line("for example: " + " ".join(report["examples"][0][:_PIECES_SHOWN]))

@@ -8,14 +8,16 @@ from cyclopts import App, Parameter
 from bertsmith.cli.options import Flag, Out, ReadableText
 from bertsmith.cli.screen import console, print_facts, print_json, print_paths, print_table, progress_bar
 from bertsmith.errors import InputError
+from bertsmith.reporting import formatting
 from bertsmith.text.tokens.extension import ExtensionSettings
 from bertsmith.text.tokens.vocabulary import VocabularySettings
 
 if TYPE_CHECKING:
     from bertsmith.text.tokens.extension import Extension
-    from bertsmith.text.tokens.vocabulary_report import SplitWord, VocabularyReport
+    from bertsmith.text.tokens.vocabulary_report import ScriptFit, SplitWord, VocabularyReport
 
 WORDS_SHOWN = 8
+SCRIPTS_SHOWN, WORDS_OF_SCRIPT = 12, 3
 MOST_SAVING_SHOWN = 15
 DEFAULTS = VocabularySettings()
 EXTENSION_DEFAULTS = ExtensionSettings()
@@ -223,13 +225,14 @@ def print_report(measured: "VocabularyReport") -> None:
             "size": size,
             "case": "uncased" if measured.lowercase else "cased",
             "measured on": f"{measured.sentences:,} sentences, {measured.words:,} words",
-            "pieces per word": f"{measured.pieces_per_word:.3f}",
-            "words in one piece": f"{measured.whole_words:.2%}",
+            "pieces per word": formatting.mean(measured.pieces_per_word),
+            "words in one piece": formatting.percent(measured.whole_words),
             "unknown": f"{measured.unknown_words:.3%} of words, {measured.unknown_tokens:.3%} of tokens",
             "tokens per character": f"{measured.tokens_per_character:.4f}",
             "tokens per sentence": f"{measured.tokens_per_sentence:.1f} ({within})",
         },
     )
+    _print_scripts(measured.scripts)
     _print_words("Words that cost most tokens", measured.costliest)
     _print_words("Words broken into most pieces", measured.most_broken)
     _print_words("Unknown words", measured.unknown)
@@ -237,6 +240,24 @@ def print_report(measured: "VocabularyReport") -> None:
         console.print("\n[bold]Examples[/bold]")
     for example in measured.examples:
         console.print("  " + " ".join(example), markup=False)
+
+
+def _print_scripts(scripts: "tuple[ScriptFit, ...]") -> None:
+    if len(scripts) > 1 or any(fit.pieces_per_word is None for fit in scripts):
+        rows = [
+            (
+                fit.script,
+                f"{fit.share:.2%}",
+                formatting.mean(fit.pieces_per_word),
+                f"{fit.characters_per_piece:.2f}",
+                f"{fit.unknown_words:.3%}",
+                " ".join(word.word for word in fit.costliest[:WORDS_OF_SCRIPT]),
+            )
+            for fit in scripts[:SCRIPTS_SHOWN]
+        ]
+        columns = ("script", "of the text", "pieces per word", "characters per piece", "unknown", "costliest")
+        console.print()
+        print_table(columns, rows, title="By script (– where words stand without blanks)")
 
 
 def _print_words(title: str, words: "tuple[SplitWord, ...]") -> None:

@@ -59,6 +59,12 @@ def loss(value: float) -> str:
 
 
 @_dash_when_unknown
+def mean(value: float) -> str:
+    """Formats a mean, such as of pieces per word, with three decimals: 1.138."""
+    return f"{value:.3f}"
+
+
+@_dash_when_unknown
 def perplexity(value: float) -> str:
     """Formats a perplexity with one decimal, from 1,000 on without: 66.4, 22,026."""
     return f"{value:,.1f}" if value < 1000 else f"{value:,.0f}"

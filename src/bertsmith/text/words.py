@@ -47,6 +47,29 @@ def word_pattern(letters: str) -> str:
     return f"{letters}+(?:(?=[^\\x00-\u02ff])[{MARKS}]+{letters}*)*"
 
 
+#: What `script_of` says of digits, of symbols and of what joins the script before it, such as accents.
+DIGITS, SYMBOLS, ANY_SCRIPT = "digits", "symbols", "any"
+_OF_NO_SCRIPT = {"COMBINING", "MODIFIER", "ZERO", "VARIATION"}
+_SCRIPTS = {
+    **dict.fromkeys(("HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA", "IDEOGRAPHIC", "CJK"), "Chinese and kana"),
+    "MYANMAR": "Burmese",
+}
+#: Scripts, as `script_of` names them, that write no blanks between words.
+SCRIPTS_WITHOUT_BLANKS = frozenset({"Chinese and kana", "Thai", "Lao", "Burmese", "Khmer"})
+
+
+def script_of(character: str) -> str:
+    """The script of a letter by the first word of its name in Unicode ("Latin"), or one of the three above.
+    Chinese characters and kana are one script.
+    """
+    if (category := unicodedata.category(character)) == "Nd":
+        return DIGITS
+    first_word = unicodedata.name(character, "").partition(" ")[0]
+    if first_word in _OF_NO_SCRIPT:
+        return ANY_SCRIPT
+    return _SCRIPTS.get(first_word, first_word.capitalize()) if category[0] in "LM" else SYMBOLS
+
+
 WORD_PATTERN = word_pattern(r"\w")
 WORD = re.compile(WORD_PATTERN)
 

@@ -257,7 +257,10 @@ def render_extension_page(extension: Extension, source: str, corpus: str) -> str
         status=f"{source}, by the words of {corpus}",
         headline=[
             ("words added", formatting.count(len(extension.words))),
-            ("pieces per word", f"{before.pieces_per_word:.3f} → {after.pieces_per_word:.3f}"),
+            (
+                "pieces per word",
+                f"{formatting.mean(before.pieces_per_word)} → {formatting.mean(after.pieces_per_word)}",
+            ),
             (
                 "tokens per character",
                 f"{before.tokens_per_character:.4f} → {after.tokens_per_character:.4f}",
@@ -286,6 +289,7 @@ def format_fit_rows(extension: Extension) -> list[list[str]]:
     return [
         [name, form.format(old), form.format(new), format_change(old, new)]
         for name, old, new, form in figures
+        if old is not None and new is not None  # as in scripts without blanks
     ]
 
 

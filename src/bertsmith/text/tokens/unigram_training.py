@@ -12,7 +12,6 @@ All is done in NumPy, many units at a time, and added up in one order, so that n
 hash table has a say. Only +, -, *, / and comparisons decide, so that all machines get the same.
 """
 
-import unicodedata
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,6 +24,7 @@ from tokenizers import normalizers
 
 from bertsmith.progress import Progress
 from bertsmith.text.tokens.unigram import MARK
+from bertsmith.text.words import ANY_SCRIPT, DIGITS, SYMBOLS, script_of
 
 LONGEST_PIECE = 16
 #: Characters of the longest unit; what is longer is cut. In Thai a phrase between blanks has about 40.
@@ -46,8 +46,6 @@ Mask = npt.NDArray[np.bool_]
 # -- units ------------------------------------------------------------------------------------------------
 
 _DIGITS, _SYMBOLS, _INHERITED, _MARK = range(4)
-_SAME_SCRIPT = {"HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA", "IDEOGRAPHIC", "CJK"}
-_OF_NO_SCRIPT = {"COMBINING", "MODIFIER", "ZERO", "VARIATION"}
 
 
 class UnitSplitter:
@@ -57,7 +55,8 @@ class UnitSplitter:
         self._normalizer = normalizer
         self._split_digits = split_digits
         self._classes = np.full(0x110000, -1, np.int16)
-        self._numbers = {"": _DIGITS, " ": _SYMBOLS, "  ": _INHERITED, MARK: _MARK}
+        self._classes[ord(MARK)] = _MARK
+        self._numbers = {DIGITS: _DIGITS, SYMBOLS: _SYMBOLS, ANY_SCRIPT: _INHERITED}
 
     def split_column(self, runs: pa.Array) -> tuple[pa.Array, pa.Array]:
         """The units of a column of non-empty runs, in their order, and for each unit the index of its run."""
@@ -79,8 +78,8 @@ class UnitSplitter:
     def _begins_unit(self, codes: npt.NDArray[np.uint32]) -> Mask:
         """(C,) True where a unit begins."""
         for code in np.unique(codes[self._classes[codes] < 0]).tolist():
-            script = _script_of(chr(code))
-            self._classes[code] = self._numbers.setdefault(script, len(self._numbers))
+            number = self._numbers.setdefault(script_of(chr(code)), len(self._numbers) + 1)
+            self._classes[code] = number
         classes = self._classes[codes]
         own = np.where(classes == _INHERITED, 0, np.arange(len(codes)))
         classes = classes[np.maximum.accumulate(own)]
@@ -90,21 +89,6 @@ class UnitSplitter:
             changes |= classes[1:] == _DIGITS
         begins[1:] |= changes & (classes[:-1] != _MARK)
         return begins
-
-
-def _script_of(character: str) -> str:
-    """The name of a letter's script; "" for digits, one blank for symbols, two for what joins any script."""
-    if character == MARK:
-        return MARK
-    category = unicodedata.category(character)
-    if category == "Nd":
-        return ""
-    first_word = unicodedata.name(character, "").partition(" ")[0]
-    if first_word in _OF_NO_SCRIPT:
-        return "  "
-    if category[0] not in "LM":
-        return " "
-    return "CJK" if first_word in _SAME_SCRIPT else first_word
 
 
 class Units(NamedTuple):

@@ -1,15 +1,26 @@
 """Measures how well a vocabulary fits a corpus: how far words are split, and what is lost as unknown."""
 
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from bertsmith.errors import CorpusError
 from bertsmith.progress import Progress
 from bertsmith.text.corpus.manifest import Split
 from bertsmith.text.tokens.tokenizer import Tokenizer
-from bertsmith.text.words import WORD
+from bertsmith.text.tokens.unigram import BYTE_PIECE
+from bertsmith.text.words import (
+    ANY_SCRIPT,
+    DIGITS,
+    IN_ONE_RUN,
+    MARKS,
+    SCRIPTS_WITHOUT_BLANKS,
+    SYMBOLS,
+    WORD,
+    script_of,
+)
 from bertsmith.validation import Strict
 
 if TYPE_CHECKING:
@@ -19,7 +30,9 @@ MAX_SENTENCES = 100_000
 SENTENCES_AT_ONCE = 4_096
 LENGTHS = (128, 512)
 LISTED = 20
+LISTED_OF_SCRIPT = 5
 EXAMPLES = 5
+_RUN = re.compile(f"[{IN_ONE_RUN}][{IN_ONE_RUN}{MARKS}]*|[^{IN_ONE_RUN}]+")
 
 
 class SplitWord(Strict):
@@ -30,12 +43,30 @@ class SplitWord(Strict):
     count: int
 
 
+class ScriptFit(Strict):
+    """Figures on the words of one script, with its `share` of the characters of all words.
+
+    Where a script has no blanks between words, its `words` are the runs of its characters, and
+    `pieces_per_word` and `costliest` say nothing: compare `characters_per_piece`.
+    """
+
+    script: str
+    share: float
+    words: int
+    pieces_per_word: float | None
+    characters_per_piece: float
+    unknown_words: float
+    costliest: tuple[SplitWord, ...]
+
+
 class VocabularyReport(Strict):
     """Figures on the words (runs of letters, digits and _, with their marks) and the sentences of one split
     of a corpus.
 
-    `pieces_per_word` is also called fertility. `whole_words` is the share of words that are one token,
-    `unknown_words` and `unknown_tokens` are the shares of words with an [UNK] and of tokens that are one.
+    `pieces_per_word` is also called fertility. `whole_words` is the share of words that are one token. Both
+    are None if all text is in scripts without blanks between words. `unknown_words` and `unknown_tokens` are
+    the shares of words with an [UNK], or spelt by bytes, and of tokens that are [UNK]. `scripts` has the
+    same for each script, the most used first.
     `sentences_within` maps a length in tokens to the share of sentences that fit. `most_broken` are the words
     with most tokens; `costliest` those whose splitting adds most tokens to the text: candidates for tokens of
     their own. `dropped` are the most frequent of the `dropped_characters` distinct characters of the training
@@ -51,8 +82,8 @@ class VocabularyReport(Strict):
     sentences: int
     words: int
     tokens: int
-    pieces_per_word: float
-    whole_words: float
+    pieces_per_word: float | None
+    whole_words: float | None
     unknown_words: float
     unknown_tokens: float
     tokens_per_character: float
@@ -65,6 +96,7 @@ class VocabularyReport(Strict):
     dropped_characters: int = 0
     dropped_share: float = 0.0
     dropped: tuple[str, ...] = ()
+    scripts: tuple[ScriptFit, ...] = ()
 
 
 def measure_vocabulary(
@@ -127,7 +159,8 @@ class Tally:
         self.unknown_tokens += sum(sentence.count(self.tokenizer.unk_id) for sentence in ids)
         self.characters += sum(map(len, sentences))
         for sentence in sentences:
-            self.counts.update(WORD.findall(sentence))
+            words = WORD.findall(sentence)
+            self.counts.update(words if sentence.isascii() else chain.from_iterable(map(_RUN.findall, words)))
         fitting = [sentence for sentence in sentences if 20 <= len(sentence) <= 160]
         spread = fitting[:: max(1, len(fitting) // EXAMPLES)]
         for sentence in spread[: EXAMPLES - len(self.examples)]:
@@ -159,19 +192,61 @@ class Tally:
             for (word, count), ids in zip(self.counts.items(), encoded, strict=True)
         ]
         unknown_token = self.tokenizer.pieces[self.tokenizer.unk_id]  # spelt as in `words`
-        unknown_words = [word for word in words if unknown_token in word.pieces]
-        known_words = [word for word in words if unknown_token not in word.pieces]
+        is_unknown = {piece for piece in pieces if piece == unknown_token or BYTE_PIECE.fullmatch(piece)}
+        by_script: dict[str, list[SplitWord]] = {}
+        for word in words:
+            by_script.setdefault(_script_of_word(word.word), []).append(word)
+        characters = sum(len(word) * count for word, count in self.counts.items())
+        scripts = [_measure_script(*script, is_unknown, characters) for script in by_script.items()]
+        unknown_words = [word for word in words if not is_unknown.isdisjoint(word.pieces)]
+        divided = [word for script in by_script.keys() - SCRIPTS_WITHOUT_BLANKS for word in by_script[script]]
+        known_words = [word for word in divided if is_unknown.isdisjoint(word.pieces)]
         split_words = [word for word in known_words if len(word.pieces) > 1]
-        total = sum(self.counts.values())
+        total = sum(word.count for word in divided)
         return {
             "words": total,
-            "pieces_per_word": sum(len(word.pieces) * word.count for word in words) / total,
-            "whole_words": sum(word.count for word in known_words if len(word.pieces) == 1) / total,
-            "unknown_words": sum(word.count for word in unknown_words) / total,
+            "pieces_per_word": _pieces_per_word(divided),
+            "whole_words": sum(word.count for word in known_words if len(word.pieces) == 1) / total
+            if total
+            else None,
+            "unknown_words": sum(word.count for word in unknown_words) / sum(self.counts.values()),
             "most_broken": _take_heaviest(split_words, lambda word: len(word.pieces)),
             "costliest": _take_heaviest(split_words, lambda word: (len(word.pieces) - 1) * word.count),
             "unknown": _take_heaviest(unknown_words, lambda word: word.count),
+            "scripts": tuple(sorted(scripts, key=lambda fit: (-fit.share, fit.script))),
         }
+
+
+def _script_of_word(word: str) -> str:
+    """The script of a word's first letter, or what it has instead of letters."""
+    if word.isascii():
+        return "Latin" if any(map(str.isalpha, word)) else DIGITS if any(map(str.isdigit, word)) else SYMBOLS
+    scripts = [script for script in map(script_of, word) if script != ANY_SCRIPT]
+    return next((script for script in scripts if script not in (DIGITS, SYMBOLS)), (scripts or [SYMBOLS])[0])
+
+
+def _measure_script(script: str, words: list[SplitWord], is_unknown: set[str], characters: int) -> ScriptFit:
+    """The figures of a script with these words, in a text with so many characters in words."""
+    occurrences = sum(word.count for word in words)
+    own_characters = sum(len(word.word) * word.count for word in words)
+    unknown = sum(word.count for word in words if not is_unknown.isdisjoint(word.pieces))
+    has_blanks = script not in SCRIPTS_WITHOUT_BLANKS
+    split_words = [word for word in words if len(word.pieces) > 1 and is_unknown.isdisjoint(word.pieces)]
+    costliest = _take_heaviest(split_words, lambda word: (len(word.pieces) - 1) * word.count)
+    return ScriptFit(
+        script=script,
+        share=own_characters / characters,
+        words=occurrences,
+        pieces_per_word=_pieces_per_word(words) if has_blanks else None,
+        characters_per_piece=own_characters / max(sum(len(word.pieces) * word.count for word in words), 1),
+        unknown_words=unknown / occurrences,
+        costliest=costliest[:LISTED_OF_SCRIPT] if has_blanks else (),
+    )
+
+
+def _pieces_per_word(words: list[SplitWord]) -> float | None:
+    occurrences = sum(word.count for word in words)
+    return sum(len(word.pieces) * word.count for word in words) / occurrences if occurrences else None
 
 
 def _take_heaviest(words: list[SplitWord], weight: Callable[[SplitWord], int]) -> tuple[SplitWord, ...]:
