@@ -17,6 +17,7 @@ from bertsmith.inference.suggesting import suggest as module_of_suggest
 from bertsmith.inference.suggesting.folder import write_suggestions
 from bertsmith.inference.suggesting.suggest import NextRow, Suggestions, suggest
 from bertsmith.metrics.calibration import Confidence
+from bertsmith.tasks.examples.held_out import folds_of
 from bertsmith.tasks.examples.text_task import TextExample
 from bertsmith.tasks.heads.linear_start import compute_features
 from bertsmith.tasks.multi_label import MultiLabel, MultiLabelSettings
@@ -150,6 +151,31 @@ def test_a_pool_of_minus_ones_beside_labelled_rows_has_no_labels(
     found = suggest(tiny_bert, pool, labelled=labelled)
     assert found.without_label == 12 and {row.guess for row in found.rows} <= set(names)
     assert len(found.doubts) == 24
+
+
+@pytest.mark.parametrize(
+    ("names", "stand_in"), [(("0", "1", "0"), "-1"), (COLOURS, "NULL"), (COLOURS, "nan")]
+)
+def test_a_label_that_may_stand_for_none_is_told(
+    names: tuple[str, ...], stand_in: str, tiny_bert: Path, tmp_path: Path
+) -> None:
+    """Such rows were taken for labelled ones, none was suggested, and nothing was said."""
+    known = [(text, names[COLOURS.index(colour(text))]) for text in TEXTS[:24]]
+    path = write(tmp_path / "rows.csv", [*known, *((text, stand_in) for text in TEXTS[24:])])
+    (note,) = suggest(tiny_bert, path).notes
+    assert f"the label '{stand_in}' (12 rows) is taken for a label" in note
+    assert suggest(tiny_bert, write(tmp_path / "all.csv", known)).notes == []
+
+
+def test_a_row_of_which_all_cells_are_blank_is_not_suggested(tiny_bert: Path, tmp_path: Path) -> None:
+    """Spreadsheets end with such rows."""
+    rows = [(text, str(number), colour(text)) for number, text in enumerate(TEXTS[:24])]
+    pool = [(text, "", "") for text in TEXTS[24:]] + [("", "7", "")] + [("", "", "")] * 3
+    path = write(tmp_path / "rows.csv", [*rows, *pool], ("text", "age", "label"))  # type: ignore[arg-type]
+    found = suggest(tiny_bert, path, features=("age",))
+    assert found.without_label == 13 and "" in {row.example.text for row in found.rows}
+    assert (None,) not in {row.example.columns for row in found.rows if not row.example.text}
+    assert found.notes == ["3 rows without a label have no text, and were left out"]
 
 
 @pytest.mark.parametrize("missing", ["refuse", "keep"])
@@ -593,6 +619,23 @@ def test_rows_of_one_source_are_known_as_in_training(name: str, content: str, tm
     task.is_trained = True
     found = [(row.text, row.label, row.group) for row in task.read_partly_labelled(tmp_path / name)]
     assert found == [("one", "yes", "7"), ("two", None, "7"), ("three", "no", None)]
+
+
+def test_rows_of_one_source_are_judged_together_by_an_encoder(
+    tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The group named was read from labelled files alone."""
+    groups = list[list[str | None]]()
+
+    def divide(task: Any, rows: Sequence[Any], count: int) -> Any:
+        groups.append([row.group for row in rows])
+        return folds_of(task, rows, count)
+
+    monkeypatch.setattr(label_doubts, "folds_of", divide)
+    rows = [(text, str(number // 6), colour(text)) for number, text in enumerate(TEXTS[:24])]
+    path = write(tmp_path / "rows.csv", rows, ("text", "doc", "label"))  # type: ignore[arg-type]
+    suggest(tiny_bert, path, group="doc")
+    assert groups == [[group for _, group, _ in rows]]
 
 
 def test_a_labelled_row_without_a_text_is_refused_or_dropped(tmp_path: Path) -> None:

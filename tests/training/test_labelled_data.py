@@ -494,6 +494,31 @@ def test_unlabelled_texts_of_dev_and_test_are_left_out_in_whatever_case(tmp_path
     assert [example.text for example in data.unlabelled] == ["dev 30"]
 
 
+def test_unlabelled_texts_of_folds_are_left_out_in_whatever_case(tmp_path: Path) -> None:
+    """Each training row is judged by models that haven't seen its text."""
+    labelled, others = tmp_path / "train.csv", tmp_path / "others.txt"
+    labelled.write_text("text,label\n" + "".join(f"Row {n},{n % 2}\n" for n in range(40)))
+    others.write_text("ROW 3\n  row   4!\nrow 50\n")
+    recipe = recipe_of("classification", labelled, unlabelled=str(others))
+    kind = find_task("classification")
+    data = LabelledData.read(kind(kind.Settings()), recipe, folds=True)
+    assert data.dev == [] and [example.text for example in data.unlabelled] == ["row 50"]
+
+
+@pytest.mark.parametrize("missing", ["drop", "keep"])
+def test_an_unlabelled_pair_without_one_text_is_learned_from_where_training_keeps_it(
+    missing: str, tmp_path: Path
+) -> None:
+    labelled, others = tmp_path / "train.csv", tmp_path / "others.csv"
+    labelled.write_text("a,b,label\n" + "".join(f"why {n},so {n},{n % 2}\n" for n in range(40)))
+    others.write_text("a,b\none,\n,two\n,\nthree,four\n")
+    recipe = recipe_of("classification", labelled, unlabelled=str(others))
+    kind = find_task("classification")
+    task = kind(kind.Settings(text="a", text_pair="b", missing=missing))
+    found = [(row.text, row.text_pair) for row in LabelledData.read(task, recipe).unlabelled]
+    assert found == ([("one", ""), ("", "two")] if missing == "keep" else []) + [("three", "four")]
+
+
 @pytest.mark.parametrize("folds", [False, True])
 def test_blank_texts_are_nothing_in_common(tmp_path: Path, folds: bool) -> None:
     kind, path = find_task("classification"), tmp_path / "rows.jsonl"

@@ -5,6 +5,7 @@ E rows, F features, C labels.
 """
 
 import random
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -44,6 +45,7 @@ from bertsmith.tasks.examples.text_task import TextExample, TextTask
 from bertsmith.tasks.registry import find_task, is_ours
 from bertsmith.tasks.task import Task
 from bertsmith.text.files.values import is_blank
+from bertsmith.text.labelled.label_names import find_missing_values, find_placeholders
 from bertsmith.validation import check
 
 MOST_READ = 100_000  # rows without a label: more would take gigabytes and hardly change what is suggested
@@ -238,13 +240,21 @@ def _read_rows(
     with_text = [
         row
         for row in pool
-        if reading.has_text(row) or (keeps and not (is_blank(row.text) and is_blank(row.text_pair)))
+        if (reading.has_text(row) or keeps)
+        and not all(map(is_blank, (row.text, row.text_pair, *row.columns)))
     ]
     if len(with_text) < len(pool):
         blank = len(pool) - len(with_text)
         lacking = "lack a text" if reading.reads_pairs else "have no text"
         notes.append(f"{blank:,} rows without a label {lacking}, and were left out")
     labelled_rows = [*known_rows, *file_rows]
+    counts = Counter(label for row in labelled_rows for label in reading.labels_of(row))
+    notes += [
+        f"the label {label!r} ({counts[label]:,} rows) is taken for a label. Elsewhere it says that there is "
+        "none: if so, empty the cell in such rows, so that they may be suggested"
+        for label in (*find_placeholders(counts), *find_missing_values(counts))
+        if trained is None or label not in trained.task.labels
+    ]
     answered = {contents[id(row)] for row in labelled_rows}
     unknown = [row for row in with_text if contents[id(row)] not in answered]
     if len(unknown) < len(with_text):

@@ -243,7 +243,8 @@ class TextTask(Task[TextExample]):
         by_key = are_objects(path, format=settings.format, encoding=settings.encoding)
         by_key = by_key and not str(label).isdecimal()  # keys have no numbers, which raises an error below
         needed = [column for role, column in columns.items() if role != "label" or not by_key]
-        group = [] if self.optional_group is None else [self.optional_group]
+        name = getattr(settings, "group", None)  # rows to suggest need no group, so the file may lack it
+        group = [name] if isinstance(name, str) and not name.isdecimal() else []
         rows = read_rows(
             path,
             [*needed, *self.column_names, *per_label],

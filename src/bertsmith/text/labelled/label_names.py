@@ -82,6 +82,13 @@ def find_missing_values(labels: Collection[str]) -> list[str]:
     return sorted(_NO_VALUE.intersection(labels))
 
 
+def find_placeholders(labels: Collection[str]) -> list[str]:
+    """-1 and -100 among numbers, where `find_stand_ins` can't tell whether they stand for a missing label."""
+    placeholders = {"-1", "-100"} & set(labels)
+    others = set(labels) - placeholders
+    return sorted(placeholders) if others - {"1"} and all(label.isdigit() for label in others) else []
+
+
 def are_multi_hot(labels: Collection[str]) -> bool:
     """Whether all labels are multi-hot lists without brackets, "0 1 0" or "010", of the same length."""
     lengths = {len("".join(label.split())) for label in labels if _DIGITS.fullmatch(label)}

@@ -27,6 +27,7 @@ from bertsmith.text.files.values import is_blank
 from bertsmith.text.labelled.label_names import (
     find_look_alikes,
     find_missing_values,
+    find_placeholders,
     format_counts,
     is_number,
 )
@@ -157,8 +158,9 @@ class LabelledData:
 
     def _read_unlabelled(self, file: str) -> None:
         """Reads the unlabelled texts that aren't in the other files, each once; the same text with other
-        columns is another row, but no text of dev or test is taken, in whatever case. Raises InputError if
-        there are none, and RecipeError for a task that can't learn from them.
+        columns is another row, but no text of dev or test is taken, in whatever case; without dev every
+        training row is judged in its fold. Raises InputError if there are none, and RecipeError for a task
+        that can't learn from them.
         """
         task = self.task
         if not task.learns_unlabelled:
@@ -172,8 +174,14 @@ class LabelledData:
         count = len(self.train)
         known = set(keys[:count])
         fresh = dict(zip(keys[count:], texts, strict=True))
-        unknown = [row for key, row in fresh.items() if key not in known and task.has_text(row)]
-        self.unlabelled = remove_held(task, unknown, [*self.dev, *(self.test or ())])
+        keeps = getattr(task.settings, "missing", "refuse") == "keep"  # then one text of a pair is enough
+        unknown = [
+            row
+            for key, row in fresh.items()
+            if key not in known
+            and (task.has_text(row) or (keeps and not all(map(is_blank, task.texts(row)))))
+        ]
+        self.unlabelled = remove_held(task, unknown, [*(self.dev or self.train), *(self.test or ())])
         if not self.unlabelled:
             raise InputError(
                 f"{file} has no text that isn't among the labelled ones: there is nothing to learn."
@@ -232,14 +240,11 @@ def _label_warnings(task: Task[Any], counts: Counter[str]) -> list[str]:
     ]
     if len(alike) > _MOST_ALIKE:
         sentences.append(f"{len(alike) - _MOST_ALIKE:,} more labels are spelled in several ways")
-    placeholders = {"-1", "-100"} & set(counts)
-    others = set(counts) - placeholders
-    if others - {"1"} and all(label.isdigit() for label in others):
-        sentences += [
+    for label in find_placeholders(counts):
+        sentences.append(
             f"the label {label!r} ({counts[label]:,} rows) is learned as a class. In data of Hugging Face "
             "it says that there is no label: remove such rows if it does"
-            for label in sorted(placeholders)
-        ]
+        )
     for label in find_missing_values(counts):
         sentences.append(
             f"the label {label!r} ({counts[label]:,} rows) is learned as a class. Where tables have no value "
