@@ -145,6 +145,30 @@ def test_a_student_that_the_mirror_came_to_use_during_a_training_stays_and_the_n
     assert "since the mirror uses it" in learned.notes[-1] and "more is proven" not in learned.notes[-1]
 
 
+def test_an_ended_training_goes_on_where_the_mirror_uses_the_student_in_its_place_since(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bertsmith.mirror.learning.report._draw_pictures", lambda *given: [])
+    settings, said = LearnSettings(tiers=("tf-idf",)), list[str]()
+
+    def killed(*given: object) -> None:
+        raise KeyboardInterrupt
+
+    with store_of(tmp_path, calls_of(300, at_random)) as store:
+        train_student(store, tmp_path / "out", settings=settings)
+        with monkeypatch.context() as broken:
+            broken.setattr("bertsmith.mirror.learning.train.write_student", killed)
+            with pytest.raises(KeyboardInterrupt):
+                train_student(store, tmp_path / "out", settings=settings)
+        stages = StageStore(store)
+        (stage,) = stages.stages().values()
+        stages.add_student(StudentRecord("one", stage.version, str(tmp_path / "out"), 0.05, 0.05))
+        assert stages.change(stage, replace(stage, mode="shadow", student="one"), "hand", "a test")
+        learned = train_student(store, tmp_path / "out", settings=settings, say=said.append)
+    assert learned.folder == tmp_path / "out-2" and any("Going on" in sentence for sentence in said)
+    assert not list(tmp_path.glob("*.training*"))
+
+
 def test_a_training_leaves_the_student_that_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bertsmith.mirror.learning.report._draw_pictures", lambda *given: [])
     said = list[str]()

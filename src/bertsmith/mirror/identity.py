@@ -53,20 +53,28 @@ _EAST_DAY = "(?:(?:星期|周|週)[一二三四五六日天]|[月火水木金土
 _EAST_HALF = "(?:(?:上午|下午|午前|午後|오전|오후) ?)?"
 _ITEM = "(?:request|call|session|conversation|ticket|message|turn|run|order|trace|case|job|attempt|visitor)"
 _PERSON = "(?:user|customer|client|account|tenant|employee|agent|caller)"
-# Keys of lines such as "Ticket no: 17" that only identify. Not "Message: …", which may be the input itself.
-_LINE = (
-    rf"(?:{_ITEM}|{_PERSON})[ _-]?(?:id|name|number|no|nr|count|key|token)\.?"
-    "|nonce|counter|uptime|username|now"
-)
 _CAPITALISED = r"[^\W\d_a-z][\w'’-]*"
 _PARTICLE = "(?:de|del|della|di|da|dos|do|du|la|van|von|der|den|ter|bin|al)"
-_NAME = rf"{_CAPITALISED}(?:(?: {_PARTICLE}){{0,2}} {_CAPITALISED}){{0,3}}"  # as Ana de la Cruz
-# "If the user is VIP" is a rule: it says of nobody who the user is.
-_RULE = re.compile(
-    r"(?i)\b(?:if|when(?:ever)?|where|whether|unless|once|until|while|cases?|means|every time)\b"
+# Keys of lines such as "Ticket no: 17" that only identify. Not "Message: …", which may be the input itself,
+# and not "Customer name: as in the signature", which says what to find: with a word in small letters.
+_LINE = (
+    rf"(?:(?:{_ITEM}|{_PERSON})[ _-]?(?:id|name|number|no|nr|count|key|token)\.?|username)"
+    rf"(?!(?-i:[*\"]* ?[:=][*\" ]*[^\s*\"][^\n]* (?!{_PARTICLE}\b)[a-z]{{2,}}\b))"
+    "|nonce|counter|uptime|now"
 )
+_NAME = rf"{_CAPITALISED}(?:(?: {_PARTICLE}){{0,2}} {_CAPITALISED}){{0,3}}"  # as Ana de la Cruz
+# "If the user is VIP" is a rule: it says of nobody who the user is. So is "whose account is Premium": only a
+# sentence that begins with "The user is" names one. Nor does the list after "Escalate if:".
+_CONDITION = r"\b(?:if|when(?:ever)?|where|whether|unless|once|until|while|cases?|means|every time)\b"
+_RULE = re.compile(rf"(?i){_CONDITION}")
+_LIST_ITEM = r"\s*(?:[>*•-]|\d+[.)])[^\n]*"
+_RULE_LIST = re.compile(rf"(?im)^(?!{_LIST_ITEM})[^\n]*{_CONDITION}[^\n]*\n(?:{_LIST_ITEM}\n)*{_LIST_ITEM}\Z")
+_SUBJECT = re.compile(r"(?i)[\s>*•-]*(?:(?:the|your|this|our|my) )?(?:current )?")
 _LONGEST = 400  # characters of a sentence that are looked at
-_SENTENCE_END = re.compile(r"[.!?;]\s|\n\s*\n|\n[\s>*•-]*(?=[A-Z])")
+_SENTENCE_END = re.compile(r"(?<!\.\w)[.!?]\s|\n\s*\n|\n[\s>*•-]*(?=[A-Z])")  # not that of "e.g."
+_SPEECH = re.compile(
+    rf"(?m)^[ \t>*-]*(?i:(?:current )?(?P<speaker>{_PERSON}))[*]* ?[:=][* ]*(?P<words>[^\s*][^\n]*)$"
+)
 # Chinese letters, say, stand beside a number without a blank: \b and \w mean ASCII in some of these.
 # Longer and more certain patterns come first. The groups `kept` and `after` stay: they are the text before
 # and after the part that varies.
@@ -130,9 +138,10 @@ _VARIABLES = tuple(
         (
             "name",
             rf"(?P<kept>\b(?i:{_PERSON}(?:['’]s name is| name is| is called| is named)"
+            rf"|name of (?:the |your )?(?:current )?{_PERSON} is"
             r"|talking to|talking with|speaking to|speaking with|chatting with|on behalf of|logged in as"
             r"|greet) )"
-            rf"(?>{_NAME})(?! (?:{_PERSON})s\b)",  # "greet VIP customers" names nobody
+            rf"(?>{_NAME})(?! (?:[a-z]{{3,}}s|people)\b)",  # "greet VIP members" names nobody
         ),
         ("name", rf"(?P<kept>\b(?i:{_PERSON}) (?P<verb>is|called|named) ){_NAME}"),
     )
@@ -204,8 +213,8 @@ def mask_variables(text: str) -> str:
     for name, pattern in _VARIABLES:
         words = defaultdict[str, set[str]](set)  # by speaker
         if "speaker" in pattern.groupindex:
-            for match in pattern.finditer(text):
-                words[match["speaker"].lower()].add(match["words"])
+            for match in _SPEECH.finditer(text):
+                words[match["speaker"].lower()].add(match["words"].rstrip(". "))
         # Where a speaker says several things, they are examples and no names.
         speakers = {speaker for speaker, said in words.items() if len(said) > 1}
         text = pattern.sub(partial(_replace_variable, name, speakers), text)
@@ -217,7 +226,10 @@ def _replace_variable(name: str, speakers: Collection[str], match: re.Match[str]
     if (groups.get("speaker") or "").lower() in speakers:
         return match[0]
     if groups.get("verb"):
-        before = match.string[max(match.start() - _LONGEST, 0) : match.end()]
-        if _RULE.search(_SENTENCE_END.split(before)[-1]):
+        text = match.string[max(match.start() - _LONGEST, 0) : match.end()]
+        before = text.removesuffix(match[0])
+        sentence = _SENTENCE_END.split(text)[-1].removesuffix(match[0])
+        is_subject = groups["verb"] != "is" or _SUBJECT.fullmatch(sentence)
+        if not is_subject or _RULE.search(sentence) or _RULE_LIST.search(before):
             return match[0]
     return f"{groups.get('kept') or ''}«{name}»{groups.get('after') or ''}"

@@ -158,7 +158,8 @@ def train_student(
     free = find_free_folder(store, out)
     if free != out:
         say(f"The student in {out} is one of the mirror's and stays: the new one goes to {free}")
-    out, first = free, free.with_name(free.name + ".training")
+    # Beside the folder that was asked for: the mirror may use it when an ended training goes on.
+    out, first = free, out.with_name(out.name + ".training")
     made = make_folder(first)
     with locked_folder(first) as is_free:  # one lock for all trainings for OUT
         if not is_free:
