@@ -163,6 +163,19 @@ def test_a_million_equal_letters_and_unknown_ones_are_cut_too(tmp_path: Path) ->
     assert np.asarray(encoding.offsets).tolist() == [[0, 0], [0, len(unknown)]]
 
 
+def test_a_word_behind_a_blank_is_marked_where_a_text_is_cut_for_want_of_a_sure_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The blank is read together with the accent behind it, so nothing is sure there."""
+    tokenizer = Tokenizer.load(unigram_json(tmp_path, [("aaaa", -4.0), ("a", -2.0), ("\u2581a", -2.0)]))
+    monkeypatch.setattr(long_texts, "PART", 60)
+    for before in range(50, 70):
+        text = "a" * before + " \u0301" + "a" * 100
+        ids = tokenizer.encode_batch([text])[0]
+        marked = [token for token in map(tokenizer.id_to_token, ids) if token.startswith("\u2581")]
+        assert len(marked) == 2, before
+
+
 def test_enough_of_a_long_text_is_enough(tmp_path: Path) -> None:
     tokenizer = Tokenizer.load(unigram_json(tmp_path, [("a", -2.0), ("b", -3.0)]))
     whole = tokenizer.encode_batch(["ab" * 50_000])[0]

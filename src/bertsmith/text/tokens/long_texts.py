@@ -364,8 +364,9 @@ class UnigramSplitter:
             for cut in range(end, begin - 1, -1):
                 if self._may_cut(text[cut - 1], text[cut]):
                     return cut, True
-        places = (cut for cut in range(limit, start, -1) if _stand_apart(text[cut - 1], text[cut]))
-        return next(places, limit), True
+        pairs = ((cut, text[cut - 1 : cut + 1]) for cut in range(limit, start, -1))
+        cut = next((cut for cut, pair in pairs if " " not in pair and _stand_apart(*pair)), limit)
+        return cut, not (self._marks_words and text[cut - 1 : cut + 1].strip() != text[cut - 1 : cut + 1])
 
     def _normalise(self, letters: str) -> str:
         if letters not in self._normalised:
