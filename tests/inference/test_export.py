@@ -106,7 +106,7 @@ def test_a_model_that_is_not_told_two_texts_apart_has_a_graph_that_is_not_either
     """Whoever has the folder alone feeds the type_ids of tokenizer.json, 1 in the second text."""
     tokenizer = export_samples.tiny_tokenizer()
     tokenizer.one_segment = True
-    monkeypatch.setattr(export_samples, "tiny_tokenizer", lambda: tokenizer)
+    monkeypatch.setattr(export_samples, "tiny_tokenizer", lambda _: tokenizer)
     source = open_source(saved_model(tmp_path / "model", "reranking"))
     assert source.task is not None
     assert source.padded.inputs == ("input_ids", "attention_mask")
