@@ -18,10 +18,11 @@ PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *NAMES, "##s", "##er", *
 PIECES += [f"[unused{number}]" for number in range(99)]
 
 
-def save_teacher(folder: Path) -> Path:
+def save_teacher(folder: Path, **changes: object) -> Path:
     """Two layers of 32; weights larger than at birth, so that a word's vector depends on its neighbours."""
     shape = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
-    config = make_config({"vocab_size": len(PIECES), "max_position_embeddings": 64, **shape}, "test")
+    values = {"vocab_size": len(PIECES), "max_position_embeddings": 64, **shape, **changes}
+    config = make_config(values, "test")
     torch.manual_seed(0)
     encoder = Bert(config)
     with torch.no_grad():
@@ -30,7 +31,8 @@ def save_teacher(folder: Path) -> Path:
                 parameter.normal_(0, 0.15)
     tensors = {f"encoder.{name}": tensor for name, tensor in encoder.state_dict().items()}
     tokenizer = Tokenizer.from_pieces(PIECES, lowercase=True)
-    save_checkpoint(folder, tensors, config, "BertModel", task="encoder", tokenizer=tokenizer)
+    architecture = f"{config.family.class_prefix}Model"
+    save_checkpoint(folder, tensors, config, architecture, task="encoder", tokenizer=tokenizer)
     return folder
 
 

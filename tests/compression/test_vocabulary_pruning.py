@@ -49,6 +49,30 @@ def test_vectors_of_counted_texts_are_the_same_to_the_bit(encoder: Path, tmp_pat
     assert read_checkpoint(tmp_path / "small").config.vocab_size == pruned.pieces
 
 
+@pytest.mark.parametrize(
+    "changes", [{"model_type": "gte", "pad_token_id": 0}, {"model_type": "albert", "embedding_size": 16}]
+)
+def test_so_are_those_of_other_families(changes: dict[str, object], tmp_path: Path) -> None:
+    """Whatever else is in the batch; and transformers makes them of the pruned folder too."""
+    from transformers import AutoModel, AutoTokenizer
+
+    model = save_teacher(tmp_path / "model", **changes)
+    pruned = prune_vocabulary(model, iter(TEXTS), tmp_path / "small")
+    gone = pruned.pieces_before - pruned.pieces
+    width = read_checkpoint(model).config.embedding_width
+    assert gone > 0 and pruned.parameters_before - pruned.parameters == gone * width
+    embedder = Embedder(tmp_path / "small")
+    vectors = embedder.documents(TEXTS)
+    np.testing.assert_array_equal(vectors, Embedder(model).documents(TEXTS))
+    np.testing.assert_array_equal(vectors[1:2], embedder.documents(TEXTS[1:2]))
+    batch = AutoTokenizer.from_pretrained(tmp_path / "small")(TEXTS[1], return_tensors="pt")
+    theirs = AutoModel.from_pretrained(tmp_path / "small").eval()
+    with torch.no_grad():
+        states = theirs(**batch).last_hidden_state[0].mean(0)
+    exact = Embedder(tmp_path / "small", compute_dtype=torch.float32).documents(TEXTS[1:2])
+    np.testing.assert_allclose(exact[0], states / states.norm(), atol=1e-5)
+
+
 def test_a_fine_tuned_model_answers_the_same_and_transformers_opens_it(encoder: Path, tmp_path: Path) -> None:
     rows = tmp_path / "rows.csv"
     rows.write_text(

@@ -206,6 +206,25 @@ def test_published_sizes_of_deberta_have_the_published_number_of_weights(size: s
 
 
 @pytest.mark.parametrize(
+    ("size", "family", "weights", "changes"),
+    [
+        *((size, "albert", count, {}) for size, count in (("base", 12), ("large", 18), ("xlarge", 60))),
+        ("xxlarge", "albert", 223, {}),  # in transformers' list of models; the paper has 235
+        ("base", "gte", 305, {}),  # gte-multilingual-base
+        ("base", "gte", 137, {"vocab_size": 30528, "type_vocab_size": 0}),  # gte-base-en-v1.5
+        ("large", "gte", 434, {"vocab_size": 30528, "type_vocab_size": 2}),
+    ],
+)
+def test_published_sizes_of_albert_and_gte_have_the_published_number_of_weights(
+    size: str, family: str, weights: int, changes: dict[str, Any]
+) -> None:
+    """In millions (Lan et al. 2020, table 1; Zhang et al. 2024, and the models' pages)."""
+    with torch.device("meta"):
+        model = Bert(preset(size, model_type=family, **changes))
+    assert sum(p.numel() for p in model.parameters()) / 1e6 == pytest.approx(weights, abs=1.5)
+
+
+@pytest.mark.parametrize(
     ("layers", "groups", "inner"),
     [(4, 2, 1), (6, 3, 1), (5, 2, 1), (7, 3, 1), (3, 3, 1), (2, 1, 3), (4, 2, 2), (1, 1, 2)],
 )

@@ -354,6 +354,18 @@ def test_gte_as_its_authors_save_it_has_their_scaled_positions(
     assert_parity(again, ours, random_sample(ours.config, seed=2))
 
 
+def test_gte_as_its_authors_save_it_is_imported_from_their_older_file(tmp_path: Path) -> None:
+    theirs = gte((24, 2, 3, 40, {}), max_position_embeddings=64)
+    save_as_authors(theirs, tmp_path / "model", rope_scaling=None, rope_theta=160000.0)
+    weights = tmp_path / "model" / "model.safetensors"
+    torch.save(load_file(weights), weights.with_name("pytorch_model.bin"))
+    weights.unlink()
+    with pytest.warns(UserWarning, match="as the authors of gte have it"):
+        assert main(["import", str(tmp_path / "model"), "--out", str(tmp_path / "new")]) == 0
+    ours, _ = load_pretraining_model(tmp_path / "new")
+    assert_parity(theirs, ours, random_sample(ours.config, seed=3))
+
+
 def test_gte_settings_that_mean_something_else_are_refused(tmp_path: Path) -> None:
     plain = NEW_CONFIG | {"rope_scaling": None}
     assert config_from_hugging_face(plain, "x").rope_theta == 20000

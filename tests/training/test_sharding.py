@@ -39,9 +39,10 @@ def _a_group_of_one() -> Iterator[None]:
     dist.destroy_process_group()
 
 
-def new_model() -> Bert:
+def new_model(**changes: object) -> Bert:
     torch.manual_seed(3)
-    return Bert(make_config(SHAPE | {"vocab_size": 12, "max_position_embeddings": 8}, "test")).eval()
+    shape = SHAPE | {"vocab_size": 12, "max_position_embeddings": 8}
+    return Bert(make_config(shape | changes, "test")).eval()
 
 
 def test_a_single_process_is_left_alone() -> None:
@@ -97,6 +98,23 @@ def test_after_an_evaluation_every_weight_is_divided_again() -> None:
         assert torch.equal(outputs, other(BATCH))
     assert not any(inside)
     assert all(divided(model))
+
+
+@pytest.mark.parametrize(
+    "family", [{}, {"model_type": "albert", "embedding_size": 4}], ids=["bert", "albert"]
+)
+def test_gradients_are_those_of_the_whole_model(family: dict[str, object]) -> None:
+    """Also where a layer's weights are gathered for each time that it is computed (ALBERT)."""
+    model, other = (new_model(**family, num_hidden_layers=3, initializer_range=0.3) for _ in range(2))
+    computation = distribute(model, machine())
+    for _ in range(2):  # in the second pass gradients are added to those there are
+        computation(lambda: model(BATCH).square().sum()).backward()
+        other(BATCH).square().sum().backward()
+    gradients = {name: p.grad.full_tensor() for name, p in model.named_parameters() if p.grad is not None}
+    wanted = {name: p.grad for name, p in other.named_parameters() if p.grad is not None}
+    assert gradients.keys() == wanted.keys() and len(wanted) > 10
+    for name, gradient in wanted.items():
+        torch.testing.assert_close(gradients[name], gradient)
 
 
 def divided(model: nn.Module) -> list[bool]:
