@@ -193,6 +193,26 @@ def test_a_clock_an_id_a_counter_or_a_name_opens_no_version(
         ("A customer is Gold who buys a lot.", "A customer is VIP who buys a lot."),
         ("User: Refund\nUser: my card is lost", "User: Chargeback\nUser: my card is lost"),
         ("Agent: Billing\nUser: my loan\nAgent: Loans", "Agent: Billing\nUser: my loan\nAgent: Cards"),
+        ("High priority:\n- The customer is VIP", "High priority:\n- The customer is Gold"),
+        (
+            "Escalate if:\n- Cards are lost\n  or stolen\n- The user is VIP",
+            "Escalate if:\n- Cards are lost\n  or stolen\n- The user is Gold",
+        ),
+        (
+            "Escalate if:\n" + "- A card of theirs was lost\n" * 20 + "- The user is VIP",
+            "Escalate if:\n" + "- A card of theirs was lost\n" * 20 + "- The user is Gold",
+        ),
+        ("User is VIP: escalate.", "User is Gold: escalate."),
+        ("The user is VIP -> high", "The user is Gold -> high"),
+        ("Now: name the topic, billing or loans", "Now: name the topic, billing or cards"),
+        ("- customer_name: string", "- customer_name: null"),
+        ("- Order number: Required", "- Order number: Optional"),
+        ("- Order number: Any (required)", "- Order number: Any (optional)"),
+        ("If the user is logged in as Admin, ask.", "If the user is logged in as Guest, ask."),
+        ("Ask if they write on behalf of Legal.", "Ask if they write on behalf of Sales."),
+        ("Pass cards to the agent called Billing.", "Pass cards to the agent called Loans."),
+        ("Ask if it is a user named Test.", "Ask if it is a user named Demo."),
+        ("It is for the account named Savings.", "It is for the account named Giro."),
     ],
 )
 def test_what_a_prompt_says_is_no_clock(before: str, after: str) -> None:

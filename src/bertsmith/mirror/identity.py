@@ -56,19 +56,22 @@ _PERSON = "(?:user|customer|client|account|tenant|employee|agent|caller)"
 _CAPITALISED = r"[^\W\d_a-z][\w'’-]*"
 _PARTICLE = "(?:de|del|della|di|da|dos|do|du|la|van|von|der|den|ter|bin|al)"
 # Keys of lines such as "Ticket no: 17" that only identify. Not "Message: …", which may be the input itself,
-# and not "Customer name: as in the signature", which says what to find: with a word in small letters.
+# and not "Customer name: as in the signature", which says what to find: with a word in small letters after
+# the first, or with a type.
+_TYPE = "(?:string|str|text|integer|int|number|boolean|bool|null|none|required|optional|mandatory)"
 _LINE = (
-    rf"(?:(?:{_ITEM}|{_PERSON})[ _-]?(?:id|name|number|no|nr|count|key|token)\.?|username)"
-    rf"(?!(?-i:[*\"]* ?[:=][*\" ]*[^\s*\"][^\n]* (?!{_PARTICLE}\b)[a-z]{{2,}}\b))"
-    "|nonce|counter|uptime|now"
+    rf"(?:(?:{_ITEM}|{_PERSON})[ _-]?(?:id|name|number|no|nr|count|key|token)\.?|username|nonce|counter|now)"
+    rf"(?![*\"]* ?[:=][*\" ]*(?:{_TYPE}\b|(?-i:[^\s*\"][^\n]* \(?(?!{_PARTICLE}\b)[a-z]{{2,}}\b)))"
+    "|uptime"
 )
 _NAME = rf"{_CAPITALISED}(?:(?: {_PARTICLE}){{0,2}} {_CAPITALISED}){{0,3}}"  # as Ana de la Cruz
 # "If the user is VIP" is a rule: it says of nobody who the user is. So is "whose account is Premium": only a
-# sentence that begins with "The user is" names one. Nor does the list after "Escalate if:".
-_CONDITION = r"\b(?:if|when(?:ever)?|where|whether|unless|once|until|while|cases?|means|every time)\b"
-_RULE = re.compile(rf"(?i){_CONDITION}")
+# sentence that begins with "The user is" names one. Nor does a list after "Escalate if:" or any other line.
+_RULE = re.compile(
+    r"(?i)\b(?:if|when(?:ever)?|where|whether|unless|once|until|while|cases?|means|every time)\b"
+)
 _LIST_ITEM = r"\s*(?:[>*•-]|\d+[.)])[^\n]*"
-_RULE_LIST = re.compile(rf"(?im)^(?!{_LIST_ITEM})[^\n]*{_CONDITION}[^\n]*\n(?:{_LIST_ITEM}\n)*{_LIST_ITEM}\Z")
+_RULE_LIST = re.compile(rf"(?m)^(?!{_LIST_ITEM})[^\n]+\n(?:{_LIST_ITEM}\n)*{_LIST_ITEM}\Z")
 _SUBJECT = re.compile(r"(?i)[\s>*•-]*(?:(?:the|your|this|our|my) )?(?:current )?")
 _LONGEST = 400  # characters of a sentence that are looked at
 _SENTENCE_END = re.compile(r"(?<!\.\w)[.!?]\s|\n\s*\n|\n[\s>*•-]*(?=[A-Z])")  # not that of "e.g."
@@ -139,11 +142,15 @@ _VARIABLES = tuple(
             "name",
             rf"(?P<kept>\b(?i:{_PERSON}(?:['’]s name is| name is| is called| is named)"
             rf"|name of (?:the |your )?(?:current )?{_PERSON} is"
-            r"|talking to|talking with|speaking to|speaking with|chatting with|on behalf of|logged in as"
-            r"|greet) )"
+            r"|talking to|talking with|speaking to|speaking with|chatting with|greet"
+            r"|(?P<verb>on behalf of|logged in as)) )"
             rf"(?>{_NAME})(?! (?:[a-z]{{3,}}s|people)\b)",  # "greet VIP members" names nobody
         ),
-        ("name", rf"(?P<kept>\b(?i:{_PERSON}) (?P<verb>is|called|named) ){_NAME}"),
+        (  # not "the agent called Billing", nor "The user is VIP: escalate"
+            "name",
+            rf"(?P<kept>\b(?i:(?!(?:agent|account) (?:called|named)){_PERSON} (?P<verb>is|called|named)) )"
+            rf"(?>{_NAME})(?! ?(?:[:→]|[-=]+>))",
+        ),
     )
 )  # fmt: skip
 
