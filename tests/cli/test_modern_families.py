@@ -203,6 +203,29 @@ def predictions(path: str) -> list[Any]:
     ]
 
 
+def test_a_search_freezes_no_layers_that_share_weights(desk: Path, models_folder: Path) -> None:
+    """ALBERT's; two of four can't be frozen alone."""
+    rows = ["--train", "classification.csv", "--dev", "classification.csv", "--out", "runs/tuned"]
+    trials = ["trials=3", "search.epochs=[1,2]", "hardware.threads=1"]
+    model = ["--model", str(models_folder / "albert")]
+    assert main(["tune", "classification", *model, *rows, *trials]) == 0
+    assert "freeze_layers" not in Path("runs/tuned/trials.json").read_text(encoding="utf-8")
+    assert (
+        main(
+            [
+                "tune",
+                "classification",
+                *model,
+                *rows[:-1],
+                "runs/other",
+                *trials,
+                "search.freeze_layers=[0,2]",
+            ]
+        )
+        == 2
+    )
+
+
 @each_family
 def test_a_long_text_is_read_whole(
     family: str, desk: Path, models_folder: Path, monkeypatch: pytest.MonkeyPatch

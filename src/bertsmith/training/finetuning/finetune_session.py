@@ -205,6 +205,13 @@ class FinetuneSession:
         """The number of the encoder's layers."""
         return self.config.num_hidden_layers
 
+    @property
+    def searched_layers(self) -> int:
+        """The number of layers of which a search may freeze some: one where layers share weights, since then
+        it is all or none.
+        """
+        return self.layers if self.config.num_hidden_groups is None else 1
+
     def steps_per_epoch(self, recipe: FinetuneRecipe) -> int:
         """The number of batches of the recipe's size in an epoch."""
         return steps_of_epoch(self.task, self.train, recipe.batch_size)

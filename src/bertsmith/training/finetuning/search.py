@@ -150,8 +150,8 @@ class SettingSearch:
                     f"search.{name} has no effect, since {fixed[name]} is given. Leave one of them out."
                 )
             raise RecipeError(
-                f"search.{name} has no effect: {name} isn't searched with LoRA, nor in a model of one layer. "
-                "Leave it out."
+                f"search.{name} has no effect: {name} isn't searched with LoRA, nor in a model of one layer "
+                "or of layers with the same weights. Leave it out."
             )
 
     def distributions(self, layers: int) -> dict[str, Any]:

@@ -138,7 +138,7 @@ def _run(run: Run[FinetuneRecipe], search: SettingSearch, on_trial: OnTrial | No
     if session.folds is not None:  # `finetune` would choose a method
         recipe = recipe.model_copy(update={"method": FULL})
     completed = replace(search, recipe=recipe)
-    space = completed.distributions(session.layers)
+    space = completed.distributions(session.searched_layers)
     if not space:
         raise RecipeError(
             "tune: every setting is given, so nothing is left to search. Leave one of them out."
@@ -195,7 +195,7 @@ def _run_next_trial(
     """
     study = build_study(trials, space, search.recipe.seed)
     if not trials:
-        study.enqueue_trial(search.baseline(session.layers))
+        study.enqueue_trial(search.baseline(session.searched_layers))
     proposal = study.ask(fixed_distributions=space)
     number, choice = len(trials), dict(proposal.params)
     recipe, folder = search.recipe_of(choice), trial_folder(run.out, number)
