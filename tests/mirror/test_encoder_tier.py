@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,11 @@ from mirrored_calls import (
     tiny_encoder,
 )
 
-from bertsmith.errors import DiskFull, MissingExtra
+from bertsmith.errors import DiskFull, InputError, MissingExtra
 from bertsmith.mirror.learning import tiers as encoder_tier
 from bertsmith.mirror.learning.settings import LearnSettings
 from bertsmith.mirror.learning.train import LearningResult, train_student
+from bertsmith.mirror.learning.understand import LearningRecords
 from bertsmith.mirror.student import MirrorStudent
 from bertsmith.training.finetuning import finetune
 
@@ -171,8 +173,6 @@ def test_an_encoder_that_is_not_there_leaves_the_words(tmp_path: Path) -> None:
         return {"intent": ["card", "transfer", "other"][len(text) % 3]}
 
     with store_of(tmp_path, calls_of(300, order_matters)) as store:
-        from bertsmith.errors import InputError
-
         with pytest.raises(InputError, match="The encoder can't be trained"):
             train_student(store, tmp_path / "student", settings=LearnSettings(model=str(tmp_path / "none")))
 
@@ -209,6 +209,30 @@ def test_a_full_disk_leaves_what_of_an_encoder_was_trained(
         train_student(store, tmp_path / "student", settings=LearnSettings(tiers=("encoder",)))
     assert (tmp_path / "student.training" / "model" / "checkpoint").exists()
     assert (tmp_path / "student.training" / "plan.json").exists()
+
+
+def test_an_ended_finetuning_and_its_proof_stay_while_the_base_model_is_not_there(
+    tmp_path: Path, encoder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ended(*given: object) -> None:
+        raise KeyboardInterrupt
+
+    base, moved = tmp_path / "base", tmp_path / "moved"
+    shutil.copytree(encoder, base)
+    settings = LearnSettings(tiers=("encoder",), model=str(base), overrides=RUN)
+    with store_of(tmp_path, calls_of(900)) as store:
+        with monkeypatch.context() as broken:
+            broken.setattr("bertsmith.mirror.learning.train.prove", ended)
+            with pytest.raises(KeyboardInterrupt):
+                train_student(store, tmp_path / "student", settings=settings)
+        proven = LearningRecords(store).calibration_calls()
+        base.rename(moved)
+        with pytest.raises(InputError, match="There is no model"):
+            train_student(store, tmp_path / "student", settings=settings)
+        moved.rename(base)
+        learned = train_student(store, tmp_path / "student", settings=settings)
+    assert learned.why == "" and {call.id for call in learned.parts.calibration} == proven
+    assert not list(tmp_path.glob("*.training*"))
 
 
 def test_quotes_that_are_not_found_or_overlap_leave_a_call_out() -> None:

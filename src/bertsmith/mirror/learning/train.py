@@ -180,12 +180,15 @@ def train_student(
 @contextmanager
 def _removed_where_refused(work: Path) -> Iterator[None]:
     """Removes the work folder where the calls are refused (InputError): a later training begins with those
-    that are there then. Not once the proof has begun, whose calls can't be used again.
+    that are there then. Not once the proof has begun, whose calls can't be used again; nor the fine-tuning of
+    an interrupted training, which goes on once what was refused, as a model that was moved, is there again.
     """
+    finetuned = [path for path in work.iterdir() if path.is_dir()]
     try:
         yield
     except InputError:
-        shutil.rmtree(work, ignore_errors=True)
+        if not any(path.exists() for path in finetuned):
+            shutil.rmtree(work, ignore_errors=True)
         raise
 
 
