@@ -167,6 +167,14 @@ def test_a_label_that_may_stand_for_none_is_told(
     assert suggest(tiny_bert, write(tmp_path / "all.csv", known)).notes == []
 
 
+def test_minus_one_among_sets_of_labels_is_told(tiny_bert: Path, tmp_path: Path) -> None:
+    """It was a label like others, and nothing was said."""
+    known = [(text, ",".join(text.split()[1:])) for text in TEXTS[:24]]
+    path = write(tmp_path / "rows.csv", [*known, *((text, "-1") for text in TEXTS[24:])])
+    (note,) = suggest(tiny_bert, path, task="multi-label").notes
+    assert "the label '-1' (12 rows) is taken for a label" in note
+
+
 def test_a_row_of_which_all_cells_are_blank_is_not_suggested(tiny_bert: Path, tmp_path: Path) -> None:
     """Spreadsheets end with such rows."""
     rows = [(text, str(number), colour(text)) for number, text in enumerate(TEXTS[:24])]

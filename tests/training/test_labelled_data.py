@@ -519,6 +519,31 @@ def test_an_unlabelled_pair_without_one_text_is_learned_from_where_training_keep
     assert found == ([("one", ""), ("", "two")] if missing == "keep" else []) + [("three", "four")]
 
 
+def test_an_unlabelled_row_of_which_all_cells_are_blank_is_not_learned_from(tmp_path: Path) -> None:
+    """Spreadsheets end with such rows."""
+    labelled, others = tmp_path / "train.csv", tmp_path / "others.csv"
+    labelled.write_text("text,age,label\n" + "".join(f"row {n},{n % 7},{n % 2}\n" for n in range(40)))
+    others.write_text("text,age\nnew,3\n,7\n,\n,\n")
+    kind = find_task("classification")
+    task = kind(kind.Settings(features=("age",)))
+    data = LabelledData.read(task, recipe_of("classification", labelled, unlabelled=str(others)))
+    assert [(row.text, row.columns) for row in data.unlabelled] == [("new", ("3",)), ("", ("7",))]
+
+
+def test_one_label_that_some_rows_of_dev_lack_is_not_always_right(tmp_path: Path) -> None:
+    """Of several labels a row may have none, and one who always gave it was said to be right."""
+    train, dev = tmp_path / "train.csv", tmp_path / "dev.csv"
+    train.write_text("text,labels\n" + "".join(f"row {n},{('mild', 'rude', '')[n % 3]}\n" for n in range(60)))
+    kind = find_task("multi-label")
+    recipe = recipe_of("multi-label", train, dev=str(dev))
+    for usual in ("", "mild"):
+        dev.write_text(
+            "text,labels\n" + "".join(f"dev {n},{usual if n % 5 else 'mild'}\n" for n in range(40))
+        )
+        warnings = LabelledData.read(kind(kind.Settings()), recipe).warnings
+        assert any("one label only" in warning for warning in warnings) == bool(usual)
+
+
 @pytest.mark.parametrize("folds", [False, True])
 def test_blank_texts_are_nothing_in_common(tmp_path: Path, folds: bool) -> None:
     kind, path = find_task("classification"), tmp_path / "rows.jsonl"

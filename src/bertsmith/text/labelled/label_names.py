@@ -83,10 +83,13 @@ def find_missing_values(labels: Collection[str]) -> list[str]:
 
 
 def find_placeholders(labels: Collection[str]) -> list[str]:
-    """-1 and -100 among numbers, where `find_stand_ins` can't tell whether they stand for a missing label."""
+    """-1 and -100 among numbers, where `find_stand_ins` can't tell whether they stand for a missing label;
+    and among words, for tasks with several labels a text, which don't ask it.
+    """
     placeholders = {"-1", "-100"} & set(labels)
     others = set(labels) - placeholders
-    return sorted(placeholders) if others - {"1"} and all(label.isdigit() for label in others) else []
+    are_alike = all(label.isdigit() for label in others) or not any(map(is_number, others))
+    return sorted(placeholders) if others - {"1"} and are_alike else []
 
 
 def are_multi_hot(labels: Collection[str]) -> bool:

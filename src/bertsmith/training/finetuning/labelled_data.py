@@ -179,7 +179,8 @@ class LabelledData:
             row
             for key, row in fresh.items()
             if key not in known
-            and (task.has_text(row) or (keeps and not all(map(is_blank, task.texts(row)))))
+            and (task.has_text(row) or keeps)
+            and not all(map(is_blank, (*task.texts(row), *getattr(row, "columns", ()))))
         ]
         self.unlabelled = remove_held(task, unknown, [*(self.dev or self.train), *(self.test or ())])
         if not self.unlabelled:
@@ -221,7 +222,7 @@ class LabelledData:
                 "Give more with --dev, or a larger dev_share"
             )
         labels = self._count_labels(self.dev)
-        if len(labels) == 1:
+        if len(labels) == 1 and labels.total() == len(self.dev):  # of several labels a text may have none
             sentences.append(
                 f"dev has one label only, {next(iter(labels))!r}: whoever always gives it is right there"
             )
