@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as Backend
 
 MARK = "\u2581"
@@ -41,28 +41,37 @@ _WITHOUT_BLANKS = re.compile(
 
 
 def build_normalizer(*, lowercase: bool) -> normalizers.Normalizer:
-    """The normalizer of vocabularies that are learned here: NFKC, and with `lowercase` small letters. Accents
-    stay: vowels are such marks in Thai and Hindi.
+    """The normalizer of vocabularies that are learned here: NFKC, single blanks, and with `lowercase` small
+    letters. Accents stay: vowels are such marks in Thai and Hindi.
     """
-    return normalizers.Sequence([normalizers.NFKC(), *([normalizers.Lowercase()] if lowercase else [])])
+    blanks = [normalizers.Replace(white, " ") for white in "\n\t\r"]
+    return normalizers.Sequence(
+        [
+            normalizers.NFKC(),
+            *([normalizers.Lowercase()] if lowercase else []),
+            normalizers.Replace("\u200b", ""),  # where a line may end; corpora are without them
+            *blanks,
+            normalizers.Replace(Regex(" {2,}"), " "),
+            normalizers.Strip(left=False, right=True),
+        ]
+    )
 
 
 def build_unigram_backend(
     pieces: Sequence[tuple[str, float]], special: dict[str, str], *, lowercase: bool
 ) -> Backend:
-    """XLM-RoBERTa's tokenizer with BERT's special tokens, over `pieces` with their scores, in the order of
-    their ids. `special` maps roles to tokens.
+    """A tokenizer with BERT's template over `pieces` with their scores, in the order of their ids. `special`
+    maps roles to tokens.
 
-    If the pieces have those of all 256 bytes, unknown characters are spelt by these.
+    Only the first word of a text gets a "▁" that isn't written: in "ไป[MASK]มาก" nothing comes between the
+    mask and what follows. If the pieces have those of all 256 bytes, unknown characters are spelt by these.
     """
     ids = {piece: number for number, (piece, _) in enumerate(pieces)}
     falls_back = ids.keys() >= set(BYTE_PIECES)
     backend = Backend(models.Unigram(list(pieces), ids[special["unk"]], falls_back))
     backend.normalizer = build_normalizer(lowercase=lowercase)
-    backend.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(MARK, "always")]
-    )
-    backend.decoder = decoders.Metaspace(MARK, "always")
+    backend.pre_tokenizer = pre_tokenizers.Metaspace(MARK, "first")
+    backend.decoder = decoders.Metaspace(MARK, "first")
     if falls_back:
         blanks = decoders.Replace(MARK, " "), decoders.Strip(" ", 1, 0)
         backend.decoder = decoders.Sequence([blanks[0], decoders.ByteFallback(), decoders.Fuse(), blanks[1]])
