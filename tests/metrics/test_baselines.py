@@ -31,6 +31,12 @@ def test_classes_are_learned_from_words() -> None:
     assert found.predictions.tolist() == [1, 0, 0]
 
 
+def test_classes_are_learned_from_words_that_no_blanks_divide() -> None:
+    good, bad = ["อาหารอร่อยมาก", "ร้านนี้อร่อยดี", "ขนมอร่อย"], ["บริการแย่มาก", "ร้านนี้แย่", "รสชาติแย่จัง"]
+    found = baselines.tfidf_classes(good + bad, [1, 1, 1, 0, 0, 0], ["กาแฟอร่อย", "กาแฟแย่"])
+    assert found.predictions.tolist() == [1, 0]
+
+
 def test_several_labels_are_learned_each_by_itself() -> None:
     texts = ["oil up", "oil down", "gold up", "gold down", "oil and gold up"] * 3
     gold = np.array([[w in text for w in ("oil", "gold", "up", "text", "")] for text in texts])

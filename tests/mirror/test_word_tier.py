@@ -150,6 +150,21 @@ def test_marks_belong_to_words_but_not_in_students_of_before(tmp_path: Path) -> 
     assert [WordModel.load(tmp_path)._vectorize("कि")[0], before._vectorize("कि")[0]] == [[0, 1], [0, 1]]
 
 
+def test_syllables_are_words_where_no_blanks_divide_them_but_not_in_students_of_before(
+    tmp_path: Path,
+) -> None:
+    texts = ["ไปมา", "ไปนา"]
+    calls = [learned(text, "card" if n % 2 else "other", n) for n, text in enumerate(texts * 20)]
+    model = fit_word_model(calls, build_heads(SHAPE, calls), SHAPE)
+    assert model is not None and {"ไป", "มา", "นา"} < set(model.indices)
+    model.save(tmp_path)
+    (tmp_path / "words.json").write_text(
+        (tmp_path / "words.json").read_text().replace("with syllables", "with marks")
+    )
+    assert len(model._vectorize("ไปมา")[0]) == 3  # with the pair of both
+    assert len(WordModel.load(tmp_path)._vectorize("ไปมา")[0]) == 0
+
+
 def test_a_number_that_is_answered_is_one_that_the_teacher_has_said() -> None:
     shape = AnswerShape(fields=(Field(keys=("n",), kind="number"),), order=(("n",),))
     said = [3 * number for number in range(90)]

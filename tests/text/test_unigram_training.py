@@ -294,3 +294,11 @@ def test_the_report_says_for_each_script_how_it_fits(tmp_path: Path) -> None:
     )
     assert (report.words, report.pieces_per_word, report.whole_words) == (0, None, None)
     assert (report.costliest, report.most_broken) == ((), ())
+
+
+def test_blanks_around_a_mask_are_those_of_the_text(tmp_path: Path, corpus: Corpus) -> None:
+    tokenizer = train_tokenizer(corpus, tmp_path / "t", VocabularySettings(kind="unigram", vocab_size=120))
+    for text, behind in [("แมว[MASK]ดี", "ดี"), ("แมว [MASK] ดี", "▁ดี"), ("\nแมว  [MASK]\u3000ดี\n", "▁ดี")]:
+        tokens = tokenizer.encode(text, read_special_tokens=True).tokens
+        place = tokens.index("[MASK]")
+        assert ("".join(tokens[:place]), "".join(tokens[place + 1 :])) == ("▁แมว", behind)

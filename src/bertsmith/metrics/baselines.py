@@ -28,7 +28,7 @@ import numpy.typing as npt
 
 from bertsmith.arrays import Bools, Float32s, Floats, Ints
 from bertsmith.metrics.thresholds import best_f1_cuts
-from bertsmith.text.words import WORD, WORD_PATTERN
+from bertsmith.text.words import IN_ONE_RUN, WORD, WORD_WITHOUT_BLANKS, word_pattern
 
 Text = str | tuple[str, str]  # a text, or a pair of them
 Answers = TypeVar("Answers")
@@ -39,8 +39,10 @@ MOST_DECISIONS = 5_000_000  # rows times labels, where each label has a model of
 MOST_FEATURES = 200_000
 MOST_WEIGHTS = 20_000_000  # features times classes: 160 MB
 
-# Words, and each other sign by itself: "?" tells much, and a text of emoji alone still has features.
-TOKEN = rf"{WORD_PATTERN}|[^\w\s]"
+# Words, where no blanks divide them syllables or characters, and each other sign by itself: "?" tells much,
+# and a text of emoji alone still has features.
+_WORD_BETWEEN_BLANKS = word_pattern(rf"[^\W{IN_ONE_RUN}]")
+TOKEN = rf"{WORD_WITHOUT_BLANKS}|{_WORD_BETWEEN_BLANKS}|[^\w\s]"
 
 
 _TITLES = {"majority": "always the most frequent label", "mean": "always the mean"}

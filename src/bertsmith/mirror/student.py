@@ -38,12 +38,17 @@ from bertsmith.model.manifest import read_verified_manifest
 from bertsmith.tasks.fields import Fields
 from bertsmith.tasks.finetuning import encode_examples
 from bertsmith.tasks.task_model import outputs_of
+from bertsmith.text.words import WORD_PATTERN
 
 _WORDS, _WEIGHTS = "words.json", "words.safetensors"
-# Tokenizations by their name in words.json: with or without combining marks in words. A student keeps the one
-# with which it was trained and proven.
-_TOKENS = {"without marks": re.compile(r"\w+|[^\w\s]"), "with marks": re.compile(TOKEN)}
-_CURRENT_TOKENS, _OLDEST_TOKENS = "with marks", "without marks"  # the oldest words.json names none: a list
+# Tokenizations by their name in words.json: without or with combining marks in words, and with syllables
+# where no blanks divide words. A student keeps the one with which it was trained and proven.
+_TOKENS = {
+    "without marks": re.compile(r"\w+|[^\w\s]"),
+    "with marks": re.compile(rf"{WORD_PATTERN}|[^\w\s]"),
+    "with syllables": re.compile(TOKEN),
+}
+_CURRENT_TOKENS, _OLDEST_TOKENS = "with syllables", "without marks"  # the oldest words.json is a list
 
 SURE, UNSURE, UNPROVEN, REDACTED = "sure", "low-confidence", "not-proven", "redacted"
 _BATCH_SIZE = 1024  # texts
