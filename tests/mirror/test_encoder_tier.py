@@ -172,9 +172,11 @@ def test_an_encoder_that_is_not_there_leaves_the_words(tmp_path: Path) -> None:
     def order_matters(text: str, draw: random.Random) -> dict[str, Any]:
         return {"intent": ["card", "transfer", "other"][len(text) % 3]}
 
-    with store_of(tmp_path, calls_of(300, order_matters)) as store:
-        with pytest.raises(InputError, match="The encoder can't be trained"):
-            train_student(store, tmp_path / "student", settings=LearnSettings(model=str(tmp_path / "none")))
+    with (
+        store_of(tmp_path, calls_of(300, order_matters)) as store,
+        pytest.raises(InputError, match="The encoder can't be trained"),
+    ):
+        train_student(store, tmp_path / "student", settings=LearnSettings(model=str(tmp_path / "none")))
 
 
 def test_without_its_package_the_encoder_is_left_out_and_the_words_are_proven(
