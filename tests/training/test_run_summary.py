@@ -53,7 +53,7 @@ def test_the_parts_of_a_model_have_all_its_weights(family: str) -> None:
         {"steps": 100_000, "model": {"model_type": family, "size": size}, "data": {"next_sentence": False}},
         "the test",
     )
-    config = recipe.model.config(1000, 0)
+    config = recipe.model.config(1000, FAMILIES[family].published.get("pad_token_id", 0))
     model = meta_init(lambda: PretrainingModel(config, next_sentence=False))
     counts = run_summary.describe_model(model)["parameters"]
     assert sum(counts.values()) == sum(parameter.numel() for parameter in model.parameters())
