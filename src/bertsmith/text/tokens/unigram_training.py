@@ -29,19 +29,20 @@ from bertsmith.text.words import ANY_SCRIPT, DIGITS, SYMBOLS, script_of
 LONGEST_PIECE = 16
 #: Characters of the longest unit; what is longer is cut. In Thai a phrase between blanks has about 40.
 LONGEST_UNIT = 128
-#: Characters of the distinct units that are learned from, the most frequent first: about 60 bytes each.
-MAX_CHARACTERS = 8_000_000
+#: Characters of the distinct units that are learned from, the most frequent first: up to 300 bytes each.
+MAX_CHARACTERS = 6_000_000
 SEEDS = 1_000_000  # pieces to begin with
 ROUNDS = 2  # of expectation maximisation before each pruning
 KEPT = 0.75  # of the pieces, in a pruning
 SURPLUS = 1.1  # times the pieces wanted: so many are left for the last cut
 LEAST_EXPECTED = 0.5  # occurrences, of a piece that stays
-_UNITS_AT_ONCE = 1 << 16
-_NOTHING = np.zeros(0, np.int32)
+_UNITS_AT_ONCE = 1 << 14
+_KEYS_OF_STEP = LONGEST_PIECE + 1
 
 Ints = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
+Keys = npt.NDArray[np.uint16]
 
 # -- units ------------------------------------------------------------------------------------------------
 
@@ -211,9 +212,11 @@ def find_seeds(units: Units, least: int) -> FirstPieces:
     chosen = np.sort(np.argsort(-scores, kind="stable")[:SEEDS])
     number = np.full(len(scores), -1, np.int32)
     number[chosen] = np.arange(alphabet, alphabet + len(chosen), dtype=np.int32)
-    places, pieces = [levels[0].places], [levels[0].groups]
+    first_level = levels[0]
+    places, pieces = [first_level.places], [first_level.groups]
     begin = 0
-    for level, kept in zip(levels[1:], whole[1:], strict=True):
+    for kept in whole[1:]:
+        level = levels.pop(1)  # large ones are forgotten one by one
         numbers = np.full(len(level.counts), -1, np.int32)
         numbers[kept] = number[begin : begin + kept.sum()]
         begin += int(kept.sum())
@@ -221,9 +224,9 @@ def find_seeds(units: Units, least: int) -> FirstPieces:
         places.append(level.places[chosen_places])
         pieces.append(numbers[level.groups[chosen_places]])
     return FirstPieces(
-        np.concatenate([levels[0].firsts, starts[chosen]]),
+        np.concatenate([first_level.firsts, starts[chosen]]),
         np.concatenate([np.ones(alphabet, np.int32), lengths[chosen]]),
-        np.concatenate([levels[0].counts, scores[chosen]]),
+        np.concatenate([first_level.counts, scores[chosen]]),
         places,
         pieces,
     )
@@ -239,14 +242,12 @@ class Lattice:
     the t-th character of any unit.
     """
 
-    def __init__(self, lengths: Ints, units: Ints, ends: Ints, edge_lengths: Ints, pieces: Ints) -> None:
-        """`lengths` (U,) of the units, descending; for each edge (E,) its unit, where it ends in there, its
-        own length and its piece.
+    def __init__(self, lengths: Ints, keys: Keys, units: Ints, pieces: Ints) -> None:
+        """`lengths` (U,) of the units, descending; for each edge (E,) its key, its unit and its piece. A key
+        is where the edge ends in its unit, times 17, plus its own length. Edges are sorted by their keys.
         """
         self.lengths = lengths
-        keys = (ends * (LONGEST_PIECE + 1) + edge_lengths).astype(np.uint16)
-        order = np.argsort(keys, kind="stable")
-        self._keys, self._units, self._pieces = keys[order], units[order], pieces[order]
+        self._keys, self._units, self._pieces = keys, units, pieces
 
     def keep(self, numbers: Ints, kept_units: Mask | None = None) -> None:
         """Forgets pieces, and units: `numbers` (P,) are the new ones of the pieces, -1 of those that go."""
@@ -276,8 +277,8 @@ class Lattice:
             (
                 int(ends[key] - sizes[key]),
                 int(ends[key]),
-                int(rows[key // (LONGEST_PIECE + 1) - key % (LONGEST_PIECE + 1)]),
-                int(rows[key // (LONGEST_PIECE + 1)]),
+                int(rows[key // _KEYS_OF_STEP - key % _KEYS_OF_STEP]),
+                int(rows[key // _KEYS_OF_STEP]),
             )
             for key in np.flatnonzero(sizes).tolist()
         ]
@@ -333,15 +334,16 @@ def build_lattices(units: Units, seeds: FirstPieces) -> list[tuple[Lattice, Floa
         within = (
             np.arange(end - begin, dtype=np.int32) - (begins[first : first + len(lengths)] - begin)[owners]
         )
-        parts = []
+        keys, owned, spelt = list[Keys](), list[Ints](), list[Ints]()
         for length, (places, pieces) in enumerate(zip(seeds.places, seeds.pieces, strict=True), start=1):
             part = slice(*np.searchsorted(places, [begin, end]))
             inside = places[part] - begin
-            parts.append(
-                (owners[inside], within[inside] + length, np.full(len(inside), length), pieces[part])
-            )
-        columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
-        lattices.append((Lattice(lengths, *columns), units.counts[first : first + _UNITS_AT_ONCE]))
+            keys.append(((within[inside] + length) * _KEYS_OF_STEP + length).astype(np.uint16))
+            owned.append(owners[inside])
+            spelt.append(pieces[part])
+        order = np.argsort(np.concatenate(keys), kind="stable")
+        edges = (np.concatenate(keys)[order], np.concatenate(owned)[order], np.concatenate(spelt)[order])
+        lattices.append((Lattice(lengths, *edges), units.counts[first : first + _UNITS_AT_ONCE]))
     return lattices
 
 
@@ -354,18 +356,18 @@ def build_alternatives(seeds: FirstPieces, characters: int) -> tuple[Lattice, In
     longer = longer[np.argsort(-seeds.lengths[longer], kind="stable")]
     starts, lengths = seeds.starts[longer], seeds.lengths[longer]
     piece_at = np.full(characters + LONGEST_PIECE, -1, np.int32)
-    parts = []
+    blocks = dict[int, tuple[Ints, Ints]]()
     for length, (places, pieces) in enumerate(zip(seeds.places, seeds.pieces, strict=True), start=1):
         piece_at[:] = -1
         piece_at[places] = pieces
         for shift in range(LONGEST_PIECE - length + 1):
-            inner = np.flatnonzero(lengths >= shift + length + (shift == 0))
+            inner = np.flatnonzero(lengths >= shift + length + (shift == 0)).astype(np.int32)
             found = piece_at[starts[inner] + shift]
-            inner, found = inner[found >= 0], found[found >= 0]
-            ends = np.full(len(inner), shift + length)
-            parts.append((inner.astype(np.int32), ends, np.full(len(inner), length), found))
-    columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
-    return Lattice(lengths, *columns), longer.astype(np.int32)
+            blocks[(shift + length) * _KEYS_OF_STEP + length] = inner[found >= 0], found[found >= 0]
+    ordered = sorted(blocks)
+    keys = np.repeat(np.array(ordered, np.uint16), [len(blocks[key][0]) for key in ordered])
+    inners, founds = (np.concatenate([blocks[key][part] for key in ordered]) for part in (0, 1))
+    return Lattice(lengths, keys, inners, founds), longer.astype(np.int32)
 
 
 # -- learning ---------------------------------------------------------------------------------------------
