@@ -28,7 +28,7 @@ import numpy.typing as npt
 
 from bertsmith.arrays import Bools, Float32s, Floats, Ints
 from bertsmith.metrics.thresholds import best_f1_cuts
-from bertsmith.text.words import IN_ONE_RUN, WORD, WORD_WITHOUT_BLANKS, word_pattern
+from bertsmith.text.words import IN_ONE_RUN, WORD, WORD_PATTERN, WORD_WITHOUT_BLANKS, word_pattern
 
 Text = str | tuple[str, str]  # a text, or a pair of them
 Answers = TypeVar("Answers")
@@ -43,6 +43,7 @@ MOST_WEIGHTS = 20_000_000  # features times classes: 160 MB
 # and a text of emoji alone still has features.
 _WORD_BETWEEN_BLANKS = word_pattern(rf"[^\W{IN_ONE_RUN}]")
 TOKEN = rf"{WORD_WITHOUT_BLANKS}|{_WORD_BETWEEN_BLANKS}|[^\w\s]"
+RUN_TOKEN = rf"{WORD_PATTERN}|[^\w\s]"  # runs of scripts without blanks are words: what older models count
 
 
 _TITLES = {"majority": "always the most frequent label", "mean": "always the mean"}

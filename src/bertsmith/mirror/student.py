@@ -29,7 +29,7 @@ from bertsmith.arrays import Float32s, Floats
 from bertsmith.errors import ModelError
 from bertsmith.files import read_json, tensors_written_to, write_json
 from bertsmith.inference.predictor import Predictor
-from bertsmith.metrics.baselines import TOKEN
+from bertsmith.metrics.baselines import RUN_TOKEN, TOKEN
 from bertsmith.mirror.call import CompletionRequest, Json
 from bertsmith.mirror.fields import Field, FieldPrediction, Values
 from bertsmith.mirror.redaction import holds_placeholder
@@ -38,14 +38,13 @@ from bertsmith.model.manifest import read_verified_manifest
 from bertsmith.tasks.fields import Fields
 from bertsmith.tasks.finetuning import encode_examples
 from bertsmith.tasks.task_model import outputs_of
-from bertsmith.text.words import WORD_PATTERN
 
 _WORDS, _WEIGHTS = "words.json", "words.safetensors"
 # Tokenizations by their name in words.json: without or with combining marks in words, and with syllables
 # where no blanks divide words. A student keeps the one with which it was trained and proven.
 _TOKENS = {
     "without marks": re.compile(r"\w+|[^\w\s]"),
-    "with marks": re.compile(rf"{WORD_PATTERN}|[^\w\s]"),
+    "with marks": re.compile(RUN_TOKEN),
     "with syllables": re.compile(TOKEN),
 }
 _CURRENT_TOKENS, _OLDEST_TOKENS = "with syllables", "without marks"  # the oldest words.json is a list
