@@ -75,7 +75,7 @@ class Bert(nn.Module):
             return self.mix_states([select_rows(s, rows) for s in self.all_hidden_states(batch)])
         states = self.embeddings(batch)
         relative = self.relative_table()
-        last = len(self.layer_sequence) - 1
+        last = len(self.config.layer_order) - 1
         for number in range(last + 1):
             states = self.apply_layer(number, states, batch, rows if number == last else None, relative)
         states = self._apply_final_norm(states)
@@ -87,7 +87,7 @@ class Bert(nn.Module):
         """
         states: list[Tensor] = [self.embeddings(batch)]
         relative = self.relative_table()
-        for number in range(len(self.layer_sequence)):
+        for number in range(len(self.config.layer_order)):
             states.append(self.apply_layer(number, states[-1], batch, None, relative))
         states[-1] = self._apply_final_norm(states[-1])
         return [_drop_padding(state, batch) for state in states]
@@ -119,7 +119,7 @@ class Bert(nn.Module):
         """The output (N, H) of layer number `number` for its input (N, H), or (R, H) of the given rows; that
         of the first layer with the convolution, where there is one. `relative` is the `relative_table`.
         """
-        layer = self.layer_sequence[number]
+        layer = self.layers[self.config.layer_order[number]]
         if number or self.convolution is None:
             output: Tensor = layer(states, batch, rows, relative)
             return output
