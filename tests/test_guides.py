@@ -42,11 +42,13 @@ from parity.model_parity import assert_parity, random_sample, twin, with_large_w
 from test_documented_commands import commands
 
 DOCS = Path(__file__).parent.parent / "docs"
-TASK, TABLES, VARIANT = (
+TASK, FORMATS, VARIANT = (
     (DOCS / page).read_text(encoding="utf-8")
-    for page in ("add-a-task-or-metric.md", "add-a-table-format.md", "add-a-family-or-optimiser.md")
+    for page in ("add-a-task-or-metric.md", "add-a-format-or-route.md", "add-a-family-or-optimiser.md")
 )
-TABLE_FORMAT, _, TASK_FORMAT = TABLES.partition("\n## A format for one task\n")
+TABLE_FORMAT, TASK_FORMAT, *_ = re.split(
+    r"^## A (?:format for one task|wire format)\n", FORMATS, flags=re.MULTILINE
+)
 OWN = "roberta-prelayernorm"  # the family of the page
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 JUDGEMENTS = ("awful", "weak", "fine", "superb")  # one star to four

@@ -1,7 +1,7 @@
 """Bertsmith: the whole life of a BERT, from raw text to a checkpoint that other tools open.
 
-The public names are those of `__init__.pyi`; docs/index.md shows them at work. Each is imported when it is
-first used, so that `import bertsmith` costs no torch.
+The public names are those of `__init__.pyi`; docs/coming-from-transformers.md shows them at work. Each is
+imported when it is first used, so that `import bertsmith` costs no torch.
 """
 
 import os

@@ -24,7 +24,8 @@ from bertsmith.mirror.importing import CallImport
 from bertsmith.mirror.redaction import Redactor
 from bertsmith.mirror.store import Store
 
-PAGE = Path(__file__).parents[2] / "docs" / "add-a-wire-format.md"
+PAGE = Path(__file__).parents[2] / "docs" / "add-a-format-or-route.md"
+GUIDE = PAGE.read_text("utf-8").partition("\n## A wire format\n")[2].partition("\n## A route\n")[0]
 PATH = "/v1beta/models/gemini-2.5-flash:generateContent"
 STREAM = "/v1beta/models/gemini-2.5-flash:streamGenerateContent?alt=sse"
 SCHEMA = {"type": "object", "properties": {"intent": {"enum": ["card", "other"]}}}
@@ -35,7 +36,7 @@ WORDS = {"card": {"intent": "card"}, "hello": {"intent": "other"}}
 def own_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """gemini.py in the working folder, as if written by the page's reader."""
     monkeypatch.chdir(tmp_path)
-    ((name, text),) = re.findall(r"^```python (\S+)\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    ((name, text),) = re.findall(r"^```python (\S+)\n(.*?)^```", GUIDE, re.DOTALL | re.MULTILINE)
     (tmp_path / name).write_text(text)
     yield
     sys.modules.pop("gemini", None)

@@ -20,7 +20,8 @@ from bertsmith.serving.settings import read_settings
 from live_server import LiveServer, live_server, threaded_server
 from served_models import save_fine_tuned
 
-PAGE = Path(__file__).parents[2] / "docs" / "add-a-route.md"
+PAGE = Path(__file__).parents[2] / "docs" / "add-a-format-or-route.md"
+GUIDE = PAGE.read_text("utf-8").partition("\n## A route\n")[2]
 NAME = "cohere_classify:PROTOCOL"
 ROUTE = "/v1/classify"
 TEXTS = ["bano delo", "firu", "guma kano lelo miru bano"]
@@ -37,7 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def own_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """cohere_classify.py in the working folder, as if written by the page's reader."""
     monkeypatch.chdir(tmp_path)
-    ((name, text),) = re.findall(r"^```python (\S+)\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    ((name, text),) = re.findall(r"^```python (\S+)\n(.*?)^```", GUIDE, re.DOTALL | re.MULTILINE)
     (tmp_path / name).write_text(text)
     yield
     for module in ("cohere_classify", "others"):

@@ -36,7 +36,7 @@ class UpstreamOptions:
         Seconds for which the LLM's server may send nothing. Default: 600.
     format
         A wire format of your own, as module:Class; several, separated by commas. See
-        docs/add-a-wire-format.md.
+        docs/add-a-format-or-route.md.
     """
 
     upstream: str | None = None

@@ -119,7 +119,7 @@ def serve(
         For models with a task of your own: package.module:Class.
     routes
         Routes of your own, as package.module:PROTOCOL; several, separated by commas. See
-        docs/add-a-route.md.
+        docs/add-a-format-or-route.md.
     show_settings
         Print all settings as JSON and stop.
 

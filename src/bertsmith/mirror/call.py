@@ -202,7 +202,7 @@ def is_refusal(reason: str) -> bool:
     return reason in _REFUSAL_REASONS or reason.startswith(_STATUS_PREFIX)
 
 
-# The former names, which wire formats of one's own may import (docs/add-a-wire-format.md).
+# The former names, which wire formats of one's own may import (docs/add-a-format-or-route.md).
 Message = ChatMessage
 Asked = CompletionRequest
 Answered = Completion

@@ -138,7 +138,7 @@ def damaged_error(engine: Engine, error: object) -> InputError:
     return InputError(
         f"The store {name} is damaged ({cause}). Stop the mirror, set {name}, {name}-wal and "
         f"{name}-shm aside, and put a copy in its place, or what sqlite3's .dump can still read of it "
-        "(docs/mirror.md, The store). Then run this again."
+        "(docs/mirror.md, Limits). Then run this again."
     )
 
 
@@ -365,7 +365,7 @@ def missing_message(name: str, what: str) -> str:
     """The message for a store that lacks a table or a column, `what`, with what to do."""
     return (
         f"The store {name} lacks the {what}: it isn't as Bertsmith made it. Put a copy of yours in its place "
-        "(docs/mirror.md, The store), or name another --store."
+        "(docs/mirror.md, Limits), or name another --store."
     )
 
 

@@ -1,7 +1,7 @@
 """The contract of a wire format: all that the mirror and the guard need to know about one provider's API.
 
 Each provider has a subclass of `WireFormat` in a file of its own and an instance in registry.py; users name
-theirs as `module:Class` (docs/add-a-wire-format.md). No other code depends on which format a call is in.
+theirs as `module:Class` (docs/add-a-format-or-route.md). No other code depends on which format a call is in.
 """
 
 import re
@@ -243,6 +243,6 @@ def named_event(kind: str, **more: Any) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (kind.encode(), orjson.dumps({"type": kind, **more}))
 
 
-# The former names, which wire formats of one's own may import (docs/add-a-wire-format.md).
+# The former names, which wire formats of one's own may import (docs/add-a-format-or-route.md).
 Written = ResponseBody
 OwnAnswer = StudentCompletion

@@ -1,6 +1,6 @@
 """The class Protocol, and what the routes of all protocols share: request bodies, answers and refusals.
 
-How to add one from outside the package: docs/add-a-route.md.
+How to add one from outside the package: docs/add-a-format-or-route.md.
 """
 
 import asyncio

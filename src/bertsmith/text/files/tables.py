@@ -11,7 +11,7 @@
 
 Each format is one class below and one entry of `FORMATS`. Every command looks formats up there, by a file's
 ending or by the name that --format gives. A package adds its own format in the entry-point group
-`bertsmith.table_formats`, under the ending without its dot: docs/add-a-table-format.md. The format is
+`bertsmith.table_formats`, under the ending without its dot: docs/add-a-format-or-route.md. The format is
 imported when a file has that ending. So a folder, a recipe or a model can choose among the formats that its
 user installed, but can't name code to run.
 """
