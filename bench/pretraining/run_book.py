@@ -6,8 +6,11 @@ Last answer (2026-11-28, Zen 5): 53.1 % of held-out masks after eight hours.
     python bench/pretraining/run_book.py runs/again --beside FILE
         how far another run's losses are from these
 
-The run keeps its learning rate (optimizer.schedule=wsd optimizer.decay=0); each of the decays began with
-decay_from at one of its checkpoints.
+The run keeps its learning rate; each of the decays began with decay_from at one of its checkpoints:
+
+    bertsmith pretrain budget steps=24000 model.size=small model.initializer_range=0.02 \\
+        optimizer.learning_rate=1e-3 data.batch_size=64 optimizer.schedule=wsd optimizer.decay=0 \\
+        optimizer.warmup=0.02 evaluation.every=0.01 corpus=... tokenizer=... out=runs/book/run
 
 FILE is the .losses.json under bench/results that the first command wrote. The other run has the same
 settings, steps= included, and may be stopped long before its end.

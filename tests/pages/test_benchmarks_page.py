@@ -109,15 +109,3 @@ def test_every_task_that_is_read_is_named() -> None:
         found = re.search(rf"^## {heading}\n(.*?)^## ", TEXT, re.DOTALL | re.MULTILINE)
         assert found is not None
         assert [task.name for task in suite.tasks if task.name not in found[1]] == []
-
-
-def test_every_script_of_our_figures_is_there_and_its_figures_are_in_bench_results() -> None:
-    rows = re.findall(r"^\| (.*) \| (.*) \| (.*) \| `([\w/]+\.py)` \|$", TEXT, re.MULTILINE)
-    assert len(rows) > 8
-    bench = DOCS.parent / "bench"
-    assert [script for *_, script in rows if not (bench / script).is_file()] == []
-    known = set(re.findall(r"\d[\d.,]*\d|\d", (bench / "results/README.md").read_text(encoding="utf-8")))
-    shown = [
-        number for _, ours, theirs, _ in rows for number in re.findall(r"\d[\d.,]*\d|\d", f"{ours} {theirs}")
-    ]
-    assert [number for number in shown if number not in known] == []

@@ -3,7 +3,7 @@ checkpoints.
 
 workload.py counts steps and tokens, cost.py seconds, training/resources.py bytes. This file puts them
 together, checks whether the run fits into memory, and measures this machine if it is planned for.
-docs/plan.md compares predictions with published runs.
+bench/results/published-runs.md compares predictions with published runs.
 """
 
 import statistics
