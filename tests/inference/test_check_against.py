@@ -32,8 +32,9 @@ from bertsmith.inference.checking import oracles
 from bertsmith.inference.checking.check import check_model
 from bertsmith.inference.checking.oracles import Oracle, their_answers
 from bertsmith.model.bert import Bert
-from bertsmith.model.checkpoint import save_checkpoint
+from bertsmith.model.checkpoint import load_encoder, save_checkpoint
 from bertsmith.model.config import make_config
+from bertsmith.tasks.checkpoints.sentence_folder import write_sentence_folder
 from bertsmith.tasks.golden.comparison import compare
 from bertsmith.tasks.golden.records import answers_of
 from bertsmith.tasks.golden.subject import GoldenSubject, open_subject
@@ -224,14 +225,10 @@ def test_the_command_says_with_what_it_compares(
     assert "beside transformers 5" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("oracle", ["transformers", "sentence-transformers"])
-def test_a_unigram_tokenizer_is_that_of_its_file_whatever_class_is_named(
-    tmp_path: Path, oracle: Oracle
-) -> None:
-    """transformers' XLMRobertaTokenizer would build other rules around the pieces."""
-    pytest.importorskip(oracle.replace("-", "_"))
-    folder, letters = tmp_path / "model", "abcdefghijklmnopqrstuvwxyz.,"
-    tokenizer = Tokenizer.load(unigram_json(tmp_path / "tokenizer", letters, normalizer=TABLE))
+def save_unigram(folder: Path) -> Path:
+    """An encoder of XLM-RoBERTa's kind, as another tool leaves it."""
+    letters = "abcdefghijklmnopqrstuvwxyz.,"
+    tokenizer = Tokenizer.load(unigram_json(folder.with_name("tokenizer"), letters, normalizer=TABLE))
     shape = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
     names = {"model_type": "xlm-roberta", "vocab_size": tokenizer.vocab_size, "max_position_embeddings": 130}
     config = make_config(names | shape, "test")
@@ -243,6 +240,25 @@ def test_a_unigram_tokenizer_is_that_of_its_file_whatever_class_is_named(
         folder
     )
     (folder / "bertsmith.json").unlink()
+    return folder
+
+
+@pytest.mark.parametrize("oracle", ["transformers", "sentence-transformers"])
+def test_a_unigram_tokenizer_is_that_of_its_file_whatever_class_is_named(
+    tmp_path: Path, oracle: Oracle
+) -> None:
+    """transformers' XLMRobertaTokenizer would build other rules around the pieces."""
+    pytest.importorskip(oracle.replace("-", "_"))
+    folder = save_unigram(tmp_path / "model")
     found = check_model(folder, against=oracle).comparisons["float32"]
     assert found.agrees, found.differences
     assert found.texts >= 15
+
+
+def test_a_unigram_model_s_texts_are_cut_where_its_sentence_folder_says(tmp_path: Path) -> None:
+    """As paraphrase-multilingual-MiniLM's, at 128 tokens, where the tokenizer's own settings name 512."""
+    pytest.importorskip("sentence_transformers")
+    folder = save_unigram(tmp_path / "model")
+    write_sentence_folder(folder, load_encoder(folder).config, "mean", 20)
+    found = check_model(folder, against="sentence-transformers").comparisons["float32"]
+    assert found.agrees, found.differences

@@ -19,6 +19,8 @@ from safetensors.torch import load_file, save_file
 
 from bertsmith.cli.main import main
 from bertsmith.errors import ModelError
+from bertsmith.inference.checking.check import check_model
+from bertsmith.inference.checking.oracles import Oracle
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import load_encoder, read_checkpoint
 from bertsmith.model.config import make_config, preset
@@ -26,7 +28,10 @@ from bertsmith.model.config_json import config_from_hugging_face, config_to_hugg
 from bertsmith.model.cpu.inference import prepare_for_inference
 from bertsmith.model.families import FAMILIES, find_family
 from bertsmith.model.layers.attention import Alibi
+from bertsmith.tasks.checkpoints.sentence_folder import write_sentence_folder
 from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model, save_pretraining_model
+from bertsmith.text.tokens.tokenizer import Tokenizer
+from text.tokenizer_samples import gemma_json
 
 # hidden_size, num_hidden_layers, num_attention_heads, intermediate_size, and what differs
 Shape = tuple[int, int, int, int, dict[str, Any]]
@@ -512,3 +517,66 @@ def test_alibi_has_its_plain_definition(heads: int, size: int, alibi_family: str
     with torch.no_grad():
         assert_same(encoder(batch), wanted, "hidden states without gradients")
         assert_same(prepare_for_inference(encoder)(batch), wanted, "hidden states for inference")
+
+
+def mmbert(folder: Path) -> Any:
+    """mmBERT in the small, as the hub has it: transformers' model, and Gemma's kind of tokenizer."""
+    tokenizer = Tokenizer.load(gemma_json(folder, MMBERT_TEXTS))
+    ids = {"bos_token_id": 2, "cls_token_id": 1, "eos_token_id": 1, "sep_token_id": 1, "pad_token_id": 0}
+    config = transformers.ModernBertConfig(
+        vocab_size=tokenizer.vocab_size + 7,  # as the published one has rows without a piece
+        hidden_size=32,
+        num_hidden_layers=4,
+        num_attention_heads=2,
+        intermediate_size=48,
+        local_attention=8,
+        rope_parameters=thetas(160_000.0, 160_000.0),
+        classifier_pooling="mean",
+        attn_implementation="eager",
+        **ids,
+    )
+    model = with_large_weights(transformers.ModernBertForMaskedLM(config), seed=7)
+    model.save_pretrained(folder)
+    values = json.loads((folder / "config.json").read_text())
+    values = {key: value for key, value in values.items() if key not in ("rope_parameters", "layer_types")}
+    values |= {"global_rope_theta": 160_000, "local_rope_theta": 160_000, "global_attn_every_n_layers": 3}
+    values |= {"layer_norm_eps": 1e-5, "norm_eps": 1e-5, "position_embedding_type": "sans_pos"}
+    values |= {"mask_token_id": 4, "sparse_prediction": False, "sparse_pred_ignore_index": -100}
+    (folder / "config.json").write_text(json.dumps(values))
+    return model
+
+
+MMBERT_TEXTS = [
+    "Der M\u00fcller mahlt  das Mehl.\nIt is <table>fine</table> \U0001f600",
+    "\u4e2d\u6587\u6ca1\u6709\u7a7a\u683c\u3002 caf\u00e9 \x00 x\n\n\ny",
+] * 9
+
+
+def test_mmbert_opens_and_what_is_saved_of_it_opens_in_transformers(tmp_path: Path) -> None:
+    theirs = mmbert(tmp_path / "hub")
+    their_tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "hub")
+    ours, notes = load_pretraining_model(tmp_path / "hub")
+    tokenizer = Tokenizer.load(tmp_path / "hub")
+    assert notes == ()
+    assert ours.config.rope_theta == ours.config.local_rope_theta == 160_000.0
+    for seed in range(2):
+        assert_parity(theirs, ours, random_sample(ours.config, seed))
+    save_pretraining_model(tmp_path / "saved", ours, tokenizer, {})
+    again = transformers.ModernBertForMaskedLM.from_pretrained(tmp_path / "saved").eval()
+    saved_tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "saved")
+    for text in [*MMBERT_TEXTS[:2], "Der <mask> mahlt", "", "\U0001f600"]:
+        inputs = their_tokenizer(text, return_tensors="pt")
+        assert inputs.input_ids.tolist() == saved_tokenizer(text, return_tensors="pt").input_ids.tolist()
+        assert_same(again(**inputs).logits, theirs(**inputs).logits, text)
+
+
+@pytest.mark.parametrize("oracle", ["transformers", "sentence-transformers"])
+def test_mmbert_s_texts_get_the_numbers_and_vectors_of_other_libraries(
+    oracle: Oracle, tmp_path: Path
+) -> None:
+    mmbert(tmp_path)
+    if oracle == "sentence-transformers":
+        write_sentence_folder(tmp_path, load_encoder(tmp_path).config, "mean", 64)
+    comparison = check_model(tmp_path, against=oracle).comparisons["float32"]
+    assert comparison.agrees, comparison.differences
+    assert comparison.texts >= 15

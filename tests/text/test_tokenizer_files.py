@@ -124,7 +124,7 @@ def test_a_file_too_large_is_refused_before_it_is_read(tmp_path: Path) -> None:
         path = tmp_path / name
         with path.open("wb") as file:
             file.truncate(rules.MAX_BYTES + 1)
-        assert "has 33,554,433 bytes" in refusal(path)
+        assert "has 50,331,649 bytes" in refusal(path)
 
 
 def test_a_cut_or_wrong_json(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tokenizers import pre_tokenizers
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 METASPACE = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "always", "split": True}
@@ -190,3 +190,69 @@ def added(content: str, number: int, special: bool = True) -> dict[str, Any]:
         "normalized": not special,
         "special": special,
     }
+
+
+GEMMA_SPECIAL = ("<pad>", "<eos>", "<bos>", "<unk>", "<mask>")
+#: Pieces of Gemma's that a user wrote down: texts are searched for them.
+GEMMA_WRITTEN = (
+    "<2mass>",
+    "<unused0>",
+    "\n",
+    "\n\n",
+    "\n\n\n",
+    "\u2581\u2581",
+    "<table>",
+    "</table>",
+    "<start_of_turn>",
+)
+GEMMA_SPLIT = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False}
+
+
+def gemma_json(folder: Path, texts: Sequence[str], pieces: int = 900, **changes: Any) -> Path:
+    """The `folder` with a tokenizer.json, Gemma's in the small as mmBERT has it, whose pieces are learned
+    from `texts`, with `changes` at the top level. Its tokenizer_config.json is mmBERT's.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    byte_pieces = [f"<0x{byte:02X}>" for byte in range(256)]
+    backend = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    backend.normalizer = normalizers.Replace(" ", "\u2581")
+    backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never")
+    first = [*GEMMA_SPECIAL, *GEMMA_WRITTEN, *byte_pieces]
+    trainer = trainers.BpeTrainer(vocab_size=pieces, special_tokens=first, show_progress=False)
+    backend.train_from_iterator([line for text in texts for line in text.split("\n")], trainer)
+    model = json.loads(backend.to_str())["model"]
+    for run in ("\u2581\u2581\u2581", "\u2581\u2581\u2581\u2581"):
+        model["vocab"][run] = len(model["vocab"])
+    runs = [["\u2581", "\u2581"], ["\u2581\u2581", "\u2581"], ["\u2581\u2581", "\u2581\u2581"]]
+    model["merges"] = [*runs, *model["merges"]]
+    begin, end = ({"SpecialToken": {"id": name, "type_id": 0}} for name in ("<bos>", "<eos>"))
+    text, second = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
+    decoders = [replaced("\u2581", " "), {"type": "ByteFallback"}, {"type": "Fuse"}]
+    content = {
+        "added_tokens": [
+            added(name, number, number < 5) | {"normalized": False}
+            for number, name in enumerate((*GEMMA_SPECIAL, *GEMMA_WRITTEN))
+        ],
+        "normalizer": replaced(" ", "\u2581"),
+        "pre_tokenizer": GEMMA_SPLIT,
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": [begin, text, end],
+            "pair": [begin, text, end, second, end],
+            "special_tokens": {
+                name: {"id": name, "ids": [number], "tokens": [name]}
+                for name, number in (("<bos>", 2), ("<eos>", 1))
+            },
+        },
+        "decoder": {"type": "Sequence", "decoders": decoders},
+        "model": model,
+    }
+    content["added_tokens"][4]["lstrip"] = True
+    content["added_tokens"][-1]["special"] = True
+    tokenizer_json(folder / "tokenizer.json", **content | changes)
+    settings = {f"{role}_token": f"<{role}>" for role in ("bos", "eos", "unk", "pad", "mask")}
+    settings |= {"cls_token": "<bos>", "sep_token": "<eos>", "extra_special_tokens": ["<start_of_turn>"]}
+    settings |= {"model_input_names": ["input_ids", "attention_mask"], "model_max_length": 8192}
+    settings |= {"tokenizer_class": "PreTrainedTokenizerFast"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return folder

@@ -73,11 +73,12 @@ def _is_read_word_by_word(item: Item, tokenizer: Tokenizer) -> bool:
     return all(pieces) and sum(map(len, pieces)) == item.encoded.tokens - special_tokens(tokenizer, 1)
 
 
-def _read_unigram(folder: Path, subject: GoldenSubject) -> Any:
-    """transformers' tokenizer that follows a tokenizer.json, if that is Unigram, else None. The classes for
-    XLM-RoBERTa, CamemBERT, DeBERTa and ALBERT take the pieces from it, and build other rules around them.
+def _read_sentencepiece(folder: Path, subject: GoldenSubject) -> Any:
+    """transformers' tokenizer that follows a tokenizer.json, if that is SentencePiece's, else None. The
+    classes for XLM-RoBERTa, CamemBERT, DeBERTa, ALBERT and Gemma take the pieces from it, and build other
+    rules around them.
     """
-    if subject.tokenizer.family != "unigram":
+    if not subject.tokenizer.is_sentencepiece:
         return None
     return import_module("transformers").PreTrainedTokenizerFast.from_pretrained(folder)
 
@@ -123,7 +124,7 @@ def _named_stages(all_states: Sequence[Any]) -> dict[str, Any]:
 class _TransformersOracle:
     def __init__(self, package: Any, folder: Path, subject: GoldenSubject) -> None:
         self.subject = subject
-        self.tokenizer = _read_unigram(folder, subject) or package.AutoTokenizer.from_pretrained(folder)
+        self.tokenizer = _read_sentencepiece(folder, subject) or package.AutoTokenizer.from_pretrained(folder)
         names = read_settings(plain_file(folder, "config.json")).get("architectures") or ["AutoModel"]
         model = getattr(package, names[0]).from_pretrained(folder, attn_implementation="eager")
         self.model = model.eval().float()  # from_pretrained keeps the precision of the file
@@ -190,8 +191,10 @@ class _SentenceTransformersOracle:
                 "sentence-transformers is for models of vectors."
             )
         self.model = package.SentenceTransformer(str(folder), device="cpu").float()
-        if (tokenizer := _read_unigram(folder, subject)) is not None:
+        if (tokenizer := _read_sentencepiece(folder, subject)) is not None:
+            longest = self.model.max_seq_length  # as sentence_bert_config.json says
             self.model[0].processor = tokenizer
+            self.model.max_seq_length = longest
         self.tokenizer = self.model.tokenizer
 
     def answers(self, items: Sequence[Item]) -> ModelAnswers:

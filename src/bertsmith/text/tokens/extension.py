@@ -91,7 +91,7 @@ def extend_tokenizer(
     words. Raises TokenizerError if no word would save anything.
     """
     settings = settings or ExtensionSettings()
-    _refuse_unigram(tokenizer)
+    _refuse_sentencepiece(tokenizer)
     normalizer = tokenizer.backend.normalizer
     if not isinstance(normalizer, normalizers.BertNormalizer):
         normalizer = normalizers.BertNormalizer(
@@ -143,10 +143,11 @@ def extend_tokenizer(
     return extended, extension
 
 
-def _refuse_unigram(tokenizer: Tokenizer) -> None:
-    if tokenizer.family == "unigram":
+def _refuse_sentencepiece(tokenizer: Tokenizer) -> None:
+    if tokenizer.is_sentencepiece:
+        name, needed = ("Unigram", "a score") if tokenizer.family == "unigram" else ("Gemma", "merges")
         raise TokenizerError(
-            "A Unigram vocabulary can't be extended by words: each piece needs a score among the others'. "
+            f"A {name} vocabulary can't be extended by words: each piece needs {needed} among the others'. "
             "Extend a WordPiece or byte-level one, or go on without an extension."
         )
 
@@ -219,7 +220,7 @@ def add_pieces(tokenizer: Tokenizer, pieces: Sequence[str], merges: Iterable[Mer
     already, and if an added token outside the model's vocabulary would be recognised in more texts once it is
     part of it.
     """
-    _refuse_unigram(tokenizer)
+    _refuse_sentencepiece(tokenizer)
     content, vocabulary = json.loads(tokenizer.backend.to_str()), set(tokenizer.pieces)
     # Added tokens outside the model's vocabulary join it: the library numbers them after whatever is in it.
     for token in content["added_tokens"]:

@@ -14,6 +14,7 @@ from typing import Any, Protocol, overload
 
 import numpy as np
 from tokenizers import Tokenizer as Backend
+from tokenizers import models
 
 from bertsmith.arrays import Int32s, Ints
 from bertsmith.text.tokens.unigram import MARK, build_backend, list_parts, read_rules
@@ -35,6 +36,7 @@ BLANK_OR_MARK_OR_CHINESE = re.compile(rf"{BLANK_OR_MARK.pattern}|(?=[\u4e00-\u9f
 SPACE = re.compile(r"(?<=\S) (?=\S)")  # a byte-level token may begin with it
 SPACE_OR_MARK = re.compile(rf"{SPACE.pattern}|(?<=[0-9A-Za-z])(?={ASCII_PUNCTUATION})")
 WHITE_SPACE = re.compile(r"\s")
+_WORD_START = re.compile(r"\S")
 # Letters that the library's normalizer reads together with the one before, or with the one behind (Unicode
 # Annex 29, rules GB6 to GB9b). Other characters that do so are no letters, digits or punctuation.
 _JOINED_TO_LAST = re.compile("[\u0e33\u0eb3\u1100-\u11ff\ua960-\ua97f\ud7b0-\ud7ff\uff9e\uff9f]")
@@ -228,28 +230,34 @@ class PieceEncoding:
 
 
 def can_be_cut(backend: Backend) -> bool:
-    """Whether `UnigramSplitter` knows the rules of a backend: one of SentencePiece's three shapes, and added
-    tokens that are found wherever a text has them, with nothing around.
+    """Whether `SentencePieceSplitter` knows the rules of a backend: one of SentencePiece's three shapes or
+    Gemma's, and added tokens that are found wherever a text has them, with nothing around.
     """
     rules = read_rules(backend)
     kinds = [part["type"] for part in list_parts(rules["pre_tokenizer"], "pretokenizers")]
     searched = [token for token in backend.get_added_tokens_decoder().values() if not token.special]
-    return kinds in ([], ["Metaspace"], ["WhitespaceSplit", "Metaspace"]) and not any(
-        token.lstrip or token.rstrip or token.single_word or token.normalized or _has_blank(token.content)
+    # Gemma has line ends among them, which nothing in its rules changes.
+    has_blank = " ".__eq__ if isinstance(backend.model, models.BPE) else str.isspace
+    return kinds in ([], ["Metaspace"], ["WhitespaceSplit", "Metaspace"], ["Split"]) and not any(
+        token.lstrip
+        or token.rstrip
+        or token.single_word
+        or token.normalized
+        or any(map(has_blank, token.content))
         for token in searched
     )
 
 
-class UnigramSplitter:
+class SentencePieceSplitter:
     """Tokenizes long texts part by part, with the pieces of the whole text.
 
     A text is cut at a blank or, in a run without blanks, between two characters that stand next to each other
-    in no piece: every way to spell the text has a boundary there. Such a part begins without "▁". Scores are
-    added up from a part's beginning, so that between two spellings that are equally likely the rounding may
-    choose another one.
+    in no piece: every way to spell the text has a boundary there, and no merge of BPE reads across it. Such a
+    part begins without "▁". Scores are added up from a part's beginning, so that between two spellings that
+    are equally likely the rounding may choose another one.
 
     Where no such place is within a part, as in a million times the same letter, it is cut all the same, and
-    up to two pieces there may be others.
+    a few pieces there may be others.
     """
 
     def __init__(self, backend: Backend, unk_id: int, lone: frozenset[int]) -> None:
@@ -272,6 +280,10 @@ class UnigramSplitter:
             if part["type"] == "Metaspace":
                 part["prepend_scheme"] = "never"
         local = [part for part in rules if part["type"] not in ("Prepend", "Strip")]
+        # as Gemma's does: no character changes what is made of its neighbours
+        self._reads_singly = all(
+            part["type"] == "Replace" and len(part["pattern"].get("String") or "") == 1 for part in rules
+        )
         content["normalizer"] = {"type": "Sequence", "normalizers": local}
         self._normalizer = build_backend(content, backend.model, []).normalizer
         later = [
@@ -296,7 +308,7 @@ class UnigramSplitter:
         encodings = self._encode_parts([(0, first, False) for first in firsts], offsets)
         for index, (text, first) in enumerate(zip(texts, firsts, strict=True)):
             if len(first) < len(text) and (enough is None or len(encodings[index].ids) < enough):
-                encodings[index] = self._encode_long_text(self.split(text, size), enough, offsets)
+                encodings[index] = self._encode_long_text(text, size, enough, offsets)
         return encodings
 
     def _encode_parts(self, parts: Sequence[tuple[int, str, bool]], offsets: bool) -> list[TextEncoding]:
@@ -311,12 +323,10 @@ class UnigramSplitter:
                 encodings[index] = PieceEncoding(text, encoding, self._lone) if offsets else encoding
         return encodings
 
-    def _encode_long_text(
-        self, parts: Iterator[tuple[int, str, bool]], enough: int | None, offsets: bool
-    ) -> CompactEncoding:
-        ids, spans = array("i"), array("i")
+    def _encode_long_text(self, text: str, size: int, enough: int | None, offsets: bool) -> CompactEncoding:
+        ids, spans, parts = array("i"), array("i"), self.split(text, size)
         while batch := list(islice(parts, _PARTS_AT_ONCE)):
-            for (start, _, continues), encoding in zip(
+            for (start, part, continues), encoding in zip(
                 batch, self._encode_parts(batch, offsets), strict=True
             ):
                 # unknown characters in a row are one piece
@@ -326,6 +336,11 @@ class UnigramSplitter:
                 ids.extend(encoding.ids[joined:])
                 if offsets:
                     part_spans = np.array(encoding.offsets, np.int32).reshape(-1, 2) + start
+                    at_end = (part_spans == start + len(part)).all(1)
+                    if at_end.any():  # blanks whose word begins in another part
+                        at_end &= np.isin(encoding.ids, list(self._lone))
+                        word = _WORD_START.search(text, start + len(part))
+                        part_spans[at_end] = word.start() if word else len(text)
                     if joined:
                         spans[-1] = int(part_spans[0, 1])
                     spans.frombytes(part_spans[joined:].astype(np.int32).tobytes())
@@ -365,8 +380,11 @@ class UnigramSplitter:
                 if self._may_cut(text[cut - 1], text[cut]):
                     return cut, True
         pairs = ((cut, text[cut - 1 : cut + 1]) for cut in range(limit, start, -1))
-        cut = next((cut for cut, pair in pairs if " " not in pair and _stand_apart(*pair)), limit)
+        cut = next((cut for cut, pair in pairs if " " not in pair and self._stand_apart(*pair)), limit)
         return cut, not (self._marks_words and text[cut - 1 : cut + 1].strip() != text[cut - 1 : cut + 1])
+
+    def _stand_apart(self, last: str, following: str) -> bool:
+        return self._reads_singly or _stand_apart(last, following)
 
     def _normalise(self, letters: str) -> str:
         if letters not in self._normalised:
@@ -377,7 +395,7 @@ class UnigramSplitter:
 
     def _may_cut_at_blank(self, last: str, following: str) -> bool:
         """Whether a text may be cut before a blank between these two."""
-        if not (_stand_apart(last, " ") and _stand_apart(" ", following)):
+        if not (self._stand_apart(last, " ") and self._stand_apart(" ", following)):
             return False
         normalised = self._normalise(last)
         pair = (normalised[-1:], MARK)
@@ -392,7 +410,7 @@ class UnigramSplitter:
             left, right = self._normalise(last), self._normalise(following)
             self._cuts[pair] = (
                 " " not in pair
-                and _stand_apart(last, following)
+                and self._stand_apart(last, following)
                 and pair not in self._read_together
                 and self._normalise(last + following) == left + right
                 and bool(left and right)

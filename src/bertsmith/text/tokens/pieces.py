@@ -58,7 +58,7 @@ def count_piece_characters(tokenizer: Tokenizer) -> npt.NDArray[np.int64]:
             sum(byte not in _CONTINUATION_BYTES and not bytes([byte]).isspace() for byte in bytes_of_token)
             for bytes_of_token in token_bytes
         ]
-    elif tokenizer.family == "unigram":
+    elif tokenizer.is_sentencepiece:
         lengths = [
             0 if BYTE_PIECE.fullmatch(piece) else len(piece.replace(MARK, "")) for piece in tokenizer.pieces
         ]

@@ -2,7 +2,8 @@
 
 WordPiece takes the longest token that fits: if all tokens of a text are kept, it takes the same ones again.
 Byte pairs are merged in the order of the merges: if all merges that led to a text's tokens are kept, it is
-merged in the same way. Unigram takes the most likely tokens: if they are kept, none is likelier.
+merged in the same way, Gemma's pieces too. Unigram takes the most likely tokens: if they are kept, none is
+likelier.
 
 V tokens, K of them kept.
 """
@@ -62,14 +63,17 @@ def prune(tokenizer: Tokenizer, counts: Ints) -> PrunedTokenizer:
         letters = {letter for piece in itertools.compress(plain, is_kept) for letter in piece}
         # Both the forms at a word's beginning and those within a word.
         is_kept |= [len(text) == 1 and (text in letters or text.isascii()) for text in plain]
-    elif tokenizer.family == "unigram":
+    elif tokenizer.is_sentencepiece:
         letters = {letter for piece in itertools.compress(tokenizer.pieces, is_kept) for letter in piece}
         is_kept |= [
             (len(piece) == 1 and (piece in letters or piece.isascii())) or bool(BYTE_PIECE.fullmatch(piece))
             for piece in tokenizer.pieces
         ]
         is_kept[: tokenizer.pad_id] = True  # RoBERTa's kind counts positions from the padding's id
-        is_kept[min(enumerate(content["model"]["vocab"]), key=lambda entry: entry[1][1])[0]] = True
+        if tokenizer.family == "unigram":
+            is_kept[min(enumerate(content["model"]["vocab"]), key=lambda entry: entry[1][1])[0]] = True
+        else:
+            _keep_parts(content["model"], is_kept)
     else:
         is_kept |= [len(piece) == 1 for piece in tokenizer.pieces]
         _keep_parts(content["model"], is_kept)

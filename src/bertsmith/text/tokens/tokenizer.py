@@ -42,8 +42,8 @@ from bertsmith.text.tokens.long_texts import (
     SPACE_OR_MARK,
     WHITE_SPACE,
     PieceEncoding,
+    SentencePieceSplitter,
     TextEncoding,
-    UnigramSplitter,
     WordEncodings,
     can_be_cut,
     encode_in_parts,
@@ -60,7 +60,7 @@ from bertsmith.text.tokens.unigram import (
 )
 from bertsmith.text.tokens.wordpiece import build_wordpiece_backend, has_bert_rules
 
-Family = Literal["wordpiece", "byte-level", "unigram"]
+Family = Literal["wordpiece", "byte-level", "unigram", "bpe"]
 
 #: How byte-level vocabularies write a leading space, line feed, tab or carriage return.
 LEADING_WHITE_SPACE = ("Ġ", "Ċ", "ĉ", "č")
@@ -81,7 +81,8 @@ class Encoding(NamedTuple):
 
 
 class Tokenizer:
-    """A WordPiece (BERT), byte-level (RoBERTa) or Unigram (XLM-RoBERTa, SentencePiece) tokenizer.
+    """A WordPiece (BERT), byte-level (RoBERTa), or SentencePiece tokenizer: Unigram (XLM-RoBERTa) or BPE with
+    bytes for unknown characters (Gemma, mmBERT).
 
     It is immutable, safe to share between threads and can be sent to other processes. It never adds [CLS] or
     [SEP], pads or truncates: the code that builds model inputs does that, by `template` and `truncation`.
@@ -109,6 +110,10 @@ class Tokenizer:
         self.family: Family = next(
             family for kind, family in _FAMILIES.items() if isinstance(backend.model, kind)
         )
+        if self.family == "byte-level" and backend.model.byte_fallback:
+            self.family = "bpe"
+        #: Whether the pieces are SentencePiece's, which write a blank as "▁".
+        self.is_sentencepiece: bool = self.family in ("unigram", "bpe")
         self.vocab_size: int = backend.get_vocab_size(with_added_tokens=True)
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (
             self.token_to_id(special[role]) for role in ("pad", "unk", "cls", "sep", "mask")
@@ -154,7 +159,7 @@ class Tokenizer:
         except TypeError:
             encoding = backend.encode(replace_surrogates(text), add_special_tokens=False)
         ids, offsets = encoding.ids, encoding.offsets
-        if self.family == "unigram":
+        if self.is_sentencepiece:
             ids = [true_ids.get(number, number) for number in ids]
             offsets = trim_offsets(text, ids, offsets, self._lone_marks)
         return Encoding(ids, offsets, [self.id_to_token(number) for number in ids])
@@ -205,7 +210,7 @@ class Tokenizer:
                 return self._splitter.encode(texts, enough, offsets)
             except TypeError:
                 return self._splitter.encode(_clean_texts(texts), enough, offsets)
-        if self.family == "unigram" and offsets:
+        if self.is_sentencepiece and offsets:
             return [
                 PieceEncoding(text, encoding, self._lone_marks)
                 for text, encoding in zip(texts, encode_parts(texts), strict=True)
@@ -268,7 +273,7 @@ class Tokenizer:
         if self.family == "wordpiece":
             prefix = self.backend.model.continuing_subword_prefix
             continuing = [token.startswith(prefix) and token != prefix for token in self.pieces]
-        elif self.family == "unigram":
+        elif self.is_sentencepiece:
             continuing = word_marks(self.pieces)[0].tolist()
         else:
             continuing = [not token.startswith(LEADING_WHITE_SPACE) for token in self.pieces]
@@ -282,8 +287,7 @@ class Tokenizer:
         """(V,) int8, what a token makes of the next one: 1 if that continues its word ("▁" alone), -1 if it
         begins a word (behind a script without blanks), 0 if `continues_word` decides, as it mostly does.
         """
-        is_unigram = self.family == "unigram"
-        decides = word_marks(self.pieces)[1] if is_unigram else np.zeros(self.vocab_size, np.int8)
+        decides = word_marks(self.pieces)[1] if self.is_sentencepiece else np.zeros(self.vocab_size, np.int8)
         decides[list(self.special_ids)] = 0
         decides.setflags(write=False)
         return decides
@@ -303,7 +307,7 @@ class Tokenizer:
         """What stands before a word, tokenized by itself, so that it has the tokens it has inside a sentence:
         a blank where that is part of a word's first token and isn't added by the rules, else nothing.
         """
-        if self.family != "unigram":
+        if not self.is_sentencepiece:
             return " " if self.family == "byte-level" else ""
         return "" if self.encode("a").ids == self.encode(" a").ids else " "
 
@@ -327,14 +331,14 @@ class Tokenizer:
 
     @cached_property
     def _lone_marks(self) -> frozenset[int]:
-        return lone_marks(self.backend) if self.family == "unigram" else frozenset()
+        return lone_marks(self.backend) if self.is_sentencepiece else frozenset()
 
     @cached_property
-    def _splitter(self) -> UnigramSplitter | None:
-        """Encodes the texts of a Unigram tokenizer, long ones in parts; None if its rules forbid cuts."""
-        if self.family != "unigram" or not can_be_cut(self.text_backend):
+    def _splitter(self) -> SentencePieceSplitter | None:
+        """Encodes texts into SentencePiece's pieces, long ones in parts; None if the rules forbid cuts."""
+        if not self.is_sentencepiece or not can_be_cut(self.text_backend):
             return None
-        return UnigramSplitter(self.text_backend, self.unk_id, self._lone_marks)
+        return SentencePieceSplitter(self.text_backend, self.unk_id, self._lone_marks)
 
     @cached_property
     def splits_at_blanks(self) -> bool:
@@ -454,7 +458,7 @@ class Tokenizer:
 
         The switch `encode_special_tokens` applies to all tokens marked as special: here only the five are.
         """
-        if self.family == "unigram":
+        if self.is_sentencepiece:
             return build_text_backend(self.backend, self.special_ids)
         added = self.backend.get_added_tokens_decoder()
         if all(token.special == (number in self.special_ids) for number, token in added.items()):
@@ -471,7 +475,7 @@ class Tokenizer:
         """A copy of the backend that recognises special tokens, since changing the switch isn't thread-safe,
         and the true ids of tokens that have another one there.
         """
-        if self.family == "unigram":
+        if self.is_sentencepiece:
             return build_reading_backend(self.backend, self.text_backend, self.special_ids)
         backend = Backend.from_str(self.backend.to_str())
         backend.encode_special_tokens = False

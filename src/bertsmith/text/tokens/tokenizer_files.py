@@ -1,6 +1,6 @@
 """Reads the files of a tokenizer into an object of the `tokenizers` library.
 
-tokenizer.json                       any BERT or RoBERTa of recent years
+tokenizer.json                       any model of recent years
 vocab.txt                            WordPiece, one token a line; the line number is the id
 *.model                              SentencePiece's Unigram, where no tokenizer.json is
 vocab.json, merges.txt               byte-level BPE, as RoBERTa was published
@@ -42,7 +42,7 @@ from bertsmith.text.tokens.sequence_rules import (
     require_usable,
 )
 from bertsmith.text.tokens.tokenizer_json import read_object, read_sentencepiece_model, read_tokenizer_json
-from bertsmith.text.tokens.unigram import replaces_blanks
+from bertsmith.text.tokens.unigram import list_parts, replaces_blanks
 from bertsmith.text.tokens.wordpiece import build_wordpiece_backend, has_bert_rules, read_vocabulary
 
 #: The names BERT and RoBERTa give to the five special tokens, in this order of preference.
@@ -284,10 +284,21 @@ def _read_json(
     content["added_tokens"] = [token.model_dump() for token in added]
     vocabulary = own_ids | {token.content: token.id for token in added}
     _require_ids_without_holes(vocabulary, path)
-    if model["type"] == "BPE":
+    is_sentencepiece = model["type"] == "Unigram" or model.get("byte_fallback") is True
+    if not is_sentencepiece and any(
+        part["type"] == "Split" for part in list_parts(content.get("pre_tokenizer"), "pretokenizers")
+    ):
+        raise TokenizerError(
+            f"{path}: its pre-tokenizer is Split, which is read only where the model is BPE with "
+            "byte_fallback, as in Gemma. Use another tokenizer."
+        )
+    if model["type"] == "BPE" and not is_sentencepiece:
         require_byte_symbols(model["vocab"], path)
-    elif model["type"] == "Unigram":
-        config = config | {"unk_token": model["vocab"][model["unk_id"]][0]}  # as the library reads it
+    elif is_sentencepiece:
+        if model["type"] == "Unigram":
+            config = config | {"unk_token": model["vocab"][model["unk_id"]][0]}  # as the library reads it
+        else:
+            config = {"cls_token": "<bos>", "sep_token": "<eos>"} | config  # Gemma's names
         if not replaces_blanks(content):
             raise TokenizerError(
                 f"{path}: it reads blanks as pieces, without Metaspace or a Replace of ' ' by '\u2581': its "

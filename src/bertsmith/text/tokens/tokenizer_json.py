@@ -1,8 +1,8 @@
 """Reads and checks a `tokenizer.json`.
 
 The file comes from strangers and drives a parser written in another language, so only the components of BERT,
-RoBERTa and SentencePiece tokenizers pass: one regular expression, no component or key that isn't listed here,
-no randomness (`dropout`). Everything is checked before the `tokenizers` library reads it.
+RoBERTa, SentencePiece and Gemma tokenizers pass: one regular expression, no component or key that isn't
+listed here, no randomness (`dropout`). Everything is checked before the `tokenizers` library reads it.
 """
 
 import json
@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from bertsmith.errors import TokenizerError
 from bertsmith.files import parse_json
 from bertsmith.text.tokens.unigram import (
+    BYTE_PIECES,
     MAX_PIECE,
     convert_sentencepieces,
     find_charsmap_fault,
@@ -24,16 +25,17 @@ from bertsmith.text.tokens.unigram import (
 from bertsmith.validation import describe_problem
 
 _WHAT_IS_READ = (
-    "Bertsmith reads WordPiece, byte-level BPE and Unigram tokenizers as BERT, RoBERTa and XLM-RoBERTa have "
-    "them, and of regular expressions only ' {2,}'."
+    "Bertsmith reads WordPiece, byte-level BPE, Unigram and BPE tokenizers as BERT, RoBERTa, XLM-RoBERTa and "
+    "Gemma have them, and of regular expressions only ' {2,}'."
 )
-#: RoBERTa's file has 2 MB, ModernBERT's 4 MB, multilingual BERT's 3 MB, XLM-RoBERTa's 17 MB.
-MAX_BYTES = 32 * 2**20
+#: RoBERTa's file has 2 MB, ModernBERT's 4 MB, multilingual BERT's 3 MB, XLM-RoBERTa's 17 MB, Gemma's 34 MB.
+MAX_BYTES = 48 * 2**20
 MAX_PIECES = 600_000  # LaBSE, the largest BERT that was published, has 501,153
 _MAX_MERGES = 2 * MAX_PIECES
 MAX_ADDED = 20_000  # every text is searched for each of them
 _MAX_TEMPLATE = 16  # parts around two texts; RoBERTa's has six
 _MOST_LIKELY = 1e6  # scores are log-probabilities: larger ones would add up to infinity
+_BYTE_NAMES = frozenset(BYTE_PIECES)
 _Vocabulary = Annotated[dict[str, int], Field(max_length=MAX_PIECES)]
 
 
@@ -60,8 +62,24 @@ class BytePairModel(Component):
     continuing_subword_prefix: Literal[""] | None = None
     end_of_word_suffix: Literal[""] | None = None
     fuse_unk: bool = False
-    byte_fallback: Literal[False] = False
+    byte_fallback: bool = False
     ignore_merges: bool = False
+
+    @model_validator(mode="after")
+    def _check_bytes(self) -> "BytePairModel":
+        """Gemma's kind: no character is unknown, and no piece but theirs stands for a byte."""
+        if not self.byte_fallback:
+            return self
+        missing = next((piece for piece in BYTE_PIECES if piece not in self.vocab), None)
+        if missing is not None:
+            raise ValueError(f"it falls back on bytes (byte_fallback) and lacks {missing!r}")
+        if self.ignore_merges:
+            raise ValueError("with byte_fallback, ignore_merges would read a special token in a text")
+        for merge in self.merges:
+            left, right = merge.split(" ") if isinstance(merge, str) else merge
+            if left in _BYTE_NAMES or right in _BYTE_NAMES or left + right in _BYTE_NAMES:
+                raise ValueError(f"a merge, {left!r} with {right!r}, reads or makes the piece of a byte")
+        return self
 
 
 _Score = Annotated[float, Field(ge=-_MOST_LIKELY, le=_MOST_LIKELY, allow_inf_nan=False)]
@@ -84,7 +102,7 @@ class UnigramModel(Component):
         if len(pieces) < len(self.vocab):
             repeated = Counter(piece for piece, _ in self.vocab).most_common(1)[0][0]
             raise ValueError(f"the piece {repeated!r} stands twice: which id is meant?")
-        missing = [piece for piece in map("<0x{:02X}>".format, range(256)) if piece not in pieces]
+        missing = [piece for piece in BYTE_PIECES if piece not in pieces]
         if self.byte_fallback and missing:
             raise ValueError(f"it falls back on bytes (byte_fallback) and lacks {missing[0]!r}")
         return self
@@ -203,13 +221,22 @@ class Metaspace(Component):
     str_rep: Literal["\u2581"] | None = None
 
 
+class BlankSplit(Component):
+    """Gemma's pre-tokenizer, which never finds a blank: the normalizer has replaced them all."""
+
+    type: Literal["Split"]
+    pattern: dict[Literal["String"], Literal[" "]]
+    behavior: Literal["MergedWithPrevious"]
+    invert: Literal[False]
+
+
 class PreTokenizerSequence(Component):
     type: Literal["Sequence"]
     pretokenizers: list["SinglePreTokenizer"] = Field(max_length=8)
 
 
 SinglePreTokenizer = Annotated[
-    PlainPreTokenizer | ByteLevel | Digits | Punctuation | Metaspace, Field(discriminator="type")
+    PlainPreTokenizer | ByteLevel | Digits | Punctuation | Metaspace | BlankSplit, Field(discriminator="type")
 ]
 PreTokenizer = Annotated[SinglePreTokenizer | PreTokenizerSequence, Field(discriminator="type")]
 

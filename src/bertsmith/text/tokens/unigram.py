@@ -1,8 +1,8 @@
-"""What SentencePiece's Unigram tokenizers (Kudo 2018) need beside the `tokenizers` library, which finds their
-pieces: the most likely ones that spell a text.
+"""What SentencePiece's tokenizers need beside the `tokenizers` library, which finds their pieces: with
+Unigram (Kudo 2018) the most likely ones that spell a text, with BPE (Gemma, mmBERT) merged ones.
 
-"▁" is how their pieces write a blank, and it stands before the first word of a text too. Where a script has
-no blanks, a text is one long run.
+"▁" is how their pieces write a blank. With Unigram it stands before the first word of a text too. Where a
+script has no blanks, and in all of Gemma's rules, a text is one long run.
 
     V   pieces in the vocabulary
 """
@@ -38,6 +38,8 @@ _WITHOUT_BLANKS = re.compile(
     "\u3400-\u4dbf\u4e00-\u9fff\ua9e0-\ua9ff\uaa60-\uaa7f\uf900-\ufaff\uff66-\uff9f\U0001b000-\U0001b16f"
     "\U00020000-\U0003ffff]"
 )
+_BEGINS_WORD = re.compile(rf"{MARK}|\s|{_WITHOUT_BLANKS.pattern}")
+_ENDS_WORD = re.compile(rf"\s|{_WITHOUT_BLANKS.pattern}")
 
 
 def build_normalizer(*, lowercase: bool) -> normalizers.Normalizer:
@@ -272,7 +274,9 @@ def read_rules(backend: Backend) -> dict[str, Any]:
     return rules
 
 
-def build_backend(rules: dict[str, Any], model: models.Unigram, tokens: Sequence[AddedToken]) -> Backend:
+def build_backend(
+    rules: dict[str, Any], model: models.Unigram | models.BPE, tokens: Sequence[AddedToken]
+) -> Backend:
     """A tokenizer with this model, which it shares, the rules of `read_rules` and added tokens."""
     backend = Backend.from_str(json.dumps(rules))
     backend.model = model
@@ -282,13 +286,26 @@ def build_backend(rules: dict[str, Any], model: models.Unigram, tokens: Sequence
 
 
 def build_text_backend(backend: Backend, special_ids: Sequence[int]) -> Backend:
-    """A copy of `backend` to which special tokens are plain text, while other added tokens are recognised.
+    """A copy of `backend` to which special tokens are plain text, while other added tokens are recognised."""
+    pieces = backend.get_vocab_size(with_added_tokens=False)
+    tokens = backend.get_added_tokens_decoder()
+    kept = sorted(number for number in tokens if number not in special_ids or number >= pieces)
+    for number in kept:
+        tokens[number].special = number in special_ids
+    model = (
+        _without_special_merges(backend.model, [str(backend.id_to_token(number)) for number in special_ids])
+        if isinstance(backend.model, models.BPE)
+        else _without_special_names(backend.model, special_ids)
+    )
+    return build_backend(read_rules(backend), model, [tokens[number] for number in kept])
 
-    To the library they are pieces like others, and the most likely ones. Here they have names with a blank,
-    which no text has when it is split into pieces. Their scores stay: unknown characters are rated by the
-    lowest of all.
+
+def _without_special_names(model: models.Unigram, special_ids: Sequence[int]) -> models.Unigram:
+    """To the library special tokens are pieces like others, and the most likely ones. Here they have names
+    with a blank, which no text has when it is split into pieces. Their scores stay: unknown characters are
+    rated by the lowest of all.
     """
-    state = json.loads(backend.model.__getstate__())
+    state = json.loads(model.__getstate__())
     pieces = [(piece, score) for piece, score in state["vocab"]]
     names = {piece for piece, _ in pieces}
     for number in special_ids:
@@ -298,12 +315,18 @@ def build_text_backend(backend: Backend, special_ids: Sequence[int]) -> Backend:
                 name = " " + name
             names.add(name)
             pieces[number] = (name, score)
-    model = models.Unigram(pieces, state["unk_id"], state["byte_fallback"])
-    tokens = backend.get_added_tokens_decoder()
-    kept = sorted(number for number in tokens if number not in special_ids or number >= len(pieces))
-    for number in kept:
-        tokens[number].special = number in special_ids
-    return build_backend(read_rules(backend), model, [tokens[number] for number in kept])
+    return models.Unigram(pieces, state["unk_id"], state["byte_fallback"])
+
+
+def _without_special_merges(model: models.BPE, special: Sequence[str]) -> models.BPE:
+    """A model whose merges lead to no special token. Whether they do is seen from the token's own characters:
+    within a piece nothing but its characters decides what is merged.
+    """
+    if all(len(model.tokenize(token)) > 1 for token in special):
+        return model
+    state = json.loads(model.__getstate__())
+    merges = [(left, right) for left, right in state["merges"] if left + right not in special]
+    return models.BPE(state["vocab"], merges, unk_token=state["unk_token"], fuse_unk=True, byte_fallback=True)
 
 
 def build_reading_backend(
@@ -353,10 +376,9 @@ def word_marks(pieces: Sequence[str]) -> tuple[npt.NDArray[np.bool_], npt.NDArra
     continues its word whatever it is ("▁" alone), -1 if that begins a word (behind a script without blanks),
     0 if the next piece decides.
 
-    In a script without blanks each piece is a word of its own, as each character is to BERT.
+    In a script without blanks each piece is a word of its own, as each character is to BERT, and so is a
+    line's end, which is a piece in Gemma's vocabularies.
     """
-    continues = [not piece.startswith(MARK) and not _WITHOUT_BLANKS.match(piece) for piece in pieces]
-    decides = [
-        1 if not piece.strip(MARK) else -1 if _WITHOUT_BLANKS.match(piece[-1]) else 0 for piece in pieces
-    ]
+    continues = [not _BEGINS_WORD.match(piece) for piece in pieces]
+    decides = [1 if not piece.strip(MARK) else -1 if _ENDS_WORD.match(piece[-1]) else 0 for piece in pieces]
     return np.array(continues, np.bool_), np.array(decides, np.int8)
