@@ -47,7 +47,7 @@ NAMES = {
 # Set by options of the commands, or by the run itself.
 NOT_SETTINGS = re.compile(r"settings|evaluation\..*|checkpoint\..*|steps|hours")
 FAMILIES = (
-    *("bert", "roberta", "xlm-roberta", "camembert", "distilbert", "electra", "albert", "mpnet"),
+    *("bert", "jina_bert", "roberta", "xlm-roberta", "camembert", "distilbert", "electra", "albert", "mpnet"),
     *("modernbert", "nomic_bert", "gte", "deberta-v2"),
 )
 

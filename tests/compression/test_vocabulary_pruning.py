@@ -50,11 +50,18 @@ def test_vectors_of_counted_texts_are_the_same_to_the_bit(encoder: Path, tmp_pat
 
 
 @pytest.mark.parametrize(
-    "changes", [{"model_type": "gte", "pad_token_id": 0}, {"model_type": "albert", "embedding_size": 16}]
+    "changes",
+    [
+        {"model_type": "gte", "pad_token_id": 0},
+        {"model_type": "albert", "embedding_size": 16},
+        {"model_type": "jina_bert"},
+    ],
 )
 def test_so_are_those_of_other_families(changes: dict[str, object], tmp_path: Path) -> None:
     """Whatever else is in the batch; and transformers makes them of the pruned folder too."""
     from transformers import AutoModel, AutoTokenizer
+
+    import jina_bert  # noqa: F401  transformers lacks it
 
     model = save_teacher(tmp_path / "model", **changes)
     pruned = prune_vocabulary(model, iter(TEXTS), tmp_path / "small")
@@ -91,6 +98,8 @@ def test_a_fine_tuned_model_answers_the_same_and_transformers_opens_it(encoder: 
     texts = ["red cat 3", "old dog 4"]
     assert Predictor.load(tmp_path / "small").predict(texts) == Predictor.load(model).predict(texts)
     from transformers import AutoModel, AutoTokenizer
+
+    import jina_bert  # noqa: F401  transformers lacks it
 
     states = []
     for folder in (model, tmp_path / "small"):

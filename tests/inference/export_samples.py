@@ -25,6 +25,7 @@ WORDS = [f"{first}{last}" for first in "bdfgklmn" for last in ("ano", "elo", "ir
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS, "."]
 FAMILIES: dict[str, dict[str, Any]] = {
     "bert": {},
+    "jina_bert": {},
     "roberta": {"type_vocab_size": 1, "pad_token_id": 0},
     "distilbert": {},
     "electra": {"embedding_size": 24},

@@ -262,3 +262,18 @@ def test_a_unigram_model_s_texts_are_cut_where_its_sentence_folder_says(tmp_path
     write_sentence_folder(folder, load_encoder(folder).config, "mean", 20)
     found = check_model(folder, against="sentence-transformers").comparisons["float32"]
     assert found.agrees, found.differences
+
+
+@pytest.mark.parametrize("oracle", ["transformers", "sentence-transformers"])
+def test_jinas_bert_is_not_compared_with_a_tool_that_takes_it_for_a_plain_one(
+    tmp_path: Path, oracle: Oracle
+) -> None:
+    tokenizer = Tokenizer.from_pieces(
+        ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b"], lowercase=True
+    )
+    shape = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    config = make_config({"model_type": "jina_bert", "vocab_size": 7, **shape}, "test")
+    states = {f"encoder.{name}": tensor for name, tensor in Bert(config).state_dict().items()}
+    save_checkpoint(tmp_path / "model", states, config, "JinaBertModel", task="encoder", tokenizer=tokenizer)
+    with pytest.raises(InputError, match=r"would take it for a bert\. Only its authors' code opens it"):
+        check_model(tmp_path / "model", against=oracle)

@@ -26,7 +26,9 @@ def some_batch() -> PackedBatch:
 
 
 @pytest.mark.parametrize("lowest", range(LAYERS + 1))
-@pytest.mark.parametrize("family", ["bert", "mpnet", "deberta-v2"])  # MPNet's layers share a bias
+@pytest.mark.parametrize(
+    "family", ["bert", "jina_bert", "mpnet", "deberta-v2"]
+)  # MPNet's layers share a bias
 def test_autograd_records_nothing_below_what_is_trained(lowest: int, family: str) -> None:
     model = new_bert(model_type=family).train()
     freeze(model, embeddings=True, lowest=lowest)

@@ -122,7 +122,10 @@ def test_other_names_of_an_activation_are_understood() -> None:
         ({"auto_map": {"AutoModel": "evil.py"}}, "asks to run code of its own"),
         ({"architectures": ["RobertaModel"]}, "has no model_type, which would mean BERT"),
         ({"type_vocab_size": 1, "model_type": None}, "has no model_type, which would mean BERT"),  # of 2019
-        ({"model_type": "llama"}, "There is no family 'llama'. There are: bert, roberta, xlm-roberta"),
+        (
+            {"model_type": "llama"},
+            "There is no family 'llama'. There are: bert, jina_bert, roberta, xlm-roberta",
+        ),
         ({"model_type": ["bert"]}, r"There is no family.*\['bert'\]"),
         ({"model_type": "x" * 10_000}, r"There is no family 'xx[x.]{,40}'\. There are"),
         ({"hidden_act": "swiglu"}, "hidden_act.*found 'swiglu'"),

@@ -21,7 +21,7 @@ def small(**values: object) -> BertConfig:
 
 
 @pytest.mark.parametrize(
-    "family", ["bert", "modernbert", "nomic_bert", "gte", "albert", "mpnet", "deberta-v2"]
+    "family", ["bert", "jina_bert", "modernbert", "nomic_bert", "gte", "albert", "mpnet", "deberta-v2"]
 )
 def test_linear_operations_are_those_that_torch_counts(family: str) -> None:
     config = small(model_type=family, pad_token_id=int(family == "mpnet"))

@@ -32,7 +32,17 @@ transformers = pytest.importorskip("transformers")
 sentence_transformers = pytest.importorskip("sentence_transformers")
 
 OURS = (
-    *("bert", "roberta", "xlm-roberta", "camembert", "distilbert", "electra", "modernbert", "nomic_bert"),
+    *(
+        "bert",
+        "jina_bert",
+        "roberta",
+        "xlm-roberta",
+        "camembert",
+        "distilbert",
+        "electra",
+        "modernbert",
+        "nomic_bert",
+    ),
     *("gte", "deberta-v2", "mpnet", "albert"),
 )
 # What is in no installed version: written by transformers 2 to 4.57 (`PretrainedConfig.to_dict`), by Google,
@@ -53,6 +63,7 @@ OLDER_CONFIG = {
 # What a family's authors wrote beside it, or transformers 4 read.
 OF_AUTHORS: dict[str, set[str]] = {
     "bert": {"position_embedding_type"},
+    "jina_bert": {"position_embedding_type", "feed_forward_type", "emb_pooler", "model_max_length"},
     "roberta": {"position_embedding_type"},
     "mpnet": set(),
     "xlm-roberta": {"position_embedding_type"},
@@ -128,7 +139,7 @@ def of_every_config() -> set[str]:
 
 
 def of_a_family(name: str) -> set[str]:
-    kind = transformers.CONFIG_MAPPING[name]
+    kind = transformers.CONFIG_MAPPING["bert" if name == "jina_bert" else name]
     known = {each.name for each in dataclasses.fields(kind)} | set(kind.attribute_map)
     return known | OF_AUTHORS[name] | of_every_config() | OLDER_CONFIG
 

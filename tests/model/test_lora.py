@@ -31,6 +31,7 @@ TARGETS = ("query", "key", "value", "attention_output", "feed_forward_up", "feed
 SHAPE = {"hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 20}
 SEGMENTS = {
     "bert": {},
+    "jina_bert": {},
     "modernbert": {"type_vocab_size": 0},
     "nomic_bert": {},
     "gte": {},
@@ -266,6 +267,7 @@ def test_a_target_that_the_model_lacks_and_a_second_lora_are_refused() -> None:
     ("family", "there", "usual", "rows"),
     [
         ("bert", TARGETS, ("query", "value"), (12, 12)),
+        ("jina_bert", TARGETS, ("query", "value"), (12, 12)),
         ("albert", TARGETS, ("query", "value"), (12, 12)),
         ("mpnet", TARGETS, ("query", "value"), (12, 12)),
         ("deberta-v2", TARGETS[:-1], ("query", "value"), (12, 12)),

@@ -50,7 +50,8 @@ def test_by_default_a_student_has_half_of_the_layers() -> None:
 
 
 @pytest.mark.parametrize(
-    "model_type", ["bert", "modernbert", "nomic_bert", "distilbert", "gte", "albert", "mpnet", "deberta-v2"]
+    "model_type",
+    ["bert", "jina_bert", "modernbert", "nomic_bert", "distilbert", "gte", "albert", "mpnet", "deberta-v2"],
 )
 def test_a_student_of_all_layers_gives_the_teachers_hidden_states(model_type: str) -> None:
     teacher = teacher_of(model_type)

@@ -16,6 +16,7 @@ from model_parity import file_gradients, with_large_weights
 from tokenizers import pre_tokenizers
 from torch import Tensor
 
+import jina_bert  # noqa: F401  transformers lacks it
 from bertsmith.data.stream import Cursor
 from bertsmith.model.bert import Bert
 from bertsmith.model.config import BertConfig, make_config
@@ -29,7 +30,17 @@ from bertsmith.text.tokens.tokenizer import Tokenizer
 from text.tokenizer_samples import unigram_json
 
 FAMILIES = (
-    *("bert", "roberta", "xlm-roberta", "camembert", "distilbert", "electra", "modernbert", "nomic_bert"),
+    *(
+        "bert",
+        "jina_bert",
+        "roberta",
+        "xlm-roberta",
+        "camembert",
+        "distilbert",
+        "electra",
+        "modernbert",
+        "nomic_bert",
+    ),
     *("gte", "deberta-v2", "mpnet", "albert"),
 )
 # NomicBert and Gte have no such class

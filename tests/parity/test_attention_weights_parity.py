@@ -24,7 +24,7 @@ def assert_same_weights(theirs: Any, folder: Path, tokens: int) -> None:
 
 
 @pytest.mark.parametrize("shape", ["two layers", "odd sizes", "heads of one"])
-@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "mpnet"])
+@pytest.mark.parametrize("family", ["bert", "jina_bert", "roberta", "distilbert", "mpnet"])
 def test_they_are_those_of_transformers(family: str, shape: str, tmp_path: Path) -> None:
     assert_same_weights(their_model(family, SHAPES[shape]), tmp_path / "model", 23)
 

@@ -31,6 +31,7 @@ from model_parity import assert_same, with_large_weights
 from bertsmith.model.families import FAMILIES as FAMILIES_THERE_ARE
 from bertsmith.model.layers.elementwise import Dropout
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model
+from jina_bert import ALIBI
 
 TAGS = ["O", "B-PER", "I-PER", "B-LOC"]
 families = pytest.mark.parametrize("family", FAMILIES)
@@ -93,7 +94,7 @@ def test_a_sequence_head_of_transformers_opens_here(
 def their_model(auto_class: Any, family: str, tokenizer: Any, labels: list[str], **settings: Any) -> Any:
     """A head of transformers over a random encoder of the same shape."""
     config = transformers.AutoConfig.for_model(
-        family,
+        "bert" if family == "jina_bert" else family,
         vocab_size=tokenizer.vocab_size,
         pad_token_id=tokenizer.pad_id,
         id2label=dict(enumerate(labels)),
@@ -110,6 +111,7 @@ def their_model(auto_class: Any, family: str, tokenizer: Any, labels: list[str],
             }
         ),
         **({"type_vocab_size": 1} if family in ROBERTAS else {}),
+        **(ALIBI if family == "jina_bert" else {}),
         **{key: value for key, value in settings.items() if value is not None},
     )
     return with_large_weights(auto_class.from_config(config, attn_implementation="eager"), 5)

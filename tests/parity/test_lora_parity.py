@@ -25,6 +25,7 @@ from bertsmith.tasks.checkpoints.task_checkpoint import begin_task_model, head_t
 from bertsmith.tasks.examples.encoding import Layout
 from bertsmith.tasks.heads.classifier_head import ClassifierHead
 from bertsmith.tasks.registry import find_task
+from jina_bert import ALIBI
 
 # transformers and PEFT warn of each other's old names
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
@@ -45,6 +46,7 @@ OWN_VALUES = {
         "position_buckets": 8,
     },
     "Albert": {"embedding_size": 12, "num_hidden_groups": 1},
+    "JinaBert": ALIBI,
 }
 BASE = "base_model.model."
 
@@ -133,6 +135,9 @@ def assert_parity(ours: Bert, theirs: Any, seed: int) -> None:
         ("Gte", None),
         ("Gte", ("feed_forward_up",)),
         ("Gte", "all"),
+        ("JinaBert", None),
+        ("JinaBert", ("feed_forward_up",)),
+        ("JinaBert", "all"),
         ("Albert", None),
         ("Albert", "all"),
         ("MPNet", None),
@@ -180,7 +185,10 @@ def test_a_head_trained_beside_goes_to_peft(peft: Any, tmp_path: Path, new_poole
 
 @pytest.mark.parametrize(
     "family",
-    ["Roberta", "XLMRoberta", "DistilBert", "Electra", "ModernBert", "NomicBert", "Gte", "Albert", "MPNet"],
+    [
+        *("JinaBert", "Roberta", "XLMRoberta", "DistilBert", "Electra", "ModernBert", "NomicBert", "Gte"),
+        *("Albert", "MPNet"),
+    ],
 )
 def test_each_family_s_own_head_goes_to_peft(peft: Any, family: str, tmp_path: Path) -> None:
     """All of its modules: ModernBERT's head has three, and Nomic's pooler is one more."""

@@ -17,6 +17,7 @@ from bertsmith.model.config import preset
 from bertsmith.model.config_json import config_from_hugging_face
 from bertsmith.model.locate import locate_model
 from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model, save_pretraining_model
+from jina_bert import jina_config
 
 # hidden_size, num_hidden_layers, num_attention_heads, intermediate_size, hidden_act
 SHAPES = {
@@ -41,6 +42,7 @@ shapes = pytest.mark.parametrize("shape", SHAPES.values(), ids=list(SHAPES))
 
 PRETRAINING = {
     "bert": "BertForPreTraining",
+    "jina_bert": "JinaBertForPreTraining",
     "roberta": "RobertaForMaskedLM",
     "xlm-roberta": "XLMRobertaForMaskedLM",
     "camembert": "CamembertForMaskedLM",
@@ -51,6 +53,7 @@ PRETRAINING = {
 }
 CONFIGS = {
     "bert": partial(transformers.BertConfig, type_vocab_size=3, layer_norm_eps=1e-7),
+    "jina_bert": partial(jina_config, type_vocab_size=3),
     "roberta": partial(transformers.RobertaConfig, type_vocab_size=3, layer_norm_eps=1e-5),
     "xlm-roberta": partial(transformers.XLMRobertaConfig, layer_norm_eps=1e-5),
     "camembert": partial(transformers.CamembertConfig, type_vocab_size=1),
@@ -65,7 +68,9 @@ def their_model(
     family: str, shape: Shape, *, architecture: str = "", attention: str = "eager", **more: Any
 ) -> Any:
     names = DISTILBERT_NAMES if family == "distilbert" else BERT_NAMES
-    values = dict(zip(names, shape, strict=True))
+    values: dict[str, Any] = dict(zip(names, shape, strict=True))
+    if family == "jina_bert" and values["hidden_act"] == "relu":  # else it is of the head alone
+        values["feed_forward_type"] = "reglu"
     config = CONFIGS[family](
         **values, **more, vocab_size=97, max_position_embeddings=40, attn_implementation=attention
     )
@@ -245,7 +250,7 @@ def test_layers_that_share_weights_are_computed_in_transformers_order(
 
 
 @pytest.mark.parametrize("lengths", [(1,), (1, 1, 1), (38,), (5, 5, 5, 5), (2, 17, 2, 17, 1)])
-@pytest.mark.parametrize("family", ["bert", "roberta", "electra", "mpnet", "albert"])
+@pytest.mark.parametrize("family", ["bert", "jina_bert", "roberta", "electra", "mpnet", "albert"])
 def test_any_mixture_of_lengths_gives_the_same_numbers(
     family: str, lengths: tuple[int, ...], tmp_path: Path
 ) -> None:
@@ -268,7 +273,7 @@ def test_bert_without_next_sentence_prediction_equals_their_masked_language_mode
     assert_parity(theirs, ours, random_sample(ours.config, seed=3))
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta", "camembert", "mpnet"])
+@pytest.mark.parametrize("family", ["bert", "jina_bert", "roberta", "camembert", "mpnet"])
 def test_pooler_of_a_bare_encoder_equals_transformers(family: str, tmp_path: Path) -> None:
     bare = PRETRAINING[family].removesuffix("ForMaskedLM").removesuffix("ForPreTraining") + "Model"
     theirs = their_model(family, SHAPES["odd sizes"], architecture=bare)

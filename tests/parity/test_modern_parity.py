@@ -31,6 +31,7 @@ from bertsmith.model.layers.attention import Alibi
 from bertsmith.tasks.checkpoints.sentence_folder import write_sentence_folder
 from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model, save_pretraining_model
 from bertsmith.text.tokens.tokenizer import Tokenizer
+from jina_bert import SLOPES, jina_config
 from text.tokenizer_samples import gemma_json
 
 # hidden_size, num_hidden_layers, num_attention_heads, intermediate_size, and what differs
@@ -451,14 +452,6 @@ def thetas(everywhere: float, local: float) -> dict[str, Any]:
 
 # -- ALiBi ---------------------------------------------------------------------------------------------------
 
-# of 8 heads as the paper (Press et al. 2022, section 3) has them, and of 12 as its code
-SLOPES = {
-    8: [-1, -2, -3, -4, -5, -6, -7, -8],
-    12: [*range(-1, -9, -1), -0.5, -1.5, -2.5, -3.5],
-    1: [-8],
-    2: [-4, -8],
-}
-
 
 @pytest.fixture
 def alibi_family(monkeypatch: pytest.MonkeyPatch) -> str:
@@ -580,3 +573,130 @@ def test_mmbert_s_texts_get_the_numbers_and_vectors_of_other_libraries(
     comparison = check_model(tmp_path, against=oracle).comparisons["float32"]
     assert comparison.agrees, comparison.differences
     assert comparison.texts >= 15
+
+
+# The file of jina-embeddings-v2-small-en, smaller.
+JINA_CONFIG = {
+    "_name_or_path": "jinaai/jina-bert-implementation",
+    "model_max_length": 8192,
+    "architectures": ["JinaBertForMaskedLM"],
+    "attention_probs_dropout_prob": 0.0,
+    "auto_map": {
+        "AutoConfig": "jinaai/jina-bert-implementation--configuration_bert.JinaBertConfig",
+        "AutoModelForMaskedLM": "jinaai/jina-bert-implementation--modeling_bert.JinaBertForMaskedLM",
+        "AutoModel": "jinaai/jina-bert-implementation--modeling_bert.JinaBertModel",
+        "AutoModelForSequenceClassification": "modeling_bert.JinaBertForSequenceClassification",
+    },
+    "classifier_dropout": None,
+    "gradient_checkpointing": False,
+    "hidden_act": "gelu",
+    "hidden_dropout_prob": 0.1,
+    "hidden_size": 24,
+    "initializer_range": 0.02,
+    "intermediate_size": 40,
+    "layer_norm_eps": 1e-12,
+    "max_position_embeddings": 8192,
+    "model_type": "bert",
+    "num_attention_heads": 6,
+    "num_hidden_layers": 2,
+    "pad_token_id": 0,
+    "position_embedding_type": "alibi",
+    "torch_dtype": "float32",
+    "transformers_version": "4.26.0",
+    "type_vocab_size": 2,
+    "use_cache": True,
+    "vocab_size": 97,
+    "feed_forward_type": "geglu",
+    "emb_pooler": "mean",
+    "attn_implementation": "torch",
+}
+
+
+def jina(folder: Path, **changes: Any) -> Any:
+    """A model with jina's parts, saved as jina's are."""
+    shape = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 6, "intermediate_size": 40}
+    config = jina_config(**shape, vocab_size=97, max_position_embeddings=8192, attn_implementation="eager")
+    theirs = with_large_weights(transformers.BertForMaskedLM(config), seed=7)
+    theirs.save_pretrained(folder)
+    (folder / "config.json").write_text(json.dumps(JINA_CONFIG | changes))
+    return theirs
+
+
+def test_jina_opens_as_its_authors_save_it_and_is_saved_as_they_do(tmp_path: Path) -> None:
+    theirs = jina(tmp_path / "model")
+    with pytest.warns(UserWarning, match=r"as the authors of jina_bert have it \(auto_map in"):
+        ours, notes = load_pretraining_model(tmp_path / "model")
+    assert notes == () and ours.config.max_length == 8192
+    assert_parity(theirs, ours, random_sample(ours.config, seed=0, lengths=(3, 1200, 1, 40)))
+    save_pretraining_model(tmp_path / "new", ours, None, {})
+    again, _ = load_pretraining_model(tmp_path / "new")  # without the warning, which fails a test
+    assert again.config == ours.config
+    assert load_file(tmp_path / "new/model.safetensors").keys() == (
+        load_file(tmp_path / "model/model.safetensors").keys()
+    )
+    written = json.loads((tmp_path / "new/config.json").read_text())
+    ours_alone = {"tie_word_embeddings", "attn_implementation"}
+    assert {key: written[key] for key in JINA_CONFIG.keys() & written.keys() if key != "auto_map"} == {
+        key: value for key, value in JINA_CONFIG.items() if key in written and key != "auto_map"
+    }
+    assert written.keys() - JINA_CONFIG.keys() <= ours_alone
+    known = {"AutoModelForMaskedLM", "AutoModel", "AutoConfig"}
+    assert {key: written["auto_map"][key] for key in known} == {
+        key: JINA_CONFIG["auto_map"][key]
+        for key in known  # type: ignore[index]
+    }
+    (tmp_path / "new/bertsmith.json").unlink()
+    written.pop("auto_map")
+    (tmp_path / "new/config.json").write_text(json.dumps(written))
+    plain, _ = load_pretraining_model(tmp_path / "new")
+    assert plain.config == ours.config
+
+
+@pytest.mark.filterwarnings("ignore:.*never compared with a published checkpoint")
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"feed_forward_type": "original"}, "feed_forward_type is 'original'; only 'geglu' or 'reglu'"),
+        ({"feed_forward_type": ["geglu"]}, r"feed_forward_type is \['geglu'\]; only 'geglu' or 'reglu'"),
+        ({"emb_pooler": "cls"}, "emb_pooler is 'cls'; only 'mean' is supported"),
+        ({"auto_map": {"AutoModel": "modeling.OtherModel"}}, "asks to run code of its own"),
+        ({"position_embedding_type": "absolute", "auto_map": None}, "unknown key 'model_max_length'"),
+        ({"model_type": "jina_embeddings_v3"}, "There is no family 'jina_embeddings_v3'"),
+        ({"model_type": "xlm-roberta"}, "asks to run code of its own"),
+        ({"rotary_emb_base": 1}, "unknown key 'rotary_emb_base'"),
+    ],
+)
+def test_settings_of_jinas_that_mean_something_else_are_refused(
+    changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    jina(tmp_path / "model", **changes)
+    with pytest.raises(ModelError, match=message):
+        load_encoder(tmp_path / "model")
+
+
+@pytest.mark.filterwarnings("ignore:.*never compared with a published checkpoint")
+def test_jinas_normalised_queries_and_keys_are_refused_by_name(tmp_path: Path) -> None:
+    jina(tmp_path / "model")
+    tensors = load_file(tmp_path / "model/model.safetensors")
+    tensors["bert.encoder.layer.0.attention.self.layer_norm_q.weight"] = torch.ones(24)
+    save_file(tensors, tmp_path / "model/model.safetensors")
+    with pytest.raises(ModelError, match=r"has normalised queries and keys \(jina-embeddings-v2-base-code\)"):
+        load_encoder(tmp_path / "model")
+
+
+def test_an_activation_that_jinas_files_have_no_name_for_is_refused() -> None:
+    with pytest.raises(ModelError, match=r"hidden_act = silu is impossible for jina_bert: .* gelu or relu"):
+        make_config({"model_type": "jina_bert", "hidden_act": "silu"}, "test")
+    relu = make_config({"model_type": "jina_bert", "hidden_act": "relu", "head_act": "gelu_new"}, "test")
+    assert config_from_hugging_face(config_to_hugging_face(relu, "JinaBertModel"), "test") == relu
+    old = {"model_type": "bert", "position_embedding_type": "alibi", "feed_forward_type": "geglu"}
+    silent = config_from_hugging_face(old, "test")  # JinaBertConfig's own defaults
+    assert (silent.max_length, silent.vocab_size, silent.attention_probs_dropout_prob) == (512, 30522, 0.1)
+
+
+@pytest.mark.parametrize(("size", "weights"), [("small", 33), ("base", 137), ("large", 435)])
+def test_published_sizes_of_jinas_have_the_published_number_of_weights(size: str, weights: int) -> None:
+    """In millions (Günther et al. 2023, table 1)."""
+    with torch.device("meta"):
+        model = Bert(preset(size, model_type="jina_bert"))
+    assert sum(p.numel() for p in model.parameters()) / 1e6 == pytest.approx(weights, abs=1.5)

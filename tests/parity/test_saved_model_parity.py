@@ -9,6 +9,7 @@ import transformers
 from model_parity import assert_parity, assert_same, random_sample, with_large_weights
 from safetensors import safe_open
 
+import jina_bert  # noqa: F401  transformers lacks it
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import load_encoder, save_checkpoint
 from bertsmith.model.config import BertConfig, make_config

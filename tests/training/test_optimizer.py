@@ -266,6 +266,7 @@ def take_step(model: PretrainingModel, optimizer: Optimizers) -> None:
         *(
             ("nomic_bert", 8),
             ("gte", 8),
+            ("jina_bert", 8),
             ("mpnet", 8),
             ("deberta-v2", 8),
             ("albert", 4),

@@ -26,10 +26,12 @@ from bertsmith.training.resources import (
 SHAPE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
 
 
-@pytest.fixture(params=["bert", "roberta", "distilbert", "mpnet", "deberta-v2"])
+@pytest.fixture(params=["bert", "jina_bert", "roberta", "distilbert", "mpnet", "deberta-v2"])
 def model(request: pytest.FixtureRequest) -> PretrainingModel:
     torch.manual_seed(0)
-    return PretrainingModel(make_config({"vocab_size": 300, "model_type": request.param, **SHAPE}, "test"))
+    dropped = {"attention_probs_dropout_prob": 0.1}  # jina's has none
+    values = {"vocab_size": 300, "model_type": request.param, **SHAPE, **dropped}
+    return PretrainingModel(make_config(values, "test"))
 
 
 def recipe(length: int = 32, kind: str = "adamw") -> Recipe:
@@ -107,7 +109,7 @@ def test_flash_attention_keeps_no_weights_of_attention(model: PretrainingModel) 
 
     half, single = torch.bfloat16, torch.float32
     keeps_none = activations("cuda", half, 512) == activations("cuda", half, 32)
-    with_distances = ("mpnet", "deberta-v2")  # flash attention takes no bias
+    with_distances = ("jina_bert", "mpnet", "deberta-v2")  # flash attention takes no bias
     assert keeps_none == (model.config.model_type not in with_distances)
     for device, precision in (("cuda", single), ("cpu", half), ("cpu", single)):
         assert activations(device, precision, 512) > activations(device, precision, 32)

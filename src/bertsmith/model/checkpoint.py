@@ -111,7 +111,7 @@ def interpret(
     config = config_from_hugging_face(dict(settings), f"the settings of {where}")
     floats, notes = _convert_to_float32(tensors, where)
     sign = by_its_authors(settings, config.family)
-    if sign is not None:
+    if sign is not None and manifest is None:  # not of our own folders, which name the authors' code too
         warnings.warn(  # commands print it as a line of their own
             f"{where} is laid out as the authors of {config.model_type} have it ({sign} in its "
             f"{CONFIG}), which is read after their code and was never compared with a published checkpoint: "

@@ -49,11 +49,11 @@ class BertConfig(UserSettings):
 
     # Dropout of attention weights, and elsewhere. `embedding_dropout` None means `hidden_dropout_prob`. It is
     # applied to the outputs of attention and the feed-forward part (BERT), or inside both (ModernBERT), or to
-    # the outputs and inside the feed-forward part (gte).
+    # the outputs and inside the feed-forward part (gte), or to attention's output and there (jina).
     hidden_dropout_prob: float = Field(0.1, ge=0, lt=1)
     attention_probs_dropout_prob: float = Field(0.1, ge=0, lt=1)
     embedding_dropout: float | None = Field(None, ge=0, lt=1)
-    dropout_places: Literal["outputs", "inside", "outputs and inside"] = "outputs"
+    dropout_places: Literal["outputs", "inside", "outputs and inside", "first output and inside"] = "outputs"
 
     # Positions: a learned table, or rotations of queries and keys (Su et al. 2021). A pair of rotated values
     # is the i-th of either half of a head, or two neighbours.
@@ -182,6 +182,13 @@ class BertConfig(UserSettings):
         read back another one.
         """
         family = self.family
+        for key, values in family.renamed.items():
+            name = family.config_keys()[key]
+            if getattr(self, name) not in values.values():
+                raise ValueError(
+                    f"{name} = {getattr(self, name)} is impossible for {self.model_type}: it has "
+                    f"{' or '.join(values.values())}"
+                )
         for name, info in type(self).model_fields.items():
             usual, value = family.published.get(name, info.default), getattr(self, name)
             if value is None and usual is not None:  # a file leaves None out, and would give the usual one

@@ -24,11 +24,13 @@ def config_keys(family: Family) -> FileKeys:
     """The allow-list of keys in a config.json of the family."""
     shape = dict.fromkeys(family.config_keys(), "the model's shape")
     rotary = dict.fromkeys(family.rotary.keys if family.rotary else (), "rotary positions, local attention")
+    honoured = {**CONFIG.honoured, **shape, **rotary}
+    names = {key: tuple(values) for key, values in family.renamed.items()}
     table = replace(
         CONFIG,
-        honoured={**CONFIG.honoured, **shape, **rotary},
+        honoured={key: meaning for key, meaning in honoured.items() if key not in family.renamed},
         harmless={**CONFIG.harmless, **family.harmless},
-        accepted={**CONFIG.accepted, **family.required},
+        accepted={**CONFIG.accepted, **family.required, **names},
     )
     if family.authors is None or not family.authors.code:
         return table
@@ -56,6 +58,8 @@ def config_from_hugging_face(values: dict[str, Any], where: str) -> BertConfig:
         if value is None or key not in names:
             continue
         ours = names[key]
+        if key in family.renamed:
+            value = family.renamed[key][value]
         value = _ACTIVATIONS.get(value, value) if ours.endswith("_act") and isinstance(value, str) else value
         if ours in key_of and fields[ours] != value:
             raise ModelError(
@@ -79,6 +83,8 @@ def _find_declared(values: Mapping[str, Any], where: str) -> Family:
         return find_family("bert")
     for family in FAMILIES.values():
         if family.authors is not None and family.authors.model_type == declared:
+            return family
+        if family.declared and all(values.get(key) == value for key, value in family.declared.items()):
             return family
     try:
         return find_family(declared)
@@ -128,7 +134,9 @@ def config_to_hugging_face(config: BertConfig, architecture: str) -> dict[str, A
     if family.rotary is not None:
         entries |= family.rotary.write(values)
     entries = {key: value for key, value in entries.items() if value is not None}
-    first = {"architectures": [architecture], "model_type": config.model_type}
+    for key, values_of in family.renamed.items():
+        entries[key] = next(theirs for theirs, ours in values_of.items() if ours == entries[key])
+    first = {"architectures": [architecture], "model_type": config.model_type, **family.declared}
     return {**first, **entries, **family.written, "tie_word_embeddings": True}
 
 

@@ -94,6 +94,11 @@ def from_hugging_face(tensors: Mapping[str, Tensor], config: BertConfig, where: 
             result.carried[name] = tensor
         else:
             unexpected.append(name)
+    for part, meaning in names.refused.items():
+        if any(part in name for name in unexpected):
+            raise ModelError(
+                f"{where} has {meaning}, which Bertsmith doesn't compute: use another checkpoint."
+            )
     if unexpected:
         raise ModelError(
             f"{where} holds tensors that a {config.model_type} model with {config.num_hidden_layers} layers "

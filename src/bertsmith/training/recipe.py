@@ -38,7 +38,7 @@ class ModelSettings(UserSettings):
 
     model_type: str = "bert"
     """The family: `bert`, `roberta`, `xlm-roberta`, `camembert`, `distilbert`, `electra`, `albert`,
-    `modernbert`, `nomic_bert`, `gte`, or that of a package."""
+    `modernbert`, `nomic_bert`, `gte`, `jina_bert`, or that of a package."""
     size: str = "base"
     """A published size: `tiny`, `mini`, `small`, `medium`, `base` or `large` (Turc et al. 2019, Devlin et al.
     2019); for `modernbert` `ettin-17m`, `ettin-32m`, `ettin-68m`, `base` or `large`; for `electra` `small`,

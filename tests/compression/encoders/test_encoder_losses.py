@@ -99,7 +99,9 @@ def test_each_sequence_is_pooled_by_itself(pooling: Pooling) -> None:
     torch.testing.assert_close(pool_sequences(states, batch, pooling), wanted)
 
 
-@pytest.mark.parametrize("model_type", ["bert", "modernbert", "nomic_bert", "gte", "albert", "mpnet"])
+@pytest.mark.parametrize(
+    "model_type", ["bert", "modernbert", "nomic_bert", "gte", "albert", "mpnet", "jina_bert"]
+)
 def test_the_teacher_says_what_the_encoder_computes(model_type: str) -> None:
     encoder = drawn(Bert(config_of(model_type, pad_token_id=int(model_type == "mpnet")))).eval()
     assert isinstance(encoder, Bert)

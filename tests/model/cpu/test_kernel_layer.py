@@ -265,7 +265,7 @@ def cosines(one: Tensor, other: Tensor) -> Tensor:
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize("family", ["modernbert", "nomic_bert", "gte", "albert"])
+@pytest.mark.parametrize("family", ["modernbert", "nomic_bert", "gte", "albert", "jina_bert"])
 def test_vectors_of_a_deep_stack_keep_their_direction_in_int16(family: str, kernels_alone: str) -> None:
     """Each token's, though residual streams before the last norm have values that outgrow the others."""
     encoder, lengths = modern_encoder(family, 10), [200, 9, 61]

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from bertsmith.errors import InputError
+from bertsmith.model.bert import Bert
 from bertsmith.model.untrusted import plain_file, read_settings
 from bertsmith.tasks.examples.encoding import EncodedExample, Window, special_tokens
 from bertsmith.tasks.golden.records import GoldenRecord, ModelAnswers, record_of
@@ -30,6 +31,12 @@ def their_answers(
     token, which Bertsmith reads as text. Raises InputError if no input is left, and if the tool isn't
     installed or doesn't open the folder.
     """
+    declared = subject.encoder.config.family.declared if isinstance(subject.encoder, Bert) else {}
+    if declared:
+        raise InputError(
+            f"There is nothing to compare {folder} with: {oracle} would take it for a "
+            f"{declared['model_type']}. Only its authors' code opens it, which Bertsmith never runs."
+        )
     try:
         package = import_module(oracle.replace("-", "_"))
     except ModuleNotFoundError as error:

@@ -1,4 +1,6 @@
-"""BERT, and the families that differ from it little: RoBERTa and its copies, DistilBERT, MPNet and ALBERT."""
+"""BERT, and the families that differ from it little: jina's, RoBERTa and its copies, DistilBERT, MPNet and
+ALBERT.
+"""
 
 from dataclasses import replace
 
@@ -6,6 +8,7 @@ from bertsmith.model.families.family import (
     CLASSIFIER,
     MASKED_LANGUAGE,
     TOKENS,
+    AuthorsFiles,
     Family,
     HeadNames,
     ModuleNames,
@@ -77,6 +80,67 @@ BERT = register(
         span_head=HeadNames("qa_outputs"),
         spelling=BERT_SPELLING,
         required=BERT_REQUIRED,
+    )
+)
+
+# Günther et al. 2023 (arXiv 2310.19923): jina-embeddings-v2, BERT with ALiBi and a gated feed-forward part,
+# whose files call themselves BERT's. transformers opens them only by the authors' code, of which the saved
+# files name the place too; TEI knows them by `_name_or_path`.
+_JINA = "jinaai/jina-bert-implementation"
+_JINA_CLASSES = {
+    "AutoConfig": "configuration_bert.JinaBertConfig",
+    "AutoModel": "modeling_bert.JinaBertModel",
+    **{
+        f"AutoModel{name}": f"modeling_bert.JinaBert{name}"
+        for name in (
+            *("ForPreTraining", "ForMaskedLM", "ForNextSentencePrediction", "ForSequenceClassification"),
+            *("ForTokenClassification", "ForMultipleChoice", "ForQuestionAnswering"),
+        )
+    },
+}
+JINA_BERT = register(
+    replace(
+        BERT,
+        model_type="jina_bert",
+        class_prefix="JinaBert",
+        encoder=(EMBEDDINGS[0], EMBEDDINGS[2], SEGMENT, POOLER),
+        layer=layer_rows(
+            attention=(f"{_SELF}.query", f"{_SELF}.key", f"{_SELF}.value"),
+            output="encoder.layer.{}.attention.output.dense",
+            attention_norm="encoder.layer.{}.attention.output.LayerNorm",
+            up=("encoder.layer.{}.mlp.gated_layers",),
+            down="encoder.layer.{}.mlp.wo",
+            norm="encoder.layer.{}.mlp.layernorm",
+        ),
+        published={
+            "vocab_size": 30528,
+            "max_position_embeddings": 8192,
+            "attention_probs_dropout_prob": 0.0,
+            "dropout_places": "first output and inside",
+            "position_bias": "alibi",
+            "position_biased_input": False,
+            "feed_forward": "gated",
+            "up_bias": False,
+            "head_act": "gelu",
+        },
+        assumed={"vocab_size": 30522, "max_position_embeddings": 512, "attention_probs_dropout_prob": 0.1},
+        # their `hidden_act` is the masked-language head's alone
+        spelling={**BERT_SPELLING, "hidden_act": "feed_forward_type", "head_act": "hidden_act"},
+        renamed={"feed_forward_type": {"geglu": "gelu", "reglu": "relu"}},
+        declared={"model_type": "bert", "position_embedding_type": "alibi"},
+        required={
+            "position_embedding_type": ("alibi",),
+            "emb_pooler": ("mean",),
+            "attn_implementation": ("torch", "eager", "sdpa"),
+        },
+        harmless={"model_max_length": "the tokenizer's files say how long a text may be"},
+        written={
+            "_name_or_path": _JINA,
+            "auto_map": {auto: f"{_JINA}--{name}" for auto, name in _JINA_CLASSES.items()},
+            "emb_pooler": "mean",
+        },
+        authors=AuthorsFiles(prefix="bert", code=frozenset(_JINA_CLASSES.values())),
+        refused={"layer_norm_q": "normalised queries and keys (jina-embeddings-v2-base-code)"},
     )
 )
 

@@ -95,7 +95,7 @@ class Family:
     weights, `{group}` and `{inner}` stand for the group's number and the layer's within it.
     """
 
-    model_type: str  # in config.json
+    model_type: str  # in config.json, but for `declared`
     class_prefix: str  # of its classes in transformers: "Bert" of BertForMaskedLM
 
     # -- names of tensors -----------------------------------------------------------------------------------
@@ -123,6 +123,11 @@ class Family:
     # always is supported, so with () it must be missing or null.
     required: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     harmless: Mapping[str, str] = field(default_factory=dict)  # keys that change no number -> the reason
+    # The entries that tell the family, where its config.json has another family's model_type: transformers
+    # would take it for that.
+    declared: Mapping[str, Any] = field(default_factory=dict)
+    # A key of config.json with names of its own for the values of a field -> these names -> the values.
+    renamed: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     # Further keys that are written, for all models; None as null.
     written: Mapping[str, Any] = field(default_factory=dict)
     rotary: RotaryKeys | None = None
@@ -140,6 +145,7 @@ class Family:
     ignored: frozenset[str] = (
         frozenset()
     )  # first parts of the names of tensors, which transformers ignores too
+    refused: Mapping[str, str] = field(default_factory=dict)  # a part of a tensor's name -> what it means
 
     @property
     def has_pooler(self) -> bool:

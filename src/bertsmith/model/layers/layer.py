@@ -70,7 +70,8 @@ class Layer(nn.Module):
         outside = config.dropout_places != "inside"
         attention_dropout = config.hidden_dropout_prob if outside else config.attention_probs_dropout_prob
         self.attention_dropout = Dropout(attention_dropout)
-        self.feed_forward_dropout = Dropout(config.hidden_dropout_prob if outside else 0.0)
+        both = config.dropout_places in ("outputs", "outputs and inside")
+        self.feed_forward_dropout = Dropout(config.hidden_dropout_prob if both else 0.0)
 
     @torch.no_grad()
     def initialise(self, config: BertConfig) -> None:
