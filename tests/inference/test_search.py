@@ -3,6 +3,7 @@
 import itertools
 import json
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
@@ -83,9 +84,26 @@ def test_words_without_blanks_around_them_are_found_and_marked(tmp_path: Path, l
     index = Index.build([docs], tmp_path / "index", embedder=WordEmbedder(), passages=passages)
     (hit,) = index.search(query, mode="text")
     assert hit.document_id == "docs/a.txt"
-    if language != "th":
-        assert [hit.text[start:end] for start, end in hit.matches] == query.split()
+    assert [hit.text[start:end] for start, end in hit.matches] == query.split()
     assert found(index, "abc", mode="text") == found(index, "CATS cat", mode="text") == ["docs/b.txt"]
+
+
+def test_an_index_of_several_languages_finds_the_words_of_each(tmp_path: Path) -> None:
+    """As ICU divides them. In an English one, a run without blanks is one word."""
+    texts = {language: text for language, (text, _) in WITHOUT_BLANKS.items()}
+    texts |= {"en": "We have 28 days of leave.", "hi": "हिन्दी में छुट्टी", "ru": "У нас отпуск."}
+    docs = write_files(tmp_path / "docs", {f"{language}.txt": text for language, text in texts.items()})
+    passages = SETTINGS.changed({"language": "mul", "tokens": 40})
+    index = Index.build([docs], tmp_path / "index", embedder=WordEmbedder(), passages=passages)
+    queries = {language: query.split()[0] for language, (_, query) in WITHOUT_BLANKS.items()}
+    queries |= {"zh": "我们", "zh-hant": "東京 公司", "en": "LEAVE", "hi": "हिन्दी", "ru": "ОТПУСК"}
+    for language, query in queries.items():
+        hit, *_ = index.search(query, mode="text")
+        assert hit.document_id == f"docs/{language}.txt"
+        assert (
+            "".join(hit.text[start:end] for start, end in hit.matches).lower()
+            == query.replace(" ", "").lower()
+        )
 
 
 @pytest.mark.parametrize(
@@ -386,6 +404,50 @@ def test_of_a_language_without_blanks_pairs_of_characters_are_marked() -> None:
     assert marked("年假和年初", "年") == ["年", "年"], "a character by itself"
     assert matching_spans("新年", "年", "zh") == [(1, 2)], "and nothing behind the passage's end"
     assert marked("ABC东京公司, abcd", "abc 东京公") == ["ABC", "东京公"]
+    assert marked("人々と様々な人", "人々") == ["人々"], "a sign that repeats a character is one"
+    assert marked("the 東京の会社", "the 会社") == ["the", "会社"]
+
+
+@pytest.mark.parametrize("language", ["en", "th", "mul"])
+def test_of_thai_three_letters_in_a_row_are_marked_whatever_the_index_s_language(language: str) -> None:
+    def marked(passage: str, query: str) -> list[str]:
+        return [passage[start:end] for start, end in matching_spans(passage, query, language)]
+
+    assert marked("ฉันมีวันหยุดยี่สิบวันต่อปี", "วันหยุดกี่วัน") == ["วันหยุด"]
+    assert marked("บ้านและร้านค้า", "บ้าน") == ["บ้าน"], "a tone mark is no letter"
+    assert marked("ขายนาในบ้าน", "น") == ["น"], "nor is a letter with a vowel the letter"
+    assert marked("東京の会社 the cat", "会社 cat") == ["会社", "cat"]
+
+
+def test_marked_thai_is_of_words_that_both_texts_have(shared_data: Path) -> None:
+    """Measured by words that people divided (Parallel Universal Dependencies)."""
+    lines = (shared_data / "parallel" / "th.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = [json.loads(line) for line in lines]
+    random, both, marked, shared = Random(0), 0, 0, 0
+    for _ in range(500):
+        asked, other = random.choice(rows), random.choice(rows)
+        first = random.randrange(len(asked["words"]))
+        query = asked["words"][first : first + 3]
+        for row in (asked, other):
+            passage = "".join(row["words"])
+            ends = list(itertools.accumulate(map(len, row["words"])))
+            of_shared = {
+                at
+                for word, end in zip(row["words"], ends, strict=True)
+                if word in query and "\u0e01" <= word[0] <= "\u0e4e"
+                for at in range(end - len(word), end)
+            }
+            spans = matching_spans(passage, "".join(query), "th")
+            of_spans = {
+                at for start, end in spans for at in range(start, end) if "\u0e01" <= passage[at] <= "\u0e4e"
+            }
+            both, marked, shared = (
+                both + len(of_shared & of_spans),
+                marked + len(of_spans),
+                shared + len(of_shared),
+            )
+    assert both / marked > 0.95
+    assert both / shared > 0.85
 
 
 @given(rankings=st.lists(st.lists(st.integers(0, 12), unique=True, max_size=8), max_size=4))
@@ -408,8 +470,8 @@ def test_fusion_of_the_paper_by_hand() -> None:
 
 @settings(max_examples=40)
 @given(
-    passage=st.text(max_size=60) | st.text("年假a ", max_size=20),
-    query=st.text(max_size=20) | st.text("年假a ", max_size=6),
+    passage=st.text(max_size=60) | st.text("年々a \u0e19\u0e40\u0e49", max_size=20),
+    query=st.text(max_size=20) | st.text("年々a \u0e19\u0e40\u0e49", max_size=6),
     language=st.sampled_from(["en", "ja"]),
 )
 def test_marks_are_words_of_the_passage(passage: str, query: str, language: str) -> None:

@@ -58,7 +58,8 @@ def build(
         Tokens that a passage repeats from the one before, at most. Default: 40, or a fifth of a shorter
         passage.
     language
-        Two-letter code, for sentences, words, stems and stop words. Default: en.
+        Two-letter code, for sentences, words, stems and stop words; mul for several languages in one index,
+        which have no stems then. Default: en.
     approximate_from
         Number of passages from which search is approximate; its recall is measured. Default: 100,000. The
         index remembers the number, and another build may change it.

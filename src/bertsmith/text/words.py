@@ -12,8 +12,12 @@ _SEARCHED = range(0x300, 0x20000)
 # They choose how the character before them is drawn, mostly an emoji, and aren't part of a word.
 _VARIATION_SELECTORS = range(0xFE00, 0xFE10)
 
-# Kana and Chinese characters: scripts without blanks, in which a character counts as a word.
-WITHOUT_BLANKS = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+# Kana and Chinese characters, with those that repeat one (人々): scripts without blanks, in which a character
+# counts as a word.
+WITHOUT_BLANKS = (
+    "\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f"
+    "\U00020000-\U0003ffff"
+)
 
 # Languages without blanks between words: Chinese and its relatives, Japanese, Thai, Lao, Khmer, Burmese,
 # Tibetan and Dzongkha.
@@ -85,13 +89,17 @@ _BEHIND = (
     "\u1067-\u106d\u1071-\u1074\u1082-\u108d\u108f\u109a-\u109d\u17b4-\u17d3\u17d7\u17dd\ua9e5\ua9e6\uaa7b-\uaa7d"
 )
 _JOINERS = "\u1039\u17d2"
-#: Characters of scripts without blanks, for a class of a regular expression.
-IN_ONE_RUN = f"{WITHOUT_BLANKS}{_BEFORE}{_LETTERS}{_BEHIND}"
+#: Characters of Thai, Lao, Burmese and Khmer, for a class of a regular expression.
+SYLLABIC = f"{_BEFORE}{_LETTERS}{_BEHIND}"
+#: Characters of scripts without blanks, likewise.
+IN_ONE_RUN = f"{WITHOUT_BLANKS}{SYLLABIC}"
+_LETTER_WITH_VOWELS = f"[{_BEFORE}]*[{_LETTERS}](?:[{_BEHIND}]|(?<=[{_JOINERS}])[{_LETTERS}])*"
+#: A character of Chinese or kana, or a letter of the others with its vowels and marks.
+LETTER_WITHOUT_BLANKS = f"[{WITHOUT_BLANKS}]|{_LETTER_WITH_VOWELS}|[{_BEFORE}{_BEHIND}]+"
 #: What counts as a word where no blanks divide words: a character of Chinese or kana, elsewhere about a
 #: syllable: a letter with its vowels and marks, and the letters behind it that have none.
 WORD_WITHOUT_BLANKS = (
-    f"[{WITHOUT_BLANKS}]|[{_BEFORE}]*[{_LETTERS}](?:[{_BEHIND}]|(?<=[{_JOINERS}])[{_LETTERS}])*"
-    f"(?:[{_LETTERS}](?![{_BEHIND}]))*|[{_BEFORE}{_BEHIND}]+"
+    f"[{WITHOUT_BLANKS}]|{_LETTER_WITH_VOWELS}(?:[{_LETTERS}](?![{_BEHIND}]))*|[{_BEFORE}{_BEHIND}]+"
 )
 _WORD_WITHOUT_BLANKS = re.compile(WORD_WITHOUT_BLANKS)
 

@@ -66,7 +66,7 @@ _STEMMED = {
 # would be हिन and दी, บ้าน and ร้าน share าน. So for scripts that have these, ICU's words as they are.
 _RUNS, _RUNS_OF_ICU, _ICU_WORDS = "simple", "icu/split", "icu"
 _WITH_SUCH_MARKS = {"as", "bn", "gu", "hi", "kn", "ml", "mr", "ne", "or", "pa", "sa", "si", "ta", "te"}
-_WITH_SUCH_MARKS |= {"km", "lo", "my", "th"}
+_WITH_SUCH_MARKS |= {"km", "lo", "my", "th", "mul"}  # mul: several languages, of any script
 RECALL = 0.95
 LEAST_ROWS = 256  # product quantisation needs as many rows as a byte has values
 _NEIGHBOURS = 10

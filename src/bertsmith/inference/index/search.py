@@ -26,7 +26,13 @@ from bertsmith.inference.index.passage_table import PassageTable, require_lanced
 from bertsmith.inference.ranking.ranking import reciprocal_rank_fusion
 from bertsmith.inference.ranking.reranker import Reranker, scores_of
 from bertsmith.text.retrieval.documents import strip_part
-from bertsmith.text.words import WITHOUT_BLANKS, WORD, has_blanks, word_pattern
+from bertsmith.text.words import (
+    IN_ONE_RUN,
+    LETTER_WITHOUT_BLANKS,
+    SYLLABIC,
+    WITHOUT_BLANKS,
+    word_pattern,
+)
 
 Mode = Literal["hybrid", "vector", "text"]
 Vector = npt.NDArray[np.float32]
@@ -44,8 +50,15 @@ _STOP_WORDS = frozenset(
     will with would you your
     """.split()  # noqa: SIM905
 )
-# A run of characters of a language without blanks, such as Chinese, or a word of another script.
-_RUN = re.compile(f"([{WITHOUT_BLANKS}]+)|" + word_pattern(f"[^\\W{WITHOUT_BLANKS}]"))
+# A run of a script without blanks, or a word of another script.
+_RUN = re.compile(
+    f"(?P<characters>[{WITHOUT_BLANKS}]+)|(?P<syllables>[{SYLLABIC}]+)|" + word_pattern(f"[^\\W{IN_ONE_RUN}]")
+)
+_LETTER = re.compile(LETTER_WITHOUT_BLANKS)
+# How many letters in a row must be in both texts, to be marked in such a run. On random pairs of the Parallel
+# Universal Dependencies (words of one Thai sentence, another sentence), 98 % of the marked characters are of
+# shared words, and 91 % of these are marked; by two letters 90 and 94 %. In Chinese, by two, 99 and 89 %.
+_SHARED = {"characters": 2, "syllables": 3}
 
 
 @dataclass(frozen=True)
@@ -166,44 +179,36 @@ def matching_spans(passage: str, query: str, language: str = "en") -> list[tuple
     """The spans (start, end) in `passage`, in characters and in order, of every word that the query has too.
 
     Stop words don't count, unless the query has no other words. Stop words and word endings are known for
-    English only.
+    English only. Runs of a script without blanks, such as Chinese or Thai, match wherever they share letters
+    in a row with a run of the query, as many as `_SHARED` says, or all of a shorter run.
     """
-    if not has_blanks(language):
-        return _spans_without_blanks(passage, query)
     is_english = language.partition("-")[0] == "en"
     normal_form = _stem_english if is_english else _fold
     ignored = _STOP_WORDS if is_english else frozenset()
-    words = WORD.findall(query)
-    query_forms = {normal_form(word) for word in words if _fold(word) not in ignored} or set(
-        map(normal_form, words)
-    )
-    return [match.span() for match in WORD.finditer(passage) if normal_form(match.group()) in query_forms]
-
-
-def _spans_without_blanks(passage: str, query: str) -> list[tuple[int, int]]:
-    """As `matching_spans`, for a language without blanks. Runs of its characters match wherever they share
-    two adjacent characters with a run of the query; a run of one character matches that character. Words of
-    other scripts match whole.
-    """
-    words, bigrams = set[str](), set[str]()
+    words, sequences = set[str](), set[str]()
     for match in _RUN.finditer(query):
-        run = match.group()
-        if match[1] is None:
-            words.add(_fold(run))
-        else:
-            bigrams.update(run[start : start + 2] for start in range(max(1, len(run) - 1)))
+        if match.lastgroup is None:
+            words.add(match.group())
+            continue
+        letters = _LETTER.findall(match.group())
+        length = min(_SHARED[match.lastgroup], len(letters))
+        sequences |= {"".join(letters[at : at + length]) for at in range(len(letters) - length + 1)}
+    query_forms = {normal_form(word) for word in words if _fold(word) not in ignored}
+    if not query_forms and not sequences:
+        query_forms = set(map(normal_form, words))
     spans = list[tuple[int, int]]()
     for match in _RUN.finditer(passage):
-        if match[1] is None:
-            spans += [match.span()] if _fold(match.group()) in words else []
+        if match.lastgroup is None:
+            spans += [match.span()] if normal_form(match.group()) in query_forms else []
             continue
-        for start in range(*match.span()):
-            ends = (min(start + 2, match.end()), start + 1)
-            end = next((end for end in ends if passage[start:end] in bigrams), 0)
-            if end and spans and start < spans[-1][1]:
-                spans[-1] = spans[-1][0], max(end, spans[-1][1])
-            elif end:
-                spans.append((start, end))
+        letter_spans = [letter.span() for letter in _LETTER.finditer(passage, *match.span())]
+        for at, (start, _) in enumerate(letter_spans):
+            in_a_row = letter_spans[at : at + _SHARED[match.lastgroup]]
+            ends = [end for _, end in in_a_row if passage[start:end] in sequences]
+            if ends and spans and start < spans[-1][1]:
+                spans[-1] = spans[-1][0], max(ends[-1], spans[-1][1])
+            elif ends:
+                spans.append((start, ends[-1]))
     return spans
 
 

@@ -31,9 +31,9 @@ _RUNS = pre_tokenizers.BertPreTokenizer()
 # Where blanks don't divide words, each character is one: in Chinese, Japanese, Thai, Lao, Tibetan, Burmese
 # and Khmer, and in pictures. Several may be one piece of a tokenizer, which then has one tag.
 _CHARACTERS = (
-    f"{WITHOUT_BLANKS}\u3005-\u3007\u3021-\u3029\u2e80-\u2fdf\u3100-\u312f\u3190-\u319f\u31a0-\u31ff"
-    "\uff66-\uff9f\u0e00-\u109f\u1780-\u17ff\u1950-\u19ff\u1a20-\u1aaf\ua000-\ua4cf"
-    "\U0001b000-\U0001b16f\U00020000-\U0003fffd"
+    f"{WITHOUT_BLANKS}\u3021-\u3029\u2e80-\u2fdf\u3100-\u312f\u3190-\u319f\u31a0-\u31ef"
+    "\u0e00-\u109f\u1780-\u17ff\u1950-\u19ff\u1a20-\u1aaf\ua000-\ua4cf"
+    "\U0001b000-\U0001b16f"
 )
 # Korean has blanks, and endings that stand behind a name without one: marked text divides it by the syllable,
 # text that was tagged by words doesn't.

@@ -45,7 +45,9 @@ class PassageSettings(UserSettings):
         ge=0,
         description="tokens that a passage repeats of the one before, at most",
     )
-    language: Language = Field(default="en", description="two-letter code: sentences, words and stems")
+    language: Language = Field(
+        default="en", description="two-letter code: sentences, words and stems; mul: several"
+    )
 
     def changed(self, values: Mapping[str, Any]) -> "PassageSettings":
         """A copy with other values; an overlap that wasn't set follows the tokens. Raises InputError for a
