@@ -13,7 +13,7 @@ LABELLED = ["--text", "body", "--text-pair", "title", "--label", "kind", "--enco
 
 
 def test_only_what_was_said_is_given_and_paths_are_text() -> None:
-    files = RunFiles("minilm", Path("train.csv"), Path("runs/a"), test=Path("test.csv"))
+    files = RunFiles("minilm", train=Path("train.csv"), out=Path("runs/a"), test=Path("test.csv"))
     said = {"model": "minilm", "train": "train.csv", "out": "runs/a", "test": "test.csv"}
     assert collect_options(files, None, FileLayout()) == said
     assert collect_options(LabelledColumns(label="kind"), FileLayout(header=False)) == {

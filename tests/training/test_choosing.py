@@ -59,7 +59,10 @@ from bertsmith.training.finetuning.methods import (
     FULL,
     LINEAR,
     LORA,
+    NAMES,
+    NAMES_TEXTS,
     SELF_TRAINING,
+    UNTRAINED,
     UPPER,
     SelfTraining,
     _align_and_sharpen,
@@ -441,7 +444,7 @@ def test_all_rows_train_and_all_judge(encoder: Path, tmp_path: Path, task: str) 
     assert list(found["evaluations"]) == [CROSS_VALIDATION, "test"]
     assert found["evaluations"][CROSS_VALIDATION]["rows"] == 40
     labels = task in ("classification", "multi-label")
-    methods = [LINEAR, *[CONTRASTIVE] * labels, FULL, UPPER, LORA]
+    methods = [LINEAR, *[NAMES] * (task == "classification"), *[CONTRASTIVE] * labels, FULL, UPPER, LORA]
     assert [each["method"] for each in found["tried"]] == methods
     metric, scores = found["main_metric"], {each["method"]: each["score"] for each in found["tried"]}
     best = scores[found["method"]]
@@ -655,7 +658,7 @@ def test_methods_that_train_the_encoder_alone_need_a_layer_that_is_not_frozen(
     encoder: Path, tmp_path: Path
 ) -> None:
     result = few_rows(encoder, tmp_path, "freeze_layers=2", "folds=2", "epochs=1", "minutes=100")
-    assert [each.method for each in result.results.tried] == [LINEAR, FULL]
+    assert [each.method for each in result.results.tried] == [LINEAR, NAMES, FULL]
 
 
 def test_a_dev_share_that_is_given_is_typed_again(encoder: Path, tmp_path: Path) -> None:
@@ -828,7 +831,8 @@ def unlabelled_rows(folder: Path, count: int = 200) -> Path:
 def test_unlabelled_texts_are_a_method_of_their_own(encoder: Path, tmp_path: Path) -> None:
     texts = str(unlabelled_rows(tmp_path))
     auto = few_rows(encoder, tmp_path / "auto", "epochs=1", unlabelled=texts)
-    assert [each.method for each in auto.results.tried] == [LINEAR, SELF_TRAINING, CONTRASTIVE, FULL]
+    tried = [LINEAR, NAMES, SELF_TRAINING, NAMES_TEXTS, CONTRASTIVE, FULL]
+    assert [each.method for each in auto.results.tried] == tried
     tried = {each.method: each for each in auto.results.tried}
     assert tried[SELF_TRAINING].rows == 40
     named = few_rows(encoder, tmp_path / "named", f"method={SELF_TRAINING}", unlabelled=texts)
@@ -955,7 +959,7 @@ def test_an_encoder_that_fills_gaps_is_pre_trained_further_and_kept_where_that_h
 def test_without_time_to_compare_nothing_is_pre_trained(tmp_path: Path) -> None:
     filler = tiny_encoder(tmp_path / "filler", masked_language=True)
     texts = str(unlabelled_rows(tmp_path))
-    assert few_rows(filler, tmp_path, "minutes=0", unlabelled=texts).results.method in (LINEAR, SELF_TRAINING)
+    assert few_rows(filler, tmp_path, "minutes=0", unlabelled=texts).results.method in UNTRAINED
     assert not (tmp_path / "run" / "adapted").exists()
 
 
@@ -1002,7 +1006,7 @@ def test_a_method_that_the_task_has_not_is_refused(encoder: Path, tmp_path: Path
 
 def test_batches_of_one_text_have_no_pairs_to_learn_from(encoder: Path, tmp_path: Path) -> None:
     result = few_rows(encoder, tmp_path, "epochs=0.1", "batch_size=1")
-    assert [each.method for each in result.results.tried] == [LINEAR, FULL]
+    assert [each.method for each in result.results.tried] == [LINEAR, NAMES, FULL]
 
 
 def test_lora_is_trained_whatever_the_linear_model_reaches(encoder: Path, tmp_path: Path) -> None:

@@ -1,7 +1,10 @@
 """`bertsmith finetune` and `tune`, and the commands that find rows for them: `suggest` and `mine`."""
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import Parameter
 
 from bertsmith.cli.options import (
     AS_NAMED,
@@ -42,7 +45,9 @@ def finetune(
     files: RunFiles,
     columns: Annotated[LabelledColumns | None, AS_NAMED] = None,
     layout: Annotated[FileLayout | None, AS_NAMED] = None,
-    unlabelled: Path | None = None,
+    unlabelled: Annotated[Path | None, Parameter(name=["--unlabelled", "--texts"])] = None,
+    labels: str | None = None,
+    hint: str | None = None,
     features: str | None = None,
     resume: Flag = False,
 ) -> None:
@@ -50,6 +55,9 @@ def finetune(
 
     OUT/model is the trained model, which transformers opens too. OUT/report.html and OUT/results.json hold
     every figure, OUT/predictions the prediction for each row.
+
+    A classification needs no labelled row to begin with: --labels names its labels, --texts gives texts of
+    the kind that it will read.
 
     Parameters
     ----------
@@ -61,7 +69,13 @@ def finetune(
         patience=2 freeze_layers=3 lora.rank=8 max_length=256 stride=64 class_weights=auto.
     unlabelled
         Texts without labels. A classification learns from them too, if cross-validation finds that this
-        helps.
+        helps; and without labelled rows, from them and --labels alone.
+    labels
+        The names of the labels, for a classification: "billing, delivery, other", or a table with the columns
+        label and description. Each name is learned as one more row of its label, so that it should say in
+        words what is meant; a description helps where it doesn't.
+    hint
+        A sentence in which {} stands for a name: "the customer asks about {}".
     features
         Columns to read beside the text, such as age,plan. Their values decide whether they are numbers or
         categories, unless you say so: age:number,plan:category. For classification, multi-label and
@@ -78,6 +92,12 @@ def finetune(
 
     bertsmith finetune classification --model minilm --train fifty.csv --unlabelled tickets.csv --out runs/few
 
+    bertsmith finetune classification --model minilm --labels "billing, delivery, refund" --texts inbox.csv \
+              --out runs/first
+
+    bertsmith finetune classification --model minilm --labels labels.csv --texts inbox.csv --train few.csv \
+              --hint "the customer asks about {}" --out runs/second
+
     bertsmith finetune classification --model minilm --train tickets.csv --features age,plan --out runs/mixed
 
     bertsmith finetune tagging --model minilm --train train.conll --dev dev.conll --out runs/names epochs=3
@@ -89,6 +109,7 @@ def finetune(
     from bertsmith.training.finetuning.finetune import finetune as run
 
     more = {"unlabelled": None if unlabelled is None else str(unlabelled), "features": features}
+    more |= {"names": labels, "hint": hint}
     values = collect_options(files, columns, layout) | {
         name: value for name, value in more.items() if value is not None
     }
@@ -97,6 +118,16 @@ def finetune(
     if files.test is not None and (unchecked := unchecked_warning(result.model, files.test)) is not None:
         print_warning(unchecked)
     print_paths(model=result.model, report=result.report)
+    if result.results.names is not None and unlabelled is not None:
+        suggest_command = (
+            "bertsmith",
+            "suggest",
+            str(result.model),
+            str(unlabelled),
+            "--out",
+            f"{files.out}-next",
+        )
+        print_note(f"the texts to label first: {shlex.join(suggest_command)}")
 
 
 @takes_settings(finetune_setting_names)
@@ -135,6 +166,9 @@ def tune(
     from bertsmith.cli.results import show_results
     from bertsmith.training.finetuning.search import Trial, trial_rows
     from bertsmith.training.finetuning.tune import tune as run
+
+    if files.train is None:
+        raise InputError("tune compares settings by labelled rows. Give a file of them with --train.")
 
     def on_trial(trial: Trial) -> None:
         choice = " ".join(f"{name}={value:.4g}" for name, value in trial.choice.items())

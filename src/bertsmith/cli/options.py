@@ -74,11 +74,11 @@ class RunFiles:
     ----------
     model
         The encoder to start from: a folder such as runs/NAME/model, minilm, or a model's name on the hub.
+    out
+        The folder to write: the model, the report and all figures.
     train
         Labelled rows: CSV, TSV, JSON lines or Parquet; CoNLL for tagging; SQuAD's JSON for question
         answering. A file or a folder of them; for more, repeat the option.
-    out
-        The folder to write: the model, the report and all figures.
     dev
         Labelled rows that choose the best weights. Without it, up to 2,000 training rows are cross-validated;
         of more rows, and for question-answering, retrieval and reranking, a tenth is held out.
@@ -87,8 +87,8 @@ class RunFiles:
     """
 
     model: str
-    train: list[Path]
     out: Out
+    train: list[Path] | None = None
     dev: Path | None = None
     test: Path | None = None
 

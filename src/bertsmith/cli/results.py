@@ -11,7 +11,14 @@ from bertsmith.reporting import formatting
 from bertsmith.reporting.tables import CLASS_FIGURES, Table, explain_metrics
 from bertsmith.tasks.evaluating.error_analysis import ErrorAnalysis
 from bertsmith.tasks.evaluating.evaluation import Evaluation
-from bertsmith.training.finetuning.figures import class_table, column_tables, confusions_table, mark_best
+from bertsmith.training.finetuning.figures import (
+    class_table,
+    column_tables,
+    confusions_table,
+    mark_best,
+    names_table,
+)
+from bertsmith.training.finetuning.from_names import NamesStudy
 from bertsmith.training.finetuning.results import Results
 
 if TYPE_CHECKING:
@@ -34,7 +41,10 @@ def show_results(results: Results, *, data_warnings: bool = True) -> None:
     """A table for each file, the restarts, then the warnings, those on the data among them."""
     for name, evaluation in results.evaluations.items():
         show_evaluation(evaluation, name, results.task.main_metric, results.standard_errors[name])
-    show_meanings(results.evaluations[results.judge].model)
+    if results.judge:
+        show_meanings(results.evaluations[results.judge].model)
+    if results.names is not None:
+        show_names(results.names)
     show_remarks(results.task.remarks())
     if results.columns is not None:
         for table in column_tables(results.columns, results.task.main_metric):
@@ -59,6 +69,16 @@ def show_results(results: Results, *, data_warnings: bool = True) -> None:
         console.print(results.learning_curve.as_sentence(results.task.main_metric), markup=False)
     for warning in results.warnings[0 if data_warnings else len(results.data_warnings) :]:
         print_warning(warning)
+
+
+def show_names(study: NamesStudy) -> None:
+    """How texts were sorted by the names of the labels, and which way was taken."""
+    table = names_table(study)
+    print_table(table.columns, table.rows, title=table.title)
+    if table.more:
+        console.print(f"and {table.more:,} more labels: results.json has all", markup=False)
+    for sentence in study.sentences():
+        console.print(sentence, markup=False)
 
 
 def show_meanings(names: Iterable[str]) -> None:

@@ -20,7 +20,12 @@ _HEAD, _OUTPUTS = (
     "head.safetensors",
     "3_Dense",
 )  # a head of ours, and the same as sentence-transformers' module
-_UNTRAINED = ("linear", "self-training")  # fine-tuning methods that don't change the encoder
+_UNTRAINED = (
+    "linear",
+    "names",
+    "self-training",
+    "names-texts",
+)  # fine-tuning methods that don't change the encoder
 _ROLES = {"train": "Labelled rows", "texts": "Texts without labels", "unlabelled": "Texts without labels"}
 _METRICS = {  # plain names for the metrics of a pre-training's log
     "mlm_accuracy": "masked tokens guessed right",

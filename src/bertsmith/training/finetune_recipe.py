@@ -87,7 +87,7 @@ class FinetuneRecipe(RunSettings):
     """A name from the table of tasks, or `module:Class`."""
     model: PathText
     """The model to begin with."""
-    train: TrainingFiles = Field(min_length=1)
+    train: TrainingFiles = ()
     """Labelled rows."""
     dev: PathText | None = None
     """Rows to choose by; without it, cross-validation of up to 2,000 rows, else a share of train."""
@@ -106,10 +106,24 @@ class FinetuneRecipe(RunSettings):
     """Share of train that is held out if there is neither dev nor cross-validation. If you give it, rows are
     held out instead of cross-validated."""
     unlabelled: PathText | None = None
-    """More texts of the same kind, without labels, for self-training."""
-    method: Literal["auto", "linear", "self-training", "contrastive", "cloze", "full", "upper", "lora"] = (
-        "auto"
-    )
+    """More texts of the same kind, without labels, to learn from too."""
+    names: str | tuple[str, ...] | dict[str, str] | None = None
+    """Names of the labels, for a classification: "a, b, c", or a table with the columns label and
+    description. With texts in `unlabelled` they are enough, without any labelled row."""
+    hint: str | None = None
+    """What a name stands for in a sentence: "the customer asks about {}"."""
+    method: Literal[
+        "auto",
+        "linear",
+        "names",
+        "self-training",
+        "names-texts",
+        "contrastive",
+        "cloze",
+        "full",
+        "upper",
+        "lora",
+    ] = "auto"
     """How the model learns. `auto` compares methods by cross-validation on few rows, and takes `full` on
     many."""
     folds: int | None = Field(None, ge=2)
@@ -145,6 +159,17 @@ class FinetuneRecipe(RunSettings):
         return self
 
     @model_validator(mode="after")
+    def _something_to_learn_from(self) -> Self:
+        if not self.train and (self.names is None or self.unlabelled is None):
+            raise ValueError(
+                "expected labelled rows, with --train; or the names of the labels and texts without "
+                "labels, with --labels and --texts"
+            )
+        if self.hint is not None and self.hint.count("{}") != 1:
+            raise ValueError("expected {} in hint, for the name: 'the customer asks about {}'")
+        return self
+
+    @model_validator(mode="after")
     def _one_judge(self) -> Self:
         if self.folds is not None:
             held_out = {"dev": self.dev is not None, "restarts": self.restarts > 1}
@@ -174,7 +199,7 @@ class FinetuneRecipe(RunSettings):
     @property
     def train_name(self) -> str:
         """The name of the training files in messages."""
-        return describe_files(self.train)
+        return describe_files(self.train or [self.unlabelled or ""])
 
     @property
     def given(self) -> set[str]:

@@ -1,14 +1,17 @@
-"""Finds labels whose names look like a mistake: labels that look alike, several labels in one, and stand-ins
-for a missing label.
+"""The names of labels: what they say in words, and which look like a mistake: labels that look alike, several
+labels in one, and stand-ins for a missing label.
 """
 
+import os
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from bertsmith.errors import InputError
-from bertsmith.text.files.values import as_number
+from bertsmith.text.files.rows import are_lines, read_column_names, read_rows, tells_format
+from bertsmith.text.files.tables import LINES_COLUMNS
+from bertsmith.text.files.values import as_number, as_text, is_blank
 
 _DIGITS = re.compile(r"[01](?:\s*[01])+")
 _SCORE = re.compile(r"[-+]?\d+(?:[.,]\d+)?\s*%?")
@@ -16,6 +19,11 @@ _SCORE = re.compile(r"[-+]?\d+(?:[.,]\d+)?\s*%?")
 # typographic apostrophe, and (dropped) variation selectors, which only choose how a character is drawn.
 _SAME_LOOK = {"ı": "i", "\u0307": None, "’": "'", **dict.fromkeys(map(chr, range(0xFE00, 0xFE10)))}
 # What pandas reads as a missing value.
+_WORD_BOUNDARY = re.compile(
+    r"(?<=[a-zß-ÿ])(?=[A-ZÀ-Þ])|[_\s]+|(?<=\w)[-.:/]+(?=\w)"
+)  # BookRestaurant, book_restaurant
+_LETTERS = re.compile(r"[^\W\d_]{2,}")
+NAME, DESCRIPTION = "label", "description"  # columns of a table of labels
 _NO_VALUE = {"#N/A", "<NA>", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null"}
 
 
@@ -111,3 +119,90 @@ def has_fraction(label: str) -> bool:
 def format_counts(counts: Mapping[str, int], labels: Collection[str]) -> str:
     """Labels with how often they occur, for a message: "'a' (12) and 'A' (3)"."""
     return " and ".join(f"{label!r} ({counts[label]:,})" for label in labels)
+
+
+def humanise_label(label: str) -> str:
+    """The words of a label's name: "card arrival" for card_arrival, "book restaurant" for BookRestaurant."""
+    words = _WORD_BOUNDARY.sub(" ", label).split()
+    return " ".join(word if word.isupper() else word.lower() for word in words) or label
+
+
+def is_code(label: str) -> bool:
+    """Whether a name means nothing by its words, as A1, 3 and X do."""
+    words = humanise_label(label)
+    has_script_without_spaces = any(ord(character) > 0x2E7F for character in words)  # 猫 is a word
+    return not (has_script_without_spaces or _LETTERS.search(words)) or (
+        len(words) < 5 and any(map(str.isdigit, words))
+    )
+
+
+def read_label_names(given: str | Sequence[str] | Mapping[str, str]) -> dict[str, str]:
+    """The names of labels with their descriptions, "" for none. `given` are a list, names separated by
+    commas, a mapping of names to descriptions, or the path of a table with a column `label` and, if there are
+    any, `description`; a plain text file has a name a line.
+
+    Raises InputError for fewer than two names, for names that say the same, and for codes without a
+    description.
+    """
+    where = "--labels"
+    if isinstance(given, Mapping):
+        pairs = [(str(name), str(description or "")) for name, description in given.items()]
+    elif not isinstance(given, str):
+        pairs = [(str(name), "") for name in given]
+    elif is_label_table(given):
+        where, pairs = given, _read_label_table(given)
+    elif "," not in given and tells_format(given):
+        raise InputError(
+            f"--labels: there is no file {given}. Give a table, or the names: --labels 'a, b, c'."
+        )
+    else:
+        pairs = [(name, "") for name in given.split(",")]
+    names = dict[str, str]()
+    appearances = dict[str, str]()
+    for name, description in pairs:
+        name = name.strip()
+        if not name:
+            raise InputError(
+                f"{where}: a name is empty. Expected names of labels, such as 'billing, delivery'."
+            )
+        look = label_appearance(humanise_label(name))
+        if look in appearances:
+            raise InputError(
+                f"{where}: {appearances[look]!r} and {name!r} are the same words. Each label has a name of "
+                "its own."
+            )
+        appearances[look] = name
+        names[name] = description.strip()
+    if len(names) < 2:
+        raise InputError(
+            f"{where}: expected the names of two labels or more, found {len(names)}. Separate names by "
+            "commas, or give a table with the columns label and description."
+        )
+    if codes := [name for name, description in names.items() if is_code(name) and not description]:
+        raise InputError(
+            f"{where}: {codes[0]!r} means nothing to the model ({len(codes):,} of {len(names):,} names are "
+            "numbers or codes). Give a table with the columns label and description, which says what each "
+            "label is."
+        )
+    return names
+
+
+def is_label_table(given: str) -> bool:
+    """Whether labels are given as the path of a file that exists, and not as names."""
+    return os.path.isfile(given)  # noqa: PTH113 - Path.is_file raises for 400 names, which are no path
+
+
+def _read_label_table(path: str) -> list[tuple[str, str]]:
+    """The names and descriptions in a table, or the lines of a plain text file."""
+    if are_lines(path):
+        return [(as_text(name, where), "") for (name,), where in read_rows(path, [LINES_COLUMNS[0]])]
+    columns = read_column_names(path)
+    name_column = next((column for column in columns if column.strip().lower() == NAME), columns[0])
+    more = [column for column in columns if column.strip().lower() == DESCRIPTION and column != name_column]
+    return [
+        (
+            as_text(values[0], where),
+            "" if len(values) < 2 or is_blank(values[1]) else as_text(values[1], where),
+        )
+        for values, where in read_rows(path, [name_column, *more[:1]])
+    ]

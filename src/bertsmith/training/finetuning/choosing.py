@@ -27,7 +27,7 @@ from bertsmith.tasks.task import Bound, Metrics, Outputs, Prediction, Task
 from bertsmith.tasks.task_model import TaskModel, outputs_of
 from bertsmith.training.finetune_recipe import FinetuneRecipe
 from bertsmith.training.finetuning.finetune_session import FinetuneSession
-from bertsmith.training.finetuning.methods import LINEAR, SELF_TRAINING, UNTRAINED
+from bertsmith.training.finetuning.methods import LINEAR, NAMES, NAMES_TEXTS, SELF_TRAINING, UNTRAINED
 
 _FOLD = "fold"  # in choice.safetensors, the first part of the names of a fold's bound weights
 TrainPart = Callable[[str, EncodedExamples], TaskModel]  # trains by a method on some of the rows
@@ -200,6 +200,11 @@ def _predict_untrained(
         known[SELF_TRAINING] = HeldOutOutputs(
             outputs, session.self_training.seconds + time.monotonic() - start
         )
+    for method in {NAMES, NAMES_TEXTS}.intersection(methods):
+        if session.names is not None:
+            start = time.monotonic()
+            outputs = session.names.judge(session.folds, texts=method == NAMES_TEXTS)
+            known[method] = HeldOutOutputs(outputs, session.names.seconds + time.monotonic() - start)
     return known
 
 

@@ -44,6 +44,8 @@ def default_method(session: FinetuneSession, recipe: FinetuneRecipe) -> str:
     named = named_method(recipe)
     if named != AUTO:
         return named
+    if not session.data.is_judged:
+        return session.methods[-1]  # with the texts, if there are any
     return LINEAR if recipe.minutes == 0 and _is_limited(session, recipe) else FULL
 
 

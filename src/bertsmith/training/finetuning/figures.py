@@ -24,6 +24,7 @@ from bertsmith.tasks.task import Metrics, Task
 from bertsmith.text.words import split_at_blanks
 from bertsmith.training.finetuning.choosing import MethodScore, describe_untried
 from bertsmith.training.finetuning.column_study import ColumnStudy
+from bertsmith.training.finetuning.from_names import NamesStudy
 from bertsmith.training.finetuning.results import Results
 
 MOST_CLASSES = 20
@@ -92,7 +93,8 @@ def headline(results: Results) -> list[tuple[str, str]]:
     baselines, the spread over restarts, calibration, training rows and time.
     """
     metric = results.task.main_metric
-    tiles = [
+    tiles = [] if results.names is None or results.folds else [_names_tile(results.names)]
+    tiles += [
         (
             f"{metric_name(metric)} on {name}" + ("" if error is None else ", ± standard error"),
             format_figure(metric, results.evaluations[name].model[metric], error),
@@ -112,8 +114,15 @@ def headline(results: Results) -> list[tuple[str, str]]:
             (f"calibration error on {results.judge}", formatting.percent(results.figures["ece_after"]))
         )
     tiles.append(("training rows", formatting.count(results.train_rows)))
+    if not results.restarts:
+        return tiles
     seconds = sum(restart.seconds for restart in results.restarts)
     return [*tiles, ("of training", formatting.duration(seconds))]
+
+
+def _names_tile(study: NamesStudy) -> tuple[str, str]:
+    score, low, high = (f"{100 * share:.0f}" for share in study.expected)
+    return "expected accuracy, an estimate without labels", f"{score}{NO_BREAK}% ({low} to {high})"
 
 
 def baselines_to_beat(results: Results) -> dict[str, float]:
@@ -121,12 +130,32 @@ def baselines_to_beat(results: Results) -> dict[str, float]:
     was chosen by.
     """
     metric = results.task.main_metric
+    if not results.judge:
+        return {}
     baselines = results.evaluations[results.judge].baselines
     scores = {name: figures[metric] for name, figures in baselines.items()}
     names = list(scores)
     finite = [name for name in names[1:] if math.isfinite(scores[name])]
     best = max(finite or names[1:], key=lambda name: scores[name], default=None)
     return {name: scores[name] for name in (*names[:1], best) if name is not None}
+
+
+def names_table(study: NamesStudy) -> Table:
+    """The table of how many of the unlabelled texts have each label, the most frequent first."""
+    order = sorted(study.shares, key=lambda label: -study.shares[label])
+    rows = [[shorten(label, 40), formatting.percent(study.shares[label])] for label in order[:MOST_CLASSES]]
+    title = f"{study.texts:,} texts by their names' labels"
+    return Table(title, ["Label", "Texts"], rows, len(order) - len(rows))
+
+
+def unsure_table(study: NamesStudy) -> Table:
+    """The table of some texts that a model learned from names is least sure of."""
+    rows = [
+        [shorten(text), shorten(label, 40), formatting.percent(sure)] for text, label, sure in study.unsure
+    ]
+    return Table(
+        "Texts it is least sure of", ["Text", "It looks like", "How sure"], rows, 0, frozenset({0, 1})
+    )
 
 
 def evaluation_table(name: str, evaluation: Evaluation, metric: str, error: float | None) -> Table:

@@ -92,7 +92,7 @@ class FinetuneResult:
     task=check_text,
     overrides=list_of(check_text),
     model=check_path,
-    train=any_of(check_path, list_of(check_path)),
+    train=optional(any_of(check_path, list_of(check_path))),
     out=check_path,
     dev=optional(check_path),
     test=optional(check_path),
@@ -103,7 +103,7 @@ def finetune(
     task: str,
     *overrides: str,
     model: str,
-    train: str | Sequence[str],
+    train: str | Sequence[str] | None = None,
     out: str,
     dev: str | None = None,
     test: str | None = None,
@@ -112,7 +112,8 @@ def finetune(
     **values: Any,
 ) -> FinetuneResult:
     """Fine-tunes `model` (a path, an alias or a hub name) on the rows of `train`: a file,
-    or several, or folders of them.
+    or several, or folders of them. A classification also learns from the `names` of its labels, a list or a
+    mapping to descriptions, and from the texts of the file `unlabelled`: then `train` may be left out.
 
     Settings are `dotted.key=value` overrides, or keyword arguments for those of the top level. Without `dev`,
     few rows judge in turn by cross-validation, and of many `dev_share` are held out. With `resume`, goes on
@@ -148,7 +149,7 @@ def _run(run: Run[FinetuneRecipe], given: FinetuneRecipe) -> FinetuneResult:
     if run.console is not None:
         for warning in session.data.warnings:
             _print_line(run.console, f"Warning: {warning}")
-    if recipe.unlabelled is not None:
+    if recipe.unlabelled is not None and session.data.is_judged:
         session = adapt(run, given, session)
     choice = None if session.folds is None else _choose(run, given, session)
     if choice is not None:
@@ -156,10 +157,14 @@ def _run(run: Run[FinetuneRecipe], given: FinetuneRecipe) -> FinetuneResult:
         if recipe.method == AUTO:  # recipe.toml has the settings of full training so far
             trained = complete_recipe(session, method, given).model_copy(update={"method": method})
             write_recipe(trained, out)
+    elif recipe.method == AUTO and not session.data.is_judged:
+        trained = trained.model_copy(update={"method": method})
+        write_recipe(trained, out)
     elif method not in UNTRAINED and not run.resume and run.console is not None:
         _announce_duration(run.console, trained, unlimited_recipe(session, method, given), session, method)
     restarts: list[Restart] = []
-    for number in range(trained.restarts if method not in UNTRAINED else 1):
+    count = 0 if not session.data.is_judged else trained.restarts if method not in UNTRAINED else 1
+    for number in range(count):
         settings = trained.resolve(steps, trained.seed + number)
         restarts.append(train_restart(run, trained, settings, session, method, choice))
         # Before this barrier a rank may still read the checkpoint that is removed below. After it all ranks
@@ -168,7 +173,8 @@ def _run(run: Run[FinetuneRecipe], given: FinetuneRecipe) -> FinetuneResult:
         if first:
             keep_best_only(out, restarts)
     adapter = out / "adapter" if trained.lora.rank and first and method not in UNTRAINED else None
-    model = session.finish(trained, restart_folder(out, best_restart_index(restarts) + 1), adapter, method)
+    best = best_restart_index(restarts) if restarts else 0
+    model = session.finish(trained, restart_folder(out, best + 1), adapter, method)
     with _show_progress(run.console, "Evaluating") as progress:
         results = measure(session, given, model, restarts, choice, method, progress)
     if first:
@@ -177,8 +183,8 @@ def _run(run: Run[FinetuneRecipe], given: FinetuneRecipe) -> FinetuneResult:
         # The settings of the command that repeats this run. A chosen method is enough where there are folds:
         # it brings its own settings, and each fold has epochs of its own unless they are given.
         repeated: dict[str, Any] = {"epochs": trained.epochs, "optimizer": trained.optimizer}
-        if choice is not None:
-            repeated = {"method": choice.method}
+        if choice is not None or not session.data.is_judged:
+            repeated = {"method": results.method}
         write_finetune_report(out, trained, results, given.model_copy(update=repeated))
     wait_for_ranks()
     return FinetuneResult(out / "model", out / "report.html", results)

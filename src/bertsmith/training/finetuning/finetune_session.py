@@ -2,9 +2,12 @@
 a model on them.
 """
 
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from bertsmith.arrays import Ints
 from bertsmith.errors import RecipeError
@@ -22,21 +25,24 @@ from bertsmith.tasks.heads.linear_start import (
     MOST_EXAMPLES,
     LinearProbe,
     LinearStart,
+    compute_features,
     fit_linear_start,
 )
 from bertsmith.tasks.task import Task
 from bertsmith.tasks.task_model import TaskModel
 from bertsmith.text.tokens.tokenizer import Tokenizer
+from bertsmith.text.tokens.value_tokenizers import ValueTokenizer
 from bertsmith.training.finetune_recipe import FinetuneRecipe, make_task
-from bertsmith.training.finetuning.labelled_data import (
-    LabelledData,
-)
+from bertsmith.training.finetuning.from_names import MOST_TEXTS, NameTraining, name_examples
+from bertsmith.training.finetuning.labelled_data import LabelledData
 from bertsmith.training.finetuning.methods import (
     AUTO,
     CLOZE,
     CONTRASTIVE,
     FULL,
     LINEAR,
+    NAMES,
+    NAMES_TEXTS,
     SELF_TRAINING,
     TRAINED,
     UNTRAINED,
@@ -74,7 +80,8 @@ class FinetuneSession:
     weights that the recipe names. `linear` is the linear model that the head begins with, and `methods` are
     the possible methods. With cross-validation `dev` is empty, and `folds` (E,) has the fold of each training
     example. `probe` has the features of the training examples, with folds or with columns beside the texts,
-    and `self_training` those of texts without labels, if that method may be used.
+    and `self_training` and `names` those of texts without labels and of the labels' names, if these methods
+    may be used.
     """
 
     source: Path
@@ -91,6 +98,7 @@ class FinetuneSession:
     folds: Ints | None = None
     probe: LinearProbe | None = None
     self_training: SelfTraining | None = None
+    names: NameTraining | None = None
 
     @classmethod
     def open(
@@ -147,8 +155,11 @@ class FinetuneSession:
             *(task, recipe, source, tokenizer, start.model),
             linear=linear is not None,
             unlabelled=bool(data.unlabelled),
+            names=bool(data.names) and not isinstance(tokenizer, ValueTokenizer),
         )
-        can_have_folds = not len(dev) and suits_folds(task, recipe) and data.can_be_folded
+        if not data.is_judged:
+            methods = [NAMES, *[NAMES_TEXTS] * bool(data.unlabelled)]
+        can_have_folds = data.is_judged and not len(dev) and suits_folds(task, recipe) and data.can_be_folded
         fold_count = recipe.fold_count(len(train)) if can_have_folds else 0
         if fold_count and data.unlabelled and probe is not None and len(probe) < len(train):
             if recipe.method == SELF_TRAINING:
@@ -156,18 +167,33 @@ class FinetuneSession:
                     f"method = {SELF_TRAINING} can't be judged by folds of more than {MOST_EXAMPLES:,} rows, "
                     f"and train has {len(train):,}. Leave out folds."
                 )
-            methods = [method for method in methods if method != SELF_TRAINING]
+            methods = [method for method in methods if method not in (SELF_TRAINING, NAMES_TEXTS)]
             data = replace(data, warnings=(*data.warnings, _TOO_MANY))
-        if FULL in methods or not (fold_count or recipe.method == LINEAR):
+        if FULL in methods or (data.is_judged and not (fold_count or recipe.method == LINEAR)):
             require_trained(recipe, task, start.model)
         require_possible(recipe, task, methods)
         example_folds = data.folds(fold_count, recipe.seed) if fold_count else None
-        self_training = None
-        is_candidate = recipe.method in (*([AUTO] if fold_count else []), SELF_TRAINING)
-        if is_candidate and SELF_TRAINING in methods and probe is not None and linear is not None:
-            texts = encode_examples(task, sample_texts(data.unlabelled), tokenizer)
-            self_training = SelfTraining.of(probe, linear.strength, start.model.to(machine.device), texts)
-        if data.unlabelled and not fold_count and recipe.method != SELF_TRAINING:
+        sampled, unlabelled_features, seconds = EncodedExamples([], []), list[Tensor](), 0.0
+        taught = [name for name in methods if recipe.method in (*([AUTO] if fold_count else []), name)]
+        if not data.is_judged:
+            taught = methods
+        model = start.model.to(machine.device)
+        if SELF_TRAINING in taught or NAMES_TEXTS in taught:
+            started = time.monotonic()
+            most = () if data.is_judged else (MOST_TEXTS,)
+            sampled = encode_examples(task, sample_texts(data.unlabelled, *most), tokenizer)
+            unlabelled_features = compute_features(model, sampled.encoded, progress)
+            seconds = time.monotonic() - started
+        self_training = names = None
+        if SELF_TRAINING in taught and probe is not None and linear is not None:
+            self_training = SelfTraining(probe, linear.strength, unlabelled_features, seconds)
+        if NAMES in taught or NAMES_TEXTS in taught:
+            of_names = encode_examples(task, name_examples(data.names, task.labels), tokenizer)
+            strength = linear.strength if linear is not None and data.is_judged else None
+            names = NameTraining.of(
+                *(task, model, train, of_names, sampled.examples, unlabelled_features, probe, strength)
+            )
+        if data.unlabelled and not fold_count and not {SELF_TRAINING, NAMES_TEXTS}.intersection(taught):
             data = replace(data, warnings=(*data.warnings, _UNUSED))
         if not fold_count and task.columns is None:
             probe = None  # its features, as large as the data, aren't needed any more
@@ -186,6 +212,7 @@ class FinetuneSession:
             folds=example_folds,
             probe=probe,
             self_training=self_training,
+            names=names,
         )
 
     def with_encoder(self, recipe: FinetuneRecipe, source: Path) -> "FinetuneSession":
@@ -213,8 +240,8 @@ class FinetuneSession:
         return self.layers if self.config.num_hidden_groups is None else 1
 
     def steps_per_epoch(self, recipe: FinetuneRecipe) -> int:
-        """The number of batches of the recipe's size in an epoch."""
-        return steps_of_epoch(self.task, self.train, recipe.batch_size)
+        """The number of batches of the recipe's size in an epoch; 1 without any labelled row."""
+        return max(steps_of_epoch(self.task, self.train, recipe.batch_size), 1)
 
     def auxiliary_task(self, method: str) -> AuxiliaryTask | None:
         """The task that the method trains the encoder on before the head, or None if it has none."""
@@ -254,6 +281,9 @@ class FinetuneSession:
 
     def _fit_linear(self, method: str, model: TaskModel, rows: EncodedExamples) -> LinearStart | None:
         """The linear model of the rows that the method's head begins with, or, if untrained, ends with."""
+        if method in (NAMES, NAMES_TEXTS):
+            assert self.names is not None and rows is self.train
+            return self.names.fit(texts=method == NAMES_TEXTS)
         if method == SELF_TRAINING:
             assert self.self_training is not None and rows is self.train
             return self.self_training.fit()

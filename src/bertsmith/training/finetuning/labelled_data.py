@@ -1,9 +1,9 @@
 """Reads the labelled files of a fine-tuning run, and checks them alone and together before any training."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -22,18 +22,23 @@ from bertsmith.tasks.examples.held_out import (
     shared_texts,
     shared_with_train,
 )
-from bertsmith.tasks.task import Task
+from bertsmith.tasks.examples.text_task import TextTask
+from bertsmith.tasks.task import Task, some_of
 from bertsmith.text.files.values import is_blank
 from bertsmith.text.labelled.label_names import (
     find_look_alikes,
     find_missing_values,
     find_placeholders,
     format_counts,
+    is_code,
     is_number,
+    read_label_names,
 )
 from bertsmith.training.finetune_recipe import FinetuneRecipe
+from bertsmith.training.finetuning.from_names import name_examples, phrase_names
 
 FEWEST_TEXTS = 10  # different texts that folds need
+_MOST_WORDS = 5  # of a label, on average: others are texts
 _MOST_ALIKE = 3  # groups of similar labels that a warning lists
 FEW_ROWS = 30  # of dev: with fewer, a single row changes accuracy by more than 3 points
 
@@ -41,7 +46,9 @@ FEW_ROWS = 30  # of dev: with fewer, a single row changes accuracy by more than 
 @dataclass
 class LabelledData:
     """A task fitted to the labels of `train`, and its examples: `train`, `dev` to choose by, `test` to report
-    on, and `unlabelled` ones. `warnings` are sentences for the user on what looks wrong in the data.
+    on, and `unlabelled` ones. `names` has the phrasings of each label's name, if names say something;
+    `is_judged` is False where there are names and unlabelled texts, but no rows that could judge a model.
+    `warnings` are sentences for the user on what looks wrong in the data.
     """
 
     task: Task[Any]
@@ -50,6 +57,8 @@ class LabelledData:
     test: list[Any] | None = None
     unlabelled: Sequence[Any] = ()
     warnings: tuple[str, ...] = ()
+    names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    is_judged: bool = True
 
     @classmethod
     def read(cls, task: Task[Any], recipe: FinetuneRecipe, *, folds: bool = False) -> "LabelledData":
@@ -59,27 +68,63 @@ class LabelledData:
         cross-validation for so many rows and `folds` allows it, dev stays empty instead. Raises InputError
         naming file and line, and RecipeError if there are too few texts for the folds that the recipe gives.
         """
-        data = cls(task, task.read_files(recipe.train_files), [])
+        given_names = read_names(task, recipe)
+        data = cls(task, task.read_files(recipe.train_files) if recipe.train else [], [])
+        data.know_names(given_names, recipe.hint)
         data.require_enough_texts(recipe)
-        if folds and recipe.fold_count(len(data.train)) and data.can_be_folded:
+        if not data.train or data._learns_from_names_alone(given_names is not None, recipe):
+            data.is_judged = False
+        elif folds and recipe.fold_count(len(data.train)) and data.can_be_folded:
             data._require_labels_twice(recipe)
         elif recipe.dev is None:
             data._hold_out(recipe)
-        else:
+        if recipe.dev is not None:
             data.dev = task.read(Path(recipe.dev))
         data.test = task.read(Path(recipe.test)) if recipe.test else None
         # A few empty texts are allowed, but if all are empty, the wrong column was read.
-        if all(is_blank(text) for example in data.train for text in task.texts(example)):
+        if data.train and all(is_blank(text) for example in data.train for text in task.texts(example)):
             raise InputError(
                 f"Every text is empty, from {data.train[0].where} on. Is --text the right column?"
             )
-        task.fit(data.train)
+        data.fit_task()
         for examples in (data.train, data.dev, data.test or []):
             task.check(examples)
         if recipe.unlabelled is not None:
             data._read_unlabelled(recipe.unlabelled)
         data.warnings = tuple(data._collect_warnings(recipe))
         return data
+
+    def know_names(self, given: Mapping[str, str] | None, hint: str | None) -> None:
+        """Keeps the names of the labels: the `given` ones, or, if those of the rows are words, these. Raises
+        InputError for a row whose label isn't among the given ones.
+        """
+        if given is not None:
+            for example in self.train:
+                if example.label not in given:
+                    raise InputError(
+                        f"{example.where}: the label {example.label!r} is not among those of --labels "
+                        f"({some_of(list(given))}). Add it there, or mend it here."
+                    )
+            self.names = phrase_names(given, hint)
+        elif reads_names(self.task, self.train):
+            labels = dict.fromkeys(example.label for example in self.train)
+            if not any(map(is_code, labels)):
+                self.names = phrase_names(dict.fromkeys(labels, ""), hint)
+
+    def fit_task(self) -> None:
+        """Fits the task to the labels of `train` and to those of the names."""
+        self.task.fit([*self.train, *name_examples(self.names, list(self.names))])
+
+    def _learns_from_names_alone(self, are_given: bool, recipe: FinetuneRecipe) -> bool:
+        """Whether the rows are too few to judge a model, but the names say what they would teach. Names that
+        aren't given, but only those of the rows, have to be short: others are texts, in the wrong column.
+        """
+        if not self.names or recipe.dev is not None or recipe.folds is not None:
+            return False
+        if are_given:
+            return not self.can_be_folded or self._has_single_texts()
+        words = sum(len(phrasings[0].split()) for phrasings in self.names.values())
+        return self._has_single_texts() and words <= _MOST_WORDS * len(self.names)
 
     @property
     def can_be_folded(self) -> bool:
@@ -137,12 +182,16 @@ class LabelledData:
         """Raises InputError if every label has a single text, and there are many labels. In cross-validation
         such a text is scored by models that haven't seen its label.
         """
+        if self._has_single_texts():
+            raise self._rare_labels_error(recipe)
+
+    def _has_single_texts(self) -> bool:
+        """Whether every label has a single text, and there are many labels."""
         texts_of: dict[str, set[tuple[str, ...]]] = {}
         for example in self.train:
             for label in self.task.labels_of(example):
                 texts_of.setdefault(label, set()).add(group_of(self.task, example))
-        if 2 * len(texts_of) > len(self.train) and all(len(texts) == 1 for texts in texts_of.values()):
-            raise self._rare_labels_error(recipe)
+        return 2 * len(texts_of) > len(self.train) and all(len(texts) == 1 for texts in texts_of.values())
 
     def _rare_labels_error(self, recipe: FinetuneRecipe) -> InputError:
         """The error for labels of which hardly any comes twice."""
@@ -200,7 +249,9 @@ class LabelledData:
         ]
         labels = self._count_labels(self.train)
         sentences += [*task.left_out, *repeated_texts(task, train), *_label_warnings(task, labels)]
-        if dev:
+        if not self.is_judged:
+            sentences += self._unjudged_warnings()
+        elif dev:
             sentences += self._dev_warnings()
         else:
             folds = recipe.fold_count(len(train))
@@ -212,6 +263,17 @@ class LabelledData:
                 sentences += shared_with_train(task, train, examples, name, recipe.train_name)
             sentences += shared_sources(task, train, examples or [], name, told)
         return sentences
+
+    def _unjudged_warnings(self) -> list[str]:
+        """A sentence on labelled rows that are too few to judge anything."""
+        if not self.train:
+            return []
+        why = "each label has a single text" if self._has_single_texts() else "they are too few"
+        return [
+            f"the {len(self.train):,} labelled rows can't judge a model in turn, since {why}: it learns "
+            "from them and from the names of the labels. Is --label the right column? Two rows a label are "
+            "judged"
+        ]
 
     def _dev_warnings(self) -> list[str]:
         """Sentences on a dev set that can't tell good weights from bad ones: too few rows, or one label."""
@@ -227,6 +289,32 @@ class LabelledData:
                 f"dev has one label only, {next(iter(labels))!r}: whoever always gives it is right there"
             )
         return sentences
+
+
+def reads_names(task: Task[Any], train: Sequence[Any]) -> bool:
+    """Whether the names of labels can stand beside the texts as rows: in a classification of single texts."""
+    return (
+        isinstance(task, TextTask)
+        and task.learns_unlabelled
+        and task.is_linear
+        and not task.features
+        and not task.reads_pairs
+        and all(example.text_pair is None for example in train[:1])
+    )
+
+
+def read_names(task: Task[Any], recipe: FinetuneRecipe) -> dict[str, str] | None:
+    """The names of the labels that the recipe gives, with their descriptions; None if it gives none. Raises
+    RecipeError for a task that doesn't learn from names.
+    """
+    if recipe.names is None:
+        return None
+    if not reads_names(task, ()):
+        beside = ", and no columns beside the text" if task.learns_unlabelled else f", not {task.name}"
+        raise RecipeError(
+            f"--labels gives the names of a classification of single texts{beside}. Leave it out."
+        )
+    return read_label_names(recipe.names)
 
 
 def _label_warnings(task: Task[Any], counts: Counter[str]) -> list[str]:

@@ -29,7 +29,8 @@ from bertsmith.training.finetune_recipe import FinetuneRecipe
 from bertsmith.training.finetuning.choosing import MethodChoice, evaluate_choice, main_score, measure_gain
 from bertsmith.training.finetuning.column_study import ColumnStudy, study_by_folds, study_on_dev
 from bertsmith.training.finetuning.finetune_session import FinetuneSession
-from bertsmith.training.finetuning.methods import FULL, LINEAR
+from bertsmith.training.finetuning.from_names import NamesStudy, study_names
+from bertsmith.training.finetuning.methods import FULL, LINEAR, NAMES_TEXTS
 from bertsmith.training.finetuning.restarts import Restart, best_restart_index
 from bertsmith.training.finetuning.results import LearningCurve, Results, hash_data
 from bertsmith.training.log import as_json_value
@@ -66,6 +67,8 @@ def measure(
             and len(probe) == len(session.train)
         ):
             curve = measure_learning_curve(task, probe, linear.strength, session.train, folds)
+    elif not session.data.is_judged:
+        evaluations, figures = _measure_unjudged(session, model, progress), {}
     else:
         frozen = _predict_frozen(session, recipe, splits, progress) if method != LINEAR else {}
         outputs = {
@@ -79,7 +82,7 @@ def measure(
     return Results(
         task=task,
         restarts=tuple(restarts),
-        best=best_restart_index(restarts),
+        best=best_restart_index(restarts) if restarts else 0,
         evaluations=evaluations,
         figures=figures,
         data_warnings=session.data.warnings,
@@ -89,6 +92,29 @@ def measure(
         learning_curve=curve,
         folds=0 if choice is None or folds is None else len(set(folds.tolist())),
         columns=_study_columns(session, recipe, model),
+        names=_study_names(session, method if choice is None else choice.method),
+    )
+
+
+def _measure_unjudged(
+    session: FinetuneSession, model: TaskModel, progress: Progress | None
+) -> dict[str, Evaluation]:
+    """Evaluations on dev and test, if they are given, of a model that no row has chosen or calibrated."""
+    splits = {"dev": session.dev} if len(session.dev) else {}
+    if session.test is not None:
+        splits["test"] = session.test
+    return {
+        name: evaluate(session.task, outputs_of(model, split.encoded, progress=progress), None, split)
+        for name, split in splits.items()
+    }
+
+
+def _study_names(session: FinetuneSession, method: str) -> NamesStudy | None:
+    """What the names say of the unlabelled texts, if the model was learned from both."""
+    if method != NAMES_TEXTS or session.names is None:
+        return None
+    return study_names(
+        session.names, session.task.labels, len(session.data.unlabelled), len(session.data.train)
     )
 
 

@@ -1,7 +1,9 @@
 """The methods of fine-tuning: the ways to train a model on labelled rows, which cross-validation compares.
 
 linear          a linear model of the frozen encoder's features, or for similarity their cosine
+names           linear, with the name of each label as one more row of it
 self-training   linear, trained on its own predictions for unlabelled texts too
+names-texts     names, trained on what the names and rows say of unlabelled texts too
 contrastive     trains the encoder on pairs of texts with one label, then fits linear on its new features
 cloze           trains the encoder to predict the label's words in a gap, then fits linear the same way
 full            begins as linear, then trains all weights, as the recipe says
@@ -44,12 +46,15 @@ from bertsmith.training.inputs import require_room_for_learned_rows
 FULL: str = "full"
 AUTO, LINEAR, CONTRASTIVE = "auto", "linear", "contrastive"
 CLOZE, SELF_TRAINING, UPPER, LORA = "cloze", "self-training", "upper", "lora"
-UNTRAINED = LINEAR, SELF_TRAINING  # leave the encoder as it is
+NAMES, NAMES_TEXTS = "names", "names-texts"
+UNTRAINED = LINEAR, NAMES, SELF_TRAINING, NAMES_TEXTS  # leave the encoder as it is
 TRAINED = FULL, UPPER, LORA  # train the encoder together with the head
 _AUXILIARY_EPOCHS = 4  # of contrastive and cloze
 _MEANINGS = {
     LINEAR: "a linear classifier on the encoder as it is",
-    SELF_TRAINING: "the same, learning from the unlabelled texts too",
+    NAMES: "the same, with the label's name as one more row",
+    SELF_TRAINING: "linear, learning from the unlabelled texts too",
+    NAMES_TEXTS: "names, learning from the unlabelled texts too",
     CONTRASTIVE: "SetFit's way: pairs of rows first, then linear",
     CLOZE: "the encoder learns to put the label's words into a gap, then linear",
     FULL: "all weights are trained",
@@ -72,19 +77,20 @@ def list_possible_methods(
     *,
     linear: bool,
     unlabelled: bool,
+    names: bool = False,
 ) -> list[str]:
     """The methods that suit the task, the recipe and the `model` that training begins with, the cheapest
     first. `linear` says whether the head can begin as a linear model, `unlabelled` whether there are
-    unlabelled texts.
+    unlabelled texts, `names` whether the labels' names say something.
     """
     layers = model.config.num_hidden_layers
     if task.compares_vectors and not recipe.reinit_layers:
         return [LINEAR, FULL] if trained_share(model) > 0 else [LINEAR]
     if not linear:
         return [FULL]
-    methods = [LINEAR]
+    methods = [LINEAR, *[NAMES] * names]
     if unlabelled and task.learns_unlabelled:
-        methods.append(SELF_TRAINING)
+        methods += [SELF_TRAINING, *[NAMES_TEXTS] * names]
     teachings = task.teachings if recipe.freeze_layers < layers else ()  # they train the encoder alone
     if CONTRASTIVE in teachings and recipe.batch_size >= FEWEST_A_BATCH:
         methods.append(CONTRASTIVE)

@@ -91,8 +91,9 @@ def results_context(results: Results, logs: Sequence[Sequence[Record]]) -> dict[
     """The template's variables that come from the results: tables, pictures and errors. `logs` are those of
     the restarts, from which the curves are drawn.
     """
-    task, dev = results.task, results.evaluations[results.judge]
-    details, errors = results.error_analysis[results.judge], results.standard_errors
+    task, dev = results.task, results.evaluations.get(results.judge)
+    details = results.error_analysis.get(results.judge, ErrorAnalysis())
+    errors, names = results.standard_errors, results.names
     curve, study = results.learning_curve, results.columns
     answered: tuple[Any, Any] | None = None
     pairs = [
@@ -114,7 +115,10 @@ def results_context(results: Results, logs: Sequence[Sequence[Record]]) -> dict[
             figures.evaluation_table(name, evaluation, task.main_metric, errors[name])
             for name, evaluation in results.evaluations.items()
         ],
-        "metrics_in_words": tables.explain_metrics(dev.model),
+        "names": None if names is None else figures.names_table(names),
+        "names_in_words": "" if names is None else " ".join(names.sentences()),
+        "unsure": None if names is None else figures.unsure_table(names),
+        "metrics_in_words": tables.explain_metrics(dev.model) if dev else "",
         "class_figures_in_words": tables.CLASS_FIGURES,
         "judge": results.judge,
         "tried": figures.method_table(results) if results.tried else None,
@@ -134,12 +138,12 @@ def results_context(results: Results, logs: Sequence[Sequence[Record]]) -> dict[
         "curves": _curve_pictures(logs, results),
         "details": details,
         "figures": figures,
-        "where": _error_pictures(results, details),
+        "where": _error_pictures(results, details) if dev else [],
         "sure": _confidence_pictures(results, details, answered),
         "calibration": [(figures.metric_name(n), f"{v:.4f}") for n, v in results.figures.items()],
         "calibration_in_words": tables.explain_metrics(results.figures),
         "coverage": None if answered is None else figures.coverage_table(*answered),
-        "worst": figures.worst_errors(task, dev, details),
+        "worst": figures.worst_errors(task, dev, details) if dev else [],
     }
 
 
@@ -168,7 +172,9 @@ def _settings(recipe: FinetuneRecipe, results: Results) -> list[tables.Setting]:
 
 
 def _default_recipe(recipe: FinetuneRecipe) -> FinetuneRecipe:
-    return FinetuneRecipe(task=recipe.task, model=recipe.model, train=recipe.train, out=recipe.out)
+    return FinetuneRecipe(
+        task=recipe.task, model=recipe.model, train=recipe.train or ("rows",), out=recipe.out
+    )
 
 
 def _recipe_values(recipe: FinetuneRecipe) -> dict[str, Any]:
@@ -186,9 +192,13 @@ def format_command(recipe: FinetuneRecipe) -> str:
         for path in filter(None, paths):
             words += [f"--{name}", path]
     words += ["--out", "runs/again"]
+    if recipe.names is not None:
+        words += ["--labels", recipe.names if isinstance(recipe.names, str) else ", ".join(recipe.names)]
+    if recipe.hint is not None:
+        words += ["--hint", recipe.hint]
     defaults = dict(tables.flatten(_recipe_values(_default_recipe(recipe))))
     for name, value in (*tables.flatten(_recipe_values(recipe)), *recipe.settings.items()):
-        if value is None or name in (*files, "task", "model", "out"):
+        if value is None or name.partition(".")[0] in (*files, "task", "model", "out", "names", "hint"):
             continue
         if defaults.get(name) != value or name in recipe.given:
             words.append(f"{name}={format_override(value)}")

