@@ -111,6 +111,11 @@ class Classification(CalibratedTask):
         return () if self.settings.linear_pooling is None else ("contrastive", "cloze")
 
     @property
+    def learns_names(self) -> bool:
+        """Only beside single texts, without other columns."""
+        return not self.features and not self.reads_pairs
+
+    @property
     def fits_static_table(self) -> bool:
         """Only for single texts, and not for a subclass."""
         return type(self) is Classification and self.settings.text_pair is None

@@ -213,6 +213,11 @@ class Task(ABC, Generic[E]):
         self.left_out: list[str] = []  # sentences for the user on rows left out or perhaps misread
 
     @property
+    def learns_names(self) -> bool:
+        """Whether the names of labels can be learned from, as if they were texts."""
+        return False
+
+    @property
     def reads_pairs(self) -> bool | None:
         """Whether an example is two texts; None if that isn't known."""
         return False

@@ -22,7 +22,6 @@ from bertsmith.tasks.examples.held_out import (
     shared_texts,
     shared_with_train,
 )
-from bertsmith.tasks.examples.text_task import TextTask
 from bertsmith.tasks.task import Task, some_of
 from bertsmith.text.files.values import is_blank
 from bertsmith.text.labelled.label_names import (
@@ -106,7 +105,7 @@ class LabelledData:
                         f"({some_of(list(given))}). Add it there, or mend it here."
                     )
             self.names = phrase_names(given, hint)
-        elif reads_names(self.task, self.train):
+        elif self.task.learns_names:
             labels = dict.fromkeys(example.label for example in self.train)
             if not any(map(is_code, labels)):
                 self.names = phrase_names(dict.fromkeys(labels, ""), hint)
@@ -232,6 +231,11 @@ class LabelledData:
             and not all(map(is_blank, (*task.texts(row), *getattr(row, "columns", ()))))
         ]
         self.unlabelled = remove_held(task, unknown, [*(self.dev or self.train), *(self.test or ())])
+        if not self.is_judged and any(row.text_pair is not None for row in self.unlabelled):
+            raise InputError(
+                f"{file}: by the names of its columns it has pairs of texts, and names are learned beside "
+                "single texts. Name the column of the text with --text."
+            )
         if not self.unlabelled:
             raise InputError(
                 f"{file} has no text that isn't among the labelled ones: there is nothing to learn."
@@ -291,25 +295,13 @@ class LabelledData:
         return sentences
 
 
-def reads_names(task: Task[Any], train: Sequence[Any]) -> bool:
-    """Whether the names of labels can stand beside the texts as rows: in a classification of single texts."""
-    return (
-        isinstance(task, TextTask)
-        and task.learns_unlabelled
-        and task.is_linear
-        and not task.features
-        and not task.reads_pairs
-        and all(example.text_pair is None for example in train[:1])
-    )
-
-
 def read_names(task: Task[Any], recipe: FinetuneRecipe) -> dict[str, str] | None:
     """The names of the labels that the recipe gives, with their descriptions; None if it gives none. Raises
     RecipeError for a task that doesn't learn from names.
     """
     if recipe.names is None:
         return None
-    if not reads_names(task, ()):
+    if not task.learns_names:
         beside = ", and no columns beside the text" if task.learns_unlabelled else f", not {task.name}"
         raise RecipeError(
             f"--labels gives the names of a classification of single texts{beside}. Leave it out."
