@@ -28,7 +28,7 @@ OPTIONAL = {
     *("huggingface-hub", "optuna", "lancedb", "bm25s", "pystemmer", "pyyaml", "ray"),
     *("onnx", "onnxruntime", "openvino"),
     *("fastapi", "starlette", "uvicorn", "httptools", "prometheus-client", "orjson", "opentelemetry-api"),
-    *("httpx", "httpcore", "sqlalchemy"),
+    *("httpx", "httpcore", "sqlalchemy", "fugashi"),
 }
 
 

@@ -165,7 +165,7 @@ def test_parts_of_a_long_text_have_the_pieces_and_offsets_of_the_whole(
     for number in range(300):
         text = random_text(draw, 500, number % 4 / 8).replace("\ud83d", "?")
         whole = tokenizer.encode(text)
-        parts = list(tokenizer._splitter.split(text, 90))  # type: ignore[union-attr]
+        parts = list(tokenizer._encoder.split(text, 90))  # type: ignore[union-attr]
         encoding = tokenizer.encode_pieces([text])[0]
         assert "".join(part for _, part, _ in parts) == text
         assert list(encoding.ids) == whole.ids, (text, parts)

@@ -300,7 +300,7 @@ def test_a_vocabulary_file_of_another_classs_rules_is_refused(tmp_path: Path, pl
     """As published: tohoku-nlp/bert-base-japanese names its class in config.json, KoBERT one of its own."""
     roberta = byte_level_files(tmp_path / "roberta")
     bert = vocab_txt(tmp_path / "vocab.txt").parent
-    named = ("BertJapaneseTokenizer", "KoBertTokenizer", "XLMRobertaTokenizerFast", "PreTrainedTokenizerFast")
+    named = ("BertweetTokenizer", "KoBertTokenizer", "XLMRobertaTokenizerFast", "PreTrainedTokenizerFast")
     for folder, other in ((bert, "RobertaTokenizer"), (roberta, "GPT2Tokenizer")):
         for name in (*named, other):
             (folder / place).write_text(json.dumps({"tokenizer_class": name, "model_type": "bert"}))

@@ -138,7 +138,7 @@ def test_parts_of_a_long_text_have_the_pieces_and_offsets_of_the_whole(
     for number in range(300):
         text = random_text(draw, 400, blanks=number % 3 / 6, odd=number % 4 / 8)
         whole = tokenizer.encode(text)
-        parts = list(tokenizer._splitter.split(text, 60))  # type: ignore[union-attr]
+        parts = list(tokenizer._encoder.split(text, 60))  # type: ignore[union-attr]
         cut += len(parts)
         pieces_found = tokenizer.encode_pieces([text])[0]
         tokens = [tokenizer.id_to_token(token) for token in pieces_found.ids]
@@ -153,7 +153,7 @@ def test_parts_of_a_long_text_have_the_pieces_and_offsets_of_the_whole(
 def test_a_million_equal_letters_and_unknown_ones_are_cut_too(tmp_path: Path) -> None:
     """Nothing says where the pieces of "aaa…" begin, so a cut may divide one. Unknown characters stay one."""
     tokenizer = Tokenizer.load(unigram_json(tmp_path, [("aaaa", -4.0), ("a", -2.0)]))
-    parts = list(tokenizer._splitter.split("a" * 1_000_000))  # type: ignore[union-attr]
+    parts = list(tokenizer._encoder.split("a" * 1_000_000))  # type: ignore[union-attr]
     assert max(len(part) for _, part, _ in parts) == long_texts.PART
     ids = tokenizer.encode_batch(["a" * 1_000_000])[0]
     assert {tokenizer.id_to_token(token) for token in ids[1:]} == {"aaaa"}

@@ -150,6 +150,11 @@ TOKENIZER_CONFIG = FileKeys(
             "small letters, accents, Chinese characters",
             *("do_lower_case", "strip_accents", "tokenize_chinese_chars"),
         ),
+        **_keys(
+            "how a Japanese text is divided into words, and these into tokens",
+            *("word_tokenizer_type", "subword_tokenizer_type", "mecab_kwargs"),
+            *("do_word_tokenize", "do_subword_tokenize"),
+        ),
         "truncation_side": "the end at which a longer text is cut",
         "model_input_names": "whether the second text of a pair has a segment of its own: token_type_ids",
         "add_prefix_space": "a blank before a text, of byte-level tokenizers",
@@ -180,6 +185,7 @@ TOKENIZER_CONFIG = FileKeys(
         **_keys("of ids → text", "clean_up_tokenization_spaces", "errors", "spaces_between_special_tokens"),
         **_keys("of ids → text", "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output"),
         **_keys("the template of tokenizer.json holds", "add_bos_token", "add_eos_token"),
+        **_keys("of other dictionaries than MeCab's", "sudachi_kwargs", "jumanpp_kwargs"),
         **_keys("of chats", "chat_template", "chat_control_tokens", "response_schema", "response_template"),
     },
     accepted={

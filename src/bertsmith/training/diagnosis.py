@@ -19,7 +19,10 @@ from bertsmith.reporting.formatting import counted
 from bertsmith.training.machine import default_threads
 
 # The optional dependencies in pyproject.toml that are meant for users.
-EXTRAS = ("minilm", "hub", "tune", "retrieval", "ray", "serving", "mirror", "export", "openvino", "mteb")
+EXTRAS = (
+    *("minilm", "hub", "tune", "retrieval", "ray", "serving", "mirror", "export", "openvino", "mteb"),
+    "japanese",
+)
 
 _GB = 10**9
 # The demo holds about 2 GB at its peak and writes about 1 GB, environment not counted.

@@ -5,6 +5,7 @@ Only this module imports them, and only when a check against them is asked for.
 N tokens, H hidden size, R rows that a head reads, T texts of an example, D width of a vector.
 """
 
+import unicodedata
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
@@ -90,6 +91,14 @@ def _read_sentencepiece(folder: Path, subject: GoldenSubject) -> Any:
     return import_module("transformers").PreTrainedTokenizerFast.from_pretrained(folder)
 
 
+def _read_past_nul(tokenizer: Any) -> None:
+    """Lets transformers' Japanese tokenizer read a NUL as a blank: MeCab leaves out all that follows it."""
+    words = getattr(tokenizer, "word_tokenizer", None)
+    if hasattr(words, "mecab"):
+        read = words.mecab
+        words.mecab = lambda text: read(text.replace("\0", " "))
+
+
 class _OracleTokenizer:
     """Wraps the other tool's tokenizer with the methods that `record_of` calls."""
 
@@ -97,6 +106,9 @@ class _OracleTokenizer:
         self.tokenizer = tokenizer
 
     def normalise(self, text: str) -> str:
+        if not hasattr(self.tokenizer, "backend_tokenizer"):  # Japanese, with MeCab
+            text = unicodedata.normalize("NFKC", text)
+            return text.lower() if self.tokenizer.do_lower_case else text
         normalizer = self.tokenizer.backend_tokenizer.normalizer
         return text if normalizer is None else str(normalizer.normalize_str(text))
 
@@ -132,6 +144,7 @@ class _TransformersOracle:
     def __init__(self, package: Any, folder: Path, subject: GoldenSubject) -> None:
         self.subject = subject
         self.tokenizer = _read_sentencepiece(folder, subject) or package.AutoTokenizer.from_pretrained(folder)
+        _read_past_nul(self.tokenizer)
         names = read_settings(plain_file(folder, "config.json")).get("architectures") or ["AutoModel"]
         model = getattr(package, names[0]).from_pretrained(folder, attn_implementation="eager")
         self.model = model.eval().float()  # from_pretrained keeps the precision of the file
@@ -203,6 +216,7 @@ class _SentenceTransformersOracle:
             self.model[0].processor = tokenizer
             self.model.max_seq_length = longest
         self.tokenizer = self.model.tokenizer
+        _read_past_nul(self.tokenizer)
 
     def answers(self, items: Sequence[Item]) -> ModelAnswers:
         stages: tuple[str, ...] = ()

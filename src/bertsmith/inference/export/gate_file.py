@@ -204,6 +204,11 @@ def require_same_ids(source: ExportSource, file: GateFile) -> None:
     aren't truncated. Sentences and passages, which the task divides, are skipped. Raises ModelError if it
     adds other special tokens, or none.
     """
+    if source.tokenizer.splitter is not None:
+        raise ModelError(
+            f"{source.folder}: MeCab divides its texts into words, which no tokenizer.json says. Serve this "
+            "model with `bertsmith serve`, or export it without the file for other servers."
+        )
     backend = source.tokenizer.text_backend
     for example, encoded in list(zip(file.examples, file.encoded, strict=True))[:_COMPARED]:
         texts, model_ids = _first_texts(source, example), encoded.windows[0].token_ids.tolist()

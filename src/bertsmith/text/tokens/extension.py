@@ -91,7 +91,7 @@ def extend_tokenizer(
     words. Raises TokenizerError if no word would save anything.
     """
     settings = settings or ExtensionSettings()
-    _refuse_sentencepiece(tokenizer)
+    _refuse_other_rules(tokenizer)
     normalizer = tokenizer.backend.normalizer
     if not isinstance(normalizer, normalizers.BertNormalizer):
         normalizer = normalizers.BertNormalizer(
@@ -143,7 +143,12 @@ def extend_tokenizer(
     return extended, extension
 
 
-def _refuse_sentencepiece(tokenizer: Tokenizer) -> None:
+def _refuse_other_rules(tokenizer: Tokenizer) -> None:
+    if tokenizer.splitter is not None:
+        raise TokenizerError(
+            "A Japanese vocabulary can't be extended by words: MeCab's dictionary says what is a word. "
+            "Extend another one, or go on without an extension."
+        )
     if tokenizer.is_sentencepiece:
         name, needed = ("Unigram", "a score") if tokenizer.family == "unigram" else ("Gemma", "merges")
         raise TokenizerError(
@@ -220,7 +225,7 @@ def add_pieces(tokenizer: Tokenizer, pieces: Sequence[str], merges: Iterable[Mer
     already, and if an added token outside the model's vocabulary would be recognised in more texts once it is
     part of it.
     """
-    _refuse_sentencepiece(tokenizer)
+    _refuse_other_rules(tokenizer)
     content, vocabulary = json.loads(tokenizer.backend.to_str()), set(tokenizer.pieces)
     # Added tokens outside the model's vocabulary join it: the library numbers them after whatever is in it.
     for token in content["added_tokens"]:

@@ -34,6 +34,7 @@ from bertsmith.argument_checks import (
 from bertsmith.errors import InputError, TokenizerError
 from bertsmith.files import atomic_write, write_json
 from bertsmith.text.tokens.byte_level import has_roberta_rules
+from bertsmith.text.tokens.japanese import JapaneseEncoder, MecabSplitter
 from bertsmith.text.tokens.long_texts import (
     BLANK,
     BLANK_OR_MARK,
@@ -94,12 +95,15 @@ class Tokenizer:
         special: dict[str, str],
         truncation: Truncation = USUAL_TRUNCATION,
         one_segment: bool = False,
+        splitter: MecabSplitter | None = None,
     ) -> None:
         """Wraps `backend`, an object of the tokenizers library, which must not be changed afterwards.
 
         `special` maps "pad", "unk", "cls", "sep" and "mask" to their tokens. With `one_segment` both texts of
-        a pair are in segment 0, whatever the template says. To read files, use `load`.
+        a pair are in segment 0, whatever the template says. `splitter` divides Japanese texts into words
+        before the backend reads these. To read files, use `load`.
         """
+        self.splitter = splitter
         self._special = special
         self.truncation = truncation
         self.one_segment = one_segment
@@ -129,9 +133,11 @@ class Tokenizer:
 
         Cased or uncased is taken from `lowercase`, else from `tokenizer_config.json`, else from
         `tokenizer.json`; for a `vocab.txt` alone, a vocabulary without any capital is uncased.
-        Raises TokenizerError when a file is missing, broken, unsafe or lacks a special token.
+        Raises TokenizerError when a file is missing, broken, unsafe or lacks a special token, and
+        MissingExtra for a Japanese tokenizer without its dictionary.
         """
-        return cls(*read_backend(Path(path), lowercase))
+        backend, special, truncation, splitter = read_backend(Path(path), lowercase)
+        return cls(backend, special, truncation, splitter=splitter)
 
     @classmethod
     @check_arguments(pieces=list_of(check_text), lowercase=check_flag)
@@ -145,7 +151,8 @@ class Tokenizer:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles the settings along with the backend, whose own pickling loses `encode_special_tokens`."""
-        return _from_json, (self.backend.to_str(), self._special, self.truncation, self.one_segment)
+        state = self.backend.to_str(), self._special, self.truncation, self.one_segment, self.splitter
+        return _from_json, state
 
     def encode(self, text: str, *, read_special_tokens: bool = False) -> Encoding:
         """Tokenizes one text, without adding [CLS] and [SEP].
@@ -153,6 +160,12 @@ class Tokenizer:
         With `read_special_tokens`, "[MASK]" and the other special tokens are recognised in the text. A
         lone surrogate is read as U+FFFD. Raises InputError for anything but a string.
         """
+        if isinstance(self._encoder, JapaneseEncoder):
+            compact = self._encoder.encode_text(
+                replace_surrogates(text), read_special_tokens=read_special_tokens
+            )
+            ids, offsets = list(compact.ids), [(start, end) for start, end in compact.offsets.tolist()]
+            return Encoding(ids, offsets, [self.id_to_token(number) for number in ids])
         backend, true_ids = self._reading_backend if read_special_tokens else (self.text_backend, {})
         try:
             encoding = backend.encode(text, add_special_tokens=False)
@@ -205,11 +218,11 @@ class Tokenizer:
             texts = _clean_texts(texts)  # raises for all but an iterable of strings
         if self.truncation.direction == "left":
             enough = None
-        if self._splitter is not None:
+        if self._encoder is not None:
             try:
-                return self._splitter.encode(texts, enough, offsets)
+                return self._encoder.encode(texts, enough, offsets)
             except TypeError:
-                return self._splitter.encode(_clean_texts(texts), enough, offsets)
+                return self._encoder.encode(_clean_texts(texts), enough, offsets)
         if self.is_sentencepiece and offsets:
             return [
                 PieceEncoding(text, encoding, self._lone_marks)
@@ -327,15 +340,21 @@ class Tokenizer:
             parts = normalizer["normalizers"] if normalizer["type"] == "Sequence" else [normalizer]
             parts = [{"type": "Lowercase"}, *(part for part in parts if part["type"] != "Lowercase")]
             normalizer = {"type": "Sequence", "normalizers": parts}
-        return rebuild(self, content | {"normalizer": normalizer})
+        small = rebuild(self, content | {"normalizer": normalizer})
+        small.splitter = replace(self.splitter, lowercase=True) if self.splitter else None
+        return small
 
     @cached_property
     def _lone_marks(self) -> frozenset[int]:
         return lone_marks(self.backend) if self.is_sentencepiece else frozenset()
 
     @cached_property
-    def _splitter(self) -> SentencePieceSplitter | None:
-        """Encodes texts into SentencePiece's pieces, long ones in parts; None if the rules forbid cuts."""
+    def _encoder(self) -> SentencePieceSplitter | JapaneseEncoder | None:
+        """Encodes Japanese texts, and others into SentencePiece's pieces, long ones in parts; None if the
+        backend does so.
+        """
+        if self.splitter is not None:
+            return JapaneseEncoder(self.splitter, self.backend, self.special_ids)
         if not self.is_sentencepiece or not can_be_cut(self.text_backend):
             return None
         return SentencePieceSplitter(self.text_backend, self.unk_id, self._lone_marks)
@@ -406,7 +425,8 @@ class Tokenizer:
 
         Two tokenizers that differ only in how they truncate texts have the same hash.
         """
-        return hashlib.sha256(self._json.encode()).hexdigest()
+        settings = json.dumps(self.splitter.settings()) if self.splitter else ""
+        return hashlib.sha256((self._json + settings).encode()).hexdigest()
 
     def normalise(self, text: str) -> str:
         """The text as the normalizer leaves it: cleaned and, if uncased, in lower case without accents."""
@@ -415,8 +435,8 @@ class Tokenizer:
 
     @check_arguments(folder=check_path)
     def save(self, folder: Path | str, *, segments: bool = True, max_length: int = 512) -> None:
-        """Writes the files that transformers opens: tokenizer.json, tokenizer_config.json and, for WordPiece,
-        vocab.txt.
+        """Writes the files that transformers opens: tokenizer.json (but not for a Japanese tokenizer),
+        tokenizer_config.json and, for WordPiece, vocab.txt.
 
         `max_length` is the longest input of the tokenizer's model, in tokens. `segments=False` is for a model
         without segments: transformers then produces no token_type_ids.
@@ -424,7 +444,8 @@ class Tokenizer:
         """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        atomic_write(folder / "tokenizer.json", self._json_with_truncation(max_length))
+        if self.splitter is None:
+            atomic_write(folder / "tokenizer.json", self._json_with_truncation(max_length))
         if self.family == "wordpiece":
             atomic_write(folder / "vocab.txt", "".join(f"{piece}\n" for piece in self.pieces))
         settings = self._build_config() | {"model_max_length": max_length}
@@ -489,8 +510,17 @@ class Tokenizer:
         """
         settings: dict[str, Any] = {f"{role}_token": token for role, token in self._special.items()}
         normalizer, pre_tokenizer = self.backend.normalizer, self.backend.pre_tokenizer
-        cls_ids, sep_ids = (self.cls_id,), (self.sep_id,)
         template = read_template(self.backend, self.cls_id, self.sep_id)
+        if self.splitter is not None:
+            flags = ("content", "lstrip", "normalized", "rstrip", "single_word", "special")
+            added = {
+                str(number): {flag: getattr(token, flag) for flag in flags}
+                for number, token in self.backend.get_added_tokens_decoder().items()
+            }
+            if any(template.segments):  # else transformers 5 passes none
+                settings["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
+            return settings | self.splitter.settings() | {"added_tokens_decoder": added}
+        cls_ids, sep_ids = (self.cls_id,), (self.sep_id,)
         if has_bert_rules(self.backend) and template == SequenceTemplate(cls_ids, sep_ids, sep_ids):
             return settings | {
                 "tokenizer_class": "BertTokenizer",
@@ -521,11 +551,13 @@ class Tokenizer:
 def rebuild(tokenizer: Tokenizer, content: dict[str, Any]) -> Tokenizer:
     """A tokenizer from the changed content of a tokenizer.json, with all other settings of `tokenizer`."""
     backend = Backend.from_str(json.dumps(content, ensure_ascii=False))
-    return Tokenizer(backend, tokenizer._special, tokenizer.truncation, tokenizer.one_segment)
+    return Tokenizer(
+        backend, tokenizer._special, tokenizer.truncation, tokenizer.one_segment, tokenizer.splitter
+    )
 
 
-def _from_json(content: str, special: dict[str, str], truncation: Truncation, one_segment: bool) -> Tokenizer:
-    return Tokenizer(Backend.from_str(content), special, truncation, one_segment)
+def _from_json(content: str, *settings: Any) -> Tokenizer:
+    return Tokenizer(Backend.from_str(content), *settings)
 
 
 def _clean_texts(texts: Sequence[str]) -> list[str]:

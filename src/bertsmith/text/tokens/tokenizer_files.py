@@ -1,7 +1,7 @@
 """Reads the files of a tokenizer into an object of the `tokenizers` library.
 
 tokenizer.json                       any model of recent years
-vocab.txt                            WordPiece, one token a line; the line number is the id
+vocab.txt                            WordPiece, Japanese too: one token a line; the line number is the id
 *.model                              SentencePiece's Unigram, where no tokenizer.json is
 vocab.json, merges.txt               byte-level BPE, as RoBERTa was published
 tokenizer_config.json                beside them: cased or uncased, names of the special tokens
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer as Backend
-from tokenizers import models, processors
+from tokenizers import models, normalizers, processors
 
 from bertsmith.errors import TokenizerError
 from bertsmith.text.tokens.added_tokens import (
@@ -34,6 +34,7 @@ from bertsmith.text.tokens.byte_level import (
     read_byte_pairs,
     require_byte_symbols,
 )
+from bertsmith.text.tokens.japanese import JAPANESE_CLASS, MecabSplitter, read_splitter
 from bertsmith.text.tokens.sequence_rules import (
     SequenceTemplate,
     Truncation,
@@ -88,30 +89,39 @@ _CLASS_OF_MODEL_TYPE = {
 _FOLLOW_TOKENIZER_JSON = ("modernbert", "modernbert-decoder", "model2vec")
 
 
-def read_backend(path: Path, lowercase: bool | None) -> tuple[Backend, dict[str, str], Truncation]:
-    """The tokenizer at `path`, its special tokens ("cls" → "[CLS]", …), and how it truncates texts.
+def read_backend(
+    path: Path, lowercase: bool | None
+) -> tuple[Backend, dict[str, str], Truncation, MecabSplitter | None]:
+    """The tokenizer at `path`, its special tokens ("cls" → "[CLS]", …), how it truncates texts, and what
+    divides Japanese ones into words.
 
     `path` is a folder, a `vocab.txt` or a `tokenizer.json`. `lowercase` overrides what the files say.
     Raises TokenizerError, which says what is missing or wrong and in which file.
     """
     source = _find_source(path)
     config = _read_config(source.parent)
+    layout = _find_reading_class(config, source.parent)
+    vocabulary = source.with_name("vocab.txt")
+    if layout == JAPANESE_CLASS and vocabulary.exists():  # it follows no tokenizer.json
+        backend, special, splitter = _read_japanese(vocabulary, config, lowercase)
+        return backend, special, read_truncation(None, config, str(source.parent)), splitter
     if source.suffix == ".txt":
-        return *_read_wordpiece(source, config, lowercase), read_truncation(None, config, str(source.parent))
+        backend, special = _read_wordpiece(source, config, lowercase)
+        return backend, special, read_truncation(None, config, str(source.parent)), None
     if source.name == "vocab.json":
-        return *_read_byte_level(source, config, lowercase), read_truncation(None, config, str(source.parent))
+        backend, special = _read_byte_level(source, config, lowercase)
+        return backend, special, read_truncation(None, config, str(source.parent)), None
     if source.suffix == ".model":
-        layout = _find_reading_class(config, source.parent)
-        special = {name for names in SPECIAL_TOKENS.values() for name in names}.union(
+        names_held = {name for names in SPECIAL_TOKENS.values() for name in names}.union(
             list_named_tokens(config)
         )
-        content = read_sentencepiece_model(source, layout, config, special)
-        return *_read_json(source, content, config, lowercase), read_truncation(
-            None, config, str(source.parent)
-        )
+        content = read_sentencepiece_model(source, layout, config, names_held)
+        backend, special = _read_json(source, content, config, lowercase)
+        return backend, special, read_truncation(None, config, str(source.parent)), None
     content = read_tokenizer_json(source)
     truncation = read_truncation(content.pop("truncation", None), config, str(source.parent))
-    return *_read_json(source, content, config, lowercase), truncation
+    backend, special = _read_json(source, content, config, lowercase)
+    return backend, special, truncation, None
 
 
 def reads_one_segment(folder: Path, *, by_class: bool) -> bool:
@@ -219,6 +229,31 @@ def _read_wordpiece(
     )
     _add_folder_tokens(backend, special, config, path)
     return backend, special
+
+
+def _read_japanese(
+    path: Path, config: dict[str, Any], lowercase: bool | None
+) -> tuple[Backend, dict[str, str], MecabSplitter | None]:
+    """The tokenizer of a Japanese BERT's vocab.txt. Its normalizer is what MeCab's texts go through; without
+    MeCab ("basic") it is BERT's, with the one rule more that transformers' class has: NFC.
+    """
+    if lowercase is None:
+        lowercase = _read_flag(config, "do_lower_case") is True
+    splitter = read_splitter(config, path.with_name("tokenizer_config.json"), lowercase)
+    pieces = read_vocabulary(path)
+    special = find_special_tokens(set(pieces), config, path)
+    backend = build_wordpiece_backend(pieces, special, lowercase=lowercase, chinese_characters=False)
+    if splitter is None:
+        cleaning = normalizers.BertNormalizer(
+            clean_text=True, handle_chinese_chars=False, strip_accents=False, lowercase=False
+        )
+        backend.normalizer = normalizers.Sequence([cleaning, normalizers.NFC(), backend.normalizer])
+    else:
+        small = [normalizers.Lowercase()] if lowercase else []
+        backend.normalizer = normalizers.Sequence([normalizers.NFKC(), *small])
+        backend.pre_tokenizer = None
+    _add_folder_tokens(backend, special, config, path)
+    return backend, special, splitter
 
 
 def _require_class(config: dict[str, Any], path: Path, classes: frozenset[str]) -> None:
