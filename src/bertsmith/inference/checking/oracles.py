@@ -93,7 +93,7 @@ def _read_sentencepiece(folder: Path, subject: GoldenSubject) -> Any:
 
 def _read_past_nul(tokenizer: Any) -> None:
     """Lets transformers' Japanese tokenizer read a NUL as a blank: MeCab leaves out all that follows it."""
-    words = getattr(tokenizer, "word_tokenizer", None)
+    words: Any = getattr(tokenizer, "word_tokenizer", None)
     if hasattr(words, "mecab"):
         read = words.mecab
         words.mecab = lambda text: read(text.replace("\0", " "))
