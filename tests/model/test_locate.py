@@ -22,6 +22,7 @@ from bertsmith.tasks.checkpoints.sentence_folder import write_sentence_folder
 from bertsmith.tasks.checkpoints.task_checkpoint import HEAD
 from bertsmith.tasks.golden.records import GOLDEN
 from bertsmith.text.tokens.tokenizer import Tokenizer
+from bertsmith.text.tokens.tokenizer_files import SENTENCEPIECE_FILES, TOKENIZER_FILES
 from bertsmith.text.tokens.value_tokenizers import VALUE_FILES
 from bertsmith.training.extending import EXTENSION, REPORT
 
@@ -113,7 +114,10 @@ def test_nothing_that_can_hold_code_is_fetched(hub: FakeHub) -> None:
     locate_model("google-bert/bert-base-uncased")
     patterns = hub.asked[0]["allow_patterns"]
     assert {"model.safetensors", "modules.json", "1_Pooling/config.json"} <= set(patterns)
-    assert all(pattern.endswith((".json", ".txt", ".safetensors", "report.html")) for pattern in patterns)
+    assert {*TOKENIZER_FILES, *SENTENCEPIECE_FILES} <= set(patterns)
+    assert all(
+        pattern.endswith((".json", ".txt", ".safetensors", ".model", "report.html")) for pattern in patterns
+    )
     assert not any("*" in pattern for pattern in patterns)
 
 
@@ -133,7 +137,11 @@ def test_whatever_a_model_of_ours_may_hold_is_fetched(hub: FakeHub, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    "name", ["0_StaticEmbedding/tokenizer.json", "0_Transformer/sentence_bert_config.json"]
+    "name",
+    [
+        *("0_StaticEmbedding/tokenizer.json", "0_Transformer/sentence_bert_config.json"),
+        "0_Transformer/sentencepiece.bpe.model",
+    ],
 )
 def test_what_sentence_transformers_left_one_folder_deeper_is_fetched(hub: FakeHub, name: str) -> None:
     locate_model("theirs/model")

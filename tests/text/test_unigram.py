@@ -520,3 +520,21 @@ def test_a_damaged_model_has_a_sentence_wherever_it_is_damaged(tmp_path: Path) -
             sentences.add(str(error).removeprefix(str(path)).strip()[:24])
     assert len(sentences) > 8
     assert any("it was cut" in sentence or "ends within" in sentence for sentence in sentences)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "sentence"),
+    [
+        ("spiece.model", b"\x0a\x03\x0a\x01a" * 700_000, "has more than 600,016 pieces, settings or parts"),
+        ("spiece.model", b"\x20\x01" * 700_000, "has more than 600,016 pieces, settings or parts"),
+        ("spiece.model", b"\x0a\x28" + b"\x20\x01" * 20, "has more than 16 pieces, settings or parts of one"),
+        ("tokenizer.json", b"[" + b"1," * 5_000_001 + b"1]", "has 5,000,001 values; .* at most 5,000,000"),
+    ],
+)
+def test_files_of_more_pieces_than_any_model_has_are_refused_before_they_are_read(
+    file: str, content: bytes, sentence: str, tmp_path: Path
+) -> None:
+    """Ten million pieces took 46 seconds and six gigabytes."""
+    (tmp_path / file).write_bytes(content)
+    with pytest.raises(TokenizerError, match=sentence):
+        Tokenizer.load(tmp_path / file)

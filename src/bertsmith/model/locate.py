@@ -77,6 +77,8 @@ _TOKENIZER_FILES = (
     "vocab.txt",
     "vocab.json",
     "merges.txt",
+    # SentencePiece's own: some folders have no other file with pieces
+    *("sentencepiece.bpe.model", "spiece.model", "spm.model", "tokenizer.model"),
 )
 
 # The folders of an encoder or a static table in older versions of sentence-transformers.

@@ -27,6 +27,8 @@ from bertsmith.tasks.checkpoints.sentence_folder import (
     write_sentence_folder,
 )
 from bertsmith.tasks.heads.pooling import DENSE_ACTIVATIONS
+from bertsmith.tasks.registry import find_task
+from bertsmith.training.finetuning.methods import vector_notes
 
 TEXTS = ["bal ben cir.", " ".join(WORDS[:60]), "kal"]
 
@@ -300,6 +302,9 @@ def test_a_prompt_is_left_out_of_the_pooling_as_by_sentence_transformers(
     assert check_model(projected, against="transformers").agrees
     with pytest.raises(ModelError, match=r"leaves its prompts out of the pooling .* an exported graph can't"):
         open_source(projected)
+    task = find_task("similarity")
+    notes = vector_notes(task(task.Settings()), projected)
+    assert any("leaves its prompts out of the pooling (include_prompt is false)" in note for note in notes)
 
 
 def test_windows_behind_the_first_have_no_prompt_to_leave_out(projected: Path) -> None:

@@ -32,6 +32,7 @@ _WHAT_IS_READ = (
 MAX_BYTES = 48 * 2**20
 MAX_PIECES = 600_000  # LaBSE, the largest BERT that was published, has 501,153
 _MAX_MERGES = 2 * MAX_PIECES
+_MAX_VALUES = 5_000_000  # of a file: each takes memory; pieces have two or three, merges too
 MAX_ADDED = 20_000  # every text is searched for each of them
 _MAX_TEMPLATE = 16  # parts around two texts; RoBERTa's has six
 _MOST_LIKELY = 1e6  # scores are log-probabilities: larger ones would add up to infinity
@@ -408,6 +409,11 @@ def read_tokenizer_json(path: Path) -> dict[str, Any]:
     Raises TokenizerError, which names the first part that is not allowed.
     """
     text = read_text(path, "a tokenizer.json")
+    if (values := text.count(",")) > _MAX_VALUES:
+        raise TokenizerError(
+            f"{path} has {values:,} values; a tokenizer.json has at most {_MAX_VALUES:,}: a vocabulary of "
+            f"{MAX_PIECES:,} pieces."
+        )
     content = _parse_object(text, path, "a tokenizer.json")
     model = content.get("model")
     # Older files don't name the model's type, but only Unigram has a list of pieces with scores.
@@ -426,7 +432,7 @@ def read_sentencepiece_model(
     See `convert_sentencepieces` for the arguments. Raises TokenizerError.
     """
     try:
-        model = read_sentencepieces(read_bytes(path, "a model of SentencePiece"))
+        model = read_sentencepieces(read_bytes(path, "a model of SentencePiece"), MAX_PIECES)
         content = convert_sentencepieces(model, layout, settings, special)
     except UnicodeDecodeError as error:
         raise TokenizerError(f"{path} has a piece that is not UTF-8. It may have been altered.") from error

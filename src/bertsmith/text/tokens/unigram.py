@@ -27,6 +27,8 @@ BYTE_PIECE = re.compile("<0x[0-9A-F]{2}>")
 BYTE_PIECES = tuple(f"<0x{byte:02X}>" for byte in range(256))
 #: Bytes of a table of characters; SentencePiece's own have 0.3 million.
 MAX_TABLE = 1 << 22
+_MAX_PARTS = 16  # of a `.model` file beside the pieces; SentencePiece writes four
+_MAX_FIELDS = 16  # of a piece; SentencePiece writes three
 _BYTES = np.arange(1, 256)
 _PLACES_AT_ONCE = 1 << 14
 #: Characters of a piece; the library frees its tree of characters by recursion.
@@ -140,29 +142,34 @@ class SentencePieces(NamedTuple):
     normalizer: dict[int, Any]
 
 
-def read_sentencepieces(content: bytes) -> SentencePieces:
-    """Reads a `.model` file (sentencepiece_model.proto). Raises ValueError, which says what is wrong."""
+def read_sentencepieces(content: bytes, most: int) -> SentencePieces:
+    """Reads a `.model` file (sentencepiece_model.proto) of at most so many pieces. Raises ValueError, which
+    says what is wrong.
+    """
     pieces, trainer, normalizer = list[tuple[str, float, int]](), dict[int, Any](), dict[int, Any]()
-    for number, value in _read_fields(content):
+    for number, value in _read_fields(content, most + _MAX_PARTS):
         if number in (1, 2, 3) and not isinstance(value, bytes):
             raise ValueError("is not what SentencePiece writes")
         if number == 1:
-            fields = {1: b"", 2: bytes(4), 3: 1} | dict(_read_fields(value))
+            fields = {1: b"", 2: bytes(4), 3: 1} | dict(_read_fields(value, _MAX_FIELDS))
             name, score, kind = fields[1], fields[2], fields[3]
             if not isinstance(name, bytes) or not isinstance(score, bytes) or not isinstance(kind, int):
                 raise ValueError(f"has a piece {len(pieces):,} that is not what SentencePiece writes")
             pieces.append((name.decode(), float(np.frombuffer(score, "<f4")[0]), kind))
         elif number == 2:
-            trainer = dict(_read_fields(value))
+            trainer = dict(_read_fields(value, most))
         elif number == 3:
-            normalizer = dict(_read_fields(value))
+            normalizer = dict(_read_fields(value, most))
     return SentencePieces(pieces, trainer, normalizer)
 
 
-def _read_fields(message: bytes) -> Iterator[tuple[int, Any]]:
-    """The fields of a protobuf message: their numbers, and whole numbers or bytes."""
-    place = 0
+def _read_fields(message: bytes, most: int) -> Iterator[tuple[int, Any]]:
+    """The fields of a protobuf message, at most so many: their numbers, and whole numbers or bytes."""
+    place = count = 0
     while place < len(message):
+        count += 1
+        if count > most:
+            raise ValueError(f"has more than {most:,} pieces, settings or parts of one, which are not read")
         key, place = _read_number(message, place)
         if (size := {0: 0, 1: 8, 2: -1, 5: 4}.get(key & 7)) is None:
             raise ValueError(f"is no protobuf message: a field is of kind {key & 7}")

@@ -249,7 +249,7 @@ def start_model(
 
 def vector_notes(task: Task[Any], source: Path) -> list[str]:
     """Sentences for the user on where training and the use of an embedding model differ: windows of long
-    texts, the layers behind the pooling, and truncated vectors. Empty for tasks without vectors.
+    texts, the layers behind the pooling, prompts, and truncated vectors. Empty for tasks without vectors.
     """
     if not task.makes_vectors:
         return []
@@ -263,10 +263,16 @@ def vector_notes(task: Task[Any], source: Path) -> list[str]:
     if task.projection is not None:
         names = ", ".join(layer.kind for layer in task.projection.layers)
         notes.append(f"{source} has layers behind its pooling ({names}), which are trained and kept")
-    if makes_vectors(source) and read_sentence_settings(source).layer_weights is not None:
+    settings = read_sentence_settings(source) if makes_vectors(source) else None
+    if settings is not None and settings.layer_weights is not None:
         notes.append(
             f"{source} mixes its layers by weights (WeightedLayerPooling). They are left out: training "
             "begins with the last layer's hidden states"
+        )
+    if settings is not None and not settings.include_prompt:
+        notes.append(
+            f"{source} leaves its prompts out of the pooling (include_prompt is false). Training, and the "
+            "model that it makes, pool all tokens, those of prefixes too"
         )
     if makes_vectors(source) and (dimensions := read_truncate_dim(source)):
         notes.append(
