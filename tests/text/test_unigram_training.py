@@ -296,6 +296,28 @@ def test_the_report_says_for_each_script_how_it_fits(tmp_path: Path) -> None:
     assert (report.costliest, report.most_broken) == ((), ())
 
 
+def test_the_report_says_for_each_source_how_it_fits(tmp_path: Path) -> None:
+    """A file for each language is the usual way to lay out a corpus of several."""
+    texts = {"en.txt": "big big 12 cat", "ru.txt": "кот big", "th.txt": "รักแมว รัก 12"}
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    files = [str(tmp_path / name) for name in texts]
+    corpus = build_corpus(files, tmp_path / "c", settings=CorpusSettings(heldout=0), workers=1)
+    pieces = [(piece, -2.0) for piece in ["▁big", "▁", "к", "от", "▁รัก", "แมว", "▁1", "2"]]
+    roles = dict(zip(("pad", "unk", "cls", "sep", "mask"), SPECIAL, strict=True))
+    scored = [*((piece, -9.0) for piece in SPECIAL), *pieces]
+    tokenizer = Tokenizer(build_unigram_backend(scored, roles, lowercase=False), roles)
+    report = measure_vocabulary(tokenizer, corpus)
+    fits = {Path(fit.source).name: fit for fit in report.sources}
+    assert [Path(fit.source).name for fit in report.sources] == ["en.txt", "th.txt", "ru.txt"]
+    assert [fit.share for fit in report.sources] == pytest.approx([11 / 28, 11 / 28, 6 / 28])
+    assert fits["ru.txt"].pieces_per_word == pytest.approx((3 + 1) / 2)
+    assert fits["th.txt"].pieces_per_word is None, "12 is its only word between blanks"
+    assert fits["th.txt"].characters_per_piece == pytest.approx((6 + 3 + 2) / (2 + 1 + 2))
+    assert (fits["en.txt"].unknown_words, fits["ru.txt"].unknown_words) == (1 / 4, 0)
+    assert measure_vocabulary(tokenizer, corpus_of(tmp_path / "one", iter(texts.values()))).sources == ()
+
+
 def test_blanks_around_a_mask_are_those_of_the_text(tmp_path: Path, corpus: Corpus) -> None:
     tokenizer = train_tokenizer(corpus, tmp_path / "t", VocabularySettings(kind="unigram", vocab_size=120))
     for text, behind in [("แมว[MASK]ดี", "ดี"), ("แมว [MASK] ดี", "▁ดี"), ("\nแมว  [MASK]\u3000ดี\n", "▁ดี")]:

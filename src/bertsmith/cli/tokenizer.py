@@ -14,7 +14,7 @@ from bertsmith.text.tokens.vocabulary import VocabularySettings
 
 if TYPE_CHECKING:
     from bertsmith.text.tokens.extension import Extension
-    from bertsmith.text.tokens.vocabulary_report import ScriptFit, SplitWord, VocabularyReport
+    from bertsmith.text.tokens.vocabulary_report import ScriptFit, SourceFit, SplitWord, VocabularyReport
 
 WORDS_SHOWN = 8
 SCRIPTS_SHOWN, WORDS_OF_SCRIPT = 12, 3
@@ -233,6 +233,7 @@ def print_report(measured: "VocabularyReport") -> None:
         },
     )
     _print_scripts(measured.scripts)
+    _print_sources(measured.sources)
     _print_words("Words that cost most tokens", measured.costliest)
     _print_words("Words broken into most pieces", measured.most_broken)
     _print_words("Unknown words", measured.unknown)
@@ -258,6 +259,23 @@ def _print_scripts(scripts: "tuple[ScriptFit, ...]") -> None:
         columns = ("script", "of the text", "pieces per word", "characters per piece", "unknown", "costliest")
         console.print()
         print_table(columns, rows, title="By script (– where words stand without blanks)")
+
+
+def _print_sources(sources: "tuple[SourceFit, ...]") -> None:
+    if sources:
+        rows = [
+            (
+                fit.source,
+                f"{fit.share:.2%}",
+                formatting.mean(fit.pieces_per_word),
+                f"{fit.characters_per_piece:.2f}",
+                f"{fit.unknown_words:.3%}",
+            )
+            for fit in sources
+        ]
+        columns = ("source", "of the text", "pieces per word", "characters per piece", "unknown")
+        console.print()
+        print_table(columns, rows, title="By source")
 
 
 def _print_words(title: str, words: "tuple[SplitWord, ...]") -> None:

@@ -1,7 +1,7 @@
 """Measures how well a vocabulary fits a corpus: how far words are split, and what is lost as unknown."""
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
@@ -59,6 +59,19 @@ class ScriptFit(Strict):
     costliest: tuple[SplitWord, ...]
 
 
+class SourceFit(Strict):
+    """Figures on the words of one SOURCE that the corpus was built of, such as a folder for each language,
+    with its `share` of the characters of all words. `pieces_per_word` is None where most of its characters
+    stand in runs without blanks.
+    """
+
+    source: str
+    share: float
+    pieces_per_word: float | None
+    characters_per_piece: float
+    unknown_words: float
+
+
 class VocabularyReport(Strict):
     """Figures on the words (runs of letters, digits and _, with their marks) and the sentences of one split
     of a corpus.
@@ -66,7 +79,8 @@ class VocabularyReport(Strict):
     `pieces_per_word` is also called fertility. `whole_words` is the share of words that are one token. Both
     are None if all text is in scripts without blanks between words. `unknown_words` and `unknown_tokens` are
     the shares of words with an [UNK], or spelt by bytes, and of tokens that are [UNK]. `scripts` has the
-    same for each script, the most used first.
+    same for each script, `sources` for each of the `LISTED` largest sources if there are several, the most
+    used first.
     `sentences_within` maps a length in tokens to the share of sentences that fit. `most_broken` are the words
     with most tokens; `costliest` those whose splitting adds most tokens to the text: candidates for tokens of
     their own. `dropped` are the most frequent of the `dropped_characters` distinct characters of the training
@@ -97,6 +111,7 @@ class VocabularyReport(Strict):
     dropped_share: float = 0.0
     dropped: tuple[str, ...] = ()
     scripts: tuple[ScriptFit, ...] = ()
+    sources: tuple[SourceFit, ...] = ()
 
 
 def measure_vocabulary(
@@ -116,13 +131,18 @@ def measure_vocabulary(
     split: Split = "heldout" if corpus.manifest.splits["heldout"].counts.sentences else "train"
     tally = Tally(tokenizer)
     step = max(1, -(-corpus.manifest.splits[split].counts.sentences // MAX_SENTENCES))
-    all_sentences = (sentence for document in corpus.documents(split) for sentence in document.sentences)
+    origins = {entry.name: entry.origin for entry in corpus.manifest.sources}
+    all_sentences = (
+        (origins[document.source], sentence)
+        for document in corpus.documents(split)
+        for sentence in document.sentences
+    )
     sentences = islice(all_sentences, 0, None, step)
     while batch := list(islice(sentences, SENTENCES_AT_ONCE)):
         tally.add(batch)
         if progress is not None:
             progress(len(tally.lengths), None, "sentences measured")
-    if not tally.counts:
+    if not any(tally.counts_by_source.values()):
         raise CorpusError(f"{corpus.path} holds no words to measure the vocabulary on.")
     seen = seen or {}
     dropped = sorted(seen.keys() - set(tokenizer.pieces), key=lambda character: (-seen[character], character))
@@ -149,18 +169,21 @@ class Tally:
         self.lengths: list[int] = []
         self.unknown_tokens = 0
         self.characters = 0
-        self.counts: Counter[str] = Counter()
+        self.counts_by_source: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self.examples: list[tuple[str, ...]] = []
 
-    def add(self, sentences: list[str]) -> None:
-        """Tokenizes some more sentences and adds them to the totals."""
+    def add(self, sentences_with_sources: list[tuple[str, str]]) -> None:
+        """Tokenizes some more sentences, each behind the name of its source, and adds them to the totals."""
+        sentences = [sentence for _, sentence in sentences_with_sources]
         ids = self.tokenizer.encode_batch(sentences)
         self.lengths.extend(map(len, ids))
         self.unknown_tokens += sum(sentence.count(self.tokenizer.unk_id) for sentence in ids)
         self.characters += sum(map(len, sentences))
-        for sentence in sentences:
+        for source, sentence in sentences_with_sources:
             words = WORD.findall(sentence)
-            self.counts.update(words if sentence.isascii() else chain.from_iterable(map(_RUN.findall, words)))
+            self.counts_by_source[source].update(
+                words if sentence.isascii() else chain.from_iterable(map(_RUN.findall, words))
+            )
         fitting = [sentence for sentence in sentences if 20 <= len(sentence) <= 160]
         spread = fitting[:: max(1, len(fitting) // EXAMPLES)]
         for sentence in spread[: EXAMPLES - len(self.examples)]:
@@ -186,17 +209,20 @@ class Tally:
         # A byte-level vocabulary has other tokens for a word inside a sentence: with the space before it.
         prefix = self.tokenizer.blank_before_words
         pieces = self.tokenizer.pieces
-        encoded = self.tokenizer.encode_batch([prefix + word for word in self.counts])
+        counts = Counter[str]()
+        for counts_of_source in self.counts_by_source.values():
+            counts.update(counts_of_source)
+        encoded = self.tokenizer.encode_batch([prefix + word for word in counts])
         words = [
             SplitWord(word=word, pieces=tuple(pieces[token_id] for token_id in ids), count=count)
-            for (word, count), ids in zip(self.counts.items(), encoded, strict=True)
+            for (word, count), ids in zip(counts.items(), encoded, strict=True)
         ]
         unknown_token = self.tokenizer.pieces[self.tokenizer.unk_id]  # spelt as in `words`
         is_unknown = {piece for piece in pieces if piece == unknown_token or BYTE_PIECE.fullmatch(piece)}
         by_script: dict[str, list[SplitWord]] = {}
         for word in words:
             by_script.setdefault(_script_of_word(word.word), []).append(word)
-        characters = sum(len(word) * count for word, count in self.counts.items())
+        characters = sum(len(word) * count for word, count in counts.items())
         scripts = [_measure_script(*script, is_unknown, characters) for script in by_script.items()]
         unknown_words = [word for word in words if not is_unknown.isdisjoint(word.pieces)]
         divided = [word for script in by_script.keys() - SCRIPTS_WITHOUT_BLANKS for word in by_script[script]]
@@ -209,12 +235,37 @@ class Tally:
             "whole_words": sum(word.count for word in known_words if len(word.pieces) == 1) / total
             if total
             else None,
-            "unknown_words": sum(word.count for word in unknown_words) / sum(self.counts.values()),
+            "unknown_words": sum(word.count for word in unknown_words) / sum(counts.values()),
             "most_broken": _take_heaviest(split_words, lambda word: len(word.pieces)),
             "costliest": _take_heaviest(split_words, lambda word: (len(word.pieces) - 1) * word.count),
             "unknown": _take_heaviest(unknown_words, lambda word: word.count),
             "scripts": tuple(sorted(scripts, key=lambda fit: (-fit.share, fit.script))),
+            "sources": self._source_figures(words, {word.word for word in divided}, is_unknown, characters),
         }
+
+    def _source_figures(
+        self, words: list[SplitWord], divided: set[str], is_unknown: set[str], characters: int
+    ) -> tuple[SourceFit, ...]:
+        """Of each source, if there are several. `divided` are the words between blanks."""
+        pieces_of = {word.word: word.pieces for word in words}
+        fits = []
+        for source, counts in self.counts_by_source.items() if len(self.counts_by_source) > 1 else ():
+            own_characters = sum(len(word) * count for word, count in counts.items())
+            own_divided = [word for word in counts if word in divided]
+            total = sum(counts[word] for word in own_divided)
+            is_divided = 2 * sum(len(word) * counts[word] for word in own_divided) > own_characters
+            pieces = sum(len(pieces_of[word]) * counts[word] for word in own_divided)
+            unknown = sum(counts[word] for word in counts if not is_unknown.isdisjoint(pieces_of[word]))
+            all_pieces = sum(len(pieces_of[word]) * count for word, count in counts.items())
+            fit = SourceFit(
+                source=source,
+                share=own_characters / characters,
+                pieces_per_word=pieces / total if is_divided else None,
+                characters_per_piece=own_characters / max(all_pieces, 1),
+                unknown_words=unknown / max(sum(counts.values()), 1),
+            )
+            fits.append(fit)
+        return tuple(sorted(fits, key=lambda fit: (-fit.share, fit.source))[:LISTED])
 
 
 def _script_of_word(word: str) -> str:
