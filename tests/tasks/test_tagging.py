@@ -27,6 +27,7 @@ from bertsmith.tasks.examples.held_out import folds_of, hold_out
 from bertsmith.tasks.tagging import TaggedExample, Tagging, TaggingSettings
 from bertsmith.tasks.task_model import outputs_of
 from bertsmith.text.tokens.tokenizer import Tokenizer
+from bertsmith.text.tokens.unigram import build_unigram_backend
 from text.tokenizer_samples import byte_level_files
 
 TAGS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
@@ -75,6 +76,23 @@ def test_the_head_reads_each_words_first_piece_in_their_order(words: list[str], 
     (encoded,) = split_of(task, [task.example(words)], tokenizer).encoded
     read = [int(window.token_ids[row]) for window in encoded.windows for row in window.rows]
     assert read == [tokenizer.encode(word).ids[0] for word in words]
+
+
+@pytest.mark.parametrize("constrained", [True, False])
+def test_a_blank_alone_says_nothing_of_the_word_behind_it(tmp_path: Path, constrained: bool) -> None:
+    """SentencePiece's, which stands before most words of Chinese; transformers' models learned to read it."""
+    special = ["<pad>", "<unk>", "<s>", "</s>", "<mask>"]
+    pieces = ["▁", "▁big", "รัก", "แมว", "s"]
+    roles = dict(zip(("pad", "unk", "cls", "sep", "mask"), special, strict=True))
+    scored = [*((piece, -9.0) for piece in special), *((piece, -2.0) for piece in pieces)]
+    tokenizer = Tokenizer(build_unigram_backend(scored, roles, lowercase=False), roles)
+    task = Tagging(TaggingSettings(max_length=16, constrained=constrained), TAGS)
+    (encoded,) = split_of(task, [task.example(["รักแมว", "bigs", "แมว"])], tokenizer).encoded
+    (window,) = encoded.windows
+    spelt = [tokenizer.id_to_token(int(number)) for number in window.token_ids]
+    assert spelt[1:-1] == ["▁", "รัก", "แมว", "▁big", "s", "▁", "แมว"]
+    expected = ["รัก", "▁big", "แมว"] if constrained else ["▁", "▁big", "▁"]
+    assert [spelt[row] for row in window.rows] == expected
 
 
 def test_words_stand_behind_the_tokenizers_own_special_tokens(tokenizer: Tokenizer) -> None:

@@ -270,7 +270,7 @@ class Tagging(Task[TaggedExample]):
         """Windows of tokens. The head reads the first token of each word, in the window that shows most of
         its context.
         """
-        ids, firsts, words = word_pieces(example, pieces, tokenizer)
+        ids, firsts, words = word_pieces(example, pieces, tokenizer, skip_mark=self.settings.constrained)
         ranges = windows(ids, *self.window(tokenizer))
         owners = owner(ranges)[firsts] if len(firsts) else np.zeros(0, np.int64)
         ends = np.searchsorted(owners, np.arange(len(ranges)), "right")  # owners ascend, as windows do

@@ -174,7 +174,7 @@ class Tokenizer:
         ids, offsets = encoding.ids, encoding.offsets
         if self.is_sentencepiece:
             ids = [true_ids.get(number, number) for number in ids]
-            offsets = trim_offsets(text, ids, offsets, self._lone_marks)
+            offsets = trim_offsets(text, ids, offsets, self.mark_ids)
         return Encoding(ids, offsets, [self.id_to_token(number) for number in ids])
 
     def encode_batch(self, texts: Sequence[str], enough: int | None = None) -> list[Sequence[int]]:
@@ -225,7 +225,7 @@ class Tokenizer:
                 return self._encoder.encode(_clean_texts(texts), enough, offsets)
         if self.is_sentencepiece and offsets:
             return [
-                PieceEncoding(text, encoding, self._lone_marks)
+                PieceEncoding(text, encoding, self.mark_ids)
                 for text, encoding in zip(texts, encode_parts(texts), strict=True)
             ]
         if self._cut_pattern is None:
@@ -345,7 +345,8 @@ class Tokenizer:
         return small
 
     @cached_property
-    def _lone_marks(self) -> frozenset[int]:
+    def mark_ids(self) -> frozenset[int]:
+        """The ids of SentencePiece's pieces that are a blank alone; none of other tokenizers."""
         return lone_marks(self.backend) if self.is_sentencepiece else frozenset()
 
     @cached_property
@@ -357,7 +358,7 @@ class Tokenizer:
             return JapaneseEncoder(self.splitter, self.backend, self.special_ids)
         if not self.is_sentencepiece or not can_be_cut(self.text_backend):
             return None
-        return SentencePieceSplitter(self.text_backend, self.unk_id, self._lone_marks)
+        return SentencePieceSplitter(self.text_backend, self.unk_id, self.mark_ids)
 
     @cached_property
     def splits_at_blanks(self) -> bool:
