@@ -371,15 +371,15 @@ def test_a_training_that_goes_on_says_with_which_calls(
 def test_what_is_advised_where_all_that_may_prove_are_too_few_is_enough(tmp_path: Path) -> None:
     """The calls that were learned from can't prove any more."""
     with store_of(tmp_path, calls_of(900)) as store:
-        few = WORDS.model_copy(update={"most_calibration": 90})
+        few = WORDS.model_copy(update={"most_calibration": 50})
         why = train_student(store, tmp_path / "student", settings=few).why
         assert (
-            "Record at least 9 more calls and keep more of them to prove with: --most-calibration 99" in why
+            "Record at least 9 more calls and keep more of them to prove with: --most-calibration 59" in why
         )
         store.add(calls_of(9, seed=1, first=900))
-        more = WORDS.model_copy(update={"most_calibration": 99})
+        more = WORDS.model_copy(update={"most_calibration": 59})
         learned = train_student(store, tmp_path / "student", settings=more)
-    assert len(learned.parts.calibration) == 99 and "at least" not in learned.why
+    assert len(learned.parts.calibration) == 59 and "at least" not in learned.why
 
 
 def test_a_folder_of_the_users_where_a_training_would_work_stays(tmp_path: Path) -> None:

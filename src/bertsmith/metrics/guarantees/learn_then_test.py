@@ -18,6 +18,13 @@ such as the class that the model predicts, or the field that its head fills: onl
 own be applied. Candidate models on the same calls are groups too, and since all claims hold together, any of
 them may be picked.
 
+`certify_by_graph` needs fewer calls than these equal shares. The claims form a graph: each has a share of
+delta, and when it is proven, its share goes on to the next ones (Bretz, Maurer, Brannath and Posch, "A
+graphical approach to sequentially rejective multiple test procedures", Statistics in Medicine 2009). Within a
+group it goes from threshold to threshold, and from the last one to other groups. The share of a claim that is
+not proven stays there. Graph and starts are chosen on development calls, which show what has a chance
+(`sample_size.plan_graph`): nearly all of delta is for the claim that helps most.
+
 `certify_together` finds one threshold at which every constraint holds. A constraint is on the calls that it
 counts, and may use what only the teacher's answer tells, such as its class. It needs no correction: the
 hypothesis of a threshold is "at least one constraint fails here", and since the one that fails is true, the
@@ -32,7 +39,7 @@ E calls, T thresholds.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -167,18 +174,30 @@ def fixed_sequence_test(p_values: npt.ArrayLike, delta: float, starts: int = STA
     """
     p_values = np.asarray(p_values, np.float64)
     places = np.linspace(0, len(p_values) - 1, starts).round().astype(np.int64)
-    shares_of_delta = np.bincount(places, minlength=len(p_values)) * (delta / starts)
-    refuted = np.zeros(len(p_values), np.bool_)
-    level = 0.0
-    for place, p_value in enumerate(p_values.tolist()):
-        level += float(shares_of_delta[place])
-        refuted[place] = p_value <= level and level > 0
-        level = level if refuted[place] else 0.0
-    return refuted
+    return fallback_test(p_values, np.bincount(places, minlength=len(p_values)) * (delta / starts))[0]
+
+
+def fallback_test(p_values: npt.ArrayLike, levels: npt.ArrayLike) -> tuple[Bools, Floats]:
+    """(..., T) which hypotheses are refuted, each tested at its own of `levels` (..., T) and what comes from
+    the one before it if that was refuted; and (...) what is left after the last one.
+    """
+    p_values, levels = np.broadcast_arrays(np.asarray(p_values), np.asarray(levels))
+    refuted = np.zeros(p_values.shape, np.bool_)
+    level: Floats = np.zeros(p_values.shape[:-1])
+    for place in range(p_values.shape[-1]):
+        level = level + levels[..., place]
+        refuted[..., place] = (p_values[..., place] <= level) & (level > 0)
+        level = np.where(refuted[..., place], level, 0.0)
+    return refuted, level
 
 
 def certificate(
-    confidence: Floats, losses: Floats, thresholds: Floats, proven: Bools, epsilon: float, delta: float
+    confidence: Floats,
+    losses: Floats,
+    thresholds: Floats,
+    proven: Bools,
+    epsilon: float,
+    delta: float,
 ) -> Certificate | None:
     """The certificate of the laxest proven threshold; None if there is none. The interval of the coverage is
     Clopper and Pearson's at delta / T, so it holds for all thresholds at once.
@@ -271,6 +290,97 @@ def certify_each(groups: Mapping[str, CallGroup], delta: float) -> dict[str, Cer
         else None
         for name, group in groups.items()
     }
+
+
+@dataclass(frozen=True)
+class GroupShare:
+    """A group's place in the graph of claims. It has `share` of delta from the beginning. This, and what
+    other groups pass on to it, is divided over its thresholds by `starts` (T,), parts of 1. What is left when
+    the last threshold is proven goes by the parts in `passes` to groups that come later.
+    """
+
+    share: float
+    starts: npt.ArrayLike
+    passes: Mapping[str, float] = field(default_factory=dict)
+
+
+@check_arguments(delta=share)
+def certify_by_graph(
+    groups: Mapping[str, CallGroup], graph: Mapping[str, GroupShare], delta: float
+) -> dict[str, Certificate | None]:
+    """A certificate for each group, all true together with probability 1 - `delta`; None where not proven.
+
+    The `graph`, whose shares come to at most 1, is fixed before the calibration calls are seen; so are the
+    groups, and their order by which shares are passed on. A group without calls gets None. The certificates
+    bear the whole `delta`: with it all claims hold, whichever are then used. All intervals of coverage hold
+    together with it too. Raises InputError as `certify` does, and for a graph that doesn't fit.
+    """
+    if not groups:
+        raise InputError("There are no groups to certify.")
+    _check_graph(groups, graph)
+    calls, p_values = {}, {}
+    for name, group in groups.items():
+        share(group.epsilon, f"epsilon of {name}")
+        thresholds = falling(group.thresholds)
+        p_values[name] = np.ones(len(thresholds))
+        if np.size(group.confidence):
+            calls[name] = (*calibration(group.confidence, group.losses), thresholds)
+            p_values[name] = risk_p_values(*calls[name], group.epsilon)
+    proven = graph_test(p_values, graph, delta)
+    certificates: dict[str, Certificate | None] = dict.fromkeys(groups)
+    for name, group_calls in calls.items():
+        # At its part of delta, so that the intervals hold for all groups at once.
+        part = certificate(*group_calls, proven[name], groups[name].epsilon, delta / len(groups))
+        certificates[name] = None if part is None else replace(part, delta=delta)
+    return certificates
+
+
+def graph_test(
+    p_values: Mapping[str, Floats], graph: Mapping[str, GroupShare], delta: float
+) -> dict[str, Bools]:
+    """Of each group which of its hypotheses are refuted, by p-values (T,), so that the probability of
+    refuting any true one of any group is at most `delta`, however the p-values depend on each other.
+
+    This is a graph of Bretz et al.: each hypothesis's edge leads to the next one of its group, and those of
+    the last one to the starts of later groups. The edges that leave one come to 1 at most. As all lead
+    onwards, one pass takes each share as far as it gets.
+    """
+    arrived = {name: graph[name].share * delta for name in p_values}
+    refuted = {}
+    for name, group_values in p_values.items():
+        levels = arrived[name] * np.asarray(graph[name].starts, np.float64)
+        refuted[name], left = fallback_test(group_values, levels)
+        for other, part in graph[name].passes.items():
+            arrived[other] += part * float(left)
+    return refuted
+
+
+def _check_graph(groups: Mapping[str, CallGroup], graph: Mapping[str, GroupShare]) -> None:
+    """That the shares and parts are those of a graph on the groups' thresholds. Raises InputError."""
+    if set(groups) != set(graph):
+        raise InputError(f"Expected a share for each of the groups {sorted(groups)}, found {sorted(graph)}.")
+    places = {name: place for place, name in enumerate(groups)}
+    for name, group in groups.items():
+        starts = np.asarray(graph[name].starts, np.float64)
+        if starts.shape != np.shape(group.thresholds):
+            raise InputError(
+                f"Expected a start for each of {np.size(group.thresholds)} thresholds of {name}, found "
+                f"{starts.shape}."
+            )
+        for parts, what in (
+            (starts, f"The starts of {name}"),
+            (np.array(list(graph[name].passes.values())), f"The parts that {name} passes on"),
+        ):
+            _check_parts(parts, what)
+        earlier = [other for other in graph[name].passes if places.get(other, -1) <= places[name]]
+        if earlier:
+            raise InputError(f"{name} can pass on to groups that come later only, not to {earlier[0]}.")
+    _check_parts(np.array([graph[name].share for name in groups]), "The shares of delta")
+
+
+def _check_parts(parts: Floats, what: str) -> None:
+    if not (parts >= 0).all() or not parts.sum() <= 1 + 1e-9:
+        raise InputError(f"{what} must be 0 or more and come to at most 1, found a sum of {parts.sum()}.")
 
 
 @check_arguments(delta=share)

@@ -2,13 +2,15 @@
 puts them into words.
 
 One test covers the claims of all candidates: on the whole answer and, where there are several fields, on each
-of them. The claims hold together, so they hold for whichever candidate is chosen. Read `prove` first.
+of them. The claims hold together, so they hold for whichever candidate is chosen. They share delta by a graph
+that is planned on dev: nearly all is for the whole answer of the most promising candidate. Read `prove`
+first.
 
 E calls, T thresholds.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,12 +21,18 @@ from bertsmith.metrics.guarantees.learn_then_test import (
     STARTS,
     CallGroup,
     Certificate,
+    GroupShare,
     Prices,
+    certify_by_graph,
     certify_by_prices,
-    certify_each,
     threshold_sequence,
 )
-from bertsmith.metrics.guarantees.sample_size import calls_to_prove, fewest_calls
+from bertsmith.metrics.guarantees.sample_size import (
+    calls_to_prove,
+    fewest_calls,
+    forecast_starts,
+    plan_graph,
+)
 from bertsmith.mirror.fields import format_value
 from bertsmith.mirror.learning.settings import LearnSettings
 from bertsmith.mirror.learning.tiers import StudentCandidate, TeacherComparison, tier_title
@@ -33,6 +41,7 @@ from bertsmith.mirror.student_file import Claim, Claims, TeacherCeiling
 _WHOLE = ""
 _PLACES = 40  # numbers of answers that are tried on dev
 _FEWEST_ON_DEV = 10  # answers on dev, below which a low risk may be chance
+_FIRST = 0.9  # of delta, for the most promising candidate, and of that for its whole answer
 _NOT = "not proven"
 
 
@@ -117,15 +126,13 @@ def explain_postponement(
     """
     epsilon = target_epsilon(settings)
     groups = [(*group, len(dev.confidence)) for dev in devs for group in _answering_groups(dev, settings)]
-    claims = _count_claims(devs, settings)
-    level = settings.delta / claims / STARTS
+    level = _largest_level(devs, calls, settings)
     guarantee = f"at most {format_upper_percent(epsilon)} of its answers differ"
     needed = fewest_calls(epsilon, level)
     if calls < needed:
-        several = f" ({claims} guarantees are tested at once, and all have to hold)" if claims > 1 else ""
         return (
             f"there are {calls:,} new calls to prove it with, and it takes at least {needed:,} to guarantee "
-            f"that {guarantee}{several}, however good the student is. "
+            f"that {guarantee}, however good the student is. "
             f"{_advise('at least', needed, calls, recorded, settings)}"
         )
     on_dev = "on the calls to choose the model by,"
@@ -179,10 +186,15 @@ def _describe_too_few(comparisons: Sequence[TeacherComparison], settings: LearnS
     return f"the student gives {answers}, and it takes {fewest:,} to judge them"
 
 
-def _count_claims(devs: Sequence[TeacherComparison], settings: LearnSettings) -> int:
-    """How many claims are tested together, each at its share of delta."""
-    groups = sum(len(_group_calls(dev, settings)) for dev in devs)
-    return groups * (CLAIMS if settings.call_price is not None else 1)
+def _largest_level(devs: Sequence[TeacherComparison], calls: int, settings: LearnSettings) -> float:
+    """The largest share of delta that a claim by which the student may answer is tested at."""
+    if settings.call_price is not None:
+        return settings.delta / len(devs) / CLAIMS / STARTS
+    if settings.by_class is not None:
+        _, graph = _plan_claims(devs, calls, settings)
+        return settings.delta * max(planned.share for planned in graph.values())
+    first_of = (len(devs) > 1) + (len(devs[0].fields) > 1)
+    return settings.delta * _FIRST**first_of
 
 
 def _answering_groups(comparison: TeacherComparison, settings: LearnSettings) -> list[tuple[Floats, Bools]]:
@@ -241,7 +253,7 @@ def _explain_failure(
     """Why the calibration calls proved nothing, and how many would, in a sentence."""
     calls, differing = len(calibration.differs), int(calibration.differs.sum())
     epsilon = target_epsilon(settings)
-    level = settings.delta / _count_claims(devs, settings) / STARTS
+    level = _largest_level(devs, calls, settings)
     likely = min(
         estimate_calls_needed(*group, calls, epsilon, level)
         for group in _answering_groups(calibration, settings)
@@ -297,17 +309,91 @@ def _prove_by_class(
 def _certify_groups(
     devs: Sequence[TeacherComparison], calibrations: Sequence[TeacherComparison], settings: LearnSettings
 ) -> list[dict[str, Certificate | None]]:
-    """The certificates of each candidate's groups by name; the groups and their thresholds come from dev."""
-    groups: dict[tuple[int, str], CallGroup] = {}
-    for number, (dev, calibration) in enumerate(zip(devs, calibrations, strict=True)):
-        calibration_groups = _group_calls(calibration, settings)
-        for name, (confidence, _) in _group_calls(dev, settings).items():
-            calls = calibration_groups.get(name, (np.empty(0), np.empty(0, np.bool_)))
-            groups[number, name] = CallGroup(*calls, _candidate_thresholds(confidence), settings.epsilon)
-    proven = certify_each(
-        {f"{number} {name}": group for (number, name), group in groups.items()}, settings.delta
-    )
-    return [{name: proven[f"{n} {name}"] for n, name in groups if n == number} for number in range(len(devs))]
+    """The certificates of each candidate's groups by name; groups, thresholds and graph come from dev."""
+    planned, graph = _plan_claims(devs, len(calibrations[0].differs), settings)
+    calls = {
+        _claim_name(number, name): own
+        for number, calibration in enumerate(calibrations)
+        for name, own in _group_calls(calibration, settings).items()
+    }
+    nothing = np.empty(0), np.empty(0, np.bool_)
+    groups = {
+        name: CallGroup(*calls.get(name, nothing), group.thresholds, group.epsilon)
+        for name, group in planned.items()
+    }
+    proven = certify_by_graph(groups, graph, settings.delta)
+    return [
+        {name: proven[_claim_name(number, name)] for name in _group_calls(dev, settings)}
+        for number, dev in enumerate(devs)
+    ]
+
+
+def _claim_name(candidate: int, group: str) -> str:
+    return f"{candidate} {group}"
+
+
+def _plan_claims(
+    devs: Sequence[TeacherComparison], calls: int, settings: LearnSettings
+) -> tuple[dict[str, CallGroup], dict[str, GroupShare]]:
+    """The groups of dev by `_claim_name` in the order in which they are tested, with their places in the
+    graph. The candidate that can be expected to answer most of so many `calls` comes first.
+    """
+    groups = [
+        {
+            name: CallGroup(confidence, differs, _candidate_thresholds(confidence), settings.epsilon)
+            for name, (confidence, differs) in _group_calls(dev, settings).items()
+        }
+        for dev in devs
+    ]
+    plan = _plan_classes if settings.by_class is not None else _plan_fields
+    alone = [plan(own, calls, settings.delta) for own in groups]
+    order = sorted(range(len(devs)), key=lambda number: -alone[number][1])
+    others = [number for number in order[1:] if alone[number][1] > 0]
+    shares = {number: (1 - _FIRST) / len(others) for number in others}
+    shares[order[0]] = 1 - sum(shares.values())
+    planned, graph = {}, {}
+    for number in order:
+        part = shares.get(number, 0.0)
+        own, _ = plan(groups[number], calls, settings.delta * part) if 0 < part < 1 else alone[number]
+        for name, group_share in own.items():
+            planned[_claim_name(number, name)] = groups[number][name]
+            passes = {_claim_name(number, other): passed for other, passed in group_share.passes.items()}
+            graph[_claim_name(number, name)] = GroupShare(
+                part * group_share.share, group_share.starts, passes
+            )
+    return planned, graph
+
+
+def _plan_classes(
+    groups: Mapping[str, CallGroup], calls: int, delta: float
+) -> tuple[dict[str, GroupShare], float]:
+    """The graph of one candidate's classes, and the share of calls that it can be expected to answer."""
+    graph = plan_graph(groups, calls, delta)
+    total = sum(np.size(group.confidence) for group in groups.values())
+    answered = 0.0
+    for name, planned in graph.items():
+        if planned.share:
+            part = np.size(groups[name].confidence) / total
+            forecast = forecast_starts(groups[name], round(calls * part), delta * planned.share)
+            answered += part * forecast.coverage
+    return graph, answered
+
+
+def _plan_fields(
+    groups: Mapping[str, CallGroup], calls: int, delta: float
+) -> tuple[dict[str, GroupShare], float]:
+    """The graph of one candidate's whole answer and its fields, and the share of calls that the whole answer
+    can be expected to answer. The fields share what the whole answer leaves, or all where it is hopeless.
+    """
+    fields = [name for name in groups if name != _WHOLE]
+    whole = forecast_starts(groups[_WHOLE], calls, delta * (_FIRST if fields else 1.0))
+    first = (_FIRST if whole.coverage else 0.0) if fields else 1.0
+    each = {field: 1 / len(fields) for field in fields}
+    graph = {_WHOLE: GroupShare(first, whole.starts, each)}
+    for field, part in each.items():
+        part *= 1 - first
+        graph[field] = GroupShare(part, forecast_starts(groups[field], calls, delta * part).starts)
+    return graph, whole.coverage
 
 
 def _group_calls(comparison: TeacherComparison, settings: LearnSettings) -> dict[str, tuple[Floats, Bools]]:
