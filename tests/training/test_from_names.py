@@ -3,14 +3,21 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from finetune_toys import tiny_encoder
 
+from bertsmith.arrays import Floats
 from bertsmith.cli.main import main
 from bertsmith.errors import InputError
+from bertsmith.estimators.estimators import BertClassifier
 from bertsmith.inference.predictor import Predictor
 from bertsmith.inference.suggesting.suggest import suggest
+from bertsmith.tasks.classification import ClassificationSettings
+from bertsmith.tasks.heads.label_names import classify_by_names
+from bertsmith.tasks.registry import find_task
 from bertsmith.text.labelled.label_names import humanise_label, is_code, read_label_names
+from bertsmith.training.finetuning import labelled_data
 from bertsmith.training.finetuning.finetune import finetune
 from bertsmith.training.finetuning.methods import NAMES, NAMES_TEXTS
 
@@ -197,3 +204,74 @@ def test_descriptions_explain_codes(tmp_path: Path) -> None:
         )
         == 400
     )
+
+
+def test_of_many_texts_some_are_drawn_and_that_is_said(
+    tmp_path: Path, inbox: Path, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(labelled_data, "MOST_TEXTS", 6)
+    files = {"model": str(tiny_bert), "names": "parcel, password", "unlabelled": str(inbox)}
+    results = finetune("classification", "max_length=32", **files, out=str(tmp_path / "run")).results
+    assert results.names is not None and results.names.texts == 6
+    assert "of 15 texts 6 were drawn by chance, and learned from" in results.warnings
+
+
+def test_the_texts_drawn_are_any_of_the_file_in_its_order(tmp_path: Path) -> None:
+    path = tmp_path / "texts.txt"
+    path.write_text("".join(f"text {number}\n" for number in range(2000)))
+    task = find_task("classification")(ClassificationSettings())
+    drawn, count = task.draw_texts(path, 200)
+    numbers = [int(example.text.split()[1]) for example in drawn]
+    assert count == 2000 and len(set(numbers)) == 200 and numbers == sorted(numbers)
+    assert abs(sum(numbers) / 200 - 1000) < 3 * 577 / 200**0.5  # three standard errors
+    assert [example.where for example in drawn] == [f"{path}, line {number + 1}" for number in numbers]
+    whole, _ = task.draw_texts(path, 3000)
+    assert [example.text for example in whole] == [f"text {number}" for number in range(2000)]
+
+
+def test_a_classifier_is_fitted_by_names(tiny_bert: Path) -> None:
+    texts = [text for texts in TEXTS.values() for text in texts]
+    classifier = BertClassifier(tiny_bert, max_length=32).fit(texts, names=list(TEXTS))
+    assert sorted(classifier.classes_) == sorted(TEXTS)
+    assert classifier.predict_proba(texts).shape == (15, 3)
+    assert classifier.names_ is not None and classifier.names_["texts"] == 15
+    some = ["InvoicePayment", *[None] * 14]
+    partly = BertClassifier(tiny_bert, max_length=32).fit(texts, some, names=dict.fromkeys(TEXTS, ""))
+    assert partly.names_ is not None and (partly.names_["texts"], partly.names_["rows"]) == (14, 1)
+    with pytest.raises(ValueError, match="the label 'map' is not among those"):
+        BertClassifier(tiny_bert, max_length=32).fit(texts, ["map", *[None] * 14], names=list(TEXTS))
+
+
+def test_labels_are_suggested_by_names_alone(tmp_path: Path, inbox: Path, tiny_bert: Path) -> None:
+    found = suggest(tiny_bert, inbox, names=", ".join(TEXTS), count=4, max_length=32)
+    assert len(found.rows) == 4 and {row.guess for row in found.rows} <= set(TEXTS)
+    with pytest.raises(InputError, match="with --labels"):
+        suggest(tiny_bert, inbox, count=4, max_length=32)
+
+
+def test_prototypes_are_those_of_a_plain_loop() -> None:
+    """The rounds as the trial describes them, text by text."""
+    draw = np.random.default_rng(3)
+    names, texts = draw.normal(size=(2, 3, 8)), draw.normal(size=(40, 8))
+    texts += 2 * names.mean(0)[draw.integers(0, 3, 40)]
+    rows, labels = draw.normal(size=(4, 8)), np.array([0, 2, 2, 1])
+
+    def unit(vector: Floats) -> Floats:
+        return np.asarray(vector / np.linalg.norm(vector))
+
+    anchors = [0.5 * unit(names.mean(0)[label]) for label in range(3)]
+    for row, label in zip(rows, labels.tolist(), strict=True):
+        anchors[label] = anchors[label] + unit(row)
+    prototypes = [unit(anchor) for anchor in anchors]
+    for _ in range(10):
+        cosines = np.array([[unit(text) @ prototype for prototype in prototypes] for text in texts])
+        shares = np.exp(cosines / 0.05)
+        shares /= shares.sum(1, keepdims=True)
+        shares /= np.sqrt(shares.sum(0))
+        shares /= shares.sum(1, keepdims=True)
+        for label in range(3):
+            mean = sum(share * unit(text) for share, text in zip(shares[:, label], texts, strict=True))
+            prototypes[label] = unit(mean / shares[:, label].sum() + anchors[label])
+    found = classify_by_names(names, texts, rows, labels)
+    assert found.way == "texts"
+    np.testing.assert_allclose(found.probabilities, shares, atol=1e-9)

@@ -197,6 +197,8 @@ def suggest(
     overwrite: Flag = False,
     count: int = 50,
     labelled: Path | None = None,
+    labels: str | None = None,
+    hint: str | None = None,
     task: str = "classification",
     separator: str | None = None,
     seed: int = 0,
@@ -225,6 +227,11 @@ def suggest(
     labelled
         A file with more labelled rows. For a fine-tuned model, by default the files that it was trained on,
         with the rows held out of them.
+    labels
+        The names of the labels, as for finetune, if MODEL is an encoder: it guesses by them before any row
+        has a label.
+    hint
+        A sentence in which {} stands for a name: "the customer asks about {}".
     task
         What the labels are for, if MODEL is an encoder: classification or multi-label. For a model with a
         task of your own: package.module:Class.
@@ -236,6 +243,8 @@ def suggest(
     Examples
     --------
     bertsmith suggest minilm tickets.csv --count 50 --out runs/next
+
+    bertsmith suggest minilm inbox.csv --labels "billing, delivery, refund" --out runs/next
 
     bertsmith suggest runs/intents/model unlabelled.txt --out runs/next
 
@@ -250,9 +259,18 @@ def suggest(
     reading = collect_options(columns, layout) | ({} if separator is None else {"separator": separator})
     with progress_bar("Reading") as progress:
         suggestions = find(
-            model, file, labelled=labelled, task=task, count=count, seed=seed, progress=progress, **reading
+            *(model, file),
+            labelled=labelled,
+            names=labels,
+            hint=hint,
+            task=task,
+            count=count,
+            seed=seed,
+            progress=progress,
+            **reading,
         )
-    options = {"count": count, "labelled": labelled, "task": task, "seed": seed, **reading, "out": out}
+    options = {"count": count, "labelled": labelled, "labels": labels, "hint": hint, "task": task}
+    options |= {"seed": seed, **reading, "out": out}
     write_suggestions(out, suggestions, as_typed(suggest, "suggest", model, file, **options), overwrite)
     for note in suggestions.notes:
         print_note(note)

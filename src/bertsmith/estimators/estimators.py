@@ -8,7 +8,7 @@ them.
 # ruff: noqa: N803 - X is scikit-learn's name for what is predicted from
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -146,22 +146,25 @@ class _FinetunedEstimator(TextEstimator):
         """The rows of X: texts, or mappings where `settings` name features."""
         return [*(as_mixed_rows(X) if (self.settings or {}).get("features") else as_texts(X))]
 
-    def _train(self, texts: list[Row], labels: list[Any]) -> None:
-        recipe = self._recipe()
+    def _train(self, texts: list[Row], labels: list[Any], names: Any = None) -> None:
+        recipe = self._recipe(names)
         task = cast(TextTask, make_task(recipe))
         task.pairs = None if isinstance(texts[0], Mapping) else isinstance(texts[0], tuple)
         examples = [
             _make_example(task, number, text, label)
             for number, (text, label) in enumerate(zip(texts, labels, strict=True))
         ]
-        train, dev = self._hold_out(task, examples, recipe.seed)
-        trained = finetune_examples(task, recipe, train, dev)
+        unlabelled = [example for example in examples if example.label is None]
+        examples = [example for example in examples if example.label is not None]
+        train, dev = self._hold_out(task, examples, recipe.seed) if examples else ([], [])
+        trained = finetune_examples(task, recipe, train, dev, unlabelled)
+        self.names_ = asdict(trained.names) if trained.names else None
         self.recipe_ = json.loads(trained.recipe.model_dump_json())
         self.tried_ = [asdict(method) for method in trained.choice.tried] if trained.choice else []
         model = trained.model.to(device_of("auto"))  # as in a pickled copy
         self.predictor_ = Predictor(model, task, trained.tokenizer)
 
-    def _recipe(self) -> FinetuneRecipe:
+    def _recipe(self, names: Any = None) -> FinetuneRecipe:
         """The recipe of the estimator's parameters. Raises RecipeError that names a wrong one."""
         seed = self.random_state
         if not isinstance(seed, int | np.integer):
@@ -171,6 +174,7 @@ class _FinetunedEstimator(TextEstimator):
             "model": str(self.model),
             "train": "X",
             "out": "",
+            "names": names,
             "method": self.method,
             "epochs": self.epochs,
             "batch_size": self.batch_size,
@@ -270,12 +274,16 @@ class BertClassifier(ClassifierMixin, _FinetunedEstimator):  # type: ignore[misc
         )
         self.class_weights = class_weights
 
-    def fit(self, X: Any, y: Any) -> Self:
-        """X: E texts or pairs; y: (E,) of any values that can be sorted.
+    def fit(self, X: Any, y: Any = None, *, names: Sequence[str] | Mapping[str, str] | None = None) -> Self:
+        """X: E texts or pairs; y: (E,) of any values that can be sorted. With the `names` of the classes, a
+        list or a mapping to descriptions, y may be left out, or have None (or -1) for texts without a label:
+        `names_` then says what to expect.
 
         Raises RefusedInput (a ValueError) for what is no text or has one class only, RecipeError for a wrong
         parameter, ModelError when there is no such model.
         """
+        if names is not None:
+            return self._fit_named(self._read_rows(X), y, names)
         texts, gold = self._read_rows(X), as_targets(y)
         check_consistent_length(texts, gold)
         refuse_missing(gold)
@@ -287,6 +295,23 @@ class BertClassifier(ClassifierMixin, _FinetunedEstimator):  # type: ignore[misc
         self._train(texts, [str(label) for label in gold])
         self.classes_ = classes  # set after training, so that a failed one leaves the last model as it was
         self._columns = [self.predictor_.task.label_ids[str(label)] for label in self.classes_]
+        return self
+
+    def _fit_named(self, texts: list[Row], y: Any, names: Sequence[str] | Mapping[str, str]) -> Self:
+        labels: list[Any] = [None] * len(texts) if y is None else [*y]
+        check_consistent_length(texts, labels)
+        is_missing = [label is None or label != label or label == -1 for label in labels]
+        known = [None if missing else str(label) for missing, label in zip(is_missing, labels, strict=True)]
+        given = dict(names) if isinstance(names, Mapping) else tuple(names)
+        self._label_names = {str(name): str(name) for name in given}
+        try:
+            self._train(texts, known, given)
+        except RefusedInput:
+            raise
+        except InputError as error:
+            raise RefusedInput(str(error)) from error
+        self.classes_ = np.array(self.predictor_.task.labels)
+        self._columns = list(range(len(self.classes_)))
         return self
 
     def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:

@@ -212,6 +212,12 @@ class Task(ABC, Generic[E]):
         self.settings, self.labels = settings, tuple(labels)
         self.left_out: list[str] = []  # sentences for the user on rows left out or perhaps misread
 
+    def draw_texts(self, path: Path, most: int) -> tuple[list[E], int]:
+        """Reads texts without labels, at most `most` of them, drawn at random, always the same ones, in their
+        order. Returns them and how many there are.
+        """
+        raise NotImplementedError  # of tasks that learn from unlabelled texts
+
     @property
     def learns_names(self) -> bool:
         """Whether the names of labels can be learned from, as if they were texts."""

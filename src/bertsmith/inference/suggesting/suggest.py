@@ -6,7 +6,7 @@ E rows, F features, C labels.
 
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -46,6 +46,9 @@ from bertsmith.tasks.registry import find_task, is_ours
 from bertsmith.tasks.task import Task
 from bertsmith.text.files.values import is_blank
 from bertsmith.text.labelled.label_names import find_missing_values, find_placeholders
+from bertsmith.training.finetune_recipe import make_finetune_recipe
+from bertsmith.training.finetuning.in_memory import finetune_examples
+from bertsmith.training.finetuning.methods import NAMES_TEXTS
 from bertsmith.validation import check
 
 MOST_READ = 100_000  # rows without a label: more would take gigabytes and hardly change what is suggested
@@ -92,6 +95,7 @@ class Suggestions:
 @check_arguments(
     file=check_path,
     labelled=optional(check_path),
+    hint=optional(check_text),
     task=check_text,
     count=integer_from(1),
     seed=integer_from(0),
@@ -102,6 +106,8 @@ def suggest(
     file: Path | str,
     *,
     labelled: Path | str | None = None,
+    names: str | Sequence[str] | Mapping[str, str] | None = None,
+    hint: str | None = None,
     task: str = "classification",
     count: int = 50,
     seed: int = 0,
@@ -115,7 +121,9 @@ def suggest(
     suggested. Rows with a label are learned from and doubted, as are those of `labelled`, by default the
     files that the model was fine-tuned on, if they are still there. If a row is in both, the label in `file`
     counts. Labels are doubted by cross-validation: by linear models on the pre-trained encoder's features
-    that haven't seen them. `columns` are as for `Predictor.predict_file`, and label.
+    that haven't seen them. With the `names` of the labels, given as for `finetune`, an encoder needs no
+    labelled row: it guesses by the names, in the `hint` if there is one. `columns` are as for
+    `Predictor.predict_file`, and label.
 
     Raises InputError for files that can't be used and for too few labels, ModelError and RecipeError as
     loading the model does.
@@ -139,14 +147,18 @@ def suggest(
     judge = LabelJudge.over(
         labelled_rows, reader, pretrained or folder, pretrained is not None, notes, progress
     )
-    if trained_model is None and judge is None:
+    named_model: AnsweringModel | None = None
+    if names is not None:
+        named_model = _learn_names(trained_model, reader, str(model), labelled_rows, pool, names, hint)
+    if trained_model is None and judge is None and named_model is None:
         raise InputError(
             f"{model} has no head, so a linear model has to learn from labelled rows: at least "
             f"{FEWEST_LABELLED}, with two different labels, each of several texts; found "
-            f"{len(labelled_rows)} rows. Label some in the same file, or give a file of them with --labelled."
+            f"{len(labelled_rows)} rows. Label some in the same file, give a file of them with --labelled, "
+            "or the names of the labels with --labels."
         )
     chosen, copies = _choose_next_rows(
-        trained_model or judge, pool, labelled_rows, count, seed, reader.separator, progress
+        trained_model or named_model or judge, pool, labelled_rows, count, seed, reader.separator, progress
     )
     doubts = judge.doubts() if judge is not None else []
     names = tuple(_column_names(reader))
@@ -161,6 +173,31 @@ def suggest(
         notes,
         reader.separator,
     )
+
+
+def _learn_names(
+    trained: AnsweringModel | None,
+    reader: TextTask,
+    encoder: str,
+    labelled_rows: Sequence[TextExample],
+    pool: Sequence[TextExample],
+    names: str | Sequence[str] | Mapping[str, str],
+    hint: str | None,
+) -> AnsweringModel:
+    """A model of the labels' names, the labelled rows, and the texts of the pool. Raises InputError for a
+    model that knows its labels.
+    """
+    if trained is not None:
+        raise InputError(f"--labels is for an encoder, but {encoder} has learned its labels. Leave it out.")
+    if not pool:
+        raise InputError("Every row has a label: there is nothing to suggest by --labels. Leave it out.")
+    values: dict[str, Any] = {"task": reader.name, "model": encoder, "train": "rows", "out": ""}
+    given = names if isinstance(names, str) else dict(names) if isinstance(names, Mapping) else tuple(names)
+    values |= {"names": given, "hint": hint, "method": NAMES_TEXTS}
+    recipe = make_finetune_recipe({name: value for name, value in values.items() if value is not None}, [])
+    task = type(reader)(reader.settings.model_copy(update={"pooling": None}))
+    learned = finetune_examples(task, recipe, labelled_rows, (), pool)
+    return AnsweringModel(learned.model.to(device_of("auto")), task, locate_model(encoder).folder)
 
 
 # -- the rows ------------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """The common base of tasks on a text or a pair of texts: reading rows and encoding windows."""
 
+import random
 from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -52,6 +53,7 @@ from bertsmith.text.files.rows import (
     read_column_names,
     read_keys,
     read_rows,
+    stream_rows,
 )
 from bertsmith.text.files.tables import LINES_COLUMNS
 from bertsmith.text.files.values import ID, as_category, as_id, as_text, is_blank, shown
@@ -180,6 +182,24 @@ class TextTask(Task[TextExample]):
             return examples
         self.tell_lost_groups(examples, path)
         return self.complete(examples, self.gaps(examples), path)
+
+    def draw_texts(self, path: Path, most: int) -> tuple[list[TextExample], int]:
+        roles, settings, count = self._find_columns(path, False), self.settings, 0
+        columns = [*roles.values(), *self.column_names]
+        layout = settings.model_dump(include={"format", "header", "encoding"})
+        drawn: list[tuple[int, Sequence[Any], str]] = []
+        generator = random.Random(0)
+        for values, where in stream_rows(path, columns, **layout):
+            place = count if count < most else generator.randrange(count + 1)
+            if place < most:  # a reservoir (Vitter 1985, algorithm R): a million rows never lie in memory
+                drawn[place : place + 1] = [(count, values, where)]
+            count += 1
+        examples = []
+        for _, drawn_values, where in sorted(drawn, key=lambda row: row[0]):
+            row, cells = self._split_row([*roles], drawn_values, len(roles))
+            examples.append(self._make_example(row, cells, where))
+        self.left_out += self._reading_warnings(examples, path)
+        return examples, count
 
     def read_files(self, paths: Sequence[Path | str]) -> list[TextExample]:
         """Reads several files. Gaps are found again over all of them: -1 marks a missing label in one file if

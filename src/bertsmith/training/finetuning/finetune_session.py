@@ -33,7 +33,13 @@ from bertsmith.tasks.task_model import TaskModel
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.text.tokens.value_tokenizers import ValueTokenizer
 from bertsmith.training.finetune_recipe import FinetuneRecipe, make_task
-from bertsmith.training.finetuning.from_names import MOST_TEXTS, NameTraining, name_examples
+from bertsmith.training.finetuning.from_names import (
+    MOST_TEXTS,
+    NamesStudy,
+    NameTraining,
+    name_examples,
+    study_names,
+)
 from bertsmith.training.finetuning.labelled_data import LabelledData
 from bertsmith.training.finetuning.methods import (
     AUTO,
@@ -290,6 +296,12 @@ class FinetuneSession:
         if rows is self.train and (method == LINEAR or method in TRAINED):
             return self.linear
         return fit_linear_start(self.task, model, rows)
+
+    def study_names(self, method: str) -> NamesStudy | None:
+        """What the names say of the unlabelled texts, if the method learns from both; else None."""
+        if method != NAMES_TEXTS or self.names is None:
+            return None
+        return study_names(self.names, self.task.labels, len(self.data.unlabelled), len(self.train))
 
     def start(self, recipe: FinetuneRecipe, seed: int) -> TaskModel:
         """The model that a run of this seed begins with, its head the linear model if there is one."""

@@ -230,8 +230,6 @@ class NamesStudy:
                 f"no text has the label {', '.join(map(repr, absent[:3]))}{more}: describe it, or leave it "
                 "out"
             )
-        if self.texts < self.all_texts:
-            lines.append(f"of {self.all_texts:,} texts {self.texts:,} were drawn by chance, and learned from")
         return lines
 
 

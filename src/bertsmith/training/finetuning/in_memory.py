@@ -20,7 +20,8 @@ from bertsmith.training.finetune_recipe import FinetuneRecipe
 from bertsmith.training.finetuning.choosing import MethodChoice, choose_method
 from bertsmith.training.finetuning.effort import complete_recipe, default_method, plan_comparison
 from bertsmith.training.finetuning.finetune_session import FinetuneSession
-from bertsmith.training.finetuning.labelled_data import LabelledData
+from bertsmith.training.finetuning.from_names import NamesStudy
+from bertsmith.training.finetuning.labelled_data import LabelledData, read_names
 from bertsmith.training.finetuning.methods import AUTO, LINEAR, TRAINED, merge_and_bind, named_method
 from bertsmith.training.finetuning.task_run import SilentObserver, TaskRun
 from bertsmith.training.machine import make_plain_machine
@@ -29,13 +30,15 @@ from bertsmith.training.machine import make_plain_machine
 @dataclass(frozen=True)
 class TrainedModel:
     """The model, in evaluation mode on the CPU, its tokenizer, the recipe with the method and settings that
-    were chosen, and the choice between methods if they were compared by cross-validation.
+    were chosen, the choice between methods if they were compared by cross-validation, and what the names of
+    the labels say of unlabelled texts, if the model learned from both.
     """
 
     model: TaskModel
     tokenizer: Tokenizer
     recipe: FinetuneRecipe
     choice: MethodChoice | None
+    names: NamesStudy | None = None
 
 
 def move_copies_to_train(
@@ -57,6 +60,7 @@ def finetune_examples(
     recipe: FinetuneRecipe,
     train: Sequence[Any],
     dev: Sequence[Any] = (),
+    unlabelled: Sequence[Any] = (),
 ) -> TrainedModel:
     """Trains a model on `train`, as a run with files does, and fits `task` to its labels. This is for callers
     that train many small models and keep what they want of them, as scikit-learn's searches do.
@@ -65,7 +69,8 @@ def finetune_examples(
     confidence is calibrated on dev. Without it, a few rows choose the method and calibrate by
     cross-validation, and all rows train the final model. A method that the recipe names is trained only once;
     it is evaluated and calibrated by folds if the recipe gives `folds`, or if it is linear, for which folds
-    cost next to nothing. The states of torch's generators are restored afterwards.
+    cost next to nothing. With the recipe's `names` of labels and `unlabelled` texts, `train` may be empty.
+    The states of torch's generators are restored afterwards.
 
     Raises InputError for labels that nothing can be learned from, RecipeError, and TrainingStopped.
     """
@@ -74,29 +79,31 @@ def finetune_examples(
         raise RecipeError("restarts are for runs with files. Train once for each seed instead.")
     if recipe.folds is not None and dev:
         raise RecipeError(f"folds = {recipe.folds} would judge where a dev set does: leave one of them out.")
-    task.fit(train)
+    data = LabelledData(task, list(train), list(dev), unlabelled=unlabelled)
+    data.know_names(read_names(task, recipe), recipe.hint)
+    data.is_judged = not data.learns_from_names_alone(recipe)
+    data.fit_task()
     task.check([*train, *dev])
     machine = make_plain_machine(recipe.hardware, recipe.micro_batch_tokens, Hardware.detect())
     devices = [machine.device] if machine.device.type == "cuda" else []
     with torch.random.fork_rng(devices):
-        data = LabelledData(task, list(train), list(dev))
         session = FinetuneSession.prepare(recipe, source, data, machine)
         named, method, choice = named_method(recipe), default_method(session, recipe), None
         if session.folds is not None and (named in (AUTO, LINEAR) or recipe.folds is not None):
             choice = choose_method(session, recipe, plan_comparison(session, recipe))
             method = choice.method
         trained = complete_recipe(session, method, recipe)
-        if method in TRAINED and dev:
+        if method in TRAINED and dev and data.is_judged:
             model = _train_with_dev(session, trained)
         else:
             model = session.learn(method, trained, session.train)
     if choice is not None:
         split = session.train.some(choice.rows)
         task.calibrate(choice.outputs, split.examples, split.encoded)
-    elif dev:
+    elif dev and data.is_judged:
         task.calibrate(outputs_of(model, session.dev.encoded), dev, session.dev.encoded)
     chosen = trained.model_copy(update={"method": method})
-    return TrainedModel(model.cpu().eval(), session.tokenizer, chosen, choice)
+    return TrainedModel(model.cpu().eval(), session.tokenizer, chosen, choice, session.study_names(method))
 
 
 def _train_with_dev(session: FinetuneSession, recipe: FinetuneRecipe) -> TaskModel:

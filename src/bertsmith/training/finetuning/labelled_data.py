@@ -34,7 +34,7 @@ from bertsmith.text.labelled.label_names import (
     read_label_names,
 )
 from bertsmith.training.finetune_recipe import FinetuneRecipe
-from bertsmith.training.finetuning.from_names import name_examples, phrase_names
+from bertsmith.training.finetuning.from_names import MOST_TEXTS, name_examples, phrase_names
 
 FEWEST_TEXTS = 10  # different texts that folds need
 _MOST_WORDS = 5  # of a label, on average: others are texts
@@ -71,7 +71,7 @@ class LabelledData:
         data = cls(task, task.read_files(recipe.train_files) if recipe.train else [], [])
         data.know_names(given_names, recipe.hint)
         data.require_enough_texts(recipe)
-        if not data.train or data._learns_from_names_alone(given_names is not None, recipe):
+        if data.learns_from_names_alone(recipe):
             data.is_judged = False
         elif folds and recipe.fold_count(len(data.train)) and data.can_be_folded:
             data._require_labels_twice(recipe)
@@ -114,13 +114,15 @@ class LabelledData:
         """Fits the task to the labels of `train` and to those of the names."""
         self.task.fit([*self.train, *name_examples(self.names, list(self.names))])
 
-    def _learns_from_names_alone(self, are_given: bool, recipe: FinetuneRecipe) -> bool:
+    def learns_from_names_alone(self, recipe: FinetuneRecipe) -> bool:
         """Whether the rows are too few to judge a model, but the names say what they would teach. Names that
         aren't given, but only those of the rows, have to be short: others are texts, in the wrong column.
         """
-        if not self.names or recipe.dev is not None or recipe.folds is not None:
+        if not self.train:
+            return True
+        if not self.names or self.dev or recipe.dev is not None or recipe.folds is not None:
             return False
-        if are_given:
+        if recipe.names is not None:
             return not self.can_be_folded or self._has_single_texts()
         words = sum(len(phrasings[0].split()) for phrasings in self.names.values())
         return self._has_single_texts() and words <= _MOST_WORDS * len(self.names)
@@ -215,13 +217,19 @@ class LabelledData:
             raise RecipeError(
                 f"only classification learns from unlabelled texts, not {task.name}. Leave --unlabelled out."
             )
-        texts = task.read(Path(file), labelled=False)
+        if self.is_judged:
+            texts = task.read(Path(file), labelled=False)
+        else:
+            texts, count = task.draw_texts(Path(file), MOST_TEXTS)
+            if len(texts) < count:
+                task.left_out.append(
+                    f"of {count:,} texts {len(texts):,} were drawn by chance, and learned from"
+                )
         rows = [*self.train, *texts]
         cells = comparable_cells([getattr(row, "columns", ()) for row in rows], task.column_kinds)
         keys = [(*task.texts(row), columns) for row, columns in zip(rows, cells, strict=True)]
-        count = len(self.train)
-        known = set(keys[:count])
-        fresh = dict(zip(keys[count:], texts, strict=True))
+        known = set(keys[: len(self.train)])
+        fresh = dict(zip(keys[len(self.train) :], texts, strict=True))
         keeps = getattr(task.settings, "missing", "refuse") == "keep"  # then one text of a pair is enough
         unknown = [
             row

@@ -29,8 +29,7 @@ from bertsmith.training.finetune_recipe import FinetuneRecipe
 from bertsmith.training.finetuning.choosing import MethodChoice, evaluate_choice, main_score, measure_gain
 from bertsmith.training.finetuning.column_study import ColumnStudy, study_by_folds, study_on_dev
 from bertsmith.training.finetuning.finetune_session import FinetuneSession
-from bertsmith.training.finetuning.from_names import NamesStudy, study_names
-from bertsmith.training.finetuning.methods import FULL, LINEAR, NAMES_TEXTS
+from bertsmith.training.finetuning.methods import FULL, LINEAR
 from bertsmith.training.finetuning.restarts import Restart, best_restart_index
 from bertsmith.training.finetuning.results import LearningCurve, Results, hash_data
 from bertsmith.training.log import as_json_value
@@ -92,7 +91,7 @@ def measure(
         learning_curve=curve,
         folds=0 if choice is None or folds is None else len(set(folds.tolist())),
         columns=_study_columns(session, recipe, model),
-        names=_study_names(session, method if choice is None else choice.method),
+        names=session.study_names(method if choice is None else choice.method),
     )
 
 
@@ -107,15 +106,6 @@ def _measure_unjudged(
         name: evaluate(session.task, outputs_of(model, split.encoded, progress=progress), None, split)
         for name, split in splits.items()
     }
-
-
-def _study_names(session: FinetuneSession, method: str) -> NamesStudy | None:
-    """What the names say of the unlabelled texts, if the model was learned from both."""
-    if method != NAMES_TEXTS or session.names is None:
-        return None
-    return study_names(
-        session.names, session.task.labels, len(session.data.unlabelled), len(session.data.train)
-    )
 
 
 def _measure_choice(
