@@ -155,7 +155,7 @@ def test_what_names_alone_can_not_do_is_refused(
     complaint = refuse([*named, "--texts", str(inbox), "--train", str(rows)], capsys, out)
     assert "line 3: the label 'map' is not among those of --labels (parcel, password)" in complaint
     hinted = [*named, "--texts", str(inbox), "--hint", "about it"]
-    assert "expected {} in hint" in refuse(hinted, capsys, out)
+    assert "expected {} once" in refuse(hinted, capsys, out)
     regression = ["finetune", "regression", *named[2:], "--texts", str(inbox)]
     assert "not regression" in refuse(regression, capsys, out)
     linear = [*named, "--texts", str(inbox), "method=linear", "max_length=32"]

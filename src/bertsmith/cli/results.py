@@ -11,6 +11,7 @@ from bertsmith.reporting import formatting
 from bertsmith.reporting.tables import CLASS_FIGURES, Table, explain_metrics
 from bertsmith.tasks.evaluating.error_analysis import ErrorAnalysis
 from bertsmith.tasks.evaluating.evaluation import Evaluation
+from bertsmith.tasks.heads.name_training import NamesStudy
 from bertsmith.training.finetuning.figures import (
     class_table,
     column_tables,
@@ -18,7 +19,6 @@ from bertsmith.training.finetuning.figures import (
     mark_best,
     names_table,
 )
-from bertsmith.training.finetuning.from_names import NamesStudy
 from bertsmith.training.finetuning.results import Results
 
 if TYPE_CHECKING:

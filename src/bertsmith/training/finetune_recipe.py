@@ -165,8 +165,6 @@ class FinetuneRecipe(RunSettings):
                 "expected labelled rows, with --train; or the names of the labels and texts without "
                 "labels, with --labels and --texts"
             )
-        if self.hint is not None and self.hint.count("{}") != 1:
-            raise ValueError("expected {} in hint, for the name: 'the customer asks about {}'")
         return self
 
     @model_validator(mode="after")

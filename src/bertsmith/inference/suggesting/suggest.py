@@ -39,16 +39,22 @@ from bertsmith.model.checkpoint import load_encoder
 from bertsmith.model.locate import locate_model
 from bertsmith.progress import Progress
 from bertsmith.tasks.checkpoints.infer_task import model_kind
-from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model
+from bertsmith.tasks.checkpoints.task_checkpoint import begin_task_model, load_task_model
 from bertsmith.tasks.examples.columns import Kind, comparable_cells
+from bertsmith.tasks.examples.text_settings import choose_pooling
 from bertsmith.tasks.examples.text_task import TextExample, TextTask
+from bertsmith.tasks.heads.linear_start import compute_features
+from bertsmith.tasks.heads.name_training import (
+    MOST_TEXTS,
+    NameTraining,
+    name_examples,
+    phrase_names,
+    require_named,
+)
 from bertsmith.tasks.registry import find_task, is_ours
 from bertsmith.tasks.task import Task
 from bertsmith.text.files.values import is_blank
-from bertsmith.text.labelled.label_names import find_missing_values, find_placeholders
-from bertsmith.training.finetune_recipe import make_finetune_recipe
-from bertsmith.training.finetuning.in_memory import finetune_examples
-from bertsmith.training.finetuning.methods import NAMES_TEXTS
+from bertsmith.text.labelled.label_names import find_missing_values, find_placeholders, read_label_names
 from bertsmith.validation import check
 
 MOST_READ = 100_000  # rows without a label: more would take gigabytes and hardly change what is suggested
@@ -131,6 +137,12 @@ def suggest(
     folder = locate_model(model).folder
     trained_model = _open_trained_model(folder, find_task(task))
     reader = _reading_task(trained_model, task, columns)
+    if names is not None and (trained_model is not None or not reader.learns_names):
+        known = f"{model} has learned its labels" if trained_model else f"{reader.name} learns from none"
+        raise InputError(
+            f"--labels names the labels of a classification for an encoder: {known}. Leave it out."
+        )
+    phrasings = None if names is None else phrase_names(read_label_names(names), hint)
     labelled_rows, pool, notes = _read_rows(
         trained_model, folder, reader, file, labelled, columns.get("label") is not None
     )
@@ -148,8 +160,8 @@ def suggest(
         labelled_rows, reader, pretrained or folder, pretrained is not None, notes, progress
     )
     named_model: AnsweringModel | None = None
-    if names is not None:
-        named_model = _learn_names(trained_model, reader, str(model), labelled_rows, pool, names, hint)
+    if phrasings is not None:
+        named_model = _learn_names(reader, folder, labelled_rows, pool, phrasings, seed)
     if trained_model is None and judge is None and named_model is None:
         raise InputError(
             f"{model} has no head, so a linear model has to learn from labelled rows: at least "
@@ -176,28 +188,27 @@ def suggest(
 
 
 def _learn_names(
-    trained: AnsweringModel | None,
     reader: TextTask,
-    encoder: str,
+    encoder: Path,
     labelled_rows: Sequence[TextExample],
     pool: Sequence[TextExample],
-    names: str | Sequence[str] | Mapping[str, str],
-    hint: str | None,
+    phrasings: Mapping[str, Sequence[str]],
+    seed: int,
 ) -> AnsweringModel:
-    """A model of the labels' names, the labelled rows, and the texts of the pool. Raises InputError for a
-    model that knows its labels.
-    """
-    if trained is not None:
-        raise InputError(f"--labels is for an encoder, but {encoder} has learned its labels. Leave it out.")
-    if not pool:
-        raise InputError("Every row has a label: there is nothing to suggest by --labels. Leave it out.")
-    values: dict[str, Any] = {"task": reader.name, "model": encoder, "train": "rows", "out": ""}
-    given = names if isinstance(names, str) else dict(names) if isinstance(names, Mapping) else tuple(names)
-    values |= {"names": given, "hint": hint, "method": NAMES_TEXTS}
-    recipe = make_finetune_recipe({name: value for name, value in values.items() if value is not None}, [])
+    """A model of the labels' names, the labelled rows, and the texts of the pool, or some of them."""
+    require_named(labelled_rows, phrasings)
     task = type(reader)(reader.settings.model_copy(update={"pooling": None}))
-    learned = finetune_examples(task, recipe, labelled_rows, (), pool)
-    return AnsweringModel(learned.model.to(device_of("auto")), task, locate_model(encoder).folder)
+    choose_pooling(task, encoder)
+    task.fit([*labelled_rows, *name_examples(phrasings, list(phrasings))])
+    texts = pool if len(pool) <= MOST_TEXTS else random.Random(seed).sample(pool, MOST_TEXTS)
+    answering = AnsweringModel(begin_task_model(encoder, task).model.to(device_of("auto")), task, encoder)
+    features = compute_features(answering.model, answering.encode(texts).encoded)
+    training = NameTraining.of(
+        *(task, answering.model, answering.encode(labelled_rows)),
+        *(answering.encode(name_examples(phrasings, task.labels)), texts, features),
+    )
+    training.fit(texts=bool(texts)).apply(answering.model)
+    return answering
 
 
 # -- the rows ------------------------------------------------------------------------------------------------

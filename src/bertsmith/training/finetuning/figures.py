@@ -20,11 +20,11 @@ from bertsmith.reporting import formatting
 from bertsmith.reporting.tables import MOST_ROWS, Table
 from bertsmith.tasks.evaluating.error_analysis import ConfusionMatrix, ErrorAnalysis, ScoredPrediction
 from bertsmith.tasks.evaluating.evaluation import THE_MODEL, Evaluation, groups_of, score_of
+from bertsmith.tasks.heads.name_training import NamesStudy
 from bertsmith.tasks.task import Metrics, Task
 from bertsmith.text.words import split_at_blanks
 from bertsmith.training.finetuning.choosing import MethodScore, describe_untried
 from bertsmith.training.finetuning.column_study import ColumnStudy
-from bertsmith.training.finetuning.from_names import NamesStudy
 from bertsmith.training.finetuning.results import Results
 
 MOST_CLASSES = 20

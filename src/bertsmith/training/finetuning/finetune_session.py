@@ -28,18 +28,18 @@ from bertsmith.tasks.heads.linear_start import (
     compute_features,
     fit_linear_start,
 )
-from bertsmith.tasks.task import Task
-from bertsmith.tasks.task_model import TaskModel
-from bertsmith.text.tokens.tokenizer import Tokenizer
-from bertsmith.text.tokens.value_tokenizers import ValueTokenizer
-from bertsmith.training.finetune_recipe import FinetuneRecipe, make_task
-from bertsmith.training.finetuning.from_names import (
+from bertsmith.tasks.heads.name_training import (
     MOST_TEXTS,
     NamesStudy,
     NameTraining,
     name_examples,
     study_names,
 )
+from bertsmith.tasks.task import Task
+from bertsmith.tasks.task_model import TaskModel
+from bertsmith.text.tokens.tokenizer import Tokenizer
+from bertsmith.text.tokens.value_tokenizers import ValueTokenizer
+from bertsmith.training.finetune_recipe import FinetuneRecipe, make_task
 from bertsmith.training.finetuning.labelled_data import LabelledData
 from bertsmith.training.finetuning.methods import (
     AUTO,

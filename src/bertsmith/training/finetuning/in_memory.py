@@ -13,6 +13,7 @@ from bertsmith.machine import Hardware
 from bertsmith.model.locate import locate_model
 from bertsmith.tasks.examples.held_out import group_of
 from bertsmith.tasks.examples.text_task import TextExample, TextTask
+from bertsmith.tasks.heads.name_training import NamesStudy
 from bertsmith.tasks.task import Task
 from bertsmith.tasks.task_model import TaskModel, outputs_of
 from bertsmith.text.tokens.tokenizer import Tokenizer
@@ -20,7 +21,6 @@ from bertsmith.training.finetune_recipe import FinetuneRecipe
 from bertsmith.training.finetuning.choosing import MethodChoice, choose_method
 from bertsmith.training.finetuning.effort import complete_recipe, default_method, plan_comparison
 from bertsmith.training.finetuning.finetune_session import FinetuneSession
-from bertsmith.training.finetuning.from_names import NamesStudy
 from bertsmith.training.finetuning.labelled_data import LabelledData, read_names
 from bertsmith.training.finetuning.methods import AUTO, LINEAR, TRAINED, merge_and_bind, named_method
 from bertsmith.training.finetuning.task_run import SilentObserver, TaskRun

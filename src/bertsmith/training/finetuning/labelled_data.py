@@ -22,7 +22,8 @@ from bertsmith.tasks.examples.held_out import (
     shared_texts,
     shared_with_train,
 )
-from bertsmith.tasks.task import Task, some_of
+from bertsmith.tasks.heads.name_training import MOST_TEXTS, name_examples, phrase_names, require_named
+from bertsmith.tasks.task import Task
 from bertsmith.text.files.values import is_blank
 from bertsmith.text.labelled.label_names import (
     find_look_alikes,
@@ -34,7 +35,6 @@ from bertsmith.text.labelled.label_names import (
     read_label_names,
 )
 from bertsmith.training.finetune_recipe import FinetuneRecipe
-from bertsmith.training.finetuning.from_names import MOST_TEXTS, name_examples, phrase_names
 
 FEWEST_TEXTS = 10  # different texts that folds need
 _MOST_WORDS = 5  # of a label, on average: others are texts
@@ -98,12 +98,7 @@ class LabelledData:
         InputError for a row whose label isn't among the given ones.
         """
         if given is not None:
-            for example in self.train:
-                if example.label not in given:
-                    raise InputError(
-                        f"{example.where}: the label {example.label!r} is not among those of --labels "
-                        f"({some_of(list(given))}). Add it there, or mend it here."
-                    )
+            require_named(self.train, given)
             self.names = phrase_names(given, hint)
         elif self.task.learns_names:
             labels = dict.fromkeys(example.label for example in self.train)

@@ -21,12 +21,12 @@ from bertsmith.tasks.evaluating.evaluation import (
     is_always_right,
     standard_error,
 )
+from bertsmith.tasks.heads.name_training import NamesStudy
 from bertsmith.tasks.task import Metrics, Task
 from bertsmith.text.labelled.label_names import is_label_table
 from bertsmith.training.finetune_recipe import FinetuneRecipe
 from bertsmith.training.finetuning.choosing import MethodScore
 from bertsmith.training.finetuning.column_study import ColumnStudy
-from bertsmith.training.finetuning.from_names import NamesStudy
 from bertsmith.training.finetuning.methods import FULL
 from bertsmith.training.finetuning.restarts import Restart
 from bertsmith.training.log import as_json_value

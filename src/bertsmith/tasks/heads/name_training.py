@@ -10,7 +10,7 @@ P phrasings of a name, C classes, E labelled rows, U unlabelled texts, F feature
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -21,12 +21,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bertsmith.arrays import Floats, Ints
+from bertsmith.errors import InputError
 from bertsmith.tasks.examples.text_task import TextExample
 from bertsmith.tasks.finetuning import EncodedExamples
 from bertsmith.tasks.heads.classifier_head import ClassifierHead
 from bertsmith.tasks.heads.label_names import NameStart, classify_by_names
 from bertsmith.tasks.heads.linear_start import LinearProbe, LinearStart, compute_features, minimise
-from bertsmith.tasks.task import Outputs, Task
+from bertsmith.tasks.task import Outputs, Task, some_of
 from bertsmith.tasks.task_model import TaskModel
 from bertsmith.text.labelled.label_names import humanise_label
 
@@ -42,6 +43,10 @@ def phrase_names(names: Mapping[str, str], hint: str | None = None) -> dict[str,
     """The phrasings of each label, as many for all: its name in words, the name in the `hint`, such as "the
     customer asks about {}", and its description. `names` has the descriptions, "" for none.
     """
+    if hint is not None and hint.count("{}") != 1:
+        raise InputError(
+            f"--hint: expected {{}} once, for the name, as in 'the customer asks about {{}}'; found {hint!r}."
+        )
     phrasings = dict[str, tuple[str, ...]]()
     has_descriptions = any(names.values())
     for name, description in names.items():
@@ -49,6 +54,16 @@ def phrase_names(names: Mapping[str, str], hint: str | None = None) -> dict[str,
         hinted = [hint.replace("{}", words)] if hint is not None else []
         phrasings[name] = (words, *hinted, *([description or words] if has_descriptions else []))
     return phrasings
+
+
+def require_named(examples: Sequence[TextExample], names: Collection[str]) -> None:
+    """Raises InputError for an example whose label isn't among the names."""
+    for example in examples:
+        if example.label not in names:
+            raise InputError(
+                f"{example.where}: the label {example.label!r} is not among those of --labels "
+                f"({some_of(list(names))}). Add it there, or mend it here."
+            )
 
 
 def name_examples(phrasings: Mapping[str, Sequence[str]], labels: Sequence[str]) -> list[TextExample]:
