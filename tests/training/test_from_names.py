@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from finetune_toys import tiny_encoder
+from finetune_toys import tiny_encoder, write_rows
 
 from bertsmith.arrays import Floats
 from bertsmith.cli.main import main
@@ -14,6 +14,7 @@ from bertsmith.estimators.estimators import BertClassifier
 from bertsmith.inference.predictor import Predictor
 from bertsmith.inference.suggesting.suggest import suggest
 from bertsmith.tasks.classification import ClassificationSettings
+from bertsmith.tasks.examples.held_out import CROSS_VALIDATION
 from bertsmith.tasks.heads.label_names import classify_by_names
 from bertsmith.tasks.registry import find_task
 from bertsmith.text.labelled.label_names import humanise_label, is_code, read_label_names
@@ -275,3 +276,31 @@ def test_prototypes_are_those_of_a_plain_loop() -> None:
     found = classify_by_names(names, texts, rows, labels)
     assert found.way == "texts"
     np.testing.assert_allclose(found.probabilities, shares, atol=1e-9)
+
+
+def test_when_to_abstain_takes_labelled_rows(
+    tmp_path: Path, inbox: Path, tiny_bert: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["finetune", "classification", "--model", str(tiny_bert), "--labels", ",".join(TEXTS)]
+    command += ["--texts", str(inbox), "max_length=32", "coverage=0.8"]
+    assert "chosen by labelled rows" in refuse(command, capsys, tmp_path / "run")
+    dev = tmp_path / "dev.csv"
+    rows = [f'"{text}",{label}\n' for label, texts in TEXTS.items() for text in texts]
+    dev.write_text("text,label\n" + "".join(rows))
+    inbox.write_text("text\nWhere is it?\nI forgot it.\nI paid it.\nIs it late?\n")
+    assert main([*command, "--dev", str(dev), "--out", str(tmp_path / "run")]) == 0
+    found = json.loads((tmp_path / "run" / "results.json").read_text())
+    assert found["train_rows"] == 0 and found["evaluations"]["dev"]["rows"] == 15
+    assert found["figures"]["coverage"] >= 0.8
+
+
+def test_a_label_without_rows_is_a_class_by_its_name(tmp_path: Path, inbox: Path, tiny_bert: Path) -> None:
+    train = write_rows(tmp_path / "train.jsonl", "classification", 40)
+    files = {"model": str(tiny_bert), "train": str(train), "unlabelled": str(inbox)}
+    names = {"good": "", "bad": "", "ugly": "neither of them"}
+    short = ("max_length=32", "method=names-texts")
+    results = finetune("classification", *short, **files, names=names, out=str(tmp_path / "run")).results
+    assert results.task.labels == ("bad", "good", "ugly")
+    assert results.judge == CROSS_VALIDATION and results.expected is not None
+    assert results.names is not None and results.names.rows == 40
+    assert not any("estimate" in sentence for sentence in results.names.sentences(estimate=False))

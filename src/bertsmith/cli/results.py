@@ -44,7 +44,7 @@ def show_results(results: Results, *, data_warnings: bool = True) -> None:
     if results.judge:
         show_meanings(results.evaluations[results.judge].model)
     if results.names is not None:
-        show_names(results.names)
+        show_names(results.names, estimate=not results.evaluations)
     show_remarks(results.task.remarks())
     if results.columns is not None:
         for table in column_tables(results.columns, results.task.main_metric):
@@ -71,13 +71,13 @@ def show_results(results: Results, *, data_warnings: bool = True) -> None:
         print_warning(warning)
 
 
-def show_names(study: NamesStudy) -> None:
+def show_names(study: NamesStudy, *, estimate: bool) -> None:
     """How texts were sorted by the names of the labels, and which way was taken."""
     table = names_table(study)
     print_table(table.columns, table.rows, title=table.title)
     if table.more:
         console.print(f"and {table.more:,} more labels: results.json has all", markup=False)
-    for sentence in study.sentences():
+    for sentence in study.sentences(estimate=estimate):
         console.print(sentence, markup=False)
 
 

@@ -36,7 +36,7 @@ _USUAL_STRENGTH = 0.06  # of the L2 penalty, where no rows can choose it
 _WEIGHT = 0.3  # of an unlabelled text whose class is certain, where a labelled one has 1
 _ITERATIONS = 30  # of the optimiser with the texts, after the rows alone
 _ALIKE, _MOST_ALIKE = 0.8, 5  # cosine of two names from which they are told, and how many pairs
-_UNSURE = 5  # texts shown
+_UNSURE, _DOUBTFUL = 5, 0.1  # texts shown; share of texts that are told to be doubtful
 
 
 def phrase_names(names: Mapping[str, str], hint: str | None = None) -> dict[str, tuple[str, ...]]:
@@ -201,7 +201,8 @@ class NamesStudy:
     `way`, `reason`, `disagreement` and `expected` are as in NameStart. `texts` of `all_texts` unlabelled
     texts were read. `shares` is the share of texts by label, `alike` are pairs of labels whose names say
     nearly the same, with their cosine, and `unsure` are some of the texts that the model is least sure of.
-    `rows` are the labelled rows.
+    `rows` are the labelled rows,
+    `doubtful` is the probability that the labels of the least sure tenth of the texts do not reach.
     """
 
     way: str
@@ -214,9 +215,10 @@ class NamesStudy:
     shares: Mapping[str, float]
     alike: tuple[tuple[str, str, float], ...]
     unsure: tuple[tuple[str, str, float], ...]
+    doubtful: float
 
-    def sentences(self) -> list[str]:
-        """What to tell the user, a sentence each."""
+    def sentences(self, *, estimate: bool = True) -> list[str]:
+        """What to tell the user, a sentence each; the `estimate` only where no rows have measured better."""
         by = "the names with the texts" if self.way == "texts" else "the nearest name"
         rows = f" and {self.rows:,} labelled rows" if self.rows else ""
         score, low, high = self.expected
@@ -226,6 +228,12 @@ class NamesStudy:
             f"{share:.0%} of the texts would have another label."
             for way, share in self.disagreement.items()
         ]
+        lines.append(
+            f"The least sure tenth of the texts reaches no probability of {self.doubtful:.2f}: what fits "
+            "none of the labels is most likely there."
+        )
+        if not estimate:
+            return lines
         lines.append(
             f"Expected accuracy: {score:.2f} ({low:.2f} to {high:.2f}). No labels measured this: it is an "
             "estimate."
@@ -269,6 +277,7 @@ def study_names(
         dict(zip(labels, counts.tolist(), strict=True)),
         tuple(_find_alike(training.name_features.double().numpy(), labels)),
         tuple((examples[row].text, labels[likeliest[row]], float(certainty[row])) for row in unsure),
+        float(np.quantile(certainty, _DOUBTFUL)),
     )
 
 

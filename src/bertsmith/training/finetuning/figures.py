@@ -93,7 +93,7 @@ def headline(results: Results) -> list[tuple[str, str]]:
     baselines, the spread over restarts, calibration, training rows and time.
     """
     metric = results.task.main_metric
-    tiles = [] if results.names is None or results.folds else [_names_tile(results.names)]
+    tiles = [] if results.names is None or results.evaluations else [_names_tile(results.names)]
     tiles += [
         (
             f"{metric_name(metric)} on {name}" + ("" if error is None else ", ± standard error"),

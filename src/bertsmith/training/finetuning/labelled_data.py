@@ -73,6 +73,11 @@ class LabelledData:
         data.require_enough_texts(recipe)
         if data.learns_from_names_alone(recipe):
             data.is_judged = False
+            if recipe.dev is None and getattr(task.settings, "abstains", False):
+                raise RecipeError(
+                    "When to abstain is chosen by labelled rows, and there are none that could judge. Give "
+                    "some with --dev, or leave out coverage, error_cost and abstain_cost."
+                )
         elif folds and recipe.fold_count(len(data.train)) and data.can_be_folded:
             data._require_labels_twice(recipe)
         elif recipe.dev is None:

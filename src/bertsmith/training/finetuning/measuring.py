@@ -67,7 +67,7 @@ def measure(
         ):
             curve = measure_learning_curve(task, probe, linear.strength, session.train, folds)
     elif not session.data.is_judged:
-        evaluations, figures = _measure_unjudged(session, model, progress), {}
+        evaluations, figures = _measure_unjudged(session, model, progress)
     else:
         frozen = _predict_frozen(session, recipe, splits, progress) if method != LINEAR else {}
         outputs = {
@@ -97,15 +97,19 @@ def measure(
 
 def _measure_unjudged(
     session: FinetuneSession, model: TaskModel, progress: Progress | None
-) -> dict[str, Evaluation]:
-    """Evaluations on dev and test, if they are given, of a model that no row has chosen or calibrated."""
+) -> tuple[dict[str, Evaluation], Metrics]:
+    """Evaluations on dev and test, if they are given, of a model that was learned from names; and the figures
+    of its calibration on dev.
+    """
     splits = {"dev": session.dev} if len(session.dev) else {}
     if session.test is not None:
         splits["test"] = session.test
-    return {
-        name: evaluate(session.task, outputs_of(model, split.encoded, progress=progress), None, split)
-        for name, split in splits.items()
-    }
+    outputs = {name: outputs_of(model, split.encoded, progress=progress) for name, split in splits.items()}
+    figures: Metrics = {}
+    if "dev" in outputs:
+        figures = session.task.calibrate(outputs["dev"], session.dev.examples, session.dev.encoded)
+    evaluations = {name: evaluate(session.task, outputs[name], None, split) for name, split in splits.items()}
+    return evaluations, figures
 
 
 def _measure_choice(

@@ -116,7 +116,9 @@ def results_context(results: Results, logs: Sequence[Sequence[Record]]) -> dict[
             for name, evaluation in results.evaluations.items()
         ],
         "names": None if names is None else figures.names_table(names),
-        "names_in_words": "" if names is None else " ".join(names.sentences()),
+        "names_in_words": ""
+        if names is None
+        else " ".join(names.sentences(estimate=not results.evaluations)),
         "unsure": None if names is None else figures.unsure_table(names),
         "metrics_in_words": tables.explain_metrics(dev.model) if dev else "",
         "class_figures_in_words": tables.CLASS_FIGURES,
