@@ -190,7 +190,7 @@ def test_candidates_and_groups_at_the_border_seldom_any_is_certified_by_the_grap
         confidence = draws.random(1500)  # of the same calls for all candidates
         for number, border in enumerate([0.9, 0.5, 0.5, 0.0]):
             # Up to the border 1 % differ; beyond it so many that in all it is 5 % at the next threshold.
-            after = thresholds[thresholds < border].max(initial=border) if border else 0.0
+            after = thresholds[thresholds < border].max() if border else 0.0
             rate = np.where(confidence >= border, 0.01, 1.0)
             if border > after:
                 rate[confidence < border] = (EPSILON * (1 - after) - 0.01 * (1 - border)) / (border - after)

@@ -4,7 +4,8 @@ In: losses and confidences of calls that nothing else was chosen by; later audit
 with a proven risk, intervals, decisions, forecasts, each with the probability that it fails. Every method is
 exact for any number of calls and names its source.
 
-Read learn_then_test.py first (before service), then audit.py (in service). bounds.py has the intervals and
+Read learn_then_test.py first (before service), then growing_proof.py (while calls come in) and audit.py (in
+service). bounds.py has the intervals and
 p-values below both; sample_size.py, power_law.py and teacher_noise.py say what a claim needs and what it can
 reach at best.
 """
