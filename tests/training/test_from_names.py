@@ -15,7 +15,7 @@ from bertsmith.inference.predictor import Predictor
 from bertsmith.inference.suggesting.suggest import suggest
 from bertsmith.tasks.classification import ClassificationSettings
 from bertsmith.tasks.examples.held_out import CROSS_VALIDATION
-from bertsmith.tasks.heads.label_names import classify_by_names
+from bertsmith.tasks.heads.label_names import NEAREST, TextGraph, classify_by_names, normalise
 from bertsmith.tasks.registry import find_task
 from bertsmith.text.labelled.label_names import humanise_label, is_code, read_label_names
 from bertsmith.training.finetuning import labelled_data
@@ -250,34 +250,6 @@ def test_labels_are_suggested_by_names_alone(tmp_path: Path, inbox: Path, tiny_b
         suggest(tiny_bert, inbox, count=4, max_length=32)
 
 
-def test_prototypes_are_those_of_a_plain_loop() -> None:
-    """The rounds as the trial describes them, text by text."""
-    draw = np.random.default_rng(3)
-    names, texts = draw.normal(size=(2, 3, 8)), draw.normal(size=(40, 8))
-    texts += 2 * names.mean(0)[draw.integers(0, 3, 40)]
-    rows, labels = draw.normal(size=(4, 8)), np.array([0, 2, 2, 1])
-
-    def unit(vector: Floats) -> Floats:
-        return np.asarray(vector / np.linalg.norm(vector))
-
-    anchors = [0.5 * unit(names.mean(0)[label]) for label in range(3)]
-    for row, label in zip(rows, labels.tolist(), strict=True):
-        anchors[label] = anchors[label] + unit(row)
-    prototypes = [unit(anchor) for anchor in anchors]
-    for _ in range(10):
-        cosines = np.array([[unit(text) @ prototype for prototype in prototypes] for text in texts])
-        shares = np.exp(cosines / 0.05)
-        shares /= shares.sum(1, keepdims=True)
-        shares /= np.sqrt(shares.sum(0))
-        shares /= shares.sum(1, keepdims=True)
-        for label in range(3):
-            mean = sum(share * unit(text) for share, text in zip(shares[:, label], texts, strict=True))
-            prototypes[label] = unit(mean / shares[:, label].sum() + anchors[label])
-    found = classify_by_names(names, texts, rows, labels)
-    assert found.way == "texts"
-    np.testing.assert_allclose(found.probabilities, shares, atol=1e-9)
-
-
 def test_when_to_abstain_takes_labelled_rows(
     tmp_path: Path, inbox: Path, tiny_bert: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -304,3 +276,90 @@ def test_a_label_without_rows_is_a_class_by_its_name(tmp_path: Path, inbox: Path
     assert results.judge == CROSS_VALIDATION and results.expected is not None
     assert results.names is not None and results.names.rows == 40
     assert not any("estimate" in sentence for sentence in results.names.sentences(estimate=False))
+
+
+def test_spreading_is_that_of_a_plain_loop() -> None:
+    """The rounds text by text, neighbour by neighbour."""
+    draw = np.random.default_rng(3)
+    names, texts = draw.normal(size=(3, 16)), draw.normal(size=(40, 16))
+    texts += 2 * names[draw.integers(0, 3, 40)]
+    known = np.full(40, -1)
+    known[[4, 20]] = [1, 2]
+
+    def unit(vector: Floats) -> Floats:
+        return np.asarray(vector / np.linalg.norm(vector))
+
+    def soft(scores: Floats) -> Floats:
+        return np.asarray(np.exp(scores - scores.max()) / np.exp(scores - scores.max()).sum())
+
+    vectors, anchors = [unit(text) for text in texts], [unit(name) for name in names]
+    prior = np.array(
+        [[np.log(soft(np.array([vector @ anchor for anchor in anchors]))) for vector in vectors]]
+    )[0]
+
+    def fix(shares: list[Floats]) -> list[Floats]:
+        return [np.eye(3)[label] if label >= 0 else share for share, label in zip(shares, known, strict=True)]
+
+    cosines = [[vector @ other if other is not vector else -2 for other in vectors] for vector in vectors]
+    nearest = [sorted(range(40), key=lambda other: -row[other])[:10] for row in cosines]
+    links = [
+        np.array([max(row[other], 0) ** 3 for other in near])
+        for row, near in zip(cosines, nearest, strict=True)
+    ]
+    shares = fix([soft(row) for row in prior])
+    for _ in range(10):
+        weighted = [3 * share if label >= 0 else share for share, label in zip(shares, known, strict=True)]
+        prototypes = []
+        for label in range(3):
+            total = sum(share[label] for share in weighted)
+            mean = sum(share[label] * vector for share, vector in zip(weighted, vectors, strict=True)) / total
+            prototypes.append(unit(mean + 0.5 * anchors[label]))
+        for _ in range(3):
+            near_shares = [
+                sum(link * shares[other] for link, other in zip(part, near, strict=True)) / part.sum()
+                for part, near in zip(links, nearest, strict=True)
+            ]
+            shares = fix(
+                [
+                    soft(np.array([vector @ other for other in prototypes]) / 0.02 + row + 3 * near)
+                    for vector, row, near in zip(vectors, prior, near_shares, strict=True)
+                ]
+            )
+        sizes = sum(shares) / 40
+        shares = [share * np.sqrt((1 / 6 + sizes / 2) / sizes) for share in shares]
+        shares = fix([share / share.sum() for share in shares])
+    graph = TextGraph(texts)
+    result = graph.spread(prior.astype(np.float32), np.array(anchors, np.float32), 0.5, known)
+    np.testing.assert_allclose(result, shares, atol=2e-4)
+
+
+def test_texts_in_groups_that_agree_with_the_names_are_followed() -> None:
+    draw = np.random.default_rng(0)
+    centres = draw.normal(size=(5, 32))
+    names = (centres + 1.2 * draw.normal(size=(5, 32)))[None] + 0.1 * draw.normal(size=(12, 5, 32))
+    classes = draw.integers(0, 5, 1000)
+    texts = centres[classes] + 0.8 * draw.normal(size=(1000, 32))
+    start = classify_by_names(names, TextGraph(texts))
+    nearest = (texts / np.linalg.norm(texts, axis=1, keepdims=True)) @ normalise(names[0]).T
+    right = (start.probabilities.argmax(1) == classes).mean()
+    assert start.way != NEAREST and right > (nearest.argmax(1) == classes).mean() + 0.05
+    assert start.sure.sum() > 400 and start.expected[1] < start.expected[0] < start.expected[2]
+
+
+def test_texts_whose_groups_are_not_those_of_the_names_are_left_alone() -> None:
+    """Topics lie far apart, opinions near each other: spreading would find topics."""
+    draw = np.random.default_rng(2)
+    topics, opinions = 2 * draw.normal(size=(2, 32)), draw.normal(size=(2, 32))
+    classes, subjects = draw.integers(0, 2, 1500), draw.integers(0, 2, 1500)
+    texts = topics[subjects] + 0.3 * opinions[classes] + draw.normal(size=(1500, 32))
+    names = opinions[None] + 0.3 * draw.normal(size=(12, 2, 32))
+    start = classify_by_names(names, TextGraph(texts))
+    assert start.way == NEAREST and not start.sure.any()
+
+
+@pytest.mark.parametrize("texts", [1, 2, 5])
+def test_few_texts_are_given_their_nearest_name(texts: int) -> None:
+    draw = np.random.default_rng(2)
+    start = classify_by_names(draw.normal(size=(12, 6, 8)), TextGraph(draw.normal(size=(texts, 8))))
+    assert start.way == NEAREST and "too few for 6 classes" in start.reason
+    assert np.isfinite(start.probabilities).all() and start.probabilities.shape == (texts, 6)

@@ -203,9 +203,9 @@ def _learn_names(
     texts = pool if len(pool) <= MOST_TEXTS else random.Random(seed).sample(pool, MOST_TEXTS)
     answering = AnsweringModel(begin_task_model(encoder, task).model.to(device_of("auto")), task, encoder)
     features = compute_features(answering.model, answering.encode(texts).encoded)
+    encoded_names = answering.encode(name_examples(phrasings, task.labels))
     training = NameTraining.of(
-        *(task, answering.model, answering.encode(labelled_rows)),
-        *(answering.encode(name_examples(phrasings, task.labels)), texts, features),
+        answering.model, answering.encode(labelled_rows), encoded_names, len(task.labels), texts, features
     )
     training.fit(texts=bool(texts)).apply(answering.model)
     return answering

@@ -1,6 +1,6 @@
 """Learns classes from their names: a linear model of the frozen encoder's features, whose rows are the names
-of the labels, the labelled rows where there are some, and texts without labels, each with the probabilities
-that names and rows give it (tasks/heads/label_names.py).
+of the labels, the labelled rows where there are some, and the surest texts without labels, each with the
+class that names and rows give it (tasks/heads/label_names.py).
 
 The methods `names` and `names-texts` are this model without and with the texts. Where no row judges, because
 there is no label yet or each has a single text, they are all that can be learned, and `NamesStudy` says what
@@ -9,6 +9,7 @@ to expect of them.
 P phrasings of a name, C classes, E labelled rows, U unlabelled texts, F features.
 """
 
+import math
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,39 +21,50 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from bertsmith.arrays import Floats, Ints
+from bertsmith.arrays import Ints
 from bertsmith.errors import InputError
 from bertsmith.tasks.examples.text_task import TextExample
 from bertsmith.tasks.finetuning import EncodedExamples
-from bertsmith.tasks.heads.classifier_head import ClassifierHead
-from bertsmith.tasks.heads.label_names import NameStart, classify_by_names
+from bertsmith.tasks.heads.label_names import (
+    NEAREST,
+    PHRASINGS,
+    ROWS_TEXTS,
+    TEMPERATURE,
+    NameStart,
+    TextGraph,
+    classify_by_names,
+    classify_with_rows,
+    mean_names,
+    normalise,
+)
 from bertsmith.tasks.heads.linear_start import LinearProbe, LinearStart, compute_features, minimise
-from bertsmith.tasks.task import Outputs, Task, some_of
+from bertsmith.tasks.task import Outputs, some_of
 from bertsmith.tasks.task_model import TaskModel
-from bertsmith.text.labelled.label_names import humanise_label
+from bertsmith.text.labelled.label_names import humanise_label, is_code
 
 MOST_TEXTS = 20_000  # unlabelled texts where nothing is cross-validated
-_USUAL_STRENGTH = 0.06  # of the L2 penalty, where no rows can choose it
-_WEIGHT = 0.3  # of an unlabelled text whose class is certain, where a labelled one has 1
-_ITERATIONS = 30  # of the optimiser with the texts, after the rows alone
-_ALIKE, _MOST_ALIKE = 0.8, 5  # cosine of two names from which they are told, and how many pairs
+_STRENGTH = 0.1  # of the L2 penalty, for features of length 1
+_NAME_WEIGHT = 0.7  # of each of three vectors of a name, where a labelled row has 1
+_TEXT_WEIGHT, _TEXT_WEIGHT_BESIDE_ROWS = 0.3, 0.1  # of an unlabelled text
+_ITERATIONS = 60  # of the optimiser
+_MOST_CONFUSED = 5  # pairs of labels that are told
 _UNSURE, _DOUBTFUL = 5, 0.1  # texts shown; share of texts that are told to be doubtful
 
 
 def phrase_names(names: Mapping[str, str], hint: str | None = None) -> dict[str, tuple[str, ...]]:
-    """The phrasings of each label, as many for all: its name in words, the name in the `hint`, such as "the
-    customer asks about {}", and its description. `names` has the descriptions, "" for none.
+    """The phrasings of each label: the first in the `hint`, such as "the customer asks about {}", if there is
+    one, and with its description; the others as in PHRASINGS. `names` has the descriptions, "" for none.
     """
     if hint is not None and hint.count("{}") != 1:
         raise InputError(
             f"--hint: expected {{}} once, for the name, as in 'the customer asks about {{}}'; found {hint!r}."
         )
     phrasings = dict[str, tuple[str, ...]]()
-    has_descriptions = any(names.values())
     for name, description in names.items():
-        words = humanise_label(name)
-        hinted = [hint.replace("{}", words)] if hint is not None else []
-        phrasings[name] = (words, *hinted, *([description or words] if has_descriptions else []))
+        words = description if description and is_code(name) else humanise_label(name)
+        bare = words if hint is None else hint.replace("{}", words)
+        described = f"{bare}: {description}" if description and words != description else bare
+        phrasings[name] = (described, *(phrasing.replace("{}", words) for phrasing in PHRASINGS[1:]))
     return phrasings
 
 
@@ -83,74 +95,62 @@ class NameTraining:
 
     def __init__(
         self,
-        task: Task[Any],
-        head: ClassifierHead,
-        train: EncodedExamples,
-        rows: Sequence[Tensor],
+        rows: Tensor,
+        targets: Ints,
         names: Tensor,
         texts: Tensor | None,
         text_examples: Sequence[Any] = (),
-        strength: float | None = None,
         seconds: float = 0.0,
     ) -> None:
-        """Takes the features (F,) of each row of `train`, of `names` (P * C, F), phrasing by phrasing, and of
-        the `texts` (U, F) of `text_examples`. `strength` is that of the L2 penalty.
+        """Takes the features (E, F) of labelled rows with their classes `targets` (E,), of `names` (P, C, F),
+        and of the `texts` (U, F) of `text_examples`.
         """
-        labels, self.text_examples = task.labels, text_examples
-        self._names = names.view(-1, len(labels), names.shape[1])  # (P, C, F)
-        self._texts, self._targets = texts, [example.target for example in train.encoded]
-        self._count, self._strength, self.seconds = len(train), strength or _USUAL_STRENGTH, seconds
-        examples = [*train.examples, *(TextExample(label, None, label, "") for label in labels)]
-        name_rows = self._names.mean(0)
-        lengths = self._names.norm(dim=2).mean(0) / name_rows.norm(dim=1).clamp_min(1e-9)
-        features = [*rows, *(name_rows * lengths[:, None])]
-        self._probe = LinearProbe(
-            task, head, examples, features, [*self._targets, *range(len(labels))], seconds
-        )
+        self.text_examples, self.seconds, self._targets = text_examples, seconds, targets
+        self._names = names.numpy()
+        vectors = rows if texts is None else torch.cat([rows, texts])
+        self._scale = float((vectors if len(vectors) else names.flatten(0, 1)).norm(dim=1).mean()) or 1.0
+        self._rows, self._texts = rows / self._scale, None if texts is None else texts / self._scale
+        means = mean_names(normalise(self._names))
+        self._name_rows = torch.from_numpy(np.concatenate(means))
+        self._name_targets = np.tile(np.arange(names.shape[1]), len(means))
 
     @classmethod
     def of(
         cls,
-        task: Task[Any],
         model: TaskModel,
         train: EncodedExamples,
         names: EncodedExamples,
+        classes: int,
         text_examples: Sequence[Any] = (),
         texts: Sequence[Tensor] = (),
         probe: LinearProbe | None = None,
-        strength: float | None = None,
     ) -> "NameTraining":
         """Computes features by the `model`; those of `train` are the `probe`'s, if it has all of them.
-        `texts` are the features (F,) of each of `text_examples`.
+        `names` are as `name_examples` makes them, `texts` the features (F,) of each of `text_examples`.
         """
         start = time.monotonic()
-        assert isinstance(model.head, ClassifierHead)
-        if probe is not None and len(probe) == len(train):
-            rows: Sequence[Tensor] = list(probe.features(np.arange(len(train))))
+        of_names = torch.stack(compute_features(model, names.encoded)).float()
+        if not len(train):
+            rows = of_names[:0]
+        elif probe is not None and len(probe) == len(train):
+            rows = probe.features(np.arange(len(train))).float()
         else:
-            rows = compute_features(model, train.encoded)
-        of_names = torch.stack(compute_features(model, names.encoded))
-        of_texts = torch.stack(list(texts)) if texts else None
-        seconds = time.monotonic() - start
-        return cls(task, model.head, train, rows, of_names, of_texts, text_examples, strength, seconds)
+            rows = torch.stack(compute_features(model, train.encoded)).float()
+        targets = np.array([example.target for example in train.encoded], np.int64)
+        of_texts = torch.stack(list(texts)).float() if texts else None
+        of_names = of_names.view(-1, classes, of_names.shape[1])
+        return cls(rows, targets, of_names, of_texts, text_examples, time.monotonic() - start)
 
     @cached_property
-    def found(self) -> NameStart | None:
+    def start(self) -> NameStart | None:
         """What names and all rows say of the unlabelled texts; None without texts."""
-        return self._classify(np.arange(self._count))
-
-    @property
-    def name_features(self) -> Tensor:
-        """The features (P, C, F) of the names."""
-        return self._names
+        return self._classify(np.arange(len(self._rows)))
 
     def fit(self, *, texts: bool) -> LinearStart:
         """The linear model of all labelled rows, the names, and, with `texts`, the unlabelled texts."""
-        start = time.monotonic()
-        weights = self._learn(np.arange(self._count), self.found if texts else None)
-        return LinearStart(
-            *self._probe.unscale(weights), self._strength, self.seconds + time.monotonic() - start
-        )
+        started = time.monotonic()
+        weight, bias = self._learn(np.arange(len(self._rows)), self.start if texts else None)
+        return LinearStart(weight / self._scale, bias, _STRENGTH, self.seconds + time.monotonic() - started)
 
     def judge(self, folds: Ints, *, texts: bool) -> list[Outputs]:
         """Outputs (C,) for each labelled row by a model of the other folds, the names and perhaps the texts.
@@ -159,39 +159,65 @@ class NameTraining:
         by_row: list[Outputs] = [np.empty(0, np.float32)] * len(folds)
         for fold in sorted(set(folds.tolist())):
             held_out, others = np.flatnonzero(folds == fold), np.flatnonzero(folds != fold)
-            weights = self._learn(others, self._classify(others) if texts else None)
-            outputs = self._probe.outputs(weights, held_out).numpy()
+            weight, bias = self._learn(others, self._classify(others) if texts else None)
+            outputs = (self._rows[held_out] @ weight.T + bias).numpy()
             for row, output in zip(held_out.tolist(), outputs, strict=True):
                 by_row[row] = output
         return by_row
 
+    def usual_gain(self, *, texts: bool) -> tuple[float, float]:
+        """The gain in accuracy over a linear model of the rows alone that is usual for so many rows a class,
+        and its spread: 10 points at one row, 2 at eight. None is expected where the nearest name is right on
+        the rows no more often than chance.
+        """
+        classes = self._names.shape[1]
+        share = max(len(self._rows), 1) / classes
+        nearest = (normalise(self._rows.numpy()) @ normalise(self._names[0]).T).argmax(1)
+        trusted = (nearest == self._targets).sum() * classes > len(self._rows)
+        gain, spread = 0.1 / share**0.8 if trusted else -0.01, 0.11 / share**0.65
+        if not texts or self.start is None:
+            return gain, spread
+        return gain + (0.04 if self.start.way == ROWS_TEXTS else -0.03), math.hypot(spread, 0.04)
+
     def _classify(self, rows: Ints) -> NameStart | None:
+        """What the names and these rows say of the unlabelled texts."""
         if self._texts is None:
             return None
-        texts, names = self._texts.double().numpy(), self._names.double().numpy()
         if not len(rows):
-            return classify_by_names(names, texts)
-        features = self._probe.features(rows).double().numpy()
-        return classify_by_names(names, texts, features, np.array(self._targets, np.int64)[rows])
+            return classify_by_names(self._names, TextGraph(self._texts.numpy()))
+        vectors = torch.cat([self._texts, self._rows[rows]])
+        weight, bias = self._learn(rows, None)
+        known = np.concatenate([np.full(len(self._texts), -1), self._targets[rows]])
+        logits = (vectors @ weight.T + bias).numpy()
+        return classify_with_rows(self._names, TextGraph(vectors.numpy()), logits, known)
 
-    def _learn(self, rows: Ints, found: NameStart | None) -> tuple[Tensor, Tensor]:
-        """The weights of a linear model of these rows, the names, and of the texts as they were `found`, each
-        with a weight of how sure it is.
+    def _learn(self, rows: Ints, start: NameStart | None) -> tuple[Tensor, Tensor]:
+        """Weights (C, F) and biases (C,) of a logistic regression on these rows, on the names, and on the
+        sure ones of the unlabelled texts, for features in the scale of this training. If the nearest name is
+        the way, the weights are the names: their outputs are ordered as the cosines are.
         """
-        weights = self._probe.make_initial_weights()
-        with_names = np.concatenate([rows, np.arange(self._count, len(self._probe))])
-        self._probe.solve(weights, with_names, self._strength)
-        if found is None or self._texts is None:
-            return weights
-        texts, targets = self._probe.scale(self._texts), torch.from_numpy(found.probabilities).float()
-        sure = _WEIGHT * targets.max(1).values
+        if start is not None and start.way == NEAREST:
+            return torch.from_numpy(normalise(self._names[0])) / TEMPERATURE, torch.zeros(
+                self._names.shape[1]
+            )
+        features, targets = [self._rows[rows], self._name_rows], [self._targets[rows], self._name_targets]
+        weights = [np.ones(len(rows)), np.full(len(self._name_rows), _NAME_WEIGHT)]
+        if start is not None and self._texts is not None:
+            sure = np.flatnonzero(start.sure[: len(self._texts)])
+            features.append(self._texts[sure])
+            targets.append(start.probabilities[sure].argmax(1))
+            weights.append(np.full(len(sure), _TEXT_WEIGHT_BESIDE_ROWS if len(rows) else _TEXT_WEIGHT))
+        inputs, labels = torch.cat(features), torch.from_numpy(np.concatenate(targets))
+        importance = torch.from_numpy(np.concatenate(weights)).float()
+        weight = torch.zeros(self._names.shape[1:], requires_grad=True)
+        bias = torch.zeros(self._names.shape[1], requires_grad=True)
 
         def total() -> Tensor:
-            losses = F.cross_entropy(texts @ weights[0].T + weights[1], targets, reduction="none")
-            return self._probe.penalised_loss(weights, with_names, self._strength) + (sure * losses).sum()
+            losses = F.cross_entropy(inputs @ weight.T + bias, labels, reduction="none")
+            return (importance * losses).sum() + _STRENGTH / 2 * weight.square().sum()
 
-        minimise(weights, total, _ITERATIONS)
-        return weights
+        minimise((weight, bias), total, _ITERATIONS)
+        return weight.detach(), bias.detach()
 
 
 @dataclass(frozen=True)
@@ -199,10 +225,10 @@ class NamesStudy:
     """What is known of a model that was learned from names, without rows that judge it.
 
     `way`, `reason`, `disagreement` and `expected` are as in NameStart. `texts` of `all_texts` unlabelled
-    texts were read. `shares` is the share of texts by label, `alike` are pairs of labels whose names say
-    nearly the same, with their cosine, and `unsure` are some of the texts that the model is least sure of.
-    `rows` are the labelled rows,
-    `doubtful` is the probability that the labels of the least sure tenth of the texts do not reach.
+    texts were read. `shares` is the share of texts by label, `confused` are pairs of labels that the model
+    confuses by their names, and `unsure` are some of the texts that it is least sure of. `rows` are the
+    labelled rows. `doubtful` is the probability that the labels of the least sure tenth of the texts do not
+    reach.
     """
 
     way: str
@@ -213,39 +239,35 @@ class NamesStudy:
     all_texts: int
     rows: int
     shares: Mapping[str, float]
-    alike: tuple[tuple[str, str, float], ...]
+    confused: tuple[tuple[str, str], ...]
     unsure: tuple[tuple[str, str, float], ...]
     doubtful: float
 
     def sentences(self, *, estimate: bool = True) -> list[str]:
         """What to tell the user, a sentence each; the `estimate` only where no rows have measured better."""
-        by = "the names with the texts" if self.way == "texts" else "the nearest name"
-        rows = f" and {self.rows:,} labelled rows" if self.rows else ""
         score, low, high = self.expected
-        lines = [f"Taken: {by}{rows}; {self.reason}."]
+        lines = [f"Learned from {self.way}: {self.reason}."]
         lines += [
-            f"{'By the nearest name' if way == 'names' else 'With the texts' if way == 'texts' else way} "
-            f"{share:.0%} of the texts would have another label."
+            f"From {way} alone, {share:.0%} of the texts would have another label."
             for way, share in self.disagreement.items()
         ]
         lines.append(
-            f"The least sure tenth of the texts reaches no probability of {self.doubtful:.2f}: what fits "
-            "none of the labels is most likely there."
+            f"The least sure tenth of the texts reaches no probability of {self.doubtful:.2f}: what fits none "
+            "of the labels is most likely there."
         )
-        if not estimate:
-            return lines
-        lines.append(
-            f"Expected accuracy: {score:.2f} ({low:.2f} to {high:.2f}). No labels measured this: it is an "
-            "estimate."
-        )
+        if estimate:
+            lines.append(
+                f"Expected accuracy: {score:.2f} ({low:.2f} to {high:.2f}). No labels measured this: it is "
+                "an estimate. Fifty texts drawn at random and labelled, as --test, tell it within 0.1."
+            )
         return lines
 
     def warnings(self) -> list[str]:
         """What to look at, a sentence each."""
         lines = [
-            f"the names {first!r} and {second!r} say nearly the same to the model (cosine {cosine:.2f}): "
-            "describe them, with --labels TABLE that has the columns label and description"
-            for first, second, cosine in self.alike
+            f"the names {first!r} and {second!r} say nearly the same to the model: describe them, with "
+            "--labels TABLE that has the columns label and description"
+            for first, second in self.confused
         ]
         if absent := [label for label, share in self.shares.items() if not share]:
             more = f" and {len(absent) - 3:,} more" if len(absent) > 3 else ""
@@ -260,36 +282,23 @@ def study_names(
     training: NameTraining, labels: Sequence[str], all_texts: int, rows: int
 ) -> NamesStudy | None:
     """Describes what names and rows say of the unlabelled texts; None without texts."""
-    found, examples = training.found, training.text_examples
-    if found is None:
+    start, examples = training.start, training.text_examples
+    if start is None:
         return None
-    likeliest, certainty = found.probabilities.argmax(1), found.probabilities.max(1)
+    probabilities = start.probabilities[: len(examples)]
+    likeliest, certainty = probabilities.argmax(1), probabilities.max(1)
     counts = np.bincount(likeliest, minlength=len(labels)) / max(len(examples), 1)
     unsure = np.argsort(certainty, kind="stable")[:_UNSURE].tolist()
     return NamesStudy(
-        found.way,
-        found.reason,
-        dict(found.disagreement),
-        found.expected,
+        start.way,
+        start.reason,
+        dict(start.disagreement),
+        start.expected,
         len(examples),
         all_texts,
         rows,
         dict(zip(labels, counts.tolist(), strict=True)),
-        tuple(_find_alike(training.name_features.double().numpy(), labels)),
+        tuple((labels[first], labels[second]) for first, second in start.confused[:_MOST_CONFUSED]),
         tuple((examples[row].text, labels[likeliest[row]], float(certainty[row])) for row in unsure),
         float(np.quantile(certainty, _DOUBTFUL)),
     )
-
-
-def _find_alike(names: Floats, labels: Sequence[str]) -> list[tuple[str, str, float]]:
-    """The pairs of labels whose names (P, C, F) have the highest cosine, where it is high."""
-    vectors = names.mean(0)
-    vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)
-    cosines = np.triu(vectors @ vectors.T, 1)
-    order = np.argsort(-cosines, axis=None, kind="stable")[:_MOST_ALIKE]
-    pairs = [divmod(int(index), len(labels)) for index in order]
-    return [
-        (labels[first], labels[second], float(cosines[first, second]))
-        for first, second in pairs
-        if cosines[first, second] >= _ALIKE
-    ]

@@ -136,13 +136,18 @@ def is_code(label: str) -> bool:
     )
 
 
+def are_mostly_codes(codes: Collection[str], names: int) -> bool:
+    """Whether names that are codes are so many that the `names` say nothing together: half of them."""
+    return bool(codes) and 2 * len(codes) >= names
+
+
 def read_label_names(given: str | Sequence[str] | Mapping[str, str]) -> dict[str, str]:
     """The names of labels with their descriptions, "" for none. `given` are a list, names separated by
     commas, a mapping of names to descriptions, or the path of a table with a column `label` and, if there are
     any, `description`; a plain text file has a name a line.
 
-    Raises InputError for fewer than two names, for names that say the same, and for codes without a
-    description.
+    Raises InputError for fewer than two names, for names that say the same, and where half of them
+    are codes without a description.
     """
     where = "--labels"
     if isinstance(given, Mapping):
@@ -178,7 +183,8 @@ def read_label_names(given: str | Sequence[str] | Mapping[str, str]) -> dict[str
             f"{where}: expected the names of two labels or more, found {len(names)}. Separate names by "
             "commas, or give a table with the columns label and description."
         )
-    if codes := [name for name, description in names.items() if is_code(name) and not description]:
+    codes = [name for name, description in names.items() if is_code(name) and not description]
+    if are_mostly_codes(codes, len(names)):
         raise InputError(
             f"{where}: {codes[0]!r} means nothing to the model ({len(codes):,} of {len(names):,} names are "
             "numbers or codes). Give a table with the columns label and description, which says what each "

@@ -40,7 +40,7 @@ _RESAMPLES = 200  # of the bootstrap
 @dataclass(frozen=True)
 class MethodScore:
     """A method's score on the `rows` rows that it was evaluated on, its gain over the simplest method on the
-    same rows, and the standard error of the gain.
+    same rows, the standard error of the gain, and the `usual` gain with its spread, known beforehand.
 
     `score` is None for a method that diverged, with the number of the fold (from 1) in `diverged`, and for
     one that wasn't tried because it takes more work than allowed. For the latter `seconds` estimates the time
@@ -55,6 +55,7 @@ class MethodScore:
     seconds: float = 0.0
     diverged: int | None = None
     minutes: int | None = None
+    usual: tuple[float, float] = (_USUAL_GAIN, _USUAL_SPREAD)
 
     @property
     def is_hopeless(self) -> bool:
@@ -125,10 +126,13 @@ class MethodWork:
 
 
 class HeldOutOutputs(NamedTuple):
-    """A method's outputs for each row, from a model that wasn't trained on it, and the seconds they took."""
+    """A method's outputs for each row, from a model that wasn't trained on it, the seconds they took, and the
+    method's usual gain over the simplest with its spread.
+    """
 
     outputs: list[Outputs]
     seconds: float
+    usual: tuple[float, float] = (_USUAL_GAIN, _USUAL_SPREAD)
 
 
 def race_methods(
@@ -204,7 +208,9 @@ def _predict_untrained(
         if session.names is not None:
             start = time.monotonic()
             outputs = session.names.judge(session.folds, texts=method == NAMES_TEXTS)
-            known[method] = HeldOutOutputs(outputs, session.names.seconds + time.monotonic() - start)
+            seconds = session.names.seconds + time.monotonic() - start
+            usual = session.names.usual_gain(texts=method == NAMES_TEXTS)
+            known[method] = HeldOutOutputs(outputs, seconds, usual)
     return known
 
 
@@ -283,7 +289,8 @@ class _Race:
             score, gain, error = measure_gain(
                 self._task, predictions, predict(self._simplest), split.examples
             )
-            self._scores[method] = MethodScore(method, score, gain, error, len(rows), seconds)
+            usual = self._known[method].usual if method in self._known else (_USUAL_GAIN, _USUAL_SPREAD)
+            self._scores[method] = MethodScore(method, score, gain, error, len(rows), seconds, usual=usual)
         return self._scores[method]
 
     def _train_fold(self, method: str, number: int, fold: int) -> None:
@@ -320,9 +327,10 @@ def estimate_gain(score: MethodScore) -> float:
     """
     if score.gain is None or score.error is None:
         return 0.0 if score.score is not None else -math.inf
-    measured, prior = 1 / max(score.error, 1e-3) ** 2, 1 / _USUAL_SPREAD**2  # precisions
+    usual_gain, spread = score.usual
+    measured, prior = 1 / max(score.error, 1e-3) ** 2, 1 / spread**2  # precisions
     # rounded, so that differences too small to matter leave the simpler method chosen
-    return round((measured * score.gain + prior * _USUAL_GAIN) / (measured + prior), 3)
+    return round((measured * score.gain + prior * usual_gain) / (measured + prior), 3)
 
 
 def measure_gain(
@@ -432,7 +440,10 @@ def read_choice(out: Path) -> MethodChoice | None:
         else:
             outputs[int(key)] = array
     rows = np.array(sorted(outputs), np.int64)
-    scores = tuple(MethodScore(**score) for score in record["tried"])
+    usual = (_USUAL_GAIN, _USUAL_SPREAD)  # which a run of before had for all methods
+    scores = tuple(
+        MethodScore(**score | {"usual": tuple(score.get("usual", usual))}) for score in record["tried"]
+    )
     return MethodChoice(record["method"], scores, rows, [outputs[row] for row in rows.tolist()], bound)
 
 

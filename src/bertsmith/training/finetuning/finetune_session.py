@@ -195,9 +195,8 @@ class FinetuneSession:
             self_training = SelfTraining(probe, linear.strength, unlabelled_features, seconds)
         if NAMES in taught or NAMES_TEXTS in taught:
             of_names = encode_examples(task, name_examples(data.names, task.labels), tokenizer)
-            strength = linear.strength if linear is not None and data.is_judged else None
             names = NameTraining.of(
-                *(task, model, train, of_names, sampled.examples, unlabelled_features, probe, strength)
+                *(model, train, of_names, len(task.labels), sampled.examples, unlabelled_features, probe)
             )
         if data.unlabelled and not fold_count and not {SELF_TRAINING, NAMES_TEXTS}.intersection(taught):
             data = replace(data, warnings=(*data.warnings, _UNUSED))

@@ -26,6 +26,7 @@ from bertsmith.tasks.heads.name_training import MOST_TEXTS, name_examples, phras
 from bertsmith.tasks.task import Task
 from bertsmith.text.files.values import is_blank
 from bertsmith.text.labelled.label_names import (
+    are_mostly_codes,
     find_look_alikes,
     find_missing_values,
     find_placeholders,
@@ -107,7 +108,7 @@ class LabelledData:
             self.names = phrase_names(given, hint)
         elif self.task.learns_names:
             labels = dict.fromkeys(example.label for example in self.train)
-            if not any(map(is_code, labels)):
+            if not are_mostly_codes([label for label in labels if is_code(label)], len(labels)):
                 self.names = phrase_names(dict.fromkeys(labels, ""), hint)
 
     def fit_task(self) -> None:
