@@ -252,8 +252,8 @@ class NamesStudy:
             for way, share in self.disagreement.items()
         ]
         lines.append(
-            f"The least sure tenth of the texts reaches no probability of {self.doubtful:.2f}: what fits none "
-            "of the labels is most likely there."
+            f"The least sure tenth of the texts reaches no probability of {self.doubtful:.2f}: what fits "
+            "none of the labels is most likely there."
         )
         if estimate:
             lines.append(
