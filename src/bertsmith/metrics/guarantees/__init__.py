@@ -5,7 +5,6 @@ with a proven risk, intervals, decisions, forecasts, each with the probability t
 exact for any number of calls and names its source.
 
 Read learn_then_test.py first (before service), then growing_proof.py (while calls come in) and audit.py (in
-service). bounds.py has the intervals and
-p-values below both; sample_size.py, power_law.py and teacher_noise.py say what a claim needs and what it can
-reach at best.
+service). bounds.py has the intervals and p-values below them; sample_size.py plans a proof; power_law.py and
+teacher_noise.py say what a claim needs and what it can reach at best.
 """

@@ -455,6 +455,11 @@ class Prices:
         """The risk at which an answer costs as much as a call on average."""
         return self.call / self.error
 
+    @property
+    def risks(self) -> tuple[float, ...]:
+        """The values of epsilon that are worth proving, largest first: parts of the break-even risk."""
+        return tuple(part * self.break_even for part in _PARTS)
+
     def saving(self, coverage: float, epsilon: float) -> float:
         """The least average saving per call: each answer saves a call, and differs in at most `epsilon` of
         cases.
@@ -483,9 +488,7 @@ def certify_by_prices(
     Each is tested at delta / 4, so that all hold together with probability 1 - `delta` and choosing one by
     the same calls costs nothing more. Raises InputError as `certify` does.
     """
-    claims = [
-        certify(confidence, losses, thresholds, part * prices.break_even, delta / CLAIMS) for part in _PARTS
-    ]
+    claims = [certify(confidence, losses, thresholds, epsilon, delta / CLAIMS) for epsilon in prices.risks]
     proven = [claim for claim in claims if claim is not None]
     if not proven:
         return None

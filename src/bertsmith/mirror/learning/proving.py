@@ -17,14 +17,11 @@ import numpy as np
 
 from bertsmith.arrays import Bools, Floats, Ints
 from bertsmith.metrics.guarantees.learn_then_test import (
-    CLAIMS,
-    STARTS,
     CallGroup,
     Certificate,
     GroupShare,
     Prices,
     certify_by_graph,
-    certify_by_prices,
     threshold_sequence,
 )
 from bertsmith.metrics.guarantees.sample_size import (
@@ -189,7 +186,7 @@ def _describe_too_few(comparisons: Sequence[TeacherComparison], settings: LearnS
 def _largest_level(devs: Sequence[TeacherComparison], calls: int, settings: LearnSettings) -> float:
     """The largest share of delta that a claim by which the student may answer is tested at."""
     if settings.call_price is not None:
-        return settings.delta / len(devs) / CLAIMS / STARTS
+        return settings.delta * _FIRST
     if settings.by_class is not None:
         _, graph = _plan_claims(devs, calls, settings)
         return settings.delta * max(planned.share for planned in graph.values())
@@ -348,12 +345,9 @@ def _plan_claims(
     plan = _plan_classes if settings.by_class is not None else _plan_fields
     alone = [plan(own, calls, settings.delta) for own in groups]
     order = sorted(range(len(devs)), key=lambda number: -alone[number][1])
-    others = [number for number in order[1:] if alone[number][1] > 0]
-    shares = {number: (1 - _FIRST) / len(others) for number in others}
-    shares[order[0]] = 1 - sum(shares.values())
+    shares = _share_out([alone[number][1] for number in order])
     planned, graph = {}, {}
-    for number in order:
-        part = shares.get(number, 0.0)
+    for number, part in zip(order, shares, strict=True):
         own, _ = plan(groups[number], calls, settings.delta * part) if 0 < part < 1 else alone[number]
         for name, group_share in own.items():
             planned[_claim_name(number, name)] = groups[number][name]
@@ -362,6 +356,16 @@ def _plan_claims(
                 part * group_share.share, group_share.starts, passes
             )
     return planned, graph
+
+
+def _share_out(expected: Sequence[float]) -> list[float]:
+    """Shares of delta for claims of which so much is expected, best first: nearly all for the first one, the
+    rest for others that are not hopeless.
+    """
+    others = sum(value > 0 for value in expected[1:])
+    if not others:
+        return [1.0] + [0.0] * (len(expected) - 1)
+    return [_FIRST] + [(1 - _FIRST) / others if value > 0 else 0.0 for value in expected[1:]]
 
 
 def _plan_classes(
@@ -417,18 +421,38 @@ def _prove_by_prices(
     """Claims on the whole answer, at the threshold that saves most by the prices."""
     prices = read_prices(settings)
     assert prices is not None
-    claims = []
-    for dev, calibration in zip(devs, calibrations, strict=True):
-        priced = certify_by_prices(
-            calibration.confidence,
-            calibration.differs,
-            _candidate_thresholds(dev.confidence),
-            prices,
-            settings.delta / len(devs),
+    planned = {
+        (number, epsilon): CallGroup(
+            dev.confidence, dev.differs, _candidate_thresholds(dev.confidence), epsilon
         )
-        claim = _as_claim(priced.certificate if priced is not None else None)
-        epsilon = claim.epsilon if claim is not None else prices.break_even
-        claims.append(Claims(epsilon=epsilon, delta=settings.delta, whole=claim))
+        for number, dev in enumerate(devs)
+        for epsilon in prices.risks
+    }
+    calls = len(calibrations[0].differs)
+    savings = {
+        key: prices.saving(forecast_starts(group, calls, settings.delta).coverage, group.epsilon)
+        for key, group in planned.items()
+    }
+    order = sorted(planned, key=lambda key: -savings[key])
+    shares = _share_out([savings[key] for key in order])
+    groups, graph = {}, {}
+    for (number, epsilon), part in zip(order, shares, strict=True):
+        group, calibration = planned[number, epsilon], calibrations[number]
+        name = _claim_name(number, str(epsilon))
+        groups[name] = CallGroup(calibration.confidence, calibration.differs, group.thresholds, epsilon)
+        starts = forecast_starts(group, calls, settings.delta * (part or 1.0)).starts
+        graph[name] = GroupShare(part, starts)
+    proven = certify_by_graph(groups, graph, settings.delta)
+    claims = []
+    for number, _ in enumerate(devs):
+        own = [proven[_claim_name(number, str(epsilon))] for epsilon in prices.risks]
+        best = max(
+            (certificate for certificate in own if certificate is not None),
+            key=lambda certificate: prices.saving(certificate.coverage, certificate.epsilon),
+            default=None,
+        )
+        epsilon = best.epsilon if best is not None else prices.break_even
+        claims.append(Claims(epsilon=epsilon, delta=settings.delta, whole=_as_claim(best)))
     return claims
 
 
