@@ -129,6 +129,45 @@ def test_a_thai_paragraph_is_divided_at_blanks_between_its_letters(language: str
     assert split_sentences(short, language) == [short]
 
 
+@pytest.mark.parametrize("language", ["ja", "en"])
+@pytest.mark.parametrize(
+    "sentences",
+    [
+        ["彼は「Hello, world!」と言った。", "次の文です。"],
+        ["彼は「行く。帰る。」と言った。", "（注。ここ。）です。", "終わり。"],
+        ["『本当？！はい。「いや！」だ。』と聞いた。", "はい。"],
+        ["本当？！", "ﾊﾝｶｸのﾃｽﾄ｡", "｢はい｡いいえ｡｣と言う｡", "すごい！！", "え⁉", "そう．"],
+        ["円周率は３．１４である．", "アドレスはｗｗｗ．ｊｐだ．"],
+        ["`を入力します。", "次の文です。", "`の後。"],
+        ["`foo`は関数です。", "次に`bar`を呼ぶ。"],
+        ['"走る。歩く。"と書く。', '"Hello, world!"と書く。', '６"のねじ。', "次。"],
+        ["閉じない「かっこ。", "次の文です。"],
+        ["開かないかっこ。」", "次の文だ。"],
+        ["これはSmithの本です。", "Really? ", "そうです。"],
+        ["「はい！」、と答えた。", "え？、と思う。", "終わりがない"],
+        ["すごいね(笑)。", "そう。", '"続ける"を押す。', "2回目の次。", ".txtを開く。"],
+        ["開かない。」、と言う。", "次。"],
+    ],
+)
+def test_japanese_sentences_end_outside_of_brackets(sentences: list[str], language: str) -> None:
+    assert split_sentences("".join(sentences), language) == [sentence.strip() for sentence in sentences]
+
+
+@given(st.text('あ。！「」（）"`『』a.! ', max_size=80))
+def test_splitting_japanese_loses_nothing_and_cuts_in_no_short_bracket(text: str) -> None:
+    pieces = split_sentences(text, "ja")
+    assert "".join("".join(pieces).split()) == "".join(text.split())
+    whole = f"は「{text.translate(dict.fromkeys(map(ord, '「」')))}。」だ。"
+    assert len(split_sentences(whole, "ja")) == 1
+
+
+def test_a_long_japanese_paragraph_is_split_in_linear_time() -> None:
+    sentence = "彼は「Hello, world!」と言い、（笑。）駅へ行った。"
+    assert split_sentences(sentence * 20_000, "ja") == [sentence] * 20_000
+    assert len(split_sentences("「" * 20_000 + "次。" * 20_000 + "の", "ja")) == 20_001
+    assert len(split_sentences("「" * 50_000 + ")" * 50_000 + "の", "ja")) == 1
+
+
 def test_folded_lines_of_japanese_are_joined_without_a_blank() -> None:
     first, second = (
         "春はあけぼの。やうやう白くなりゆく山ぎは、すこし明かりて、紫だ",

@@ -206,8 +206,8 @@ def require_same_ids(source: ExportSource, file: GateFile) -> None:
     """
     if source.tokenizer.splitter is not None:
         raise ModelError(
-            f"{source.folder}: MeCab divides its texts into words, which no tokenizer.json says. Serve this "
-            "model with `bertsmith serve`, or export it without the file for other servers."
+            f"{source.folder}: MeCab divides its texts into words, which no tokenizer.json says, and other "
+            "servers read that. Serve this model with `bertsmith serve`."
         )
     backend = source.tokenizer.text_backend
     for example, encoded in list(zip(file.examples, file.encoded, strict=True))[:_COMPARED]:

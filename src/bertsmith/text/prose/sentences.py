@@ -42,6 +42,17 @@ _OTHER_ENDS = re.compile(
 _BLANK_IN_THAI = re.compile("(?<=[\u0e01-\u0e4e\u0e81-\u0ece]) (?=[\u0e01-\u0e4e\u0e81-\u0ece])")
 _SHORTEST_IN_THAI = 60
 
+# Japanese, which hiragana tell: a sentence ends at 。！？ outside of brackets. A fullwidth full stop may also
+# stand in a number or an address.
+_HIRAGANA = re.compile("[\u3041-\u3096]")
+_BRACKETS = dict(zip(_OPENING + "｢", _CLOSING + "｣", strict=True)) | {'"': '"'}
+_DEEPEST = 20  # brackets in brackets
+_BRACKET = re.compile(f"[{re.escape(''.join({*_BRACKETS, *_BRACKETS.values()}))}]")
+_END_IN_JAPANESE = re.compile(
+    "(?:[。｡！？‼⁇⁈⁉]|．(?![0-9A-Za-z０-９Ａ-Ｚａ-ｚ]))+"
+    f"[{re.escape(_CLOSING)}｣]*(?![{re.escape(_CLOSING)}｣、，､。｡！？‼⁇⁈⁉．])"
+)
+
 # Tags that stray into extracted text. Others stay: "a < b and c > d" and List<int> are text.
 _TAG = re.compile(
     r"</?(?:br|p|div|span|ref|references|nowiki|sup|sub|small|big|center|blockquote|font|tt|code|pre|gallery|"
@@ -101,12 +112,18 @@ def split_sentences(paragraph: str, language: str) -> list[str]:
     """The sentences of a paragraph, by sentencex's rules for the language, which know its abbreviations, and
     by those of scripts that sentencex doesn't know.
     """
+    # White space is folded first: sentencex breaks at two line ends in a row, and every space costs time.
+    text = _fold_blanks(paragraph)
+    sentences = (_split_japanese if _HIRAGANA.search(text) else _segment)(text, language)
+    divided = sentences if text.isascii() else chain.from_iterable(map(_split_by_other_rules, sentences))
+    return [stripped for sentence in divided if (stripped := sentence.strip())]
+
+
+def _segment(text: str, language: str) -> list[str]:
+    """The sentences by sentencex's rules. Joined, they are the text."""
     from sentencex import segment  # here, because labelled rows are read where it isn't installed
 
-    # White space is folded first: sentencex breaks at two line ends in a row, and every space costs time.
-    pieces = (
-        piece for part in _split_long_paragraph(_fold_blanks(paragraph)) for piece in segment(language, part)
-    )
+    pieces = (piece for part in _split_long_paragraph(text) for piece in segment(language, part))
     sentences: list[str] = []
     continues = False
     for piece in pieces:
@@ -116,8 +133,49 @@ def split_sentences(paragraph: str, language: str) -> list[str]:
             sentences.append(piece)
         # sentencex also breaks `torch.Tensor` and `Node.JS`, where no space follows the full stop.
         continues = piece.endswith(".")
-    divided = sentences if paragraph.isascii() else chain.from_iterable(map(_split_by_other_rules, sentences))
-    return [stripped for sentence in divided if (stripped := sentence.strip())]
+    return sentences
+
+
+def _split_japanese(text: str, language: str) -> list[str]:
+    """The sentences of a text with Japanese. sentencex finds those that end in ".", "!" or "?" between them,
+    but it cuts behind 「Hello, world!」 in mid-sentence and takes backticks for quotes.
+    """
+    inside = _find_bracketed(text)
+    sentences, start = list[str](), 0
+    ends = (match.end() for match in _END_IN_JAPANESE.finditer(text) if not inside[match.start()])
+    for end in (*ends, len(text)):
+        if start < end:
+            sentence, begin = text[start:end], start
+            for piece in _segment(sentence, language) if re.search("[.!?].", sentence) else ():
+                cut = begin + len(piece)
+                behind_bracket = text[begin:cut].rstrip()[-1:] in _BRACKETS.values()
+                goes_on = behind_bracket and _WIDE.match(text[cut:end].lstrip())
+                if cut < end and not inside[cut - 1] and not goes_on:
+                    sentences.append(text[start:cut])
+                    start = cut
+                begin = cut
+            sentences.append(text[start:end])
+            start = end
+    return sentences
+
+
+def _find_bracketed(text: str) -> bytearray:
+    """For each character, whether a bracket or quote is open behind it. What is not closed within `_LONGEST`
+    characters isn't one.
+    """
+    inside, opened = bytearray(len(text) + 1), list[tuple[str, int]]()
+    for bracket in _BRACKET.finditer(text):
+        mark, place = bracket[0], bracket.start()
+        depth = next((depth for depth in range(len(opened) - 1, -1, -1) if opened[depth][0] == mark), None)
+        if depth is not None:
+            first = opened[depth][1]
+            if place - first <= _LONGEST:
+                inside[first:place] = b"\1" * (place - first)
+            del opened[depth:]
+        elif mark in _BRACKETS:
+            opened.append((_BRACKETS[mark], place))
+            del opened[:-_DEEPEST]
+    return inside
 
 
 def _split_by_other_rules(sentence: str) -> Iterator[str]:
