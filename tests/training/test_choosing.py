@@ -906,9 +906,13 @@ def test_more_rows_in_folds_than_have_features_leave_unlabelled_texts_out(
     assert SELF_TRAINING not in [each.method for each in found.tried]
     assert not (tmp_path / "run" / "adapted").exists()
     assert any("where over 20,000 rows judge in turn" in each for each in found.warnings)
-    method = f"method={SELF_TRAINING}"
-    with pytest.raises(RecipeError, match=r"folds of more than 20 rows, and train has 40\. Leave out folds"):
-        few_rows(filler, tmp_path / "named", "folds=2", method, unlabelled=texts)
+    for method in (SELF_TRAINING, NAMES, NAMES_TEXTS):
+        with pytest.raises(
+            RecipeError, match=r"folds of more than 20 rows, and train has 40\. Leave out folds"
+        ):
+            few_rows(filler, tmp_path / "named", "folds=2", f"method={method}", unlabelled=texts)
+    alone = few_rows(filler, tmp_path / "alone", "folds=2", "epochs=1", "minutes=1e-4").results
+    assert NAMES not in [each.method for each in alone.tried]
 
 
 def test_what_can_not_be_learned_from_unlabelled_texts(encoder: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from finetune_toys import tiny_encoder, write_rows
 
 from bertsmith.arrays import Floats
@@ -12,14 +13,18 @@ from bertsmith.cli.main import main
 from bertsmith.errors import InputError
 from bertsmith.estimators.estimators import BertClassifier
 from bertsmith.inference.predictor import Predictor
+from bertsmith.inference.suggesting import suggest as suggest_module
 from bertsmith.inference.suggesting.suggest import suggest
 from bertsmith.tasks.classification import ClassificationSettings
 from bertsmith.tasks.examples.held_out import CROSS_VALIDATION
+from bertsmith.tasks.examples.text_task import TextExample
 from bertsmith.tasks.heads.label_names import NEAREST, TextGraph, classify_by_names, normalise
+from bertsmith.tasks.heads.name_training import NameTraining
 from bertsmith.tasks.registry import find_task
 from bertsmith.text.labelled.label_names import humanise_label, is_code, read_label_names
 from bertsmith.training.finetuning import labelled_data
 from bertsmith.training.finetuning.finetune import finetune
+from bertsmith.training.finetuning.labelled_data import LabelledData
 from bertsmith.training.finetuning.methods import NAMES, NAMES_TEXTS
 
 TEXTS = {
@@ -276,6 +281,66 @@ def test_a_label_without_rows_is_a_class_by_its_name(tmp_path: Path, inbox: Path
     assert results.judge == CROSS_VALIDATION and results.expected is not None
     assert results.names is not None and results.names.rows == 40
     assert not any("estimate" in sentence for sentence in results.names.sentences(estimate=False))
+
+
+def test_names_do_not_join_pairs_that_the_columns_of_a_file_make(
+    tmp_path: Path, tiny_bert: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pairs = tmp_path / "pairs.csv"
+    rows = [f"text {number},other {number},{('late', 'lost')[number % 2]}\n" for number in range(12)]
+    pairs.write_text("text,text_pair,label\n" + "".join(rows))
+    command = ["finetune", "classification", "--model", str(tiny_bert), "--labels", "late, lost"]
+    complaint = refuse([*command, "--train", str(pairs)], capsys, tmp_path / "run")
+    assert "the names of a classification of single texts" in complaint
+    complaint = refuse(["suggest", str(tiny_bert), str(pairs), *command[-2:]], capsys, tmp_path / "next")
+    assert "is a pair of texts, and names are learned beside single texts" in complaint
+
+
+def test_texts_that_come_often_count_once(
+    tmp_path: Path, inbox: Path, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = [text for texts in TEXTS.values() for text in texts]
+    many = [*texts, *[texts[0]] * 50]
+    classifier = BertClassifier(tiny_bert, max_length=32).fit(many, names=list(TEXTS))
+    assert classifier.names_ is not None and classifier.names_["texts"] == 15
+    labels = ["parcel delivery", *[None] * 64]
+    partly = BertClassifier(tiny_bert, max_length=32).fit(many, labels, names=list(TEXTS))
+    assert partly.names_ is not None and partly.names_["texts"] == 14  # the labelled one isn't among them
+    learned = list[int]()
+    compute = suggest_module.compute_features
+    monkeypatch.setattr(
+        suggest_module,
+        "compute_features",
+        lambda model, encoded: learned.append(len(encoded)) or compute(model, encoded),
+    )
+    inbox.write_text("text\n" + "".join(f'"{text}"\n' for text in many))
+    suggest(tiny_bert, inbox, names=", ".join(TEXTS), count=4, max_length=32)
+    assert learned == [15]
+
+
+def test_class_weights_count_rows_and_not_the_phrasings_of_names() -> None:
+    task = find_task("classification")(ClassificationSettings(class_weights="auto"))
+    rows = [TextExample(f"text {number}", None, "bad" if number < 30 else "good", "") for number in range(40)]
+    data = LabelledData(task, rows, [])
+    data.know_names(None, None)
+    assert [*data.names] == ["bad", "good"]
+    data.fit_task()
+    assert [task.count([number]) for number in range(2)] == pytest.approx([2 / 3, 2])
+    data.know_names({"bad": "", "good": "", "ugly": ""}, None)
+    data.fit_task()
+    assert task.labels == ("bad", "good", "ugly")
+
+
+def test_the_names_of_labels_heed_class_weights() -> None:
+    """A class of ten times the weight gets more of the texts; weights of 1 change nothing."""
+    draw = np.random.default_rng(1)
+    rows = torch.from_numpy(draw.normal(size=(40, 8))).float()
+    targets, names = np.arange(40) % 2, torch.from_numpy(draw.normal(size=(12, 2, 8))).float()
+    shares = []
+    for class_weights in (None, np.ones(2), np.array([1.0, 10.0])):
+        start = NameTraining(rows, targets, names, None, class_weights=class_weights).fit(texts=False)
+        shares.append(float((rows @ start.weight.T + start.bias).softmax(1)[:, 1].mean()))
+    assert shares[0] == shares[1] and shares[2] > shares[0] + 0.1
 
 
 def test_spreading_is_that_of_a_plain_loop() -> None:

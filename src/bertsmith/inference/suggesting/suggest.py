@@ -197,6 +197,14 @@ def _learn_names(
 ) -> AnsweringModel:
     """A model of the labels' names, the labelled rows, and the texts of the pool, or some of them."""
     require_named(labelled_rows, phrasings)
+    if pair := next((row for row in (*labelled_rows, *pool) if row.text_pair is not None), None):
+        raise InputError(
+            f"{pair.where} is a pair of texts, and names are learned beside single texts. Name the column of "
+            "the text with --text, or leave --labels out."
+        )
+    pool = [*{row.text: row for row in reversed(pool)}.values()][
+        ::-1
+    ]  # copies would be each other's neighbours
     task = type(reader)(reader.settings.model_copy(update={"pooling": None}))
     choose_pooling(task, encoder)
     task.fit([*labelled_rows, *name_examples(phrasings, list(phrasings))])

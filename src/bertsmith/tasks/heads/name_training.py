@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from bertsmith.arrays import Ints
+from bertsmith.arrays import Floats, Ints
 from bertsmith.errors import InputError
 from bertsmith.tasks.examples.text_task import TextExample
 from bertsmith.tasks.finetuning import EncodedExamples
@@ -101,10 +101,12 @@ class NameTraining:
         texts: Tensor | None,
         text_examples: Sequence[Any] = (),
         seconds: float = 0.0,
+        class_weights: Floats | None = None,
     ) -> None:
         """Takes the features (E, F) of labelled rows with their classes `targets` (E,), of `names` (P, C, F),
-        and of the `texts` (U, F) of `text_examples`.
+        and of the `texts` (U, F) of `text_examples`. What a class teaches counts by its `class_weights` (C,).
         """
+        self._class_weights = np.ones(names.shape[1]) if class_weights is None else class_weights
         self.text_examples, self.seconds, self._targets = text_examples, seconds, targets
         self._names = names.numpy()
         vectors = rows if texts is None else torch.cat([rows, texts])
@@ -124,6 +126,7 @@ class NameTraining:
         text_examples: Sequence[Any] = (),
         texts: Sequence[Tensor] = (),
         probe: LinearProbe | None = None,
+        class_weights: Floats | None = None,
     ) -> "NameTraining":
         """Computes features by the `model`; those of `train` are the `probe`'s, if it has all of them.
         `names` are as `name_examples` makes them, `texts` the features (F,) of each of `text_examples`.
@@ -139,7 +142,8 @@ class NameTraining:
         targets = np.array([example.target for example in train.encoded], np.int64)
         of_texts = torch.stack(list(texts)).float() if texts else None
         of_names = of_names.view(-1, classes, of_names.shape[1])
-        return cls(rows, targets, of_names, of_texts, text_examples, time.monotonic() - start)
+        seconds = time.monotonic() - start
+        return cls(rows, targets, of_names, of_texts, text_examples, seconds, class_weights)
 
     @cached_property
     def start(self) -> NameStart | None:
@@ -207,8 +211,9 @@ class NameTraining:
             features.append(self._texts[sure])
             targets.append(start.probabilities[sure].argmax(1))
             weights.append(np.full(len(sure), _TEXT_WEIGHT_BESIDE_ROWS if len(rows) else _TEXT_WEIGHT))
-        inputs, labels = torch.cat(features), torch.from_numpy(np.concatenate(targets))
-        importance = torch.from_numpy(np.concatenate(weights)).float()
+        classes = np.concatenate(targets)
+        inputs, labels = torch.cat(features), torch.from_numpy(classes)
+        importance = torch.from_numpy(np.concatenate(weights) * self._class_weights[classes]).float()
         weight = torch.zeros(self._names.shape[1:], requires_grad=True)
         bias = torch.zeros(self._names.shape[1], requires_grad=True)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from bertsmith.arrays import Ints
@@ -167,14 +168,15 @@ class FinetuneSession:
             methods = [NAMES, *[NAMES_TEXTS] * bool(data.unlabelled)]
         can_have_folds = data.is_judged and not len(dev) and suits_folds(task, recipe) and data.can_be_folded
         fold_count = recipe.fold_count(len(train)) if can_have_folds else 0
-        if fold_count and data.unlabelled and probe is not None and len(probe) < len(train):
-            if recipe.method == SELF_TRAINING:
+        if fold_count and probe is not None and len(probe) < len(train):
+            if recipe.method in (NAMES, SELF_TRAINING, NAMES_TEXTS):
                 raise RecipeError(
-                    f"method = {SELF_TRAINING} can't be judged by folds of more than {MOST_EXAMPLES:,} rows, "
+                    f"method = {recipe.method} can't be judged by folds of more than {MOST_EXAMPLES:,} rows, "
                     f"and train has {len(train):,}. Leave out folds."
                 )
-            methods = [method for method in methods if method not in (SELF_TRAINING, NAMES_TEXTS)]
-            data = replace(data, warnings=(*data.warnings, _TOO_MANY))
+            methods = [method for method in methods if method not in (NAMES, SELF_TRAINING, NAMES_TEXTS)]
+            if data.unlabelled:
+                data = replace(data, warnings=(*data.warnings, _TOO_MANY))
         if FULL in methods or (data.is_judged and not (fold_count or recipe.method == LINEAR)):
             require_trained(recipe, task, start.model)
         require_possible(recipe, task, methods)
@@ -196,7 +198,8 @@ class FinetuneSession:
         if NAMES in taught or NAMES_TEXTS in taught:
             of_names = encode_examples(task, name_examples(data.names, task.labels), tokenizer)
             names = NameTraining.of(
-                *(model, train, of_names, len(task.labels), sampled.examples, unlabelled_features, probe)
+                *(model, train, of_names, len(task.labels), sampled.examples, unlabelled_features, probe),
+                class_weights=np.array([task.count([number]) for number in range(len(task.labels))]),
             )
         if data.unlabelled and not fold_count and not {SELF_TRAINING, NAMES_TEXTS}.intersection(taught):
             data = replace(data, warnings=(*data.warnings, _UNUSED))

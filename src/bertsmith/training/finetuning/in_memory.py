@@ -11,7 +11,7 @@ import torch
 from bertsmith.errors import RecipeError
 from bertsmith.machine import Hardware
 from bertsmith.model.locate import locate_model
-from bertsmith.tasks.examples.held_out import group_of
+from bertsmith.tasks.examples.held_out import group_of, remove_held
 from bertsmith.tasks.examples.text_task import TextExample, TextTask
 from bertsmith.tasks.heads.name_training import NamesStudy
 from bertsmith.tasks.task import Task
@@ -79,10 +79,14 @@ def finetune_examples(
         raise RecipeError("restarts are for runs with files. Train once for each seed instead.")
     if recipe.folds is not None and dev:
         raise RecipeError(f"folds = {recipe.folds} would judge where a dev set does: leave one of them out.")
-    data = LabelledData(task, list(train), list(dev), unlabelled=unlabelled)
+    data = LabelledData(task, list(train), list(dev))
     data.know_names(read_names(task, recipe), recipe.hint)
     data.is_judged = not data.learns_from_names_alone(recipe)
     data.fit_task()
+    fresh = {(*task.texts(row), getattr(row, "columns", ())): row for row in reversed(unlabelled)}
+    data.unlabelled = remove_held(
+        task, [*fresh.values()][::-1], [*train, *dev]
+    )  # each once, none that judges
     task.check([*train, *dev])
     machine = make_plain_machine(recipe.hardware, recipe.micro_batch_tokens, Hardware.detect())
     devices = [machine.device] if machine.device.type == "cuda" else []

@@ -101,9 +101,10 @@ class LabelledData:
 
     def know_names(self, given: Mapping[str, str] | None, hint: str | None) -> None:
         """Keeps the names of the labels: the `given` ones, or, if those of the rows are words, these. Raises
-        InputError for a row whose label isn't among the given ones.
+        InputError for a row whose label isn't among the given ones, and RecipeError if the rows are pairs.
         """
         if given is not None:
+            _require_names_suit(self.task)
             require_named(self.train, given)
             self.names = phrase_names(given, hint)
         elif self.task.learns_names:
@@ -112,8 +113,12 @@ class LabelledData:
                 self.names = phrase_names(dict.fromkeys(labels, ""), hint)
 
     def fit_task(self) -> None:
-        """Fits the task to the labels of `train` and to those of the names."""
-        self.task.fit([*self.train, *name_examples(self.names, list(self.names))])
+        """Fits the task to the labels of `train`, and to the names that have no row there, each as one row:
+        class weights count rows, not phrasings.
+        """
+        known = self._count_labels(self.train) if self.names else {}
+        absent = [name for name in self.names if name not in known]
+        self.task.fit([*self.train, *name_examples(self.names, absent)[: len(absent)]])
 
     def learns_from_names_alone(self, recipe: FinetuneRecipe) -> bool:
         """Whether the rows are too few to judge a model, but the names say what they would teach. Names that
@@ -310,12 +315,16 @@ def read_names(task: Task[Any], recipe: FinetuneRecipe) -> dict[str, str] | None
     """
     if recipe.names is None:
         return None
+    _require_names_suit(task)
+    return read_label_names(recipe.names)
+
+
+def _require_names_suit(task: Task[Any]) -> None:
     if not task.learns_names:
         beside = ", and no columns beside the text" if task.learns_unlabelled else f", not {task.name}"
         raise RecipeError(
             f"--labels gives the names of a classification of single texts{beside}. Leave it out."
         )
-    return read_label_names(recipe.names)
 
 
 def _label_warnings(task: Task[Any], counts: Counter[str]) -> list[str]:
