@@ -178,6 +178,8 @@ def test_what_names_alone_can_not_do_is_refused(
         ("NASA news", "NASA news"),
         ("très-bien", "très bien"),
         ("ข่าว", "ข่าว"),
+        ("ดี", "ดี"),  # a letter and a mark
+        ("की", "की"),
     ],
 )
 def test_a_name_is_read_as_words(label: str, words: str) -> None:
@@ -185,7 +187,7 @@ def test_a_name_is_read_as_words(label: str, words: str) -> None:
     assert not is_code(label)
 
 
-@pytest.mark.parametrize("code", ["A1", "3", "0", "x", "-", "B-12", "1.5", "ID7", "#4"])
+@pytest.mark.parametrize("code", ["A1", "3", "0", "x", "-", "B-12", "1.5", "ID7", "#4", "e\u0301"])
 def test_codes_say_nothing(code: str) -> None:
     assert is_code(code)
 

@@ -22,7 +22,7 @@ _SAME_LOOK = {"ı": "i", "\u0307": None, "’": "'", **dict.fromkeys(map(chr, ra
 _WORD_BOUNDARY = re.compile(
     r"(?<=[a-zß-ÿ])(?=[A-ZÀ-Þ])|[_\s]+|(?<=\w)[-.:/]+(?=\w)"
 )  # BookRestaurant, book_restaurant
-_LETTERS = re.compile(r"[^\W\d_]{2,}")
+_LETTERS = re.compile("L[LM]")  # a word's categories of Unicode: Thai and Hindi write vowels as marks
 NAME, DESCRIPTION = "label", "description"  # columns of a table of labels
 _NO_VALUE = {"#N/A", "<NA>", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null"}
 
@@ -131,7 +131,10 @@ def is_code(label: str) -> bool:
     """Whether a name means nothing by its words, as A1, 3 and X do."""
     words = humanise_label(label)
     has_script_without_spaces = any(ord(character) > 0x2E7F for character in words)  # 猫 is a word
-    return not (has_script_without_spaces or _LETTERS.search(words)) or (
+    categories = "".join(
+        unicodedata.category(character)[0] for character in unicodedata.normalize("NFC", words)
+    )
+    return not (has_script_without_spaces or _LETTERS.search(categories)) or (
         len(words) < 5 and any(map(str.isdigit, words))
     )
 
