@@ -71,11 +71,12 @@ def finetune(
         Texts without labels. A classification learns from them too, if cross-validation finds that this
         helps; and without labelled rows, from them and --labels alone.
     labels
-        The names of the labels, for a classification: "billing, delivery, other", or a table with the columns
-        label and description. Each name is learned as one more row of its label, so that it should say in
-        words what is meant; a description helps where it doesn't.
+        The names of the labels, for a classification: "billing, delivery, refund", or a table with the
+        columns label and description. Each name is learned as one more row of its label, so it should say in
+        words what is meant; a description helps where it doesn't. A label such as "other" says nothing.
     hint
-        A sentence in which {} stands for a name: "the customer asks about {}".
+        With --labels, a sentence that says how the texts speak of them, {} standing for the name: "the
+        customer asks about {}".
     features
         Columns to read beside the text, such as age,plan. Their values decide whether they are numbers or
         categories, unless you say so: age:number,plan:category. For classification, multi-label and
@@ -231,7 +232,8 @@ def suggest(
         The names of the labels, as for finetune, if MODEL is an encoder: it guesses by them before any row
         has a label.
     hint
-        A sentence in which {} stands for a name: "the customer asks about {}".
+        With --labels, a sentence that says how the texts speak of them, {} standing for the name: "the
+        customer asks about {}".
     task
         What the labels are for, if MODEL is an encoder: classification or multi-label. For a model with a
         task of your own: package.module:Class.

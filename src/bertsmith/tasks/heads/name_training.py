@@ -256,10 +256,11 @@ class NamesStudy:
             f"From {way} alone, {share:.0%} of the texts would have another label."
             for way, share in self.disagreement.items()
         ]
-        lines.append(
-            f"The least sure tenth of the texts reaches no probability of {self.doubtful:.2f}: what fits "
-            "none of the labels is most likely there."
-        )
+        if self.doubtful < 0.995:  # else it would read as 1.00, and say nothing
+            lines.append(
+                f"The least sure tenth of the texts reaches no probability of {self.doubtful:.2f}: what fits "
+                "none of the labels is most likely there."
+            )
         if estimate:
             lines.append(
                 f"Expected accuracy: {score:.2f} ({low:.2f} to {high:.2f}). No labels measured this: it is "
