@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bertsmith.cli.main import main
 from bertsmith.data.batch import PackedBatch, Sequences
 from bertsmith.data.masking import Masker, MaskingRates
 from bertsmith.errors import MissingExtra, TokenizerError
 from bertsmith.inference.checking.check import check_model
+from bertsmith.inference.embedding.vector_file import read_vectors
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import save_checkpoint
 from bertsmith.model.config import make_config
@@ -26,10 +28,12 @@ from bertsmith.text.tokens.extension import add_pieces
 from bertsmith.text.tokens.pieces import count_piece_characters
 from bertsmith.text.tokens.pruning import count_pieces, prune
 from bertsmith.text.tokens.tokenizer import Tokenizer
+from live_server import live_server
 from random_encoder import randomise
 
 fugashi = pytest.importorskip("fugashi")
-BertJapaneseTokenizer = pytest.importorskip("transformers").BertJapaneseTokenizer
+transformers = pytest.importorskip("transformers")
+BertJapaneseTokenizer = transformers.BertJapaneseTokenizer
 
 SENTENCES = [
     "今日はいい天気ですね。明日も晴れるといいなあと思います。",
@@ -209,7 +213,6 @@ def test_what_is_saved_opens_here_and_in_transformers(kind: str, tmp_path: Path)
     folder, draw = japanese_folder(tmp_path / "hub", **KINDS[kind]), random.Random(9)
     tokenizer = Tokenizer.load(folder)
     tokenizer.save(tmp_path / "saved")
-    transformers = pytest.importorskip("transformers")
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "saved")
     original = BertJapaneseTokenizer.from_pretrained(folder)
     again, copied = Tokenizer.load(tmp_path / "saved"), pickle.loads(pickle.dumps(tokenizer))
@@ -334,3 +337,50 @@ def test_a_japanese_sentence_folder_has_the_numbers_of_other_libraries(kind: str
     assert read_own_tokenizer(folder).encode(SENTENCES[0]) == tokenizer.encode(SENTENCES[0])
     found = check_model(folder, against="sentence-transformers").comparisons["float32"]
     assert found.agrees, found.differences
+
+
+@pytest.mark.parametrize("kind", ["v3", pytest.param("v3-char", marks=pytest.mark.slow)])
+def test_every_command_takes_a_japanese_model(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    theirs = BertJapaneseTokenizer.from_pretrained(japanese_folder(tmp_path / "model", **KINDS[kind]))
+    shape = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    config = transformers.BertConfig(vocab_size=len(theirs), max_position_embeddings=130, **shape)
+    transformers.BertForMaskedLM(config).save_pretrained("model")
+    rows = [
+        {"text": text, "label": ["天気", "東京"][number % 2]} for number, text in enumerate(SENTENCES * 2)
+    ]
+    tagged = [
+        {"text": text, "spans": [{"start": 0, "end": 2, "label": "LOC"}] if "東京" in text[:2] else []}
+        for text in SENTENCES
+    ]
+    for name, lines in (("rows", rows), ("tagged", tagged)):
+        Path(f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    steps = ["epochs=1", "batch_size=8", "optimizer.warmup=0.5", "hardware.threads=1"]
+    for task, name in (("classification", "rows"), ("tagging", "tagged")):
+        data = ["--train", f"{name}.jsonl", "--dev", f"{name}.jsonl", "--out", task]
+        assert main(["finetune", task, "--model", "model", *data, *steps]) == 0
+        assert main(["predict", f"{task}/model", "rows.jsonl", "--out", f"{task}.jsonl"]) == 0
+        assert main(["check", f"{task}/model"]) == 0
+    labels = [json.loads(line)["label"] for line in Path("classification.jsonl").read_text().splitlines()]
+    assert len(labels) == len(rows) and set(labels) <= {"天気", "東京"}
+    answers = [json.loads(line) for line in Path("tagging.jsonl").read_text().splitlines()]
+    assert all("".join(answer["words"]) == "".join(answer["text"].split()) for answer in answers)
+    assert main(["embed", "model", "rows.jsonl", "--out", "vectors.parquet"]) == 0
+    assert len(read_vectors("vectors.parquet").ids) == len(rows)
+    with live_server("weather=classification/model") as server:
+        answer = server.ask("/v1/weather", {"inputs": [SENTENCES[0]]})
+    assert answer.json()["results"][0]["label"] == labels[0]
+    capfd.readouterr()
+    assert main(["export", "classification/model", "--gate", "rows.jsonl", "--out", "onnx"]) == 2
+    assert "MeCab divides its texts into words, which no tokenizer.json says" in capfd.readouterr().err
+    assert not Path("onnx").exists()
+    Path("texts.txt").write_text("".join(f"{text}\n" for text in SENTENCES))
+    assert (
+        main(["corpus", "build", "texts.txt", "--language", "ja", "--heldout", "0", "--out", "corpus"]) == 0
+    )
+    pieces = ["--kind", "unigram", "--vocab-size", "280", "--out", "pieces"]
+    assert main(["tokenizer", "train", "corpus", *pieces]) == 0
+    tokenizer = Tokenizer.load("pieces")
+    assert all(tokenizer.unk_id not in tokenizer.encode(text).ids for text in SENTENCES)
