@@ -1,7 +1,9 @@
 """Classes from their names: a model before there are labels, and names as rows beside a few."""
 
 import json
+import shlex
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,10 +24,12 @@ from bertsmith.tasks.heads.label_names import NEAREST, TextGraph, classify_by_na
 from bertsmith.tasks.heads.name_training import NameTraining
 from bertsmith.tasks.registry import find_task
 from bertsmith.text.labelled.label_names import humanise_label, is_code, read_label_names
+from bertsmith.training.finetune_recipe import make_finetune_recipe
 from bertsmith.training.finetuning import labelled_data
 from bertsmith.training.finetuning.finetune import finetune
 from bertsmith.training.finetuning.labelled_data import LabelledData
 from bertsmith.training.finetuning.methods import NAMES, NAMES_TEXTS
+from bertsmith.training.finetuning.report import format_command
 
 TEXTS = {
     "parcel delivery": [
@@ -283,6 +287,21 @@ def test_a_label_without_rows_is_a_class_by_its_name(tmp_path: Path, inbox: Path
     assert results.judge == CROSS_VALIDATION and results.expected is not None
     assert results.names is not None and results.names.rows == 40
     assert not any("estimate" in sentence for sentence in results.names.sentences(estimate=False))
+
+
+def test_the_report_repeats_names_with_commas() -> None:
+    names = ("late, very", "lost")
+    values: dict[str, Any] = {
+        "task": "classification",
+        "model": "m",
+        "train": "rows.csv",
+        "out": "run",
+        "names": names,
+    }
+    words = shlex.split(format_command(make_finetune_recipe(values, ())))
+    overrides = [word for word in words if word.startswith("names=")]
+    again = make_finetune_recipe({name: values[name] for name in values if name != "names"}, overrides)
+    assert again.names == names
 
 
 def test_names_do_not_join_pairs_that_the_columns_of_a_file_make(

@@ -194,7 +194,9 @@ def format_command(recipe: FinetuneRecipe) -> str:
         for path in filter(None, paths):
             words += [f"--{name}", path]
     words += ["--out", "runs/again"]
-    if recipe.names is not None:
+    if isinstance(recipe.names, tuple):  # with commas in them, perhaps
+        words.append(f"names={json.dumps(recipe.names, ensure_ascii=False)}")
+    elif recipe.names is not None:
         words += ["--labels", recipe.names if isinstance(recipe.names, str) else ", ".join(recipe.names)]
     if recipe.hint is not None:
         words += ["--hint", recipe.hint]
