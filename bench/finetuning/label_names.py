@@ -136,8 +136,10 @@ def _table(name: str, encoder: str, answer: dict[str, Any]) -> list[dict[str, An
             for key, side in _SIDES.items()
         }
         first = draws[0]
-        held = sum(map(_held, draws))
-        expected, low, high = (f"{100 * value:.0f}" for value in first["expected"])
+        expected = "–"
+        if first["expected"] is not None:
+            score, low, high = (f"{100 * value:.0f}" for value in first["expected"])
+            expected = f"{score} ({low} to {high}), held in {sum(map(_held, draws))} of {len(draws)}"
         lines.append(
             {
                 "set, classes, texts": f"{name}, {answer['classes']}, {first['unlabelled']:,}",
@@ -147,7 +149,7 @@ def _table(name: str, encoder: str, answer: dict[str, Any]) -> list[dict[str, An
                 **scores,
                 "way": _count([_WAYS[draw["way"]] for draw in draws]),
                 "taken is": _count([_SIDES[draw["method"]] for draw in draws]),
-                "expected": f"{expected} ({low} to {high}), held in {held} of {len(draws)}",
+                "expected": expected,
             }
         )
     return lines

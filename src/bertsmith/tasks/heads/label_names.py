@@ -77,7 +77,7 @@ class NameStart:
     way: str
     reason: str
     disagreement: dict[str, float]
-    expected: tuple[float, float, float]  # accuracy, lower and upper end
+    expected: tuple[float, float, float] | None  # accuracy, lower and upper end; None with labelled rows
     confused: tuple[tuple[int, int], ...]
 
 
@@ -211,14 +211,13 @@ def classify_with_rows(
         else np.zeros(len(texts), np.bool_)
     )
     by_phrasing = [(texts @ part.T).argmax(1) for part in phrasings]
-    alike = graph.agreement_of_neighbours((texts @ vectors[-1].T).argmax(1), classes)
     return NameStart(
         spread if takes_texts else softmax(prior, axis=1),
         sure,
         way,
         f"{kept:.0%} of the texts that are nearest to a name keep their class",
         {other: float((labels != by_rows).mean())},
-        _forecast(alike, _count_moves(by_phrasing, classes), takes_texts),
+        None,
         _find_confused(by_phrasing, spread),
     )
 

@@ -239,7 +239,7 @@ class NamesStudy:
     way: str
     reason: str
     disagreement: Mapping[str, float]
-    expected: tuple[float, float, float]
+    expected: tuple[float, float, float] | None
     texts: int
     all_texts: int
     rows: int
@@ -250,7 +250,6 @@ class NamesStudy:
 
     def sentences(self, *, estimate: bool = True) -> list[str]:
         """What to tell the user, a sentence each; the `estimate` only where no rows have measured better."""
-        score, low, high = self.expected
         lines = [f"Learned from {self.way}: {self.reason}."]
         lines += [
             f"From {way} alone, {share:.0%} of the texts would have another label."
@@ -261,7 +260,8 @@ class NamesStudy:
                 f"The least sure tenth of the texts reaches no probability of {self.doubtful:.2f}: what fits "
                 "none of the labels is most likely there."
             )
-        if estimate:
+        if estimate and self.expected is not None:
+            score, low, high = self.expected
             lines.append(
                 f"Expected accuracy: {score:.2f} ({low:.2f} to {high:.2f}). No labels measured this: it is "
                 "an estimate. Fifty texts drawn at random and labelled, as --test, tell it within 0.1."

@@ -93,7 +93,7 @@ def headline(results: Results) -> list[tuple[str, str]]:
     baselines, the spread over restarts, calibration, training rows and time.
     """
     metric = results.task.main_metric
-    tiles = [] if results.names is None or results.evaluations else [_names_tile(results.names)]
+    tiles = [] if results.evaluations else _names_tile(results.names)
     tiles += [
         (
             f"{metric_name(metric)} on {name}" + ("" if error is None else ", ± standard error"),
@@ -120,9 +120,11 @@ def headline(results: Results) -> list[tuple[str, str]]:
     return [*tiles, ("of training", formatting.duration(seconds))]
 
 
-def _names_tile(study: NamesStudy) -> tuple[str, str]:
+def _names_tile(study: NamesStudy | None) -> list[tuple[str, str]]:
+    if study is None or study.expected is None:
+        return []
     score, low, high = (f"{100 * share:.0f}" for share in study.expected)
-    return "expected accuracy, an estimate without labels", f"{score}{NO_BREAK}% ({low} to {high})"
+    return [("expected accuracy, an estimate without labels", f"{score}{NO_BREAK}% ({low} to {high})")]
 
 
 def baselines_to_beat(results: Results) -> dict[str, float]:
