@@ -150,6 +150,7 @@ def of_tokenizers() -> set[str]:
     classes = (
         *(transformers.BertTokenizer, transformers.RobertaTokenizer, transformers.DistilBertTokenizer),
         *(transformers.ElectraTokenizer, transformers.PreTrainedTokenizerFast),
+        transformers.BertJapaneseTokenizer,
     )
     arguments = {name for kind in classes for name in inspect.signature(kind.__init__).parameters}
     read = popped(tokenization_utils_base, "kwargs", "init_kwargs", "tokenizer_config")

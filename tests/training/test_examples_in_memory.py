@@ -78,7 +78,8 @@ def test_few_rows_choose_the_method_calibrate_and_all_train(model: Path, tmp_pat
     before = torch.get_rng_state()
     trained = finetune_examples(task, recipe, task.read(train))
     assert trained.choice is not None
-    assert [each.method for each in trained.choice.tried] == ["linear", "contrastive", "full", "lora"]
+    methods = ["linear", "names", "contrastive", "full", "lora"]
+    assert [each.method for each in trained.choice.tried] == methods
     assert trained.choice.tried[0].rows == 12
     assert all(each.score is not None for each in trained.choice.tried)
     assert trained.recipe.method == trained.choice.method

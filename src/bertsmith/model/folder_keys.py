@@ -186,6 +186,7 @@ TOKENIZER_CONFIG = FileKeys(
         **_keys("of ids → text", "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output"),
         **_keys("the template of tokenizer.json holds", "add_bos_token", "add_eos_token"),
         **_keys("of other dictionaries than MeCab's", "sudachi_kwargs", "jumanpp_kwargs"),
+        "spm_file": "of Japanese tokens by SentencePiece, which are refused",
         **_keys("of chats", "chat_template", "chat_control_tokens", "response_schema", "response_template"),
     },
     accepted={
