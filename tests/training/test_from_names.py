@@ -20,7 +20,13 @@ from bertsmith.inference.suggesting.suggest import suggest
 from bertsmith.tasks.classification import ClassificationSettings
 from bertsmith.tasks.examples.held_out import CROSS_VALIDATION
 from bertsmith.tasks.examples.text_task import TextExample
-from bertsmith.tasks.heads.label_names import NEAREST, TextGraph, classify_by_names, normalise
+from bertsmith.tasks.heads.label_names import (
+    NEAREST,
+    TextGraph,
+    classify_by_names,
+    classify_with_rows,
+    normalise,
+)
 from bertsmith.tasks.heads.name_training import NameTraining
 from bertsmith.tasks.registry import find_task
 from bertsmith.text.labelled.label_names import humanise_label, is_code, read_label_names
@@ -452,3 +458,15 @@ def test_few_texts_are_given_their_nearest_name(texts: int) -> None:
     start = classify_by_names(draw.normal(size=(12, 6, 8)), TextGraph(draw.normal(size=(texts, 8))))
     assert start.way == NEAREST and "too few for 6 classes" in start.reason
     assert np.isfinite(start.probabilities).all() and start.probabilities.shape == (texts, 6)
+
+
+def test_labelled_rows_are_not_among_the_texts_that_would_change() -> None:
+    draw = np.random.default_rng(4)
+    centres = draw.normal(size=(2, 16))
+    classes = draw.integers(0, 2, 60)
+    vectors = centres[classes] + 0.1 * draw.normal(size=(60, 16))
+    known = np.where(np.arange(60) < 40, -1, 1 - classes)  # the rows contradict what a model says of them
+    logits = 4 * np.eye(2)[classes]
+    start = classify_with_rows(centres[None].repeat(12, 0), TextGraph(vectors), logits, known)
+    changed = start.probabilities[:40].argmax(1) != logits[:40].argmax(1)
+    assert list(start.disagreement.values()) == [changed.mean()]

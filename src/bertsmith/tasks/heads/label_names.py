@@ -216,7 +216,7 @@ def classify_with_rows(
         sure,
         way,
         f"{kept:.0%} of the texts that are nearest to a name keep their class",
-        {other: float((labels != by_rows).mean())},
+        {other: float((labels != by_rows)[known < 0].mean())},
         None,
         _find_confused(by_phrasing, spread),
     )
