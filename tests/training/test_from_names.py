@@ -376,6 +376,7 @@ def test_spreading_is_that_of_a_plain_loop() -> None:
     """The rounds text by text, neighbour by neighbour."""
     draw = np.random.default_rng(3)
     names, texts = draw.normal(size=(3, 16)), draw.normal(size=(40, 16))
+    names = names[:1] + 0.1 * names  # near each other, so that neighbours decide
     texts += 2 * names[draw.integers(0, 3, 40)]
     known = np.full(40, -1)
     known[[4, 20]] = [1, 2]
