@@ -318,7 +318,7 @@ def test_a_stopped_command_says_so_in_one_line_and_leaves_nothing_half_written(
 
 GO_ON_AGAIN = (
     *("quickstart", "index build", "index add"),
-    *("mirror import", "mirror label", "mirror relabel", "mirror train"),
+    *("mirror import", "mirror label", "mirror relabel", "mirror migrate", "mirror train"),
 )
 
 

@@ -1,5 +1,5 @@
 """The mirror's store, and the commands that put calls into it, join them or take them out: `bertsmith mirror
-import`, `label` and `relabel`, which ask the LLM within a budget, `merge`, `forget` and `backup`.
+import`, `label`, `relabel` and `migrate`, which ask an LLM within a budget, `merge`, `forget` and `backup`.
 """
 
 import re
@@ -17,7 +17,9 @@ from bertsmith.cli.screen import console, print_facts, print_note, print_table, 
 from bertsmith.errors import BertsmithError, InputError, require
 
 if TYPE_CHECKING:
+    from bertsmith.metrics.scores import Interval
     from bertsmith.mirror.learning.asking import AskingResult, Budget
+    from bertsmith.mirror.learning.migration import TeacherChange
     from bertsmith.mirror.settings import MirrorSettings
     from bertsmith.mirror.store import Store
 
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
 # What reads like the name of a file rather than an instruction: text that ends in .txt, .md or .prompt; one
 # word with an ending or a separator; one word in ASCII. Other languages may have no blanks between words.
 _FILE_NAME = re.compile(r".*\.(?:txt|md|prompt)|\S*(?:\.\w+|[/\\]\S*)|[!-~]*")
+
+
+_CHANGES = 12  # rows of a table
 
 
 @Parameter(name="*")
@@ -342,6 +347,160 @@ def relabel(
                 progress=progress,
             )
     _print_asking("Asked again", result)
+
+
+@continues_when_repeated
+def migrate(
+    site: str | None = None,
+    *,
+    upstream: str,
+    model: str = "",
+    prompt: str = "",
+    count: int = 300,
+    student: Path | None = None,
+    out: Path | None = None,
+    version: str | None = None,
+    seed: int = 0,
+    key_from: str | None = None,
+    store_options: StoreOptions = ANY_STORE,
+    limits: Annotated[BudgetOptions | None, Parameter(group="Budget")] = None,
+) -> None:
+    """Compare a new LLM or a new prompt with the present one, before the application changes.
+
+    Recorded inputs are drawn at random and put to the new one, within a budget. It shows how often both
+    answer alike, what changes most, and whether what is proven of the present student holds for the new LLM
+    too. The answers are kept: a student for the new LLM learns from them. Repeat the command to go on with an
+    interrupted job, or with a larger --count to know more.
+
+    Parameters
+    ----------
+    site
+        As `bertsmith mirror status` shows it. Needed if there are several.
+    upstream
+        The new LLM's base URL; not the mirror's own.
+    model
+        The new LLM's name. Default: the present one, with another --prompt.
+    prompt
+        The new system prompt, in several words, or the name of a file that holds it. Default: the present.
+    count
+        Inputs to compare with; those compared before count.
+    student
+        A student's folder. Default: the one that serves.
+    out
+        Where the student is written for the new LLM, if what is proven of it holds there too.
+    version
+        One of the site's versions, the present one. By default that of the latest call.
+    seed
+        Another seed draws other inputs.
+    key_from
+        The environment variable that holds the LLM's key. Default: OPENAI_API_KEY or ANTHROPIC_API_KEY.
+
+    Examples
+    --------
+    bertsmith mirror migrate intents --upstream https://api.openai.com/v1 --model gpt-5.1-mini
+
+    bertsmith mirror migrate intents --upstream https://api.openai.com/v1 --prompt new-prompt.txt --count 500
+    """
+    settings = read_mirror_settings(store_options)
+    if not (model or prompt):
+        raise InputError("Name what is new: --model, --prompt, or both.")
+    limits, new_prompt = limits or BudgetOptions(), _read_prompt(prompt) if prompt else ""
+    with open_store(store_options) as opened:
+        from bertsmith.mirror.answering.stage_store import StageStore
+        from bertsmith.mirror.learning.asking import Budget, Upstream, choose_version, replay
+        from bertsmith.mirror.learning.migration import compare_teachers, write_surviving_student
+        from bertsmith.mirror.learning.train import find_free_folder
+        from bertsmith.mirror.learning.understand import understand
+        from bertsmith.mirror.student import MirrorStudent
+
+        records, stages = _open_records(opened), StageStore(opened)
+        group = records.group(site, version)
+        if version is None:  # the latest traffic, not what was put to another LLM since
+            groups = [other for other in records.groups() if other[0].site == group[0].site]
+            present = choose_version(opened, [part for other in groups for part in other])
+            group = records.group(site, present.version)
+        present = choose_version(opened, group, version)
+        profile = understand(opened, group)
+        profile.require_mirrorable()
+        if student is None:
+            serving = {stages.stages()[part.version].student for part in group} - {""}
+            student = next((Path(stages.students()[number].folder) for number in serving), None)
+        judged = None if student is None else MirrorStudent.open(student)
+        llm = Upstream(upstream, present.protocol, key_from, formats=settings.formats)
+        with llm, progress_bar("Asking the new LLM") as progress:
+            replayed = replay(
+                opened,
+                present.version,
+                llm,
+                count,
+                settings.redactor,
+                limits.of_class(Budget),
+                model=model,
+                prompt=new_prompt,
+                seed=seed,
+                at_once=limits.at_once,
+                progress=progress,
+            )
+        _print_asking("Asked the new LLM", replayed.result)
+        if not replayed.pairs:
+            raise InputError("The new LLM gave no answer that can be compared.")
+        change = compare_teachers(replayed, profile.shape, judged)
+        _print_change(change)
+        named, store = f"{profile.site} --version {replayed.version}", name_store(store_options)
+        if change.student is None or not change.student.holds:
+            print_note(f"a student for the new LLM: bertsmith mirror train --site {named}{store}")
+            return
+        assert student is not None
+        if out is None:
+            print_note("repeat the command with --out FOLDER: it writes the student for the new LLM.")
+            return
+        free = find_free_folder(opened, out)
+        write_surviving_student(student, free, change.student, replayed)
+    print_note(
+        f"the student for the new LLM is in {free}. As soon as the application asks the new one: bertsmith "
+        f"mirror promote {replayed.version} --student {shlex.quote(str(free))} --to live{store}"
+    )
+
+
+def _print_change(change: "TeacherChange") -> None:
+    """The comparison of two LLMs, and what is proven of the student beside the new one."""
+    facts = {
+        "inputs compared": f"{change.inputs:,}",
+        "answered alike": _format_rate(1 - change.differing / change.inputs, change.agreement),
+    }
+    if len(change.fields) > 1:
+        facts |= {f"{path} differs": f"{count:,}" for path, count in sorted(change.fields.items())}
+    print_facts("The new LLM beside the present one", facts)
+    if rows := change.changes[:_CHANGES]:
+        print_table(("field", "now", "new", "answers"), rows, "What changes most")
+    if (survival := change.student) is None:
+        return
+    claims = survival.student.file.claims
+    facts = {
+        "inputs that no training has used": f"{survival.inputs:,}",
+        "of them it is sure of": f"{survival.sure:,}",
+    }
+    if survival.sure:
+        rate = survival.differing / survival.sure
+        facts["there it differs from the new LLM"] = _format_rate(rate, survival.interval)
+    print_facts("The student beside the new LLM", facts)
+    most = f"at most {100 * claims.epsilon:g} % of its sure answers differ from the new LLM's"
+    if survival.holds:
+        print_note(f"proven for the new LLM too, with {100 * (1 - claims.delta):g} % confidence: {most}.")
+    elif claims.by is not None:
+        print_note("what is proven of the student is proven by class: the new LLM needs one of its own.")
+    elif survival.interval.low > claims.epsilon:
+        print_note(f"that {most} isn't true: the present student can't answer for it.")
+    else:
+        print_note(
+            f"that {most} isn't proven yet. A larger --count may prove it: only inputs that no training has "
+            "used count."
+        )
+
+
+def _format_rate(rate: float, interval: "Interval") -> str:
+    low, high = (f"{100 * end:.3g} %" for end in interval)
+    return f"{100 * rate:.3g} % ({low} to {high} with 95 % confidence)"
 
 
 def _read_prompt(prompt: str) -> str:

@@ -2,6 +2,7 @@
 
 label    the texts of a file under a prompt and a schema, without those that the store has already
 again    recorded inputs once more, drawn at random, to measure how often the LLM contradicts itself
+replay   recorded inputs, drawn in the same way, of another LLM or under another prompt
 
 A request is rebuilt from a recorded call, so that the LLM is asked the same again. The key is read from the
 environment and stored nowhere. Stored questions are not asked again, so that an interrupted run resumes; a
@@ -13,7 +14,7 @@ import math
 import os
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -429,16 +430,8 @@ def ask_again(
     """Asks `count` recorded inputs of a version once more, drawn by their ids from calls that are distributed
     like the traffic; inputs asked again earlier count among them. Raises InputError as `ask_all`.
     """
-    if count < 1:
-        raise InputError(f"count must be 1 or more inputs to ask again, found {count:,}.")
-    first: dict[tuple[tuple[str, ...], ...], Call] = {}
-    again: set[tuple[tuple[str, ...], ...]] = set()
-    for call in store.calls(version):
-        if call.source == AGAIN:
-            again.add(_input_parts(call.request))
-        elif is_drawn(call, seed):  # as in proving
-            first.setdefault(_input_parts(call.request), call)
-    drawn = sorted(first.values(), key=lambda call: hash_fraction(call.id, seed))[:count]
+    drawn = draw_calls(store, version, count, seed)
+    again = {_input_parts(call.request) for call in store.calls(version) if call.source == AGAIN}
     calls = {id(call.request): call for call in drawn}
     new = [call.request for call in drawn if _input_parts(call.request) not in again]
 
@@ -449,6 +442,103 @@ def ask_again(
 
     result = ask_all(new, upstream, store, as_call, budget, at_once, progress)
     return replace(result, known=len(drawn) - len(new))
+
+
+def draw_calls(
+    store: Store, version: str, count: int, seed: int, last: Collection[str] = frozenset()
+) -> list[Call]:
+    """`count` recorded calls of a version with different inputs, drawn by their ids from those that are
+    distributed like the traffic; fewer where there aren't as many. Calls with an id in `last` only come where
+    the others aren't enough. Raises InputError for a count below 1.
+    """
+    if count < 1:
+        raise InputError(f"count must be 1 or more inputs to ask again, found {count:,}.")
+    first: dict[tuple[tuple[str, ...], ...], Call] = {}
+    for call in store.calls(version):
+        if call.source != AGAIN and is_drawn(call, seed):  # as in proving
+            first.setdefault(_input_parts(call.request), call)
+    return sorted(first.values(), key=lambda call: (call.id in last, hash_fraction(call.id, seed)))[:count]
+
+
+@dataclass(frozen=True)
+class Replay:
+    """The result of asking another teacher. `version` is the id of the version that the application begins
+    with it. `pairs` are the drawn calls that it has answered, in the order of the draw, each with its answer;
+    `used` are the ids of those that a training has used.
+    """
+
+    result: AskingResult
+    version: str
+    pairs: list[tuple[Call, Call]]
+    used: set[str]
+
+
+def replay(
+    store: Store,
+    version: str,
+    upstream: Upstream,
+    count: int,
+    redactor: Redactor,
+    budget: Budget,
+    *,
+    model: str = "",
+    prompt: str = "",
+    seed: int = 0,
+    at_once: int = 4,
+    progress: Progress | None = None,
+) -> Replay:
+    """Puts `count` recorded inputs of a version to another `model`, or under another system `prompt`: those
+    that no training has used, and others where they aren't enough. Its answers are stored like those to a
+    labelled file, under the version that the application will begin with it: a student of that version learns
+    from them. Inputs that it has answered aren't asked again. Raises InputError as `ask_all`, and where the
+    calls have no system prompt to replace.
+    """
+    used = LearningRecords(store).used_calls()
+    drawn = draw_calls(store, version, count, seed, used)
+    questions = [_with_teacher(call.request, model, prompt, redactor) for call in drawn]
+    sites = {call.site for call in drawn}
+    if not questions or len(sites) > 1:
+        raise InputError("There are no recorded inputs to put to another LLM: bertsmith mirror status.")
+    (site,) = sites
+    versions = Counter(version_id(question, site) for question in questions)
+    if version in versions:
+        raise InputError(
+            "That is the LLM and the prompt that these calls were recorded with. Name another --model or "
+            "--prompt; bertsmith mirror relabel asks the same once more."
+        )
+    new_version = versions.most_common(1)[0][0]
+
+    def answers() -> dict[tuple[tuple[str, ...], ...], Call]:
+        return {_input_parts(call.request): call for version in versions for call in store.calls(version)}
+
+    known = answers()
+    new = [question for question in questions if _input_parts(question) not in known]
+
+    def as_call(request: CompletionRequest, completion: Completion, began: float, seconds: float) -> Call:
+        made = make_call(request, completion, redactor, source=LABELLED, began=began, seconds=seconds)
+        return replace(made, site=site, version=version_id(request, site))
+
+    result = ask_all(new, upstream, store, as_call, budget, at_once, progress)
+    known, parts = answers(), [_input_parts(call.request) for call in drawn]
+    pairs = [(call, known[key]) for call, key in zip(drawn, parts, strict=True) if key in known]
+    result = replace(result, known=len(drawn) - len(new))
+    return Replay(result, new_version, pairs, used & {call.id for call in drawn})
+
+
+def _with_teacher(
+    request: CompletionRequest, model: str, prompt: str, redactor: Redactor
+) -> CompletionRequest:
+    """The request to another model, or with another system prompt, redacted, in place of its own."""
+    messages = request.messages
+    if prompt:
+        if not request.system:
+            raise InputError(
+                "The instruction of these calls stands in the user's message, so it can't be replaced: put "
+                "it into the system prompt, or give --model alone."
+            )
+        alone = replace(request, messages=(replace(request.system[0], parts=(prompt,)),))
+        messages = (*redactor.begin_call().redact_request(alone).messages, *request.inputs)
+    return replace(request, model=model or request.model, messages=messages)
 
 
 def _input_parts(request: CompletionRequest) -> tuple[tuple[str, ...], ...]:

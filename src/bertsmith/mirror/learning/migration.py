@@ -1,0 +1,158 @@
+"""Another LLM, or another prompt, beside the present one: how often they answer alike, what changes, and
+whether the student's proof holds for it too. Read `compare_teachers` first.
+"""
+
+import shutil
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from bertsmith.files import atomic_folder, write_json
+from bertsmith.metrics.guarantees.bounds import clopper_pearson
+from bertsmith.metrics.guarantees.growing_proof import GrowingProof
+from bertsmith.metrics.scores import Interval
+from bertsmith.mirror.call import Call
+from bertsmith.mirror.fields import AnswerShape, Values, format_value
+from bertsmith.mirror.learning.asking import Replay
+from bertsmith.mirror.student import MirrorStudent
+from bertsmith.mirror.student_file import (
+    FILE,
+    MODEL,
+    SPANS,
+    CallsUsed,
+    Claim,
+    Claims,
+    StudentFile,
+    hash_files,
+)
+from bertsmith.mirror.template import MessageTemplate, PartTemplate, PromptTemplate
+
+
+@dataclass(frozen=True)
+class StudentSurvival:
+    """What the present student's proof is worth for the new teacher. Of `inputs`, which no training has used,
+    the student is sure of `sure`; there `differing` of its answers differ from the new teacher's, a rate with
+    this `interval`. `holds`: that at most epsilon do is proven.
+    """
+
+    student: MirrorStudent
+    inputs: int
+    sure: int
+    differing: int
+    interval: Interval
+    holds: bool
+
+
+@dataclass(frozen=True)
+class TeacherChange:
+    """The comparison of two teachers on `inputs`, of which `differing` have another answer; `agreement` is
+    the interval with 95 % confidence. `fields` has the number of differing answers by path; `changes` has
+    (path, former value, new value, how often), the most frequent first.
+    """
+
+    inputs: int
+    differing: int
+    agreement: Interval
+    fields: dict[str, int]
+    changes: list[tuple[str, str, str, int]]
+    student: StudentSurvival | None
+
+
+def compare_teachers(
+    replay: Replay, shape: AnswerShape, student: MirrorStudent | None = None, delta: float = 0.05
+) -> TeacherChange:
+    """Compares the answers to the replayed inputs. `student` is the present one.
+
+    The student is judged by inputs that no training has used: on those it has learned from it agrees more
+    often. Its proof may be looked at after each answer, so asking about more inputs later is no second test
+    (`growing_proof`).
+    """
+    pairs = replay.pairs
+    changes, fields = Counter[tuple[str, str, str]](), Counter[str]()
+    differing = 0
+    for call, other in pairs:
+        former, new = shape.read(call.completion.value), shape.read(other.completion.value)
+        paths = sorted(shape.differing_paths(former, new))
+        differing += bool(paths)
+        fields.update(paths)
+        changes.update((path, _show(former, path), _show(new, path)) for path in paths)
+    agreeing = clopper_pearson(len(pairs) - differing, len(pairs), delta)
+    ranked = sorted(changes.items(), key=lambda item: (-item[1], item[0]))
+    fresh = [pair for pair in pairs if pair[0].id not in replay.used]
+    survival = None if student is None else _judge_student(fresh, shape, student)
+    return TeacherChange(
+        len(pairs),
+        differing,
+        agreeing,
+        dict(fields),
+        [(*change, count) for change, count in ranked],
+        survival,
+    )
+
+
+def _show(values: Values, path: str) -> str:
+    return format_value(values[path]) if path in values else "nothing"
+
+
+def _judge_student(
+    pairs: Sequence[tuple[Call, Call]], shape: AnswerShape, student: MirrorStudent
+) -> StudentSurvival:
+    claims = student.file.claims
+    inputs = [(student.input_of(call.request, call.version), other) for call, other in pairs]
+    texts = [text for text, _ in inputs if text is not None]
+    answers = iter(student.answer(texts) if texts else ())
+    proof, losses = GrowingProof([0.5], [1.0], claims.epsilon, claims.delta), list[bool]()
+    for text, other in inputs:
+        answer = None if text is None else next(answers)
+        if answer is None or not answer.is_sure:
+            continue
+        differs = bool(shape.differing_paths(answer.values, shape.read(other.completion.value)))
+        losses.append(differs)
+        proof.record(1.0, differs)
+    interval = clopper_pearson(sum(losses), len(losses), claims.delta)
+    holds = claims.by is None and bool(proof.proven()[0])
+    return StudentSurvival(student, len(pairs), len(losses), sum(losses), interval, holds)
+
+
+def write_surviving_student(
+    folder: Path, out: Path, survival: StudentSurvival, replay: Replay
+) -> StudentFile:
+    """Writes the student of `folder` to `out` as one of the new version, with the claim that holds for it."""
+    file, claims = survival.student.file, survival.student.file.claims
+    assert survival.holds and claims.whole is not None
+    call, other = replay.pairs[0]
+    template = file.templates[call.version]
+    if other.request.system != call.request.system:
+        system = tuple(
+            MessageTemplate(role=m.role, parts=tuple(PartTemplate(pieces=(part,)) for part in m.parts))
+            for m in other.request.system
+        )
+        template = PromptTemplate(messages=(*system, *template.messages[len(call.request.system) :]))
+    claim = Claim(
+        threshold=claims.whole.threshold,
+        epsilon=claims.epsilon,
+        delta=claims.delta,
+        calls=survival.inputs,
+        answered=survival.sure,
+        risk=survival.differing / survival.sure,
+        coverage_interval=tuple(clopper_pearson(survival.sure, survival.inputs, claims.delta)),
+    )
+    fresh = [other for call, other in replay.pairs if call.id not in replay.used]
+    times = [other.began for other in fresh]
+    changed = {
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "teacher": fresh[0].request.model,
+        "templates": {replay.version: template},
+        "claims": Claims(epsilon=claims.epsilon, delta=claims.delta, whole=claim),
+        "calibration": CallsUsed(calls=len(fresh), texts=len(fresh), began=min(times), ended=max(times)),
+        "ceiling": None,
+    }
+    with atomic_folder(out, overwrite=True) as new:
+        for part in (MODEL, SPANS):
+            if (folder / part).is_dir():
+                shutil.copytree(folder / part, new / part)
+        written = file.model_copy(update={**changed, "files": hash_files(new)})
+        write_json(new / FILE, written.model_dump(mode="json"))
+    return written

@@ -1,0 +1,165 @@
+"""A new LLM or a new prompt beside the present one: `bertsmith mirror migrate`."""
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mirrored_calls import calls_of, intent_of, store_of
+from scripted_upstream import Reply, Seen, Upstream, upstream_of
+
+from bertsmith.cli.main import main
+from bertsmith.mirror.learning.understand import LearningRecords
+from bertsmith.mirror.store import Store
+from bertsmith.mirror.student_file import read_student_file
+
+NEW = "llm-2"
+
+
+def answer(seen: Seen) -> Reply:
+    """llm-2 says what the rule says, llm-3 `other` where the rule says `transfer`; so does a prompt of "Two
+    classes".
+    """
+    body = seen.json()
+    intent = intent_of(str(body["messages"][-1]["content"]))
+    if (body["model"] == "llm-3" or "Two classes" in str(body["messages"][0])) and intent == "transfer":
+        intent = "other"
+    choice = {"index": 0, "finish_reason": "stop"}
+    choice |= {"message": {"role": "assistant", "content": json.dumps({"intent": intent}), "refusal": None}}
+    usage = {"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18}
+    whole = {"id": f"c{random.random()}", "model": body["model"], "created": 1_760_000_000}
+    return Reply([json.dumps(whole | {"choices": [choice], "usage": usage}).encode()])
+
+
+@pytest.fixture
+def llm() -> Iterator[Upstream]:
+    with upstream_of(answer) as server:
+        yield server
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with store_of(tmp_path, calls_of(900)) as opened:
+        yield opened
+
+
+def migrate(
+    store: Store, llm: Upstream, capsys: pytest.CaptureFixture[str], *arguments: object, status: int = 0
+) -> str:
+    capsys.readouterr()
+    given = [
+        "mirror",
+        "migrate",
+        "--store",
+        str(store.engine.url.database),
+        "--upstream",
+        f"{llm.url}/v1",
+        *arguments,
+    ]
+    assert main([*map(str, given)]) == status
+    printed = capsys.readouterr()
+    return " ".join((printed.out + printed.err).split())
+
+
+def train(store: Store, folder: Path) -> None:
+    assert (
+        main(
+            [
+                "mirror",
+                "train",
+                "--store",
+                str(store.engine.url.database),
+                "--tiers",
+                "tf-idf",
+                "--out",
+                str(folder),
+            ]
+        )
+        == 0
+    )
+
+
+def test_a_proof_that_holds_for_the_new_llm_goes_with_the_student(
+    store: Store, llm: Upstream, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    student, out = tmp_path / "student", tmp_path / "moved"
+    train(store, student)
+    old = read_student_file(student)
+    (present,) = store.versions()
+    used = LearningRecords(store).used_calls()
+    store.add(calls_of(200, seed=1, first=900))  # no training has used these
+    given = ("--model", NEW, "--student", student, "--count", 150)
+    printed = migrate(store, llm, capsys, *given)
+    assert "answered alike 100 % (97.6 % to 100 % with 95 % confidence)" in printed
+    assert "proven for the new LLM too, with 95 % confidence: at most 5 %" in printed
+    assert "repeat the command with --out FOLDER" in printed and not out.exists()
+    assert len(llm.seen) == 150
+    asked = {seen.json()["messages"][-1]["content"] for seen in llm.seen}
+    learned = {c.request.inputs[0].parts[0] for c in store.calls(present.version) if c.id in used}
+    assert not asked & learned, "the student would be judged by what it has learned"
+
+    printed = migrate(store, llm, capsys, *given, "--out", out)
+    assert len(llm.seen) == 150, "nothing is asked twice"
+    new = read_student_file(out)
+    assert new.teacher == NEW and new.claims.whole is not None and old.claims.whole is not None
+    assert new.claims.whole.threshold == old.claims.whole.threshold
+    assert (new.claims.whole.calls, new.claims.whole.risk) == (150, 0.0)
+    (version,) = new.templates
+    (replayed,) = (v for v in store.versions() if v.version != present.version)
+    assert (version, replayed.model, replayed.calls) == (replayed.version, NEW, 150)
+    assert replayed.site == present.site
+    promotion = ["mirror", "promote", version, "--student", str(out), "--to", "live"]
+    assert f"bertsmith {' '.join(promotion)}" in printed
+    assert main([*promotion, "--store", str(store.engine.url.database)]) == 0
+
+
+def test_what_changes_is_counted_and_a_proof_that_does_not_hold_stays(
+    store: Store, llm: Upstream, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    student = tmp_path / "student"
+    train(store, student)
+    later = calls_of(100, seed=1, first=900)
+    store.add(later)
+    given = ("--model", "llm-3", "--student", student, "--count", 100, "--out", tmp_path / "x")
+    printed = migrate(store, llm, capsys, *given)
+    differing = sum(call.completion.value["intent"] == "transfer" for call in later)
+    assert 20 < differing < 60
+    assert f"$.intent transfer other {differing}" in printed
+    assert f"answered alike {100 - differing} % (" in printed
+    assert "isn't true: the present student can't answer for it" in printed
+    assert f"mirror train --site {store.versions()[0].site} --version" in printed
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_new_prompt_is_compared_as_a_version_of_its_own(
+    store: Store, llm: Upstream, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    student, out = tmp_path / "student", tmp_path / "moved"
+    train(store, student)
+    store.add(calls_of(150, seed=1, first=900))
+    given: tuple[Any, ...] = ("--prompt", "Say the intent of it.", "--student", student, "--count", 150)
+    migrate(store, llm, capsys, *given, "--out", out)
+    system = {seen.json()["messages"][0]["content"] for seen in llm.seen}
+    assert system == {"Say the intent of it."}
+    new = read_student_file(out)
+    (version,) = new.templates
+    call = next(iter(store.calls(version)))
+    assert new.templates[version].input_of(call.request), "the student reads calls of the new prompt"
+    printed = migrate(store, llm, capsys, "--prompt", "Two classes of it.", "--count", 30)
+    assert "transfer other" in printed and "a student for the new LLM: bertsmith mirror train" in printed
+
+
+def test_what_cannot_be_compared_is_one_sentence(
+    store: Store, llm: Upstream, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for given, expected in (
+        ((), "Name what is new: --model, --prompt, or both."),
+        (("--model", "llm"), "That is the LLM and the prompt that these calls were recorded with."),
+        (("--model", NEW, "--count", 0), "count must be 1 or more"),
+        (("--model", NEW, "--version", "x"), "There is no version 'x'"),
+        (("--prompt", "missing.txt"), "there is no file 'missing.txt'"),
+    ):
+        assert expected in migrate(store, llm, capsys, *given, status=2)
+    assert not llm.seen
