@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from bertsmith.errors import RecipeError
+from bertsmith.errors import InputError, RecipeError
 from bertsmith.metrics.guarantees.learn_then_test import (
     STARTS,
     Prices,
@@ -15,10 +15,15 @@ from bertsmith.metrics.guarantees.learn_then_test import (
     threshold_sequence,
 )
 from bertsmith.metrics.guarantees.sample_size import fewest_calls
+from bertsmith.mirror.learning import proving
+from bertsmith.mirror.learning.forecast import advise_risk, forecast_risks
 from bertsmith.mirror.learning.proving import (
+    describe_claims,
     estimate_calls_needed,
     estimate_coverage,
     explain_postponement,
+    format_claim_rows,
+    list_next_steps,
     prove,
     target_epsilon,
 )
@@ -206,8 +211,9 @@ def test_as_many_calls_are_asked_for_as_the_next_training_keeps_to_prove_with() 
     def advice(calls: int, recorded: int, epsilon: float = 0.05) -> str:
         return explain_postponement([good], calls, recorded, LearnSettings(epsilon=epsilon)).split(". ")[-1]
 
-    needed, many = fewest_calls(0.05, 0.05), fewest_calls(0.0005, 0.05)
-    assert advice(needed - 3, round((needed - 3) / 0.3)) == "Record at least 10 more calls"
+    # A tenth of delta is for the other risks of the ladder.
+    needed, many = fewest_calls(0.05, 0.9 * 0.05), fewest_calls(0.0005, 0.9 * 0.05)
+    assert advice(needed - 3, round((needed - 3) / 0.3)) == "Record at least 11 more calls"
     assert advice(needed - 3, 5000) == "Record at least 3 more calls"  # 5,000, nearly all of them used
     option = f"eep more of them to prove with: --most-calibration {many}"
     # Those of the 50,000 that aren't kept have been learned from, and can't prove any more.
@@ -229,7 +235,8 @@ def test_calls_are_kept_where_they_would_prove_no_more_than_an_easy_field() -> N
 @pytest.mark.parametrize(
     ("fields", "settings", "share"),
     [
-        (1, SETTINGS, 1),
+        (1, SETTINGS, 0.9),
+        (1, LearnSettings(ladder=()), 1),
         (3, SETTINGS, 0.9),
         (1, LearnSettings(call_price=0.01, error_price=0.1), 0.9),
     ],
@@ -309,3 +316,133 @@ def test_by_prices_no_other_epsilon_is_advised() -> None:
     prices = LearnSettings(call_price=0.01, error_price=0.1)
     assert "a better student and new calls" in prove([candidate()], [bad], [bad], prices, 3000).why
     assert "--epsilon" in prove([candidate()], [bad], [bad], SETTINGS, 3000).why
+
+
+def stairs(draw: Draw, count: int) -> TeacherComparison:
+    """Just above 2, 5, 10 and 20 % of the answers differ from four confidences on."""
+    confidence = draw.random(count)
+    # The risk from a confidence on is the mean above it, so a step's own rate is higher than the rung.
+    edges = np.array([0.75, 0.5, 0.25, 0.0])
+    rates = np.array([0.0201, 0.0801, 0.2001, 0.5001])
+    step = np.searchsorted(-edges, -confidence)
+    return judged(confidence, draw.random(count) < rates[step], fields=2)
+
+
+def false_rungs(claims: Claims, risk: Callable[[float], float]) -> bool:
+    """Whether any claim on the whole answer is wrong, by the true risk from a threshold on."""
+    return any(risk(claim.threshold) > claim.epsilon for claim in claims.ladder)
+
+
+def risk_of_stairs(threshold: float) -> float:
+    """The mean rate from a confidence on."""
+    grid = np.linspace(max(threshold, 0.0), 1.0, 4001)[:-1]
+    return float(np.array([0.5001, 0.2001, 0.0801, 0.0201])[(grid * 4).astype(int)].mean())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tiers", [1, 2])
+@pytest.mark.parametrize("rate", [None, 0.0201, 0.0501, 0.1001, 0.2001])
+def test_all_claims_of_the_ladder_are_true_together_in_2000_runs(
+    rate: float | None, tiers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the border of one risk, or of all of them. A plan comes from dev alone, so each is made once."""
+
+    def make(draw: Draw, count: int) -> TeacherComparison:
+        if rate is None:
+            return stairs(draw, count)
+        return judged(draw.random(count), draw.random(count) < rate, fields=2)
+
+    plans, plan_claims = {}, proving._plan_claims
+
+    def plan_once(devs: list[TeacherComparison], calls: int, settings: LearnSettings) -> object:
+        if id(devs) not in plans:
+            plans[id(devs)] = plan_claims(devs, calls, settings)
+        return plans[id(devs)]
+
+    monkeypatch.setattr(proving, "_plan_claims", plan_once)
+    wrong = 0
+    every_dev = []
+    for seed in range(2000):
+        draw = np.random.default_rng([seed, tiers])
+        if seed % 50 == 0:
+            every_dev.append([make(draw, 400) for _ in range(tiers)])
+        calibrations = [make(draw, 1000) for _ in range(tiers)]
+        claims = prove([candidate() for _ in range(tiers)], every_dev[-1], calibrations, SETTINGS).claims
+        wrong += false_rungs(claims, risk_of_stairs if rate is None else lambda _: rate)
+    assert binomtest(wrong, 2000, SETTINGS.delta, "greater").pvalue > 0.001
+
+
+def test_a_ladder_of_risks_is_proven_on_the_same_calls_at_hardly_any_cost() -> None:
+    """The laxer, the more is answered; at the risk that is wanted nearly as much as without the others."""
+    alone, rungs = [], []
+    for seed in range(10):
+        draw = np.random.default_rng(seed)
+        dev, calibration = falling_risk(draw, 600), falling_risk(draw, 1800)
+        alone.append(prove([candidate()], [dev], [calibration], LearnSettings(ladder=())).claims.coverage)
+        claims = prove([candidate()], [dev], [calibration], SETTINGS).claims
+        rungs.append([claims.coverage, claims.at(0.1).coverage])
+        assert claims.at(0.1).at(0.05) == claims
+        with pytest.raises(InputError, match="proven of this student"):
+            claims.at(0.15)
+    wanted, larger = np.mean(rungs, axis=0)
+    assert wanted > 0.97 * np.mean(alone) and larger > 1.1 * wanted
+
+
+def test_where_only_a_larger_risk_is_proven_the_claims_say_so_and_what_to_do() -> None:
+    draw = np.random.default_rng(0)
+    dev, calibration = (judged(draw.random(n), draw.random(n) < 0.045) for n in (600, 1500))
+    claims = prove([candidate()], [dev], [calibration], SETTINGS).claims
+    assert claims.whole is None and not claims.coverage
+    assert [claim.epsilon for claim in claims.others] == [0.1]  # at 20 % it would answer no more
+    words = describe_claims(claims)
+    assert "isn't proven that at most 5 %" in words and "at most 10 % (100 % of the calls)" in words
+    assert "bertsmith mirror set students/a --epsilon 0.1" in list_next_steps(claims, "students/a")[0]
+    assert (
+        format_claim_rows(claims)[0][-1] == "not proven"
+        and format_claim_rows(claims)[1][-1] == "at most 10 %"
+    )
+
+
+def test_fields_that_are_proven_are_named_where_the_whole_answer_is_not() -> None:
+    draw = np.random.default_rng(0)
+    dev, calibration = (
+        judged(draw.random(count), draw.random(count) < 0.048, fields=2) for count in (600, 1500)
+    )
+    claims = prove([candidate()], [dev], [calibration], LearnSettings(ladder=())).claims
+    assert claims.whole is None and claims.fields["$.f1"] is not None
+    assert "by themselves these fields are, with 95 % confidence: $.f1 (at most 5 %" in describe_claims(
+        claims
+    )
+    assert "in a call of its own" in list_next_steps(claims, "students/a")[0]
+
+
+def test_a_forecast_says_before_the_proof_what_it_gives() -> None:
+    """Nine in ten proofs lie in the interval; what is hopeless is said to be so."""
+    inside = []
+    for seed in range(60):
+        draw = np.random.default_rng(seed)
+        dev, calibration = falling_risk(draw, 600), falling_risk(draw, 1500)
+        forecast = {own.epsilon: own for own in forecast_risks([dev], 1500, SETTINGS)}
+        claims = prove([candidate()], [dev], [calibration], SETTINGS).claims
+        proven = {claim.epsilon: claim.coverage for claim in claims.ladder}
+        inside += [
+            forecast[risk].interval.low <= proven.get(risk, 0.0) <= forecast[risk].interval.high
+            for risk in (0.05, 0.1)
+        ]
+    assert 0.75 < np.mean(inside) <= 1
+    bad = judged(draw.random(600), draw.random(600) < 0.5)
+    assert all(own.coverage == 0 and own.needed == np.inf for own in forecast_risks([bad], 1500, SETTINGS))
+    assert [own.epsilon for own in forecast_risks([bad], 1500, LearnSettings(epsilon=0.03))] == [
+        0.02, 0.03, 0.05, 0.1, 0.2
+    ]  # fmt: skip
+
+
+def test_where_the_proof_is_not_begun_another_risk_is_advised() -> None:
+    draw = np.random.default_rng(0)
+    fair = judged(draw.random(600), draw.random(600) < 0.07)
+    assert "surest of" in explain_postponement([fair], 900, 3000, SETTINGS) or "kept" in explain_postponement(
+        [fair], 900, 3000, SETTINGS
+    )
+    assert advise_risk(forecast_risks([fair], 900, SETTINGS), SETTINGS).endswith("--epsilon 0.1")
+    bad = judged(draw.random(600), draw.random(600) < 0.5)
+    assert advise_risk(forecast_risks([bad], 900, SETTINGS), SETTINGS) == ""

@@ -120,3 +120,58 @@ def test_texts_and_values_of_calls_are_escaped_in_the_page(tmp_path: Path) -> No
         train_student(store, tmp_path / "student", settings=LearnSettings(tiers=("tf-idf",)))
     page = (tmp_path / "student" / "report.html").read_text()
     assert "<script>" not in page and "&lt;script&gt;" in page
+
+
+def noisy(share: float, intent: str = "") -> Any:
+    """As by the rule, but this share of the answers is random, or of those with one intent."""
+
+    def teacher(text: str, draw: random.Random) -> dict[str, Any]:
+        answer = by_rule(text, draw)
+        is_noisy = intent in ("", answer["intent"]) and draw.random() < share
+        return at_random(text, draw) if is_noisy else answer
+
+    return teacher
+
+
+def test_a_risk_that_was_proven_too_is_chosen_afterwards_without_a_new_proof(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store, out = imported(tmp_path, noisy(0.6, "card"), 1500), tmp_path / "student"
+    capsys.readouterr()
+    bertsmith("mirror", "train", "--store", store, "--tiers", "tf-idf", "--out", out)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Forecast with 450 calls kept for the proof" in said and "5 % (wanted)" in said
+    first = MirrorStudent.open(out).file
+    larger = first.claims.others[-1]
+    assert larger.epsilon == 0.2 and f"mirror set {out} --epsilon 0.1" in said  # the smallest larger one
+    page = Words()
+    page.feed((out / "report.html").read_text())
+    for words in ("Forecast with 450 calls", "What to do next", "--epsilon 0.1", "at most 20 %"):
+        assert words in page.text, words
+    bertsmith("mirror", "promote", first.site, "--student", out, "--store", store)
+    capsys.readouterr()
+    bertsmith("mirror", "set", out, "--epsilon", 0.2, "--store", store)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "differ from the LLM's in at most 20 %." in said
+    # The mirror uses the first one, which stays.
+    assert MirrorStudent.open(out).file == first
+    second = MirrorStudent.open(tmp_path / "student-2").file
+    assert second.claims.whole == larger and second.claims.epsilon == 0.2
+    assert second.claims.at(0.05) == first.claims
+    assert main(["mirror", "set", str(out), "--epsilon", "0.15", "--store", str(store)]) == 2
+    assert "found 0.15" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_proof_that_would_fail_is_not_begun_and_the_screen_says_what_to_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store, out = imported(tmp_path, noisy(0.18), 1500), tmp_path / "student"
+    capsys.readouterr()
+    bertsmith("mirror", "train", "--store", store, "--tiers", "tf-idf", "--out", out)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "The proof isn't begun, since it would fail: the calls kept for it stay unused" in said
+    assert "If your application bears that: --epsilon 0.2" in said
+    assert "If your application bears that: --epsilon 0.2" in (out / "report.html").read_text()
+    # Its calls were kept: with the risk that was advised, they prove it.
+    bertsmith("mirror", "train", "--store", store, "--tiers", "tf-idf", "--out", out, "--epsilon", 0.2)
+    assert MirrorStudent.open(out).file.is_promotable

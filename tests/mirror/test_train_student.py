@@ -374,12 +374,12 @@ def test_what_is_advised_where_all_that_may_prove_are_too_few_is_enough(tmp_path
         few = WORDS.model_copy(update={"most_calibration": 50})
         why = train_student(store, tmp_path / "student", settings=few).why
         assert (
-            "Record at least 9 more calls and keep more of them to prove with: --most-calibration 59" in why
+            "Record at least 11 more calls and keep more of them to prove with: --most-calibration 61" in why
         )
-        store.add(calls_of(9, seed=1, first=900))
-        more = WORDS.model_copy(update={"most_calibration": 59})
+        store.add(calls_of(11, seed=1, first=900))
+        more = WORDS.model_copy(update={"most_calibration": 61})
         learned = train_student(store, tmp_path / "student", settings=more)
-    assert len(learned.parts.calibration) == 59 and "at least" not in learned.why
+    assert len(learned.parts.calibration) == 61 and "at least" not in learned.why
 
 
 def test_a_folder_of_the_users_where_a_training_would_work_stays(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """`bertsmith mirror understand` and `train`: from recorded calls to a student, and what is proven of it."""
 
+import math
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -230,6 +231,16 @@ def train(
                 "claims": file.claims.model_dump(mode="json") | {"coverage": file.claims.coverage},
                 "is_promotable": file.is_promotable,
                 "why_not": learned.why or None,
+                "forecasts": [
+                    {
+                        "epsilon": forecast.epsilon,
+                        "coverage": forecast.coverage,
+                        "coverage_interval": forecast.interval,
+                        "nothing_proven": forecast.unproven,
+                        "calls_needed": forecast.needed if math.isfinite(forecast.needed) else None,
+                    }
+                    for forecast in learned.forecasts
+                ],
                 "agreement_on_dev": learned.dev.agreement,
                 "agreement": learned.calibration.agreement if learned.calibration is not None else None,
                 "forecast": learned.curve.forecast(1 - file.claims.epsilon)
@@ -240,6 +251,37 @@ def train(
         )
     else:
         _print_learned(learned, name_store(store_options))
+
+
+def set_risk(student: Path, *, epsilon: float, store_options: StoreOptions = ANY_STORE) -> None:
+    """Choose another allowed difference for a STUDENT, of those that were proven together.
+
+    A training proves on the same calls how much the student may answer where 2, 5, 10 and 20 % of its answers
+    may differ. All of that holds together, so this needs no new proof and no new calls.
+
+    Parameters
+    ----------
+    student
+        The student's folder. It is changed in place, unless the mirror uses it: then the student with the
+        other difference goes to STUDENT-2.
+    epsilon
+        The largest share of the student's answers that may differ from the LLM's.
+
+    Examples
+    --------
+    bertsmith mirror set students/intents --epsilon 0.1
+    """
+    with open_store(store_options) as opened:
+        from bertsmith.mirror.learning.proving import describe_claims
+        from bertsmith.mirror.learning.train import choose_risk
+
+        folder, file = choose_risk(opened, student, epsilon)
+    console.print(describe_claims(file.claims), markup=False, soft_wrap=True)
+    print_note(
+        "to compare the student with the LLM on new calls, which changes no answer: bertsmith mirror promote "
+        f"{file.site} --student {shlex.quote(str(folder))}{name_store(store_options)}"
+    )
+    print_paths(student=folder)
 
 
 def _print_profile(profile: "SiteProfile", options: str) -> None:
@@ -306,11 +348,13 @@ def _profile_as_json(profile: "SiteProfile") -> dict[str, Any]:
 
 
 def _print_learned(learned: "LearningResult", store: str) -> None:
+    from bertsmith.mirror.learning.forecast import format_forecast_rows
     from bertsmith.mirror.learning.proving import (
         describe_ceiling,
         describe_claims,
         format_agreement_row,
         format_claim_rows,
+        list_next_steps,
     )
     from bertsmith.mirror.learning.tiers import tier_title
 
@@ -327,13 +371,18 @@ def _print_learned(learned: "LearningResult", store: str) -> None:
     print_facts("Learned", facts)
     rows = [format_agreement_row(name, judged) for name, judged in learned.tiers.items()]
     print_table(("student", "agrees with the LLM", "calls"), rows, "On the calls to choose the model by")
-    if not learned.why:
+    if learned.forecasts:
+        header: tuple[str, ...] = ("allowed difference", "calls answered", "calls that the proof needs")
+        rows = format_forecast_rows(learned.forecasts, len(parts.calibration))
+        print_table(header, rows, f"Forecast with {len(parts.calibration):,} calls kept for the proof")
+    if not learned.why or file.claims.others or any(file.claims.fields.values()):
         header = ("part", "confidence from", "answers", "of them differ", "guaranteed")
         print_table(header, format_claim_rows(file.claims), "Proven")
-    console.print(describe_claims(file.claims, learned.unmatched), markup=False)
+    console.print(describe_claims(file.claims, learned.unmatched), markup=False, soft_wrap=True)
     if learned.why:
         print_note(f"Not proven: {learned.why}.")
-    for sentence in (describe_ceiling(file.ceiling), *learned.notes):
+    steps = list_next_steps(file.claims, shlex.quote(str(learned.folder)))
+    for sentence in (*steps, learned.advice, describe_ceiling(file.ceiling), *learned.notes):
         if sentence:
             print_note(sentence)
     if learned.curve is not None:

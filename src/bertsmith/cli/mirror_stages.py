@@ -333,13 +333,15 @@ def _read_student(folder: Path, before: "Stage") -> "StudentRecord":
     was trained for another version.
     """
     from bertsmith.mirror.answering.training_process import read_student
+    from bertsmith.mirror.learning.proving import list_next_steps
     from bertsmith.mirror.student_file import read_student_file
 
     student = read_student(folder, before.version)
     if student is None:
+        steps = list_next_steps(read_student_file(folder).claims, str(folder))
         raise InputError(
-            f"Nothing is proven of the student in {folder}, so it would never answer. Record more calls and "
-            "train again."
+            f"Nothing is proven of the student in {folder} that lets it answer. "
+            f"{steps[0] if steps else 'Record more calls and train again.'}"
         )
     templates = read_student_file(folder).templates
     if before.version not in templates:

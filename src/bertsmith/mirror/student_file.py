@@ -5,13 +5,14 @@ student.json    this description            model/   an encoder with its head, o
 report.html     the same for people         spans/   a tagger, if answers quote the input
 """
 
+import math
 from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic import Field as Bounded
 
-from bertsmith.errors import ModelError
+from bertsmith.errors import InputError, ModelError
 from bertsmith.files import read_json, sha256
 from bertsmith.metrics.guarantees.learn_then_test import Certificate
 from bertsmith.mirror.fields import AnswerShape, FieldHead, Values, format_value
@@ -67,7 +68,8 @@ class Claims(_Part):
 
     They are true together with probability 1 - `delta`, and their coverage intervals too with probability
     1 - 2 `delta`. `whole` is about the whole answer, whose confidence is the product of its fields'
-    confidences; `fields` has a claim about each field by itself.
+    confidences; `fields` has a claim about each field by itself. `others` are the claims about the whole
+    answer at other risks, from the smallest risk on: each may be chosen in place of `whole` (`at`).
 
     If each value of a field has a claim of its own, `by` is this field's path, and `classes` has the claims
     by value: each is about the whole answers that contain the value. `calls` is then the number of
@@ -81,6 +83,7 @@ class Claims(_Part):
     by: str | None = None
     classes: dict[str, Claim | None] = Bounded(default_factory=dict)
     calls: int = 0
+    others: tuple[Claim, ...] = ()
 
     @property
     def coverage(self) -> float:
@@ -95,6 +98,27 @@ class Claims(_Part):
         """
         claim = self.whole if self.by is None else self.classes.get(format_value(values[self.by]))
         return None if claim is None else claim.threshold
+
+    @property
+    def ladder(self) -> tuple[Claim, ...]:
+        """The claims about the whole answer, from the smallest risk on."""
+        proven = (*self.others, *((self.whole,) if self.whole is not None else ()))
+        return tuple(sorted(proven, key=lambda claim: claim.epsilon))
+
+    def at(self, epsilon: float) -> "Claims":
+        """The same claims with the whole answer's at `epsilon` chosen. This is no new look at any call: all
+        of them were proven together. Raises InputError where none was proven at this risk.
+        """
+        chosen = next((claim for claim in self.ladder if math.isclose(claim.epsilon, epsilon)), None)
+        if chosen is None:
+            proven = ", ".join(f"{claim.epsilon:g}" for claim in self.ladder) or "nothing"
+            raise InputError(
+                f"Expected an allowed difference that is proven of this student ({proven}), found "
+                f"{epsilon:g}. "
+                "Another one takes a new proof, by new calls: bertsmith mirror train --epsilon."
+            )
+        others = tuple(claim for claim in self.ladder if claim is not chosen)
+        return self.model_copy(update={"epsilon": chosen.epsilon, "whole": chosen, "others": others})
 
 
 class CallsUsed(_Part):

@@ -25,11 +25,13 @@ from bertsmith.metrics.guarantees.learn_then_test import (
     fallback_test,
     falling,
 )
+from bertsmith.metrics.scores import Interval
 
 _MOST = 1_000_000  # calls; no calibration is larger
 _AT_ONCE = 1000
 _SIMULATIONS = 100
 _PLACES = 12  # thresholds at which a plan may start
+_TAIL = 0.05  # on either side of a forecast's interval
 _SAFE = 0.75  # the stricter start's part, where there are two
 
 
@@ -87,12 +89,14 @@ def _calls_allowing(errors: Ints, epsilon: float, delta: float) -> Ints:
 
 class StartForecast(NamedTuple):
     """The best `starts` (T,) for a group's share of delta, the `coverage` of the group's calls to expect from
-    them, and the probability that nothing is `unproven`.
+    them, the probability that nothing is proven (`unproven`), and the `interval` in which the coverage lies
+    with a probability of 90 %.
     """
 
     starts: Floats
     coverage: float
     unproven: float
+    interval: Interval
 
 
 @check_arguments(delta=share, calls=integer_from(0))
@@ -110,7 +114,7 @@ def forecast_starts(development: CallGroup, calls: int, delta: float, seed: int 
     pairs = np.triu_indices(len(places), 1)
     plans = np.concatenate([plans, _SAFE * plans[pairs[0]] + (1 - _SAFE) * plans[pairs[1]]])
     if not np.size(development.confidence) or not calls:
-        return StartForecast(plans[len(places) // 2], 0.0, 1.0)
+        return StartForecast(plans[len(places) // 2], 0.0, 1.0, Interval(0.0, 0.0))
     confidence, losses = calibration(development.confidence, development.losses)
     between = np.searchsorted(-thresholds, -confidence, side="left")  # the strictest that answers
     counts = np.zeros((last + 2, 2))
@@ -126,7 +130,13 @@ def forecast_starts(development: CallGroup, calls: int, delta: float, seed: int 
     laxest = last - refuted[..., ::-1].argmax(axis=2)
     coverage = np.take_along_axis(answered, laxest, axis=1) * refuted.any(axis=2) / calls
     best = int(coverage.mean(axis=0).argmax())
-    return StartForecast(plans[best], float(coverage[:, best].mean()), float((coverage[:, best] == 0).mean()))
+    low, high = np.quantile(coverage[:, best], [_TAIL, 1 - _TAIL])
+    return StartForecast(
+        plans[best],
+        float(coverage[:, best].mean()),
+        float((coverage[:, best] == 0).mean()),
+        Interval(float(low), float(high)),
+    )
 
 
 @check_arguments(delta=share, calls=integer_from(0))

@@ -1,10 +1,10 @@
 """Proves the candidates' claims on calibration calls, by which nothing was chosen (docs/guarantees.md), and
 puts them into words.
 
-One test covers the claims of all candidates: on the whole answer and, where there are several fields, on each
-of them. The claims hold together, so they hold for whichever candidate is chosen. They share delta by a graph
-that is planned on dev: nearly all is for the whole answer of the most promising candidate. Read `prove`
-first.
+One test covers the claims of all candidates: on the whole answer at each risk of a ladder and, where there
+are several fields, on each of them. The claims hold together, so they hold for whichever candidate and risk
+are chosen, also later. They share delta by a graph that is planned on dev: nearly all is for the whole answer
+of the most promising candidate at the risk that is wanted. Read `prove` first.
 
 E calls, T thresholds.
 """
@@ -38,7 +38,8 @@ from bertsmith.mirror.student_file import Claim, Claims, TeacherCeiling
 _WHOLE = ""
 _PLACES = 40  # numbers of answers that are tried on dev
 _FEWEST_ON_DEV = 10  # answers on dev, below which a low risk may be chance
-_FIRST = 0.9  # of delta, for the most promising candidate, and of that for its whole answer
+FAR = 20  # times the calls that are there: beyond it, it takes a better student rather than more calls
+FIRST_SHARE = 0.9  # of delta, for the most promising candidate, and of that for its whole answer
 _NOT = "not proven"
 
 
@@ -77,7 +78,7 @@ def _count_given(confidence: Floats) -> int:
     return int((confidence >= 0).sum())
 
 
-def _candidate_thresholds(confidence: Floats) -> Floats:
+def candidate_thresholds(confidence: Floats) -> Floats:
     """(T,) thresholds from the dev calls, descending to 0, which gives every answer that is ever given."""
     return np.unique(np.maximum(threshold_sequence(np.maximum(confidence, 0.0)), 0.0))[::-1]
 
@@ -144,6 +145,8 @@ def explain_postponement(
             )
         return f"{on_dev} {differ}, even of those that the student is surest of"
     likely = min(estimate_calls_needed(*group, epsilon, level) for group in groups)
+    if likely > FAR * calls:  # so many would be a guess
+        likely = math.inf
     if likely > calls:
         few = _describe_too_few(devs, settings, _count_to_judge(epsilon))
         if math.isinf(likely) and few:
@@ -186,12 +189,12 @@ def _describe_too_few(comparisons: Sequence[TeacherComparison], settings: LearnS
 def _largest_level(devs: Sequence[TeacherComparison], calls: int, settings: LearnSettings) -> float:
     """The largest share of delta that a claim by which the student may answer is tested at."""
     if settings.call_price is not None:
-        return settings.delta * _FIRST
+        return settings.delta * FIRST_SHARE
     if settings.by_class is not None:
         _, graph = _plan_claims(devs, calls, settings)
         return settings.delta * max(planned.share for planned in graph.values())
-    first_of = (len(devs) > 1) + (len(devs[0].fields) > 1)
-    return settings.delta * _FIRST**first_of
+    first_of = (len(devs) > 1) + (len(devs[0].fields) > 1 or len(settings.risks) > 1)
+    return settings.delta * FIRST_SHARE**first_of
 
 
 def _answering_groups(comparison: TeacherComparison, settings: LearnSettings) -> list[tuple[Floats, Bools]]:
@@ -235,13 +238,20 @@ def prove(
         claims = _prove_by_field(devs, calibrations, settings)
     coverages = [claim.coverage for claim in claims]  # from the cheapest candidate to the dearest
     best = int(np.argmax(coverages))
-    if coverages[best] <= 0:
-        best = int(np.argmax([comparison.agreement for comparison in devs]))
+    if coverages[best] <= 0:  # the one that answers most at the smallest risk that is proven
+        best = max(
+            range(len(claims)), key=lambda number: (_rank_others(claims[number]), devs[number].agreement)
+        )
         return ProofResult(
             best, claims[best], _explain_failure(calibrations[best], devs, settings, recorded), True
         )
     chosen = next((index for index, coverage in enumerate(coverages) if coverage >= settings.enough), best)
     return ProofResult(chosen, claims[chosen], "", True)
+
+
+def _rank_others(claims: Claims) -> tuple[float, float]:
+    """The smaller the least risk that is proven, the larger; then the share of calls answered at it."""
+    return (-claims.ladder[0].epsilon, claims.ladder[0].coverage) if claims.ladder else (-math.inf, 0.0)
 
 
 def _explain_failure(
@@ -275,13 +285,35 @@ def _explain_failure(
 def _prove_by_field(
     devs: Sequence[TeacherComparison], calibrations: Sequence[TeacherComparison], settings: LearnSettings
 ) -> list[Claims]:
-    """Claims on the whole answer, and on each field where there are several."""
+    """Claims on the whole answer at each risk, and on each field where there are several."""
     claims = []
     for dev, proven in zip(devs, _certify_groups(devs, calibrations, settings), strict=True):
-        claim = _as_claim(proven[_WHOLE])
-        fields = {path: _as_claim(proven[path]) if path in proven else claim for path in dev.fields}
-        claims.append(Claims(epsilon=settings.epsilon, delta=settings.delta, whole=claim, fields=fields))
+        whole, others = _build_ladder(proven, settings)
+        fields = {path: _as_claim(proven[path]) if path in proven else whole for path in dev.fields}
+        claims.append(
+            Claims(epsilon=settings.epsilon, delta=settings.delta, whole=whole, fields=fields, others=others)
+        )
     return claims
+
+
+def _build_ladder(
+    proven: Mapping[str, Certificate | None], settings: LearnSettings
+) -> tuple[Claim | None, tuple[Claim, ...]]:
+    """The claim on the whole answer at the risk that is wanted, and those at other risks. What is proven for
+    a smaller risk holds for a larger one too; a larger one is left out where it answers no more.
+    """
+    laxest: Claim | None = None
+    whole, others = None, list[Claim]()
+    for risk in settings.risks:
+        own = _as_claim(proven[_risk_name(risk, settings)])
+        is_better = own is not None and (laxest is None or own.coverage > laxest.coverage)
+        if is_better:
+            laxest = own
+        if risk == settings.epsilon:
+            whole = None if laxest is None else laxest.model_copy(update={"epsilon": risk})
+        elif is_better and own is not None:
+            others.append(own)
+    return whole, tuple(others)
 
 
 def _prove_by_class(
@@ -311,16 +343,17 @@ def _certify_groups(
     calls = {
         _claim_name(number, name): own
         for number, calibration in enumerate(calibrations)
-        for name, own in _group_calls(calibration, settings).items()
+        for name, own in _build_groups(calibration, settings).items()
     }
-    nothing = np.empty(0), np.empty(0, np.bool_)
+    nothing = CallGroup(np.empty(0), np.empty(0, np.bool_), (), settings.epsilon)
     groups = {
-        name: CallGroup(*calls.get(name, nothing), group.thresholds, group.epsilon)
+        name: group._replace(confidence=own.confidence, losses=own.losses)
         for name, group in planned.items()
+        for own in (calls.get(name, nothing),)
     }
     proven = certify_by_graph(groups, graph, settings.delta)
     return [
-        {name: proven[_claim_name(number, name)] for name in _group_calls(dev, settings)}
+        {name: proven[_claim_name(number, name)] for name in _build_groups(dev, settings)}
         for number, dev in enumerate(devs)
     ]
 
@@ -335,13 +368,7 @@ def _plan_claims(
     """The groups of dev by `_claim_name` in the order in which they are tested, with their places in the
     graph. The candidate that can be expected to answer most of so many `calls` comes first.
     """
-    groups = [
-        {
-            name: CallGroup(confidence, differs, _candidate_thresholds(confidence), settings.epsilon)
-            for name, (confidence, differs) in _group_calls(dev, settings).items()
-        }
-        for dev in devs
-    ]
+    groups = [_build_groups(dev, settings) for dev in devs]
     plan = _plan_classes if settings.by_class is not None else _plan_fields
     alone = [plan(own, calls, settings.delta) for own in groups]
     order = sorted(range(len(devs)), key=lambda number: -alone[number][1])
@@ -365,7 +392,7 @@ def _share_out(expected: Sequence[float]) -> list[float]:
     others = sum(value > 0 for value in expected[1:])
     if not others:
         return [1.0] + [0.0] * (len(expected) - 1)
-    return [_FIRST] + [(1 - _FIRST) / others if value > 0 else 0.0 for value in expected[1:]]
+    return [FIRST_SHARE] + [(1 - FIRST_SHARE) / others if value > 0 else 0.0 for value in expected[1:]]
 
 
 def _plan_classes(
@@ -386,18 +413,47 @@ def _plan_classes(
 def _plan_fields(
     groups: Mapping[str, CallGroup], calls: int, delta: float
 ) -> tuple[dict[str, GroupShare], float]:
-    """The graph of one candidate's whole answer and its fields, and the share of calls that the whole answer
-    can be expected to answer. The fields share what the whole answer leaves, or all where it is hopeless.
+    """The graph of one candidate's whole answer at each risk and of its fields, and the share of calls that
+    the whole answer can be expected to answer at the risk that is wanted. All others share what that leaves,
+    or all where it is hopeless. A risk at which everything is proven passes its share on to the next smaller.
     """
-    fields = [name for name in groups if name != _WHOLE]
-    whole = forecast_starts(groups[_WHOLE], calls, delta * (_FIRST if fields else 1.0))
-    first = (_FIRST if whole.coverage else 0.0) if fields else 1.0
-    each = {field: 1 / len(fields) for field in fields}
-    graph = {_WHOLE: GroupShare(first, whole.starts, each)}
-    for field, part in each.items():
-        part *= 1 - first
+    wanted = groups[_WHOLE].epsilon
+    fields = [name for name, group in groups.items() if name != _WHOLE and group.epsilon == wanted]
+    risks = sorted(groups.keys() - set(fields), key=lambda name: -groups[name].epsilon)
+    beside = len(groups) - 1
+    whole = forecast_starts(groups[_WHOLE], calls, delta * (FIRST_SHARE if beside else 1.0))
+    first = (FIRST_SHARE if whole.coverage else 0.0) if beside else 1.0
+    part = (1 - first) / max(beside, 1)
+    graph = {}
+    for name, smaller in zip(risks, [*risks[1:], ""], strict=True):
+        later = [smaller] if name != risks[-1] else []
+        if name == _WHOLE or not later:
+            later += fields
+        passes = {other: 1 / len(later) for other in later}
+        if name == _WHOLE:
+            graph[name] = GroupShare(first, whole.starts, passes)
+        else:
+            graph[name] = GroupShare(part, forecast_starts(groups[name], calls, delta * part).starts, passes)
+    for field in fields:
         graph[field] = GroupShare(part, forecast_starts(groups[field], calls, delta * part).starts)
     return graph, whole.coverage
+
+
+def _build_groups(comparison: TeacherComparison, settings: LearnSettings) -> dict[str, CallGroup]:
+    """The groups of `_group_calls` with thresholds at the risk that is wanted; beside them, where there is a
+    ladder, the whole answer at its other risks.
+    """
+    groups = {
+        name: CallGroup(confidence, differs, candidate_thresholds(confidence), settings.epsilon)
+        for name, (confidence, differs) in _group_calls(comparison, settings).items()
+    }
+    others = [risk for risk in settings.risks if risk != settings.epsilon]
+    return groups | {_risk_name(risk, settings): groups[_WHOLE]._replace(epsilon=risk) for risk in others}
+
+
+def _risk_name(risk: float, settings: LearnSettings) -> str:
+    """The name of the whole answer's group at a risk; paths of fields begin with $."""
+    return _WHOLE if risk == settings.epsilon else f"{risk!r}"
 
 
 def _group_calls(comparison: TeacherComparison, settings: LearnSettings) -> dict[str, tuple[Floats, Bools]]:
@@ -423,7 +479,7 @@ def _prove_by_prices(
     assert prices is not None
     planned = {
         (number, epsilon): CallGroup(
-            dev.confidence, dev.differs, _candidate_thresholds(dev.confidence), epsilon
+            dev.confidence, dev.differs, candidate_thresholds(dev.confidence), epsilon
         )
         for number, dev in enumerate(devs)
         for epsilon in prices.risks
@@ -452,7 +508,11 @@ def _prove_by_prices(
             default=None,
         )
         epsilon = best.epsilon if best is not None else prices.break_even
-        claims.append(Claims(epsilon=epsilon, delta=settings.delta, whole=_as_claim(best)))
+        others = [Claim.from_certificate(other) for other in own if other is not None and other is not best]
+        others.sort(key=lambda claim: claim.epsilon)
+        claims.append(
+            Claims(epsilon=epsilon, delta=settings.delta, whole=_as_claim(best), others=tuple(others))
+        )
     return claims
 
 
@@ -465,7 +525,7 @@ def describe_claims(claims: Claims, unmatched: int = 0) -> str:
     calls don't fit the template, and no claim covers such calls.
     """
     if not claims.coverage:
-        return "Nothing is proven, so the LLM goes on answering every call."
+        return _describe_parts(claims)
     share = f"at most {format_upper_percent(claims.epsilon)}"
     which = "the answers it gives"
     if claims.by is not None:
@@ -485,11 +545,68 @@ def describe_claims(claims: Claims, unmatched: int = 0) -> str:
     )
 
 
+def _describe_parts(claims: Claims) -> str:
+    """What is proven where the claim that is wanted isn't: the whole answer at other risks, and fields."""
+    others = [
+        f"at most {format_upper_percent(claim.epsilon)} ({format_percent(claim.coverage)} of the calls)"
+        for claim in claims.others
+    ]
+    fields = [
+        f"{path} (at most {format_upper_percent(claim.epsilon)}, {format_percent(claim.coverage)} of calls)"
+        for path, claim in claims.fields.items()
+        if claim is not None
+    ]
+    if not others and not fields:
+        return "Nothing is proven, so the LLM goes on answering every call."
+    sentences = [
+        f"It isn't proven that at most {format_upper_percent(claims.epsilon)} of the whole answers differ, "
+        "so the LLM goes on answering every call."
+    ]
+    confidence = _format_confidence(claims.delta)
+    if others:
+        sentences.append(
+            f"Of the whole answer it is proven, with {confidence} confidence: {' or '.join(others)}."
+        )
+    if fields:
+        sentences.append(
+            "The whole answer isn't proven, but by themselves these fields are, with "
+            f"{confidence} confidence: {', '.join(fields)}."
+        )
+    return " ".join(sentences)
+
+
+def list_next_steps(claims: Claims, student: str) -> list[str]:
+    """What to do with claims other than the one that is chosen, in sentences. `student`: the folder as a
+    command names it.
+    """
+    steps = []
+    others = [
+        claim for claim in claims.others if claims.whole is None or claim.coverage > claims.whole.coverage
+    ]
+    if others:
+        epsilon = f"{others[0].epsilon:g}"
+        steps.append(
+            f"If your application bears that at most {format_upper_percent(others[0].epsilon)} differ, the "
+            f"student may answer {format_percent(others[0].coverage)} of the calls. This is proven already: "
+            f"bertsmith mirror set {student} --epsilon {epsilon}"
+        )
+    fields = [path for path, claim in claims.fields.items() if claim is not None]
+    if claims.whole is None and fields:
+        steps.append(
+            f"A student answers only whole answers. Ask the LLM for {', '.join(fields)} in a call of "
+            f"{'its' if len(fields) == 1 else 'their'} own, and a student can answer that call."
+        )
+    return steps
+
+
 def format_claim_rows(claims: Claims) -> list[list[str]]:
-    """Table rows: the whole answer and each field where there are several, or each class."""
+    """Table rows: the whole answer at each risk that is proven, and each field where there are several; or
+    each class.
+    """
     if claims.by is not None:
         return [_format_claim_row(f"{claims.by} = {name}", claim) for name, claim in claims.classes.items()]
     rows = [_format_claim_row("whole answer", claims.whole)]
+    rows += [_format_claim_row("whole answer", claim) for claim in claims.others]
     if len(claims.fields) > 1:
         rows += [_format_claim_row(path, claim) for path, claim in claims.fields.items()]
     return rows

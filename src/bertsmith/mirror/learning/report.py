@@ -9,10 +9,12 @@ Quotes are texts too, and so are parts beside the fields and values that a field
 counted and left out. So are the keys of such parts: the object that they stand in is named.
 """
 
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,6 +29,7 @@ from bertsmith.mirror.fields import (
     is_number,
     json_path,
 )
+from bertsmith.mirror.learning.forecast import RiskForecast, format_forecast_rows
 from bertsmith.mirror.learning.learned_calls import CallSplit, LearnedCall
 from bertsmith.mirror.learning.limits import CallCurve
 from bertsmith.mirror.learning.proving import (
@@ -36,6 +39,7 @@ from bertsmith.mirror.learning.proving import (
     format_claim_rows,
     format_percent,
     format_upper_percent,
+    list_next_steps,
 )
 from bertsmith.mirror.learning.tiers import TeacherComparison, tier_title
 from bertsmith.mirror.student_file import CallsUsed, StudentFile
@@ -57,7 +61,8 @@ _FORECAST = 4  # the curve is extended to so many times the texts learned from
 @dataclass(frozen=True)
 class StudentReport:
     """The contents of the page. `calibration` is None where those calls weren't used; `why` is the reason why
-    nothing is proven, or empty; `unmatched` counts the calls that don't fit the template.
+    the claim that was wanted isn't proven, or empty; `unmatched` counts the calls that don't fit the
+    template. `folder` is the student's. `advice` is what else could be proven, or empty.
     """
 
     file: StudentFile
@@ -69,6 +74,9 @@ class StudentReport:
     curve: CallCurve | None
     why: str
     unmatched: int = 0
+    folder: Path = Path()
+    forecasts: tuple[RiskForecast, ...] = ()
+    advice: str = ""
 
 
 def render_report(report: StudentReport) -> str:
@@ -91,7 +99,16 @@ def render_report(report: StudentReport) -> str:
             ("calls learned from", f"{file.trained_on.calls:,}"),
             ("calls to prove it with", f"{file.calibration.calls:,}"),
         ],
-        warnings=[f"Nothing is proven: {report.why}."] if report.why else [],
+        warnings=[f"Not proven: {report.why}."] if report.why else [],
+        steps=[
+            *list_next_steps(file.claims, shlex.quote(str(report.folder))),
+            *([report.advice] if report.advice else []),
+        ],
+        forecast=Table(
+            f"Forecast with {len(report.parts.calibration):,} calls kept for the proof, before any was used",
+            ["allowed difference", "calls answered", "calls that the proof needs"],
+            format_forecast_rows(report.forecasts, len(report.parts.calibration)),
+        ),
         claim=describe_claims(file.claims, report.unmatched),
         claims=Table(
             "",

@@ -12,7 +12,8 @@ _Share = Annotated[float, Field(gt=0, lt=1)]
 
 class LearnSettings(UserSettings):
     """The claim to prove: answers differ in at most `epsilon`, with probability 1 - `delta`. With the prices
-    `call_price` and `error_price`, the threshold that saves most is proven instead.
+    `call_price` and `error_price`, the threshold that saves most is proven instead. On the same calls, and
+    together with it, the claims at the risks of `ladder` are proven, any of which may be chosen afterwards.
 
     The latest `calibration_share` of the calls, at most `most_calibration`, prove the claim; `dev_share` of
     the other texts choose the model. The first of `tiers` that answers `enough` of the calls wins, else the
@@ -24,6 +25,7 @@ class LearnSettings(UserSettings):
     delta: _Share = 0.05
     call_price: float | None = Field(None, gt=0, allow_inf_nan=False)
     error_price: float | None = Field(None, gt=0, allow_inf_nan=False)
+    ladder: tuple[_Share, ...] = (0.02, 0.05, 0.1, 0.2)
     by_class: str | None = None
     calibration_share: _Share = 0.3
     most_calibration: int = Field(4000, ge=1)
@@ -34,6 +36,14 @@ class LearnSettings(UserSettings):
     restarts: int = Field(1, ge=1)
     overrides: tuple[str, ...] = ()
     seed: int = 0
+
+    @property
+    def risks(self) -> tuple[float, ...]:
+        """The risks at which the whole answer is proven, ascending: those of the ladder and epsilon. With
+        prices or by class there is no ladder.
+        """
+        is_alone = self.call_price is not None or self.by_class is not None
+        return tuple(sorted({self.epsilon, *(() if is_alone else self.ladder)}))
 
     @model_validator(mode="after")
     def _used_by_the_tiers(self) -> Self:

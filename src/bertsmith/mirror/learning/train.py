@@ -30,8 +30,14 @@ from bertsmith.files import (
     remove_empty,
     write_json,
 )
-from bertsmith.mirror.answering.stage_store import StageStore, save_findings
+from bertsmith.mirror.answering.stage_store import StageStore, read_findings, save_findings
 from bertsmith.mirror.fields import AnswerShape
+from bertsmith.mirror.learning.forecast import (
+    RiskForecast,
+    advise_risk,
+    describe_forecast,
+    forecast_risks,
+)
 from bertsmith.mirror.learning.learned_calls import (
     CallSplit,
     LearnedCall,
@@ -49,6 +55,7 @@ from bertsmith.mirror.learning.limits import (
 )
 from bertsmith.mirror.learning.proving import (
     ProofResult,
+    describe_claims,
     empty_claims,
     estimate_coverage,
     explain_postponement,
@@ -89,8 +96,10 @@ Say = Callable[[str], None]
 @dataclass(frozen=True)
 class LearningResult:
     """The result of a training. `dev`, and `calibration` where it was used, are the chosen candidate's
-    comparisons with the teacher; `tiers` has each tier's on dev. `why`: why nothing is proven, or empty.
-    `unmatched` counts the calls that don't fit the template; `notes` are sentences for the user.
+    comparisons with the teacher; `tiers` has each tier's on dev. `why`: why the claim that was wanted isn't
+    proven, or empty. `forecasts` were made before the calls kept for the proof were used. `unmatched` counts
+    the calls that don't fit the template; `notes` are sentences for the user. `advice`: a risk that could be
+    proven, where the proof wasn't begun; or empty.
     """
 
     folder: Path
@@ -103,6 +112,8 @@ class LearningResult:
     curve: CallCurve | None
     why: str
     notes: tuple[str, ...]
+    forecasts: tuple[RiskForecast, ...] = ()
+    advice: str = ""
 
 
 @dataclass(frozen=True)
@@ -314,8 +325,11 @@ def _run_training(
         )
     with _removed_where_refused(training.work):
         candidates, devs = _train_candidates(training, console, say, notes)
-    say("Proving")
-    verdict, calibrations, parts = _prove_candidates(training, records, candidates, devs)
+    forecasts = forecast_risks(devs, len(parts.calibration), settings)
+    if forecasts:
+        say(describe_forecast(forecasts))
+    verdict, calibrations, parts = _prove_candidates(training, records, candidates, devs, say)
+    advice = "" if verdict.tried else advise_risk(forecasts, settings)
     chosen, dev = candidates[verdict.chosen], devs[verdict.chosen]
     ceiling = estimate_teacher_ceiling(training.read.calls, training.read.again, shape, settings.delta)
     say("Learning curve")
@@ -333,11 +347,35 @@ def _run_training(
     calibration = calibrations[verdict.chosen] if calibrations else None
     tiers = {str(candidate.tier): dev for candidate, dev in zip(candidates, devs, strict=True)}
     unmatched = training.read.unmatched
-    report = StudentReport(file, parts, shape, dev, calibration, tiers, curve, verdict.why, unmatched)
+    report = StudentReport(
+        file,
+        parts,
+        shape,
+        dev,
+        calibration,
+        tiers,
+        curve,
+        verdict.why,
+        unmatched,
+        out,
+        forecasts,
+        advice,
+    )
     file = write_student(out, file, chosen, render_report(report))
     save_findings(records.store, student_id(out), training.profile.latest.version, summarise_findings(report))
     return LearningResult(
-        out, file, parts, unmatched, dev, calibration, tiers, curve, verdict.why, tuple(notes)
+        out,
+        file,
+        parts,
+        unmatched,
+        dev,
+        calibration,
+        tiers,
+        curve,
+        verdict.why,
+        tuple(notes),
+        forecasts,
+        advice,
     )
 
 
@@ -382,6 +420,7 @@ def _prove_candidates(
     records: LearningRecords,
     candidates: list[StudentCandidate],
     devs: list[TeacherComparison],
+    say: Say,
 ) -> tuple[ProofResult, list[TeacherComparison], CallSplit]:
     """Proves the claims, or says why not; returns the result, the candidates' comparisons on the calibration
     calls, and the split. The calibration calls are recorded as used before they are read; those that another
@@ -398,8 +437,10 @@ def _prove_candidates(
             break
         parts = replace(parts, calibration=[call for call in parts.calibration if call.id not in conflicts])
     if why:
+        say("The proof isn't begun, since it would fail: the calls kept for it stay unused")
         best = max(range(len(devs)), key=lambda number: devs[number].agreement)
         return ProofResult(best, empty_claims(settings), why, False), [], parts
+    say(f"Proving, with the {len(parts.calibration):,} calls kept for it")
     calibrations = [
         compare_with_teacher(candidate, parts.calibration, training.profile.shape) for candidate in candidates
     ]
@@ -477,14 +518,19 @@ def _is_more_proven(folder: Path, new: StudentFile) -> bool:
     except (InputError, ModelError):
         return False
     proven, claims = old.claims, new.claims
+    rungs = [(claim.epsilon, claim.coverage) for claim in claims.ladder]
+    if claims.by is not None:
+        rungs.append((claims.epsilon, claims.coverage))
+    before = [(claim.epsilon, claim.coverage) for claim in proven.ladder]
+    if proven.by is not None and proven.coverage:
+        before.append((proven.epsilon, proven.coverage))
     is_included = (
-        proven.epsilon >= claims.epsilon
+        all(any(risk >= ours and share <= own for ours, own in rungs) for risk, share in before)
         and proven.delta >= claims.delta
-        and proven.coverage <= claims.coverage
         and proven.by in (None, claims.by)
         and old.templates.keys() <= new.templates.keys()
     )
-    return proven.coverage > 0 and not (claims.coverage > 0 and is_included)
+    return bool(before) and not is_included
 
 
 def write_student(out: Path, file: StudentFile, candidate: StudentCandidate, report: str) -> StudentFile:
@@ -497,6 +543,36 @@ def write_student(out: Path, file: StudentFile, candidate: StudentCandidate, rep
         hashed = file.model_copy(update={"files": hash_files(folder)})
         write_json(folder / FILE, hashed.model_dump(mode="json"))
     return hashed
+
+
+def choose_risk(store: Store, student: Path, epsilon: float) -> tuple[Path, StudentFile]:
+    """Chooses another of the risks at which a student's whole answer was proven; returns its folder and file.
+
+    With another threshold it is another student, whose comparisons and audits begin anew. It stays in its
+    folder unless the mirror uses it: then the other one goes to student-2, student-3 …. Raises InputError for
+    a risk that wasn't proven, ModelError for a folder without a student.
+    """
+    file, former = read_student_file(student), student_id(student)
+    chosen = file.model_copy(update={"claims": file.claims.at(epsilon)})
+    if chosen == file:
+        return student, file
+    out = find_free_folder(store, student)
+    if out != student:
+        with atomic_folder(out, overwrite=True) as folder:
+            shutil.copytree(student, folder, dirs_exist_ok=True)
+    write_json(out / FILE, chosen.model_dump(mode="json"))
+    for version, findings in read_findings(store).items():
+        if findings.pop("student") == former:
+            del findings["at"]
+            findings |= {
+                "versions": sorted(file.templates),
+                "claim": describe_claims(chosen.claims),
+                "coverage": chosen.claims.coverage,
+                "why_not": None,
+            }
+            save_findings(store, student_id(out), version, findings)
+            break
+    return out, chosen
 
 
 def _summarise_calls(calls: Sequence[LearnedCall]) -> CallsUsed:

@@ -1,0 +1,142 @@
+"""What a proof can be expected to give, before any of the calls that are kept for it is used.
+
+The forecast comes from development calls alone, by which the student was chosen. So it may be looked at as
+often as one likes, and it is no proof. Read `forecast_risks` first.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bertsmith.metrics.guarantees.learn_then_test import CallGroup
+from bertsmith.metrics.guarantees.sample_size import StartForecast, forecast_starts
+from bertsmith.metrics.scores import Interval
+from bertsmith.mirror.learning.proving import (
+    FAR,
+    FIRST_SHARE,
+    candidate_thresholds,
+    estimate_calls_needed,
+    format_percent,
+    format_upper_percent,
+    read_prices,
+    target_epsilon,
+)
+from bertsmith.mirror.learning.settings import LearnSettings
+from bertsmith.mirror.learning.tiers import TeacherComparison
+
+_HOPELESS = 0.5  # the probability that nothing is proven, from which on no other risk is advised
+_LEAST = 1e-6  # of delta, for which a forecast is made
+
+
+@dataclass(frozen=True)
+class RiskForecast:
+    """With at most `epsilon` of its answers differing, the student can be expected to answer the share
+    `coverage` of the calls, in `interval` with a probability of 90 %, by the calls that are kept to prove it.
+    `unproven`: the probability that nothing is proven; `needed`: the calls with which something is, with a
+    probability of one half, infinite where no number of them is enough.
+    """
+
+    epsilon: float
+    coverage: float
+    interval: Interval
+    unproven: float
+    needed: float
+    is_wanted: bool
+
+    @property
+    def has_chance(self) -> bool:
+        """Whether something will rather be proven than not."""
+        return self.unproven < _HOPELESS
+
+    def describe_coverage(self) -> str:
+        """'about 63 % (51 % to 72 %)', 'most likely nothing (0 % to 12 %)', or 'nothing'."""
+        if not self.coverage:
+            return "nothing"
+        low, high = (format_percent(round(share, 2)) for share in self.interval)
+        middle = (
+            f"about {format_percent(round(self.coverage, 2))}" if self.has_chance else "most likely nothing"
+        )
+        return f"{middle} ({low} to {high})"
+
+
+def forecast_risks(
+    devs: Sequence[TeacherComparison], calls: int, settings: LearnSettings
+) -> tuple[RiskForecast, ...]:
+    """A forecast for each risk at which the whole answer is proven, ascending, for so many `calls` to prove
+    it by. `devs` are the candidates' comparisons on development calls; of each risk the one that can be
+    expected to answer most counts. Empty where each class has a claim of its own.
+    """
+    if settings.by_class is not None:
+        return ()
+    prices = read_prices(settings)
+    wanted = target_epsilon(settings)
+    risks = settings.risks if prices is None else tuple(sorted({*prices.risks, wanted}))
+    shared = FIRST_SHARE if len(devs) > 1 else 1.0
+    first = FIRST_SHARE if len(risks) > 1 or len(devs[0].fields) > 1 else 1.0
+    forecasts = []
+    for risk in risks:
+        part = first if risk == wanted else max((1 - first) / max(len(risks) - 1, 1), _LEAST)
+        level = settings.delta * shared * part
+        groups = [
+            CallGroup(dev.confidence, dev.differs, candidate_thresholds(dev.confidence), risk) for dev in devs
+        ]
+        best: StartForecast = max(
+            (forecast_starts(group, calls, level, settings.seed) for group in groups),
+            key=lambda forecast: forecast.coverage,
+        )
+        needed = min(
+            estimate_calls_needed(dev.confidence, dev.differs, len(dev.confidence), risk, level)
+            for dev in devs
+        )
+        forecasts.append(
+            RiskForecast(risk, best.coverage, best.interval, best.unproven, needed, risk == wanted)
+        )
+    return tuple(forecasts)
+
+
+def format_forecast_rows(forecasts: Sequence[RiskForecast], calls: int) -> list[list[str]]:
+    """Table rows: the allowed difference, the share of calls answered, and the calls that a proof needs, of
+    which `calls` are there.
+    """
+    return [
+        [
+            format_upper_percent(forecast.epsilon) + (" (wanted)" if forecast.is_wanted else ""),
+            forecast.describe_coverage(),
+            "a better student" if forecast.needed > FAR * calls else f"about {_round(forecast.needed):,}",
+        ]
+        for forecast in forecasts
+    ]
+
+
+def describe_forecast(forecasts: Sequence[RiskForecast]) -> str:
+    """The forecast for the risk that is wanted, in a sentence; empty without one."""
+    wanted = next((forecast for forecast in forecasts if forecast.is_wanted), None)
+    if wanted is None:
+        return ""
+    return (
+        f"Forecast: where at most {format_upper_percent(wanted.epsilon)} may differ, the student answers "
+        f"{wanted.describe_coverage()} of the calls"
+    )
+
+
+def advise_risk(forecasts: Sequence[RiskForecast], settings: LearnSettings) -> str:
+    """Where the proof isn't begun: the smallest larger risk that can be proven now, in a sentence; empty
+    without one.
+    """
+    if settings.call_price is not None:
+        return ""
+    wanted = next((forecast.epsilon for forecast in forecasts if forecast.is_wanted), math.inf)
+    for forecast in forecasts:
+        if forecast.epsilon > wanted and forecast.has_chance:
+            return (
+                f"By the forecast, at most {format_upper_percent(forecast.epsilon)} can be proven with the "
+                f"calls that are there: the student would answer {forecast.describe_coverage()} of all. If "
+                f"your application bears that: --epsilon {forecast.epsilon:g}"
+            )
+    return ""
+
+
+def _round(count: float) -> int:
+    """Rounded up to two digits: an estimate has no more."""
+    step: int = 10 ** max(len(f"{math.ceil(count)}") - 2, 0)
+    return math.ceil(count / step) * step
