@@ -4,15 +4,19 @@ Last answer (2026-11-26, Xeon, conll): live after 175 calls of canary, 460 of 75
 differ.
 
     python bench/mirror/mirror_life.py [--data banking77] [--calls 6000] [--epsilon 0.1] [--seed 0]
-                                        [--tiers tf-idf]
+                                        [--tiers tf-idf] [--steady] [--clinc data_full.json]
 
 A scripted upstream gives the data set's labels as an LLM's answers, a share of them (--noise, 5 %) replaced
-by another label, the same whenever the same text is asked. banking77 has one label of 77 a text, reuters the
-20 most frequent topics as a list, conll the persons and places quoted. After two thirds of the calls the
-prompt changes for one call in ten; after five sixths the world does: pairs of labels change places. No hand
-is on the mirror (--auto). Printed for each stage: how many calls it had, who answered, how many answers
-differed from the LLM's, which the script knows without asking, and milliseconds of an answer. Equal seeds
-give equal tables, but for the milliseconds.
+by another label, the same whenever the same text is asked. banking77 has one label of 77 a text, reuters
+the 20 most frequent topics as a list, conll the persons and places quoted; --clinc names data_full.json of
+CLINC's oos-eval, which isn't part of ../shared/data: 150 intents and texts out of scope. After two thirds of
+the calls the prompt changes for one call in ten; after five sixths the world does: pairs of labels change
+places. No hand is on the mirror (--auto). Printed for each stage: how many calls it had, who answered, how
+many answers differed from the LLM's, which the script knows without asking, and milliseconds of an answer.
+Equal seeds give equal tables, but for the milliseconds. With --steady neither prompt nor world changes.
+
+Printed of all calls and of the second half: the share that is answered, and how many of these answers differ
+from the LLM's and from the data set's.
 """
 
 import argparse
@@ -46,6 +50,7 @@ DATA = REPOSITORY.parent / "shared" / "data"
 PROMPTS = ("Answer for the text.", "Answer for the customer's text, please.")
 BLOCK = 25  # calls between two looks at the evidence
 _TOPICS = 20  # of reuters
+_SECOND_HALF = ", second half"
 _TURNED = 6  # values that change places at the end
 
 
@@ -71,6 +76,19 @@ def banking77() -> Asked:
         _schema({"intent": {"type": "string", "enum": labels}}),
         rows,
         lambda answer: {"intent": pairs.get(answer["intent"], answer["intent"])},
+        lambda draw, _: {"intent": draw.choice(labels)},
+    )
+
+
+def clinc(path: Path) -> Asked:
+    """One of 150 intents, or none of them."""
+    parts = json.loads(path.read_text(encoding="utf-8"))
+    rows = [(text, {"intent": label}) for part in parts.values() for text, label in part]
+    labels = sorted({answer["intent"] for _, answer in rows})
+    return Asked(
+        _schema({"intent": {"type": "string", "enum": labels}}),
+        rows,
+        lambda answer: answer,
         lambda draw, _: {"intent": draw.choice(labels)},
     )
 
@@ -175,11 +193,12 @@ class Llm:
 
 @dataclass
 class Counted:
-    """Of one stage."""
+    """Of one stage. `differing` answers are not the LLM's, `wrong` ones not the data set's."""
 
     calls: int = 0
     answered: int = 0
     differing: int = 0
+    wrong: int = 0
     said: Counter[str] = field(default_factory=Counter)
     milliseconds: list[float] = field(default_factory=list)
 
@@ -192,14 +211,16 @@ def live(mirror: RunningMirror, llm: Llm, arguments: argparse.Namespace) -> list
     rows: list[tuple[str, Counted]] = []
     connection = connect(mirror.port)
     for number in range(arguments.calls):
-        changed = number >= arguments.calls * 2 // 3 and number % 10 == 0
-        llm.has_turned = number >= arguments.calls * 5 // 6
+        changed = not arguments.steady and number >= arguments.calls * 2 // 3 and number % 10 == 0
+        llm.has_turned = not arguments.steady and number >= arguments.calls * 5 // 6
         name = mode_of(mirror) + (", the world has changed" if llm.has_turned else "")
+        if arguments.steady and number >= arguments.calls // 2:
+            name += _SECOND_HALF
         if not rows or rows[-1][0] != name:
             rows.append((name, Counted()))
         text = texts[number % len(texts)]
         answer, took = ask(connection, llm.asked, text, PROMPTS[int(changed)])
-        _count(rows[-1][1], answer, llm.answer(text), took)
+        _count(rows[-1][1], answer, llm.answer(text), llm.by_text[text], took)
         wait_until(lambda: mirror.app.relay.audits.waiting == 0)
         if number % BLOCK == BLOCK - 1:
             connection.close()  # a training takes longer than a mirror keeps an idle one
@@ -230,7 +251,9 @@ def mode_of(mirror: RunningMirror) -> str:
     return max(modes, key=("record", "shadow", "canary", "live").index, default="record")
 
 
-def _count(counted: Counted, answer: Any, taught: Mapping[str, Any], took: float) -> None:
+def _count(
+    counted: Counted, answer: Any, taught: Mapping[str, Any], truth: Mapping[str, Any], took: float
+) -> None:
     header = answer.headers["x-bertsmith"]
     counted.calls += 1
     counted.said[header.partition("reason=")[2] or header.partition(";")[0]] += 1
@@ -239,6 +262,7 @@ def _count(counted: Counted, answer: Any, taught: Mapping[str, Any], took: float
         counted.milliseconds.append(took)
         said = json.loads(answer.json()["choices"][0]["message"]["content"])
         counted.differing += said != taught
+        counted.wrong += said != truth
 
 
 def show(rows: Sequence[tuple[str, Counted]], mirror: RunningMirror) -> None:
@@ -258,6 +282,16 @@ def show(rows: Sequence[tuple[str, Counted]], mirror: RunningMirror) -> None:
         f"\n{answered:,} of {calls:,} calls answered, {audits:,} of them audited: "
         f"{answered - audits:,} saved."
     )
+    halves = [each for name, each in rows if name.endswith(_SECOND_HALF)]
+    for name, part in (("all calls", [each for _, each in rows]), ("the second half", halves)):
+        count, own, differing, wrong = (
+            sum(getattr(each, what) for each in part) for what in ("calls", "answered", "differing", "wrong")
+        )
+        if own:
+            print(
+                f"Of {name} {own / count:.1%} are answered: {differing / own:.1%} of these differ, "
+                f"{wrong / own:.1%} are wrong."
+            )
     for change in mirror.stages.changes():
         print(f"{change.version}: {change.mode_before} → {change.mode} by {change.by}: {change.why}")
     for each in mirror.stages.trainings().values():
@@ -268,6 +302,8 @@ def main() -> None:
     """Parses, lives, prints."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--data", choices=SETS, default="banking77")
+    parser.add_argument("--clinc", type=Path, help="CLINC's data_full.json, in place of --data")
+    parser.add_argument("--steady", action="store_true", help="neither prompt nor world changes")
     parser.add_argument("--calls", type=int, default=6000)
     parser.add_argument("--epsilon", type=float, default=0.1)
     parser.add_argument("--noise", type=float, default=0.05)
@@ -278,7 +314,8 @@ def main() -> None:
     arguments = parser.parse_args()
     if not DATA.is_dir():
         end_without(arguments.data)
-    llm = Llm(SETS[arguments.data](), arguments.noise, arguments.seed)
+    asked = SETS[arguments.data]() if arguments.clinc is None else clinc(arguments.clinc)
+    llm = Llm(asked, arguments.noise, arguments.seed)
     with tempfile.TemporaryDirectory() as folder, upstream_of(llm.script) as upstream:
         settings: dict[str, Any] = {
             "auto": True, "epsilon": arguments.epsilon, "train_after": arguments.train_after,

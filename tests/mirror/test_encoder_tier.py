@@ -23,6 +23,7 @@ from mirrored_calls import (
 
 from bertsmith.errors import DiskFull, InputError, MissingExtra
 from bertsmith.mirror.learning import tiers as encoder_tier
+from bertsmith.mirror.learning import train
 from bertsmith.mirror.learning.settings import LearnSettings
 from bertsmith.mirror.learning.train import LearningResult, train_student
 from bertsmith.mirror.learning.understand import LearningRecords
@@ -155,10 +156,100 @@ def test_a_doubt_among_very_many_values_is_still_a_label() -> None:
     assert len(json.loads(rows[-1]["label"])["0"]) == 80
 
 
+@pytest.mark.slow
+def test_methods_are_compared_and_the_one_that_could_answer_most_is_saved(
+    tmp_path: Path, encoder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the user has set nothing. A linear model of random vectors can't tell the signs apart."""
+    made: dict[str, float] = {}
+    choose = train._choose_method
+
+    def noted(candidates: Any, dev: Any, shape: Any, epsilon: float) -> Any:
+        for candidate, name in zip(candidates, ("linear", "contrastive", "full"), strict=True):
+            made[name] = train.compare_with_teacher(candidate, dev, shape).agreement
+        return choose(candidates, dev, shape, epsilon)
+
+    monkeypatch.setattr(train, "_choose_method", noted)
+    run = [override for override in RUN if not override.startswith(("method", "epochs"))]
+    settings = LearnSettings(tiers=("encoder",), model=str(encoder), overrides=tuple(run))
+    with store_of(tmp_path, calls_of(400)) as store:
+        learned = train_student(store, tmp_path / "student", settings=settings)
+    assert made["linear"] < max(made.values()) == learned.dev.agreement
+    texts = [call.text for call in learned.parts.dev]
+    answers = MirrorStudent.open(tmp_path / "student").answer(texts)
+    assert [each.values for each in answers] == learned.dev.answers
+
+
+def test_the_method_that_could_answer_most_is_chosen_not_the_one_that_agrees_most() -> None:
+    """One agrees in 90 of 100 calls and doesn't know in which; the other in 80, and knows."""
+    from bertsmith.mirror.fields import AnswerShape, Field, FieldPrediction
+    from bertsmith.mirror.learning.learned_calls import LearnedCall
+
+    shape = AnswerShape(fields=(Field(keys=("x",), kind="enum", values=("a", "b")),), order=(("x",),))
+    dev = [LearnedCall(f"{n}", 0.0, "relay", f"{n}", {"$.x": "a"}, {}) for n in range(100)]
+
+    def candidate(wrong: Any, unsure: Any) -> encoder_tier.StudentCandidate:
+        def predict(texts: Any) -> Any:
+            numbers = [int(text) for text in texts]
+            values = ["b" if wrong(n) else "a" for n in numbers]
+            return {"$.x": [FieldPrediction(v, 0.6 if unsure(n) else 0.9) for v, n in zip(values, numbers)]}
+
+        return encoder_tier.StudentCandidate("encoder", (), predict, lambda folder: None, {})
+
+    agrees = candidate(lambda n: n % 10 == 0, lambda n: n % 2 == 0)
+    knows = candidate(lambda n: n % 5 == 0, lambda n: n % 5 == 0)
+    for order in ([agrees, knows], [knows, agrees]):
+        assert train._choose_method(order, dev, shape, 0.05) is knows
+    assert train._choose_method([], dev, shape, 0.05) is None
+
+
+@pytest.mark.parametrize(
+    ("task", "rows", "changes", "methods"),
+    [
+        ("classification", 1000, {}, [()]),
+        ("classification", 1001, {}, [("linear",), ("contrastive",), ("full",)]),
+        ("classification", 5001, {}, [("linear",), ("full",)]),
+        ("classification", 1001, {"overrides": ("epochs=2",)}, [()]),
+        ("classification", 5001, {"overrides": ("max_length=64",)}, [("linear",), ("full",)]),
+        ("classification", 1001, {"restarts": 2}, [()]),
+        ("multi-label", 1001, {}, [()]),
+    ],
+)
+def test_methods_are_compared_where_nothing_else_chooses(
+    task: str, rows: int, changes: dict[str, Any], methods: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(encoder_tier, "_FEW", 1000)
+    assert encoder_tier._list_methods(task, rows, LearnSettings(**changes)) == methods
+
+
+def test_beside_few_calls_the_names_of_the_values_teach_too() -> None:
+    from bertsmith.mirror.fields import AnswerShape, Field
+    from bertsmith.mirror.learning.learned_calls import LearnedCall
+    from bertsmith.mirror.learning.targets import build_heads, build_name_calls
+
+    def shape_of(*values: Any, **more: Any) -> AnswerShape:
+        field = Field(keys=("x",), kind=more.pop("kind", "enum"), values=values)
+        return AnswerShape(fields=(field,), order=(("x",),))
+
+    shape = shape_of("card_arrival", "LostCard", "A1")
+    calls = [LearnedCall(f"{n}", 0.0, "relay", f"t{n}", {"$.x": "LostCard"}, {}) for n in range(60)]
+    named = build_name_calls(shape, calls)
+    assert [(call.text, call.values["$.x"]) for call in named] == [
+        ("card arrival", "card_arrival"),
+        ("lost card", "LostCard"),
+    ]
+    assert build_heads(shape, [*calls, *named])[0].classes == (0, 1)  # no call had the first
+    assert build_name_calls(shape, [*calls, calls[0]]) == []
+    assert build_name_calls(shape_of("A1", "A2", "card"), calls) == []
+    assert build_name_calls(shape_of("card", "fees", kind="labels"), calls) == []
+    two = (shape.fields[0], shape.fields[0].model_copy(update={"keys": ("y",)}))
+    assert build_name_calls(AnswerShape(fields=two, order=(("x",), ("y",))), calls) == []
+
+
 def test_the_cheaper_tier_is_taken_where_it_is_enough(
     tmp_path: Path, encoder: Path, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr("bertsmith.mirror.learning.train.train_encoder_candidate", _never)
+    monkeypatch.setattr("bertsmith.mirror.learning.train.train_encoder_candidates", _never)
     with store_of(tmp_path, calls_of(900)) as store:
         learned = train_student(store, tmp_path / "student", settings=LearnSettings(model=str(encoder)))
     assert learned.file.tier == "tf-idf" and list(learned.tiers) == ["tf-idf"]
@@ -209,7 +300,7 @@ def test_a_full_disk_leaves_what_of_an_encoder_was_trained(
     monkeypatch.setattr(encoder_tier, "finetune", full)
     with store_of(tmp_path, calls_of(300)) as store, pytest.raises(DiskFull):
         train_student(store, tmp_path / "student", settings=LearnSettings(tiers=("encoder",)))
-    assert (tmp_path / "student.training" / "model" / "checkpoint").exists()
+    assert len(list((tmp_path / "student.training").glob("model*/checkpoint"))) == 1
     assert (tmp_path / "student.training" / "plan.json").exists()
 
 

@@ -89,8 +89,7 @@ def test_a_field_that_always_has_one_answer_needs_no_encoder_beside_quotes(
     monkeypatch.setattr(encoder_tier, "build_tags", lambda shape: TAGS)
     monkeypatch.setattr(encoder_tier, "build_tagging_rows", lambda *given: [])
     monkeypatch.setattr(encoder_tier, "load_predictor", lambda folder: TAGGER)
-    candidate = encoder_tier.train_encoder_candidate(calls, calls, shape, LearnSettings(), tmp_path)
-    assert candidate is not None
+    (candidate,) = encoder_tier.train_encoder_candidates(calls, calls, shape, LearnSettings(), tmp_path)
     judged = compare_with_teacher(candidate, calls, shape)
     assert not judged.differs.any() and judged.confidence == pytest.approx([0.9, 0.9])
     call = call_of(1)

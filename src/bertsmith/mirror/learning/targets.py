@@ -12,6 +12,7 @@ import numpy as np
 
 from bertsmith.arrays import Floats
 from bertsmith.errors import InputError
+from bertsmith.mirror.call import LABELLED
 from bertsmith.mirror.fields import (
     ABSENT,
     AnswerShape,
@@ -23,10 +24,12 @@ from bertsmith.mirror.fields import (
 )
 from bertsmith.mirror.learning.learned_calls import LearnedCall
 from bertsmith.tasks.examples.tagged_example import WordOffsets, word_offsets
+from bertsmith.text.labelled.label_names import are_mostly_codes, humanise_label, is_code
 
 MIN_SHARE = 0.02  # probability of a class, below which it is left out
 _RANGES = 24  # most centres of a number field
 _LIKELY = 0.5  # least probability that a target's classes must have together
+_NAMED_UP_TO = 20  # texts a value, from which on a value's name teaches nothing more
 
 
 def build_heads(shape: AnswerShape, train: Sequence[LearnedCall]) -> tuple[FieldHead, ...]:
@@ -114,6 +117,24 @@ def _build_target_row(head: FieldHead, field: Field, call: LearnedCall) -> Float
             if canonical_json(candidate) in indices:
                 row[indices[canonical_json(candidate)]] += share
     return row / row.sum() if row.sum() >= _LIKELY else np.full(len(head.classes), np.nan)
+
+
+def build_name_calls(shape: AnswerShape, train: Sequence[LearnedCall]) -> list[LearnedCall]:
+    """The values of the one field as examples beside few calls, each with its name in words as the text:
+    "card arrival" is answered with card_arrival. Empty for several fields, and where names are codes.
+    """
+    if len(shape.fields) != 1 or shape.fields[0].kind != "enum":
+        return []
+    field = shape.fields[0]
+    names = [value for value in field.values if isinstance(value, str)]
+    codes = [name for name in names if is_code(name)]
+    if are_mostly_codes(codes, len(names)) or len(train) > _NAMED_UP_TO * len(names):
+        return []
+    return [
+        LearnedCall(f"name {name}", 0.0, LABELLED, humanise_label(name), {field.path: name}, {})
+        for name in names
+        if name not in codes
+    ]
 
 
 def build_tags(shape: AnswerShape) -> dict[str, tuple[str, str]]:

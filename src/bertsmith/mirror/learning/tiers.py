@@ -30,6 +30,7 @@ from bertsmith.mirror.learning.settings import LearnSettings, Tier
 from bertsmith.mirror.learning.targets import (
     MIN_SHARE,
     build_heads,
+    build_name_calls,
     build_tagging_rows,
     build_tags,
     build_targets,
@@ -38,6 +39,7 @@ from bertsmith.mirror.redaction import holds_placeholder
 from bertsmith.mirror.student import EncoderFieldModel, WordModel, load_predictor, predict_spans
 from bertsmith.mirror.student_file import MODEL, SPANS
 from bertsmith.training.finetuning.finetune import finetune
+from bertsmith.training.finetuning.methods import AUTO, CONTRASTIVE, FULL, LINEAR
 
 _TITLES: Mapping[str, str] = {"tf-idf": "classifier on words (tf-idf)", "encoder": "fine-tuned encoder"}
 NEVER = -1.0  # the confidence of an answer that is never given
@@ -47,6 +49,8 @@ _RARE_FROM = 500  # texts, from which on a word of a single text is ignored
 _CERTAIN = 12.0  # the logit of a label that was always given; minus it, of one that never was
 _FIELDS = "bertsmith.tasks.fields:Fields"
 _FEW = 1000  # texts, up to which cross-validation chooses the method, as bertsmith finetune does
+_CHOOSING = ("method", "epochs", "minutes", "folds", "lora", "freeze_", "reinit_")  # settings of fine-tuning
+_MOST_CONTRASTED = 5000  # texts, up to which four contrastive epochs are less work than training all weights
 
 
 def tier_title(tier: str) -> str:
@@ -223,52 +227,79 @@ def _fit_labels(features: Any, targets: Floats) -> Floats:
     return weights
 
 
-def train_encoder_candidate(
+def train_encoder_candidates(
     train: Sequence[LearnedCall],
     dev: Sequence[LearnedCall],
     shape: AnswerShape,
     settings: LearnSettings,
     work: Path,
     console: Console | None = None,
-) -> StudentCandidate | None:
-    """Fine-tunes the encoder tier, resuming an interrupted training in `work`; `dev` fits the temperatures.
-    None where no field has two values to tell apart and there are no quotes. Raises as `finetune` does.
+) -> list[StudentCandidate]:
+    """Trains the encoder tier by each method that may suit, resuming an interrupted training in `work`; `dev`
+    fits the temperatures. Empty where no field has two values to tell apart and there are no quotes. Raises
+    as `finetune` does.
     """
-    heads, outputs = build_heads(shape, train), None
+    train = [*train, *build_name_calls(shape, train)]
+    heads = build_heads(shape, train)
+    models = list[tuple[tuple[FieldHead, ...], EncoderFieldModel | None, Path]]()
     tags, tagger = build_tags(shape), None
     if any(head.has_alternatives(shape.field(head.path)) for head in heads):
         task, rows = _build_task_rows(heads, shape, (train, dev))
-        predictor = load_predictor(_finetune_model(task, rows, settings, work / MODEL, console))
-        heads = _order_heads(heads, predictor.task, task)
-        outputs = EncoderFieldModel(predictor, {head.path: len(head.classes) for head in heads})
-        logits = outputs.logits([call.text for call in dev])
-        heads = tuple(fit_head_temperature(head, shape, logits[head.path], dev) for head in heads)
+        for method in _list_methods(task, len(rows[0]), settings):
+            folder = work / "-".join([MODEL, *method])
+            predictor = load_predictor(_finetune_model(task, rows, settings, folder, console, *method))
+            own = _order_heads(heads, predictor.task, task)
+            outputs = EncoderFieldModel(predictor, {head.path: len(head.classes) for head in own})
+            logits = outputs.logits([call.text for call in dev])
+            own = tuple(fit_head_temperature(head, shape, logits[head.path], dev) for head in own)
+            models.append((own, outputs, folder))
     elif heads and not tags:
-        return None
-    elif heads:
+        return []
+    else:
         outputs = EncoderFieldModel(None, {head.path: len(head.classes) for head in heads})
+        models.append((heads, outputs if heads else None, work / MODEL))
     if tags:
         rows = [build_tagging_rows(calls, shape, tags) for calls in (train, dev)]
         tagger = load_predictor(_finetune_model("tagging", rows, settings, work / SPANS, console))
-    own_heads, own_outputs = heads, outputs
+    return [_make_encoder_candidate(*model, work / SPANS, tagger, tags, shape) for model in models]
 
+
+def _make_encoder_candidate(
+    heads: tuple[FieldHead, ...],
+    outputs: EncoderFieldModel | None,
+    folder: Path,
+    spans_folder: Path,
+    tagger: Any,
+    tags: dict[str, tuple[str, str]],
+    shape: AnswerShape,
+) -> StudentCandidate:
     def predict(texts: Sequence[str]) -> FieldPredictions:
         predictions: dict[str, list[FieldPrediction]] = {}
-        if own_outputs is not None:
-            logits = own_outputs.logits(texts)
+        if outputs is not None:
+            logits = outputs.logits(texts)
             predictions = {
-                head.path: head.predict(shape.field(head.path), logits[head.path]) for head in own_heads
+                head.path: head.predict(shape.field(head.path), logits[head.path]) for head in heads
             }
         if tagger is not None:
             predictions |= predict_spans(tagger, tags, shape.fields, texts)
         return predictions
 
-    def save(folder: Path) -> None:
-        for name in (MODEL, SPANS):
-            if (work / name / "model").exists():
-                shutil.copytree(work / name / "model", folder / name)
+    def save(student_folder: Path) -> None:
+        for name, trained in ((MODEL, folder), (SPANS, spans_folder)):
+            if (trained / "model").exists():
+                shutil.copytree(trained / "model", student_folder / name)
 
     return StudentCandidate("encoder", heads, predict, save, tags)
+
+
+def _list_methods(task: str, rows: int, settings: LearnSettings) -> list[tuple[str, ...]]:
+    """The methods whose models are compared on dev, each as a tuple of one; an empty tuple where fine-tuning
+    chooses alone: by cross-validation of few rows, or by what the user has set.
+    """
+    is_set = settings.restarts > 1 or any(override.startswith(_CHOOSING) for override in settings.overrides)
+    if task != "classification" or rows <= _FEW or is_set:
+        return [()]
+    return [(LINEAR,), *[(CONTRASTIVE,)] * (rows <= _MOST_CONTRASTED), (FULL,)]
 
 
 def _build_task_rows(
@@ -325,6 +356,7 @@ def _finetune_model(
     settings: LearnSettings,
     work: Path,
     console: Console | None,
+    method: str = AUTO,
 ) -> Path:
     """Fine-tunes a model on (train, dev) rows, and returns its folder. With few rows, fine-tuning doesn't get
     dev, which then only fits the temperatures. Raises InputError where it fails, MissingExtra without a
@@ -340,6 +372,8 @@ def _finetune_model(
     options: dict[str, Any] = {name: str(work / f"{name}.jsonl") for name in files}
     if settings.restarts > 1:
         options["restarts"] = settings.restarts
+    if method != AUTO:
+        options["method"] = method
     try:
         result = finetune(
             task,

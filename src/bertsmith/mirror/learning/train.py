@@ -69,7 +69,7 @@ from bertsmith.mirror.learning.tiers import (
     StudentCandidate,
     TeacherComparison,
     compare_with_teacher,
-    train_encoder_candidate,
+    train_encoder_candidates,
     train_word_candidate,
 )
 from bertsmith.mirror.learning.understand import LearningRecords, SiteProfile, understand
@@ -402,7 +402,10 @@ def _train_candidates(
     if "encoder" in settings.tiers and not is_enough:
         say(f"Training an encoder ({settings.model})")
         try:
-            add(train_encoder_candidate(parts.train, parts.dev, shape, settings, training.work, console))
+            encoders = train_encoder_candidates(
+                parts.train, parts.dev, shape, settings, training.work, console
+            )
+            add(_choose_method(encoders, parts.dev, shape, target_epsilon(settings)))
         except MissingExtra as error:
             if not candidates:
                 raise
@@ -413,6 +416,23 @@ def _train_candidates(
             "words alone find no quotes, and nothing can be learned of answers that are all the same."
         )
     return candidates, devs
+
+
+def _choose_method(
+    candidates: Sequence[StudentCandidate], dev: Sequence[LearnedCall], shape: AnswerShape, epsilon: float
+) -> StudentCandidate | None:
+    """The candidate that could answer most of dev with at most `epsilon` differing, and with twice that: few
+    calls tell little by one risk alone. None without candidates.
+    """
+
+    def worth(candidate: StudentCandidate) -> tuple[float, float]:
+        compared = compare_with_teacher(candidate, dev, shape)
+        coverages = [
+            estimate_coverage(compared.confidence, compared.differs, risk) for risk in (epsilon, 2 * epsilon)
+        ]
+        return sum(coverages), compared.agreement
+
+    return max(candidates, key=worth, default=None)
 
 
 def _prove_candidates(
