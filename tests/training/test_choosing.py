@@ -32,7 +32,7 @@ from bertsmith.tasks.examples.encoding import EncodedExample
 from bertsmith.tasks.examples.held_out import CROSS_VALIDATION, folds_of
 from bertsmith.tasks.finetuning import EncodedExamples, FinetuningObjective, encode_examples
 from bertsmith.tasks.heads.classifier_head import PooledHead
-from bertsmith.tasks.heads.linear_start import FROZEN, LinearProbe
+from bertsmith.tasks.heads.linear_start import FROZEN, LinearProbe, TextFeatures
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.tagging import TaggingHead
 from bertsmith.training import finetune_recipe
@@ -866,7 +866,7 @@ def test_unlabelled_texts_beside_a_dev_are_used_where_that_is_asked_for(
 ) -> None:
     texts, dev = str(unlabelled_rows(tmp_path)), str(write_rows(tmp_path / "dev.jsonl", "classification", 40))
     with monkeypatch.context() as patch:
-        patch.setattr(SelfTraining, "of", None)  # a pass over texts that nobody asked for
+        patch.setattr(TextFeatures, "of", None)  # a pass over texts that nobody asked for
         plain = few_rows(encoder, tmp_path / "plain", "epochs=1", unlabelled=texts, dev=dev)
     assert any("were not learned from" in warning for warning in plain.results.data_warnings)
     asked = few_rows(encoder, tmp_path / "asked", f"method={SELF_TRAINING}", unlabelled=texts, dev=dev)
@@ -980,7 +980,7 @@ def test_no_fold_is_judged_by_its_own_labels(encoder: Path, tmp_path: Path) -> N
         targets = [task.target(each.label) for each in train.examples]
         targets = [1 - each if swapped and folds[n] == 0 else each for n, each in enumerate(targets)]
         probe = LinearProbe(task, head, train.examples, features[:40], targets, 0.0)
-        judged = SelfTraining(probe, 0.25, features[40:], 0.0).judge(folds)
+        judged = SelfTraining(probe, 0.25, TextFeatures([], features[40:], 0.0)).judge(folds)
         said.append([each.tolist() for each, fold in zip(judged, folds.tolist(), strict=True) if fold == 0])
     assert said[0] == said[1]
 

@@ -10,18 +10,20 @@ import pytest
 import torch
 from finetune_toys import tiny_encoder, write_rows
 
-from bertsmith.arrays import Floats
+from bertsmith.arrays import Floats, Ints
 from bertsmith.cli.main import main
 from bertsmith.errors import InputError
 from bertsmith.estimators.estimators import BertClassifier
 from bertsmith.inference.predictor import Predictor
-from bertsmith.inference.suggesting import suggest as suggest_module
 from bertsmith.inference.suggesting.suggest import suggest
 from bertsmith.tasks.classification import ClassificationSettings
 from bertsmith.tasks.examples.held_out import CROSS_VALIDATION
 from bertsmith.tasks.examples.text_task import TextExample
+from bertsmith.tasks.heads import linear_start
 from bertsmith.tasks.heads.label_names import (
     NEAREST,
+    ROWS,
+    ROWS_TEXTS,
     TextGraph,
     classify_by_names,
     classify_with_rows,
@@ -336,11 +338,11 @@ def test_texts_that_come_often_count_once(
     partly = BertClassifier(tiny_bert, max_length=32).fit(many, labels, names=list(TEXTS))
     assert partly.names_ is not None and partly.names_["texts"] == 14  # the labelled one isn't among them
     learned = list[int]()
-    compute = suggest_module.compute_features
+    compute = linear_start.compute_features
     monkeypatch.setattr(
-        suggest_module,
+        linear_start,
         "compute_features",
-        lambda model, encoded: learned.append(len(encoded)) or compute(model, encoded),
+        lambda model, encoded, progress: learned.append(len(encoded)) or compute(model, encoded),
     )
     inbox.write_text("text\n" + "".join(f'"{text}"\n' for text in many))
     suggest(tiny_bert, inbox, names=", ".join(TEXTS), count=4, max_length=32)
@@ -468,6 +470,53 @@ def test_labelled_rows_are_not_among_the_texts_that_would_change() -> None:
     vectors = centres[classes] + 0.1 * draw.normal(size=(60, 16))
     known = np.where(np.arange(60) < 40, -1, 1 - classes)  # the rows contradict what a model says of them
     logits = 4 * np.eye(2)[classes]
-    start = classify_with_rows(centres[None].repeat(12, 0), TextGraph(vectors), logits, known)
+    names = centres[None].repeat(12, 0)
+    by_names = classify_by_names(names, TextGraph(vectors[:40]))
+    start = classify_with_rows(names, TextGraph(vectors), logits, known, by_names)
     changed = start.probabilities[:40].argmax(1) != logits[:40].argmax(1)
     assert list(start.disagreement.values()) == [changed.mean()]
+
+
+def test_a_few_odd_rows_do_not_lose_what_the_names_gave() -> None:
+    """One row a class, each as near to another class as to its own. The more rows there are, the more they
+    count: thirty of each class that all say otherwise than the names are believed.
+    """
+    draw = np.random.default_rng(7)
+    centres = draw.normal(size=(4, 32))
+    classes = draw.integers(0, 4, 600)
+    texts = centres[classes] + 1.2 * draw.normal(size=(600, 32))
+    names = (centres + 0.6 * draw.normal(size=(4, 32)))[None] + 0.1 * draw.normal(size=(12, 4, 32))
+    by_names = classify_by_names(names, TextGraph(texts))
+    right = (by_names.probabilities.argmax(1) == classes).mean()
+    assert by_names.way != NEAREST and right > 0.9
+
+    def learn(rows: Floats, targets: Ints) -> float:
+        training = NameTraining(
+            torch.from_numpy(rows).float(),
+            targets,
+            torch.from_numpy(names).float(),
+            torch.from_numpy(texts).float(),
+        )
+        assert training.start is not None and training.start.way == ROWS_TEXTS
+        return float((training.start.probabilities[:600].argmax(1) == classes).mean())
+
+    odd = centres + 1.5 * centres[[1, 2, 3, 0]]
+    assert learn(odd, np.arange(4)) > right - 0.02
+    targets = np.repeat(np.arange(4), 30)
+    renamed = centres[(targets + 1) % 4] + 1.2 * draw.normal(size=(120, 32))
+    assert learn(renamed, targets) < 0.5
+
+
+def test_beside_rows_texts_are_used_where_the_names_would_use_them() -> None:
+    draw = np.random.default_rng(2)
+    topics, opinions = 2 * draw.normal(size=(2, 32)), draw.normal(size=(2, 32))
+    classes, subjects = draw.integers(0, 2, 1500), draw.integers(0, 2, 1500)
+    texts = topics[subjects] + 0.3 * opinions[classes] + draw.normal(size=(1500, 32))
+    names = opinions[None] + 0.3 * draw.normal(size=(12, 2, 32))
+    training = NameTraining(
+        *(torch.from_numpy(topics).float(), np.arange(2)),
+        *(torch.from_numpy(names).float(), torch.from_numpy(texts).float()),
+    )
+    assert training.start is not None and training.by_names is not None
+    assert training.by_names.way == NEAREST and training.start.way == ROWS
+    assert not training.start.sure.any() and training.start.reason == training.by_names.reason

@@ -4,7 +4,8 @@
 E rows, F features, C labels. Probabilities are those of a model that hasn't learned from the row.
 """
 
-from collections.abc import Sequence
+import random
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ import numpy as np
 import torch
 
 from bertsmith.arrays import Bools, Floats, Ints
+from bertsmith.errors import InputError
 from bertsmith.inference.suggesting.near_copies import CharacterNgrams
 from bertsmith.machine import device_of
 from bertsmith.model.own_tokenizer import load_own_tokenizer
@@ -23,7 +25,14 @@ from bertsmith.tasks.examples.held_out import folds_of
 from bertsmith.tasks.examples.text_settings import choose_pooling
 from bertsmith.tasks.examples.text_task import TextExample, TextTask
 from bertsmith.tasks.finetuning import EncodedExamples, encode_examples
-from bertsmith.tasks.heads.linear_start import LinearProbe, compute_features
+from bertsmith.tasks.heads.linear_start import LinearProbe, TextFeatures, compute_features
+from bertsmith.tasks.heads.name_training import (
+    MOST_TEXTS,
+    NameTraining,
+    name_examples,
+    phrase_names,
+    require_named,
+)
 from bertsmith.tasks.task import Outputs
 from bertsmith.tasks.task_model import TaskModel, outputs_of
 
@@ -38,6 +47,44 @@ class AnsweringModel(NamedTuple):
     model: TaskModel
     task: TextTask
     folder: Path
+
+    @classmethod
+    def of_names(
+        cls,
+        reader: TextTask,
+        encoder: Path,
+        labelled_rows: Sequence[TextExample],
+        pool: Sequence[TextExample],
+        names: Mapping[str, str],
+        hint: str | None,
+        seed: int,
+    ) -> "AnsweringModel":
+        """A model of the labels' names with their descriptions, the labelled rows, and the texts of the pool,
+        or some of them, drawn by the seed. Raises InputError for a label without a name, and for pairs.
+        """
+        phrasings = phrase_names(names, hint)
+        require_named(labelled_rows, phrasings)
+        if pair := next((row for row in (*labelled_rows, *pool) if row.text_pair is not None), None):
+            raise InputError(
+                f"{pair.where} is a pair of texts, and names are learned beside single texts. Name the "
+                "column of the text with --text, or leave --labels out."
+            )
+        different = dict[str, TextExample]()  # copies would be each other's neighbours
+        for row in pool:
+            different.setdefault(row.text, row)
+        texts = list(different.values())
+        if len(texts) > MOST_TEXTS:
+            texts = random.Random(seed).sample(texts, MOST_TEXTS)
+        task = type(reader)(reader.settings.model_copy(update={"pooling": None}))
+        choose_pooling(task, encoder)
+        task.fit([*labelled_rows, *name_examples(phrasings, list(phrasings))])
+        answering = cls(begin_task_model(encoder, task).model.to(device_of("auto")), task, encoder)
+        model, tokenizer = answering.model, load_own_tokenizer(encoder, answering.model.config)
+        features = TextFeatures.of(model, answering.encode(texts))
+        rows = answering.encode(labelled_rows)
+        training = NameTraining.of(model, task, tokenizer, phrasings, rows, features)
+        training.fit(texts=bool(texts)).apply(model)
+        return answering
 
     def encode(self, rows: Sequence[TextExample]) -> EncodedExamples:
         tokenizer = load_own_tokenizer(self.folder, self.model.config)

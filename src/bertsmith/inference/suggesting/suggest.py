@@ -39,18 +39,9 @@ from bertsmith.model.checkpoint import load_encoder
 from bertsmith.model.locate import locate_model
 from bertsmith.progress import Progress
 from bertsmith.tasks.checkpoints.infer_task import model_kind
-from bertsmith.tasks.checkpoints.task_checkpoint import begin_task_model, load_task_model
+from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model
 from bertsmith.tasks.examples.columns import Kind, comparable_cells
-from bertsmith.tasks.examples.text_settings import choose_pooling
 from bertsmith.tasks.examples.text_task import TextExample, TextTask
-from bertsmith.tasks.heads.linear_start import compute_features
-from bertsmith.tasks.heads.name_training import (
-    MOST_TEXTS,
-    NameTraining,
-    name_examples,
-    phrase_names,
-    require_named,
-)
 from bertsmith.tasks.registry import find_task, is_ours
 from bertsmith.tasks.task import Task
 from bertsmith.text.files.values import is_blank
@@ -142,7 +133,7 @@ def suggest(
         raise InputError(
             f"--labels names the labels of a classification for an encoder: {known}. Leave it out."
         )
-    phrasings = None if names is None else phrase_names(read_label_names(names), hint)
+    given_names = None if names is None else read_label_names(names)
     labelled_rows, pool, notes = _read_rows(
         trained_model, folder, reader, file, labelled, columns.get("label") is not None
     )
@@ -160,8 +151,8 @@ def suggest(
         labelled_rows, reader, pretrained or folder, pretrained is not None, notes, progress
     )
     named_model: AnsweringModel | None = None
-    if phrasings is not None:
-        named_model = _learn_names(reader, folder, labelled_rows, pool, phrasings, seed)
+    if given_names is not None:
+        named_model = AnsweringModel.of_names(reader, folder, labelled_rows, pool, given_names, hint, seed)
     if trained_model is None and judge is None and named_model is None:
         raise InputError(
             f"{model} has no head, so a linear model has to learn from labelled rows: at least "
@@ -185,38 +176,6 @@ def suggest(
         notes,
         reader.separator,
     )
-
-
-def _learn_names(
-    reader: TextTask,
-    encoder: Path,
-    labelled_rows: Sequence[TextExample],
-    pool: Sequence[TextExample],
-    phrasings: Mapping[str, Sequence[str]],
-    seed: int,
-) -> AnsweringModel:
-    """A model of the labels' names, the labelled rows, and the texts of the pool, or some of them."""
-    require_named(labelled_rows, phrasings)
-    if pair := next((row for row in (*labelled_rows, *pool) if row.text_pair is not None), None):
-        raise InputError(
-            f"{pair.where} is a pair of texts, and names are learned beside single texts. Name the column of "
-            "the text with --text, or leave --labels out."
-        )
-    pool = [*{row.text: row for row in reversed(pool)}.values()][
-        ::-1
-    ]  # copies would be each other's neighbours
-    task = type(reader)(reader.settings.model_copy(update={"pooling": None}))
-    choose_pooling(task, encoder)
-    task.fit([*labelled_rows, *name_examples(phrasings, list(phrasings))])
-    texts = pool if len(pool) <= MOST_TEXTS else random.Random(seed).sample(pool, MOST_TEXTS)
-    answering = AnsweringModel(begin_task_model(encoder, task).model.to(device_of("auto")), task, encoder)
-    features = compute_features(answering.model, answering.encode(texts).encoded)
-    encoded_names = answering.encode(name_examples(phrasings, task.labels))
-    training = NameTraining.of(
-        answering.model, answering.encode(labelled_rows), encoded_names, len(task.labels), texts, features
-    )
-    training.fit(texts=bool(texts)).apply(answering.model)
-    return answering
 
 
 # -- the rows ------------------------------------------------------------------------------------------------

@@ -58,8 +58,8 @@ _FEWEST_KEPT, _FEW_TEXTS, _FEWEST_ALIKE, _LARGEST_DROP = 0.7, 700, 0.33, 0.12
 _BOLD_CLASSES, _BOLD_AGREEMENT, _BOLD_ALIKE = 4, 0.9, 0.3
 _CONFUSED = 0.15
 # With rows: how sharp their classifier is made, the names' pull, a row's weight in its prototype, and the
-# guard's share, which is that of the nearest name and of its mean wording.
-_SHARPENING, _PULL, _ROW_WEIGHT, _FEWEST_KEPT_OF_ROWS = 2.0, 0.4, 3.0, 0.86
+# number of rows that halves the weight of the nearness to the names.
+_SHARPENING, _PULL, _ROW_WEIGHT, _ROWS_AS_NAMES = 2.0, 0.4, 3.0, 8
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ def classify_by_names(names: Floats | Float32s, graph: TextGraph) -> NameStart:
     for way, prior in _PRIORS.items():
         by_way[way] = np.zeros_like(cosines)
         for vectors in mean_names(phrasings):
-            before = prior.names * np.log(softmax(texts @ vectors.T / TEMPERATURE, axis=1) + 1e-6)
+            before = prior.names * _log_nearness(texts, vectors)
             by_way[way] += graph.spread(before, vectors, prior.pull) / len(_PHRASING_SETS)
     labels = {way: probabilities.argmax(1) for way, probabilities in by_way.items()}
     way, reason = _guard(graph, cosines, labels)
@@ -190,33 +190,35 @@ def classify_by_names(names: Floats | Float32s, graph: TextGraph) -> NameStart:
 
 
 def classify_with_rows(
-    names: Floats | Float32s, graph: TextGraph, logits: Floats | Float32s, known: Ints
+    names: Floats | Float32s,
+    graph: TextGraph,
+    logits: Floats | Float32s,
+    known: Ints,
+    by_names: NameStart,
 ) -> NameStart:
     """The same with labelled rows among the texts of the `graph`: `known` (U,) has their classes, -1 for the
-    others. `logits` (U, C) are those of a linear model of the rows and the names.
+    others. `logits` (U, C) are those of a linear model of the rows and the names. The fewer the rows, the
+    more the nearness to the names counts beside them. Texts are used if they were in `by_names`, which is
+    what the names say of the texts without rows: few rows tell less of that than the guard does.
     """
     phrasings = normalise(names)
-    classes, texts = phrasings.shape[1], graph.vectors
-    cosines = texts @ phrasings[0].T
-    vectors = mean_names(phrasings)
-    prior = _SHARPENING * log_softmax(np.asarray(logits, np.float32), axis=1)
-    spread = graph.spread(prior, vectors[1], _PULL, known)
-    labels, by_rows = spread.argmax(1), prior.argmax(1)
-    kept = min(share_that_stays(cosines, labels), share_that_stays(texts @ vectors[-1].T, labels))
-    takes_texts = kept >= _FEWEST_KEPT_OF_ROWS and (known < 0).sum() > classes
+    texts, is_row = graph.vectors, known >= 0
+    by_rows = _SHARPENING * log_softmax(np.asarray(logits, np.float32), axis=1)
+    of_names = _ROWS_AS_NAMES / (_ROWS_AS_NAMES + int(is_row.sum()))
+    spread = np.zeros_like(by_rows)
+    for vectors in mean_names(phrasings):
+        prior = of_names * _log_nearness(texts, vectors) + by_rows
+        spread += graph.spread(prior, vectors, _PULL, known) / len(_PHRASING_SETS)
+    takes_texts = by_names.way != NEAREST
     way, other = (ROWS_TEXTS, ROWS) if takes_texts else (ROWS, ROWS_TEXTS)
-    sure = (
-        choose_sure(spread, _SURE[ROWS_TEXTS]) & (known < 0)
-        if takes_texts
-        else np.zeros(len(texts), np.bool_)
-    )
+    sure = choose_sure(spread, _SURE[ROWS_TEXTS]) & ~is_row
     by_phrasing = [(texts @ part.T).argmax(1) for part in phrasings]
     return NameStart(
-        spread if takes_texts else softmax(prior, axis=1),
-        sure,
+        spread if takes_texts else softmax(by_rows, axis=1),
+        sure if takes_texts else np.zeros_like(sure),
         way,
-        f"{kept:.0%} of the texts that are nearest to a name keep their class",
-        {other: float((labels != by_rows)[known < 0].mean())},
+        by_names.reason,
+        {other: float((spread.argmax(1) != by_rows.argmax(1))[~is_row].mean())},
         None,
         _find_confused(by_phrasing, spread),
     )
@@ -271,6 +273,11 @@ def choose_sure(probabilities: Float32s, share: float) -> Bools:
 def mean_names(phrasings: Float32s) -> list[Float32s]:
     """Three vectors (C, F) of each name: the name alone, and the means of four and of all `phrasings`."""
     return [normalise(phrasings[list(numbers)].mean(0)) for numbers in _PHRASING_SETS]
+
+
+def _log_nearness(texts: Float32s, names: Float32s) -> Float32s:
+    """Log probabilities (U, C) by the nearness to the `names` (C, F), none below log 1e-6."""
+    return np.asarray(np.log(softmax(texts @ names.T / TEMPERATURE, axis=1) + 1e-6), np.float32)
 
 
 def normalise(vectors: Floats | Float32s) -> Float32s:

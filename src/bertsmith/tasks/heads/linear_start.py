@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -63,6 +63,21 @@ def compute_features(
             if progress is not None:
                 progress(done, len(encoded), "texts")
     return [feature for feature in features if feature is not None]
+
+
+class TextFeatures(NamedTuple):
+    """Texts without labels, the features (F,) of each, and the seconds that these took."""
+
+    examples: Sequence[Any]
+    features: list[Tensor]
+    seconds: float
+
+    @classmethod
+    def of(cls, model: TaskModel, texts: EncodedExamples, progress: Progress | None = None) -> "TextFeatures":
+        """Computes the features by the `model`."""
+        start = time.monotonic()
+        features = compute_features(model, texts.encoded, progress)
+        return cls(texts.examples, features, time.monotonic() - start)
 
 
 def measure_lengths(features: Sequence[Tensor], columns: int) -> float | Tensor:

@@ -24,7 +24,7 @@ from torch.nn import functional as F
 from bertsmith.arrays import Floats, Ints
 from bertsmith.errors import InputError
 from bertsmith.tasks.examples.text_task import TextExample
-from bertsmith.tasks.finetuning import EncodedExamples
+from bertsmith.tasks.finetuning import EncodedExamples, encode_examples
 from bertsmith.tasks.heads.label_names import (
     NEAREST,
     PHRASINGS,
@@ -37,10 +37,17 @@ from bertsmith.tasks.heads.label_names import (
     mean_names,
     normalise,
 )
-from bertsmith.tasks.heads.linear_start import LinearProbe, LinearStart, compute_features, minimise
-from bertsmith.tasks.task import Outputs, some_of
+from bertsmith.tasks.heads.linear_start import (
+    LinearProbe,
+    LinearStart,
+    TextFeatures,
+    compute_features,
+    minimise,
+)
+from bertsmith.tasks.task import Outputs, Task, some_of
 from bertsmith.tasks.task_model import TaskModel
 from bertsmith.text.labelled.label_names import humanise_label, is_code
+from bertsmith.text.tokens.tokenizer import Tokenizer
 
 MOST_TEXTS = 20_000  # unlabelled texts where nothing is cross-validated
 _STRENGTH = 0.1  # of the L2 penalty, for features of length 1
@@ -120,18 +127,18 @@ class NameTraining:
     def of(
         cls,
         model: TaskModel,
+        task: Task[Any],
+        tokenizer: Tokenizer,
+        phrasings: Mapping[str, Sequence[str]],
         train: EncodedExamples,
-        names: EncodedExamples,
-        classes: int,
-        text_examples: Sequence[Any] = (),
-        texts: Sequence[Tensor] = (),
+        texts: TextFeatures,
         probe: LinearProbe | None = None,
-        class_weights: Floats | None = None,
     ) -> "NameTraining":
-        """Computes features by the `model`; those of `train` are the `probe`'s, if it has all of them.
-        `names` are as `name_examples` makes them, `texts` the features (F,) of each of `text_examples`.
+        """Computes features by the `model`, which the `task` is fitted for; those of `train` are the
+        `probe`'s, if it has all of them. `phrasings` are those of each label, `texts` may be empty.
         """
         start = time.monotonic()
+        names = encode_examples(task, name_examples(phrasings, task.labels), tokenizer)
         of_names = torch.stack(compute_features(model, names.encoded)).float()
         if not len(train):
             rows = of_names[:0]
@@ -139,11 +146,23 @@ class NameTraining:
             rows = probe.features(np.arange(len(train))).float()
         else:
             rows = torch.stack(compute_features(model, train.encoded)).float()
-        targets = np.array([example.target for example in train.encoded], np.int64)
-        of_texts = torch.stack(list(texts)).float() if texts else None
-        of_names = of_names.view(-1, classes, of_names.shape[1])
-        seconds = time.monotonic() - start
-        return cls(rows, targets, of_names, of_texts, text_examples, seconds, class_weights)
+        classes = len(task.labels)
+        return cls(
+            rows,
+            np.array([example.target for example in train.encoded], np.int64),
+            of_names.view(-1, classes, of_names.shape[1]),
+            torch.stack(texts.features).float() if texts.features else None,
+            texts.examples,
+            time.monotonic() - start,
+            np.array([task.count([number]) for number in range(classes)]),
+        )
+
+    @cached_property
+    def by_names(self) -> NameStart | None:
+        """What the names say of the unlabelled texts, without rows; None without texts."""
+        if self._texts is None:
+            return None
+        return classify_by_names(self._names, TextGraph(self._texts.numpy()))
 
     @cached_property
     def start(self) -> NameStart | None:
@@ -185,15 +204,13 @@ class NameTraining:
 
     def _classify(self, rows: Ints) -> NameStart | None:
         """What the names and these rows say of the unlabelled texts."""
-        if self._texts is None:
-            return None
-        if not len(rows):
-            return classify_by_names(self._names, TextGraph(self._texts.numpy()))
+        if self._texts is None or self.by_names is None or not len(rows):
+            return self.by_names
         vectors = torch.cat([self._texts, self._rows[rows]])
         weight, bias = self._learn(rows, None)
         known = np.concatenate([np.full(len(self._texts), -1), self._targets[rows]])
         logits = (vectors @ weight.T + bias).numpy()
-        return classify_with_rows(self._names, TextGraph(vectors.numpy()), logits, known)
+        return classify_with_rows(self._names, TextGraph(vectors.numpy()), logits, known, self.by_names)
 
     def _learn(self, rows: Ints, start: NameStart | None) -> tuple[Tensor, Tensor]:
         """Weights (C, F) and biases (C,) of a logistic regression on these rows, on the names, and on the

@@ -2,16 +2,11 @@
 a model on them.
 """
 
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from torch import Tensor
-
 from bertsmith.arrays import Ints
-from bertsmith.errors import RecipeError
 from bertsmith.files import sha256
 from bertsmith.model.checkpoint import WEIGHTS
 from bertsmith.model.config import BertConfig
@@ -26,20 +21,13 @@ from bertsmith.tasks.heads.linear_start import (
     MOST_EXAMPLES,
     LinearProbe,
     LinearStart,
-    compute_features,
+    TextFeatures,
     fit_linear_start,
 )
-from bertsmith.tasks.heads.name_training import (
-    MOST_TEXTS,
-    NamesStudy,
-    NameTraining,
-    name_examples,
-    study_names,
-)
+from bertsmith.tasks.heads.name_training import MOST_TEXTS, NamesStudy, NameTraining, study_names
 from bertsmith.tasks.task import Task
 from bertsmith.tasks.task_model import TaskModel
 from bertsmith.text.tokens.tokenizer import Tokenizer
-from bertsmith.text.tokens.value_tokenizers import ValueTokenizer
 from bertsmith.training.finetune_recipe import FinetuneRecipe, make_task
 from bertsmith.training.finetuning.labelled_data import LabelledData
 from bertsmith.training.finetuning.methods import (
@@ -55,6 +43,7 @@ from bertsmith.training.finetuning.methods import (
     UNTRAINED,
     SelfTraining,
     apply_method,
+    leave_out_featured,
     list_possible_methods,
     merge_and_bind,
     require_folds_suit,
@@ -162,45 +151,34 @@ class FinetuneSession:
             *(task, recipe, source, tokenizer, start.model),
             linear=linear is not None,
             unlabelled=bool(data.unlabelled),
-            names=bool(data.names) and not isinstance(tokenizer, ValueTokenizer),
+            names=bool(data.names),
         )
         if not data.is_judged:
             methods = [NAMES, *[NAMES_TEXTS] * bool(data.unlabelled)]
         can_have_folds = data.is_judged and not len(dev) and suits_folds(task, recipe) and data.can_be_folded
         fold_count = recipe.fold_count(len(train)) if can_have_folds else 0
         if fold_count and probe is not None and len(probe) < len(train):
-            if recipe.method in (NAMES, SELF_TRAINING, NAMES_TEXTS):
-                raise RecipeError(
-                    f"method = {recipe.method} can't be judged by folds of more than {MOST_EXAMPLES:,} rows, "
-                    f"and train has {len(train):,}. Leave out folds."
-                )
-            methods = [method for method in methods if method not in (NAMES, SELF_TRAINING, NAMES_TEXTS)]
+            methods = leave_out_featured(recipe, methods, len(train))
             if data.unlabelled:
                 data = replace(data, warnings=(*data.warnings, _TOO_MANY))
         if FULL in methods or (data.is_judged and not (fold_count or recipe.method == LINEAR)):
             require_trained(recipe, task, start.model)
         require_possible(recipe, task, methods)
         example_folds = data.folds(fold_count, recipe.seed) if fold_count else None
-        sampled, unlabelled_features, seconds = EncodedExamples([], []), list[Tensor](), 0.0
+        texts = TextFeatures([], [], 0.0)
         taught = [name for name in methods if recipe.method in (*([AUTO] if fold_count else []), name)]
         if not data.is_judged:
             taught = methods
         model = start.model.to(machine.device)
         if SELF_TRAINING in taught or NAMES_TEXTS in taught:
-            started = time.monotonic()
             most = () if data.is_judged else (MOST_TEXTS,)
             sampled = encode_examples(task, sample_texts(data.unlabelled, *most), tokenizer)
-            unlabelled_features = compute_features(model, sampled.encoded, progress)
-            seconds = time.monotonic() - started
+            texts = TextFeatures.of(model, sampled, progress)
         self_training = names = None
         if SELF_TRAINING in taught and probe is not None and linear is not None:
-            self_training = SelfTraining(probe, linear.strength, unlabelled_features, seconds)
+            self_training = SelfTraining(probe, linear.strength, texts)
         if NAMES in taught or NAMES_TEXTS in taught:
-            of_names = encode_examples(task, name_examples(data.names, task.labels), tokenizer)
-            names = NameTraining.of(
-                *(model, train, of_names, len(task.labels), sampled.examples, unlabelled_features, probe),
-                class_weights=np.array([task.count([number]) for number in range(len(task.labels))]),
-            )
+            names = NameTraining.of(model, task, tokenizer, data.names, train, texts, probe)
         if data.unlabelled and not fold_count and not {SELF_TRAINING, NAMES_TEXTS}.intersection(taught):
             data = replace(data, warnings=(*data.warnings, _UNUSED))
         if not fold_count and task.columns is None:

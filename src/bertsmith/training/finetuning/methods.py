@@ -31,15 +31,20 @@ from bertsmith.model.adaptation import freeze, reinitialise, trained_share
 from bertsmith.model.layers.elementwise import Dropout
 from bertsmith.model.lora import add_lora, merge_lora
 from bertsmith.model.sentence_files import makes_vectors
-from bertsmith.progress import Progress
 from bertsmith.tasks.auxiliary_tasks import FEWEST_A_BATCH, supports_cloze
 from bertsmith.tasks.checkpoints.sentence_folder import read_sentence_settings, read_truncate_dim
 from bertsmith.tasks.checkpoints.task_checkpoint import StartingModel, begin_task_model
-from bertsmith.tasks.finetuning import EncodedExamples
-from bertsmith.tasks.heads.linear_start import LinearProbe, LinearStart, compute_features, minimise
+from bertsmith.tasks.heads.linear_start import (
+    MOST_EXAMPLES,
+    LinearProbe,
+    LinearStart,
+    TextFeatures,
+    minimise,
+)
 from bertsmith.tasks.task import Outputs, Task
 from bertsmith.tasks.task_model import TaskModel
 from bertsmith.text.tokens.tokenizer import Tokenizer
+from bertsmith.text.tokens.value_tokenizers import ValueTokenizer
 from bertsmith.training.finetune_recipe import FinetuneRecipe
 from bertsmith.training.inputs import require_room_for_learned_rows
 
@@ -84,6 +89,7 @@ def list_possible_methods(
     unlabelled texts, `names` whether the labels' names say something.
     """
     layers = model.config.num_hidden_layers
+    names = names and not isinstance(tokenizer, ValueTokenizer)
     if task.compares_vectors and not recipe.reinit_layers:
         return [LINEAR, FULL] if trained_share(model) > 0 else [LINEAR]
     if not linear:
@@ -183,6 +189,19 @@ def require_possible(recipe: FinetuneRecipe, task: Task[Any], possible: Sequence
             f"method = {method} is not for this {task.name}. Choose {' or '.join(possible)}."
             f"{pairs if few and method == CONTRASTIVE else ''}"
         )
+
+
+def leave_out_featured(recipe: FinetuneRecipe, methods: Sequence[str], rows: int) -> list[str]:
+    """The methods without those that would need the features of all `rows` for folds. Raises RecipeError if
+    the recipe names one of them.
+    """
+    featured = NAMES, SELF_TRAINING, NAMES_TEXTS
+    if recipe.method in featured:
+        raise RecipeError(
+            f"method = {recipe.method} can't be judged by folds of more than {MOST_EXAMPLES:,} rows, and "
+            f"train has {rows:,}. Leave out folds."
+        )
+    return [method for method in methods if method not in featured]
 
 
 def describe_methods(methods: Sequence[str], task: Task[Any]) -> str:
@@ -301,28 +320,10 @@ class SelfTraining:
     long those of the unlabelled texts took.
     """
 
-    def __init__(
-        self, probe: LinearProbe, strength: float, features: Sequence[Tensor], seconds: float
-    ) -> None:
-        """Takes the labelled texts' `probe`, the `strength` of its regularisation, and the features (F,) of
-        each unlabelled text.
-        """
-        self._probe, self._strength, self.seconds = probe, strength, seconds
-        self._unlabelled = probe.scale(torch.stack(list(features)))
-
-    @classmethod
-    def of(
-        cls,
-        probe: LinearProbe,
-        strength: float,
-        model: TaskModel,
-        texts: EncodedExamples,
-        progress: Progress | None = None,
-    ) -> "SelfTraining":
-        """Computes the features of unlabelled `texts` by the `model` that the probe's features are from."""
-        start = time.monotonic()
-        features = compute_features(model, texts.encoded, progress)
-        return cls(probe, strength, features, time.monotonic() - start)
+    def __init__(self, probe: LinearProbe, strength: float, texts: TextFeatures) -> None:
+        """Takes the labelled texts' `probe`, the `strength` of its regularisation, and unlabelled texts."""
+        self._probe, self._strength, self.seconds = probe, strength, texts.seconds
+        self._unlabelled = probe.scale(torch.stack(texts.features))
 
     def fit(self) -> LinearStart:
         """The linear model of all labelled texts and the unlabelled ones."""
