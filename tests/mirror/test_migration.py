@@ -1,4 +1,6 @@
-"""A new LLM or a new prompt beside the present one: `bertsmith mirror migrate`."""
+"""A new LLM or a new prompt beside the present one: `bertsmith mirror migrate`, and a training that learns
+from the former one's answers too.
+"""
 
 import json
 import random
@@ -11,6 +13,9 @@ from mirrored_calls import calls_of, intent_of, store_of
 from scripted_upstream import Reply, Seen, Upstream, upstream_of
 
 from bertsmith.cli.main import main
+from bertsmith.mirror.fields import AnswerShape, Field
+from bertsmith.mirror.learning.learned_calls import LearnedCall
+from bertsmith.mirror.learning.teacher_change import translate_former
 from bertsmith.mirror.learning.understand import LearningRecords
 from bertsmith.mirror.store import Store
 from bertsmith.mirror.student_file import read_student_file
@@ -163,3 +168,74 @@ def test_what_cannot_be_compared_is_one_sentence(
     ):
         assert expected in migrate(store, llm, capsys, *given, status=2)
     assert not llm.seen
+
+
+SHAPE = AnswerShape(
+    fields=(Field(keys=("intent",), kind="enum", values=("card", "transfer", "other")),), order=(("intent",),)
+)
+
+
+def joined(text: str, draw: random.Random) -> dict[str, Any]:
+    """The new teacher calls every transfer `other`."""
+    intent = intent_of(text)
+    return {"intent": "other" if intent == "transfer" else intent}
+
+
+def split(text: str, draw: random.Random) -> dict[str, Any]:
+    """The new teacher calls the transfers with an IBAN `other`."""
+    return {"intent": "other" if "iban" in text else intent_of(text)}
+
+
+def learned(teacher: Any, count: int, seed: int) -> list[LearnedCall]:
+    return [
+        LearnedCall(
+            f"{seed}-{n}", float(n), "relay", call.request.inputs[0].parts[0],
+            {"$.intent": call.completion.value["intent"]}, {},
+        )
+        for n, call in enumerate(calls_of(count, teacher, seed))
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("teacher", "least"), [(joined, 0.97), (split, 0.85)])
+def test_former_answers_are_translated_into_the_new_teachers(teacher: Any, least: float) -> None:
+    former = learned(lambda text, _: {"intent": intent_of(text)}, 800, 1)
+    new = learned(teacher, 120, 2)
+    translated = translate_former(former, new, SHAPE)
+    assert translated is not None
+    draw = random.Random(0)
+    right = [call.values["$.intent"] == teacher(call.text, draw)["intent"] for call in translated.calls]
+    wrong_before = [call.values["$.intent"] != teacher(call.text, draw)["intent"] for call in former]
+    changed = sum(wrong_before) / len(former)
+    assert changed > 0.15 and sum(right) >= least * len(right)
+    assert translated.change.low < changed < translated.change.high
+    assert all(abs(sum(p for _, p in c.probabilities["$.intent"]) - 1) < 0.01 for c in translated.calls)
+    assert [call.id for call in translated.calls] == [call.id for call in former]
+
+
+def test_a_teacher_that_has_not_changed_is_told_to_be_the_same() -> None:
+    def same(text: str, draw: random.Random) -> dict[str, Any]:
+        return {"intent": intent_of(text)}
+
+    former, new = learned(same, 800, 1), learned(same, 200, 2)
+    translated = translate_former(former, new, SHAPE)
+    assert translated is not None and translated.change.low <= 0 < translated.change.high < 0.05
+    assert [call.values for call in translated.calls] == [call.values for call in former]
+    assert translate_former(former, new[:40], SHAPE) is None
+    assert translate_former(former[:40], new, SHAPE) is None
+
+
+def test_a_student_of_a_new_version_learns_from_the_calls_before(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    former = calls_of(600)
+    new = calls_of(130, joined, seed=1, first=600, prompt="Two classes of it.")
+    with store_of(tmp_path, [*former, *new]) as store:
+        train(store, tmp_path / "student")
+        printed = " ".join(capsys.readouterr().out.split())
+        assert "It also learns from" in printed and "answers of the former LLM or prompt." in printed
+        file = read_student_file(tmp_path / "student")
+        assert list(file.templates) == [new[0].version], "the former prompt is none of its"
+        used = LearningRecords(store).used_calls()
+        assert {call.id for call in former} <= used
+        proving = LearningRecords(store).calibration_calls()
+        assert not proving & {call.id for call in former}, "former answers prove nothing of the new teacher"

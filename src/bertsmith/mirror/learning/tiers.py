@@ -146,10 +146,13 @@ def train_word_candidate(
 
 
 def fit_word_model(
-    train: Sequence[LearnedCall], heads: Sequence[FieldHead], shape: AnswerShape
+    train: Sequence[LearnedCall],
+    heads: Sequence[FieldHead],
+    shape: AnswerShape,
+    weights: Floats | None = None,
 ) -> WordModel | None:
     """Logistic regression over TF-IDF of words and pairs of words, one for each head. None where no text has
-    a word.
+    a word. `weights` (E,) of the calls count for fields with one of several values.
     """
     from sklearn.feature_extraction.text import TfidfVectorizer
 
@@ -166,14 +169,18 @@ def fit_word_model(
         features = vectoriser.fit_transform([call.text for call in train])
     except ValueError:  # an empty vocabulary
         return None
-    weights = {}
+    matrices = {}
     for head in heads:
         field = shape.field(head.path)
         targets = build_targets(head, field, train)
         targeted = np.flatnonzero(~np.isnan(targets).any(axis=1))
-        fit = _fit_labels if field.kind == "labels" else _fit_classes
-        weights[head.path] = fit(features[targeted], targets[targeted]).astype(np.float32)
-    return WordModel(vectoriser.get_feature_names_out().tolist(), vectoriser.idf_, weights)
+        rows, targets = features[targeted], targets[targeted]
+        if field.kind == "labels":
+            matrix = _fit_labels(rows, targets)
+        else:
+            matrix = _fit_classes(rows, targets, None if weights is None else weights[targeted])
+        matrices[head.path] = matrix.astype(np.float32)
+    return WordModel(vectoriser.get_feature_names_out().tolist(), vectoriser.idf_, matrices)
 
 
 def fit_head_temperature(
@@ -189,14 +196,17 @@ def fit_head_temperature(
     return head.model_copy(update={"temperature": fit_temperature(logits[has_target], gold)})
 
 
-def _fit_classes(features: Any, targets: Floats) -> Floats:
+def _fit_classes(features: Any, targets: Floats, row_weights: Floats | None = None) -> Floats:
     """Weights of a softmax over classes: (F + 1, C), the last row the bias. Where the teacher was unsure, a
-    text counts for several classes, weighted by their probabilities.
+    text counts for several classes, weighted by their probabilities; by `row_weights` (E,) more or less.
     """
     from sklearn.linear_model import LogisticRegression
 
     weights = np.zeros((features.shape[1] + 1, targets.shape[1]))
     rows, classes = np.nonzero(targets >= MIN_SHARE)
+    shares = targets[rows, classes]
+    if row_weights is not None:
+        shares = shares * row_weights[rows]
     if len(present := np.unique(classes)) < 2:
         weights[-1] = -_CERTAIN
         weights[-1, present] = 0.0
@@ -204,7 +214,7 @@ def _fit_classes(features: Any, targets: Floats) -> Floats:
     learner = LogisticRegression(C=_STRENGTH, max_iter=_ITERATIONS)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a model that hasn't converged is evaluated like any other
-        learner.fit(features[rows], classes, targets[rows, classes])
+        learner.fit(features[rows], classes, shares)
     fitted = np.vstack([learner.coef_.T, learner.intercept_])
     if len(learner.classes_) == 2:  # scikit-learn has the second class's log-odds only
         fitted = np.hstack([np.zeros_like(fitted), fitted])

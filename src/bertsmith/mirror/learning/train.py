@@ -43,6 +43,7 @@ from bertsmith.mirror.learning.learned_calls import (
     LearnedCall,
     LoadedCalls,
     group_ids_by_use,
+    join_by_text,
     read_calls,
     split_by_ids,
     split_calls,
@@ -65,6 +66,7 @@ from bertsmith.mirror.learning.proving import (
 )
 from bertsmith.mirror.learning.report import StudentReport, render_report, summarise_findings
 from bertsmith.mirror.learning.settings import LearnSettings
+from bertsmith.mirror.learning.teacher_change import read_former_calls, translate_former
 from bertsmith.mirror.learning.tiers import (
     StudentCandidate,
     TeacherComparison,
@@ -118,12 +120,15 @@ class LearningResult:
 
 @dataclass(frozen=True)
 class _LearningRun:
-    """A training in progress: its calls, their split, its work folder, and its name in the store."""
+    """A training in progress: its calls, their split, the calls of the version before, its work folder, and
+    its name in the store.
+    """
 
     settings: LearnSettings
     profile: SiteProfile
     read: LoadedCalls
     parts: CallSplit
+    former: list[LearnedCall]
     work: Path
     name: str
 
@@ -260,7 +265,7 @@ def _start_run(
     """Resumes the plan in the work folder, or divides the calls and writes a new plan."""
     path = work / _PLAN
     if path.exists():
-        return _resume_run(store, profile, settings, work, read_json(path), say)
+        return _resume_run(records, profile, settings, work, read_json(path), say)
     read = read_calls(store, profile)
     parts = split_calls(read.calls, records.used_calls(), profile.shape, settings)
     proving = {call.id for call in parts.calibration}
@@ -270,11 +275,12 @@ def _start_run(
     _require_field(settings, profile)
     read = read_calls(store, profile)
     parts = split_by_ids(read.calls, proving, profile.shape, settings)
-    name = secrets.token_hex(6)
+    former, name = read_former_calls(records, profile), secrets.token_hex(6)
     plan = {
         **_build_plan(store, settings, profile),
         "name": name,
         "calls": [call.id for call in read.calls],
+        "former": [call.id for call in former],
         "calibration": [call.id for call in parts.calibration],
         "shape": profile.shape.model_dump(mode="json"),
         "templates": {
@@ -282,11 +288,16 @@ def _start_run(
         },
     }
     write_json(path, plan)
-    return _LearningRun(settings, profile, read, parts, work, name)
+    return _LearningRun(settings, profile, read, parts, former, work, name)
 
 
 def _resume_run(
-    store: Store, profile: SiteProfile, settings: LearnSettings, work: Path, plan: dict[str, Any], say: Say
+    records: LearningRecords,
+    profile: SiteProfile,
+    settings: LearnSettings,
+    work: Path,
+    plan: dict[str, Any],
+    say: Say,
 ) -> _LearningRun:
     """Resumes with the calls, shape and templates of the plan. Where some calls have been deleted since, the
     work done with them is removed, and the training starts again without them.
@@ -299,18 +310,20 @@ def _resume_run(
             for version, template in plan["templates"].items()
         },
     )
-    read, known = read_calls(store, profile), set(plan["calls"])
+    read, known, known_former = read_calls(records.store, profile), set(plan["calls"]), set(plan["former"])
     calls = [call for call in read.calls if call.id in known]
+    former = [call for call in read_former_calls(records, profile) if call.id in known_former]
     new = len(read.calls) - len(calls)
     later = f"; {new:,} new ones are for the next training" if new else ""
     say(f"Going on with the training in {work}, which was ended, with its {len(calls):,} calls{later}")
-    if len(calls) < len(known):
+    if len(calls) < len(known) or len(former) < len(known_former):
         for part in work.iterdir():
             if part.is_dir():
                 shutil.rmtree(part)
-        write_json(work / _PLAN, plan | {"calls": [call.id for call in calls]})
+        ids = {"calls": [call.id for call in calls], "former": [call.id for call in former]}
+        write_json(work / _PLAN, plan | ids)
     parts = split_by_ids(calls, plan["calibration"], profile.shape, settings)
-    return _LearningRun(settings, profile, replace(read, calls=calls), parts, work, plan["name"])
+    return _LearningRun(settings, profile, replace(read, calls=calls), parts, former, work, plan["name"])
 
 
 def _run_training(
@@ -386,7 +399,15 @@ def _train_candidates(
     the candidates with their comparisons on dev. Adds to `notes`.
     """
     settings, parts, shape = training.settings, training.parts, training.profile.shape
-    candidates, devs = list[StudentCandidate](), list[TeacherComparison]()
+    candidates, devs, train = list[StudentCandidate](), list[TeacherComparison](), parts.train
+    learned = {call.text for call in parts.learned}
+    former = join_by_text((call for call in training.former if call.text not in learned), shape)
+    translated = (
+        translate_former(former, [*parts.train, *parts.dev], shape, settings.seed) if former else None
+    )
+    if translated is not None:
+        notes.append(translated.as_sentence())
+        train = [*parts.train, *translated.calls]
 
     def add(candidate: StudentCandidate | None) -> None:
         if candidate is not None:
@@ -395,16 +416,14 @@ def _train_candidates(
 
     if "tf-idf" in settings.tiers:
         say("Training a classifier on words (TF-IDF with logistic regression)")
-        add(train_word_candidate(parts.train, parts.dev, shape))
+        add(train_word_candidate(train, parts.dev, shape))
     is_enough = bool(devs) and (
         estimate_coverage(devs[0].confidence, devs[0].differs, target_epsilon(settings)) >= settings.enough
     )
     if "encoder" in settings.tiers and not is_enough:
         say(f"Training an encoder ({settings.model})")
         try:
-            encoders = train_encoder_candidates(
-                parts.train, parts.dev, shape, settings, training.work, console
-            )
+            encoders = train_encoder_candidates(train, parts.dev, shape, settings, training.work, console)
             add(_choose_method(encoders, parts.dev, shape, target_epsilon(settings)))
         except MissingExtra as error:
             if not candidates:
@@ -450,6 +469,7 @@ def _prove_candidates(
     while True:
         why = explain_postponement(devs, len(parts.calibration), len(training.read.calls), settings)
         used: dict[Any, list[str]] = dict(group_ids_by_use(parts))
+        used["train"] += [call.id for call in training.former]
         if why:
             del used["calibration"]
         conflicts = records.record_uses(training.name, used)

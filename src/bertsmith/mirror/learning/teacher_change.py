@@ -1,0 +1,183 @@
+"""Learning from the answers of a teacher that has changed: a new LLM or prompt, or the same name with other
+answers. The former teacher's calls are many and the new one's few; most labels mean the same to both.
+
+A model of the former answers predicts the new calls. That tells how often the teachers differ, and for each
+label what the new teacher says where the former said it (T, as in learning with noisy labels: Patrini et al.
+2017, arXiv 1609.03683). A second model learns from the former answers through T and from the new calls, and
+the target of a former call is T of its answer times what the second model says of its text: one step of
+expectation and maximisation (Dawid and Skene 1979); more steps made students worse. So a label that the new
+teacher splits in two is split by the texts. Read `translate_former` first.
+
+C classes of a field, E calls.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy.special import softmax
+
+from bertsmith.arrays import Floats
+from bertsmith.metrics.guarantees.bounds import clopper_pearson
+from bertsmith.metrics.scores import Interval
+from bertsmith.mirror.fields import AnswerShape, Field, FieldHead
+from bertsmith.mirror.learning.learned_calls import LearnedCall, hash_fraction, read_calls
+from bertsmith.mirror.learning.targets import build_heads, build_targets
+from bertsmith.mirror.learning.tiers import fit_word_model
+from bertsmith.mirror.learning.understand import LearningRecords, SiteProfile, understand
+
+_KINDS = ("enum", "boolean", "ordinal")  # of fields with one of several values
+_KEPT = 2.0  # calls that speak for a label's keeping its meaning, before any is seen
+_NEW_WEIGHT = 5.0  # of a new call beside a former one, in the second model
+_LEAST = 1e-4  # probability that the new teacher gives any label
+_HELD_OUT = 0.2  # of the former calls, to know how often their model differs without any change
+_FEWEST = 50  # new calls that tell the teachers apart
+
+
+@dataclass(frozen=True)
+class TranslatedCalls:
+    """Former `calls` with the new teacher's probable answers in `probabilities`. Of `new_calls` new ones
+    `new_differing` answers differ from a model of the former answers, of `former_calls` held-out former ones
+    `former_differing`; `change` is the interval of the share of answers that the new teacher gives
+    differently.
+    """
+
+    calls: list[LearnedCall]
+    new_calls: int
+    new_differing: int
+    former_calls: int
+    former_differing: int
+    change: Interval
+
+    def as_sentence(self) -> str:
+        """The change in words."""
+        low, high = (f"{100 * max(end, 0.0):.2g} %" for end in self.change)
+        return (
+            f"It also learns from {len(self.calls):,} answers of the former LLM or prompt. The present one "
+            f"answers {low} to {high} of the calls differently (with 95 % confidence: a model of the former "
+            f"answers differs in {self.new_differing:,} of {self.new_calls:,} new calls, and in "
+            f"{self.former_differing:,} of {self.former_calls:,} former ones that it hadn't learned from)."
+        )
+
+
+def read_former_calls(records: LearningRecords, profile: SiteProfile) -> list[LearnedCall]:
+    """The calls of the site's versions before this group's, with answers that fit its fields; of the latest
+    group that has any, those merged with it included. Empty where there are none.
+    """
+    own = {version.version for version in profile.versions}
+    began = min(version.began for version in profile.versions)
+    for group in reversed(records.groups()):
+        names = {version.version for version in group}
+        is_former = group[0].site == profile.site and min(version.began for version in group) < began
+        if not is_former or names & own or sum(version.calls for version in group) < _FEWEST:
+            continue
+        former = understand(records.store, group)
+        calls = read_calls(records.store, replace(former, shape=profile.shape)).calls
+        fitting = [call for call in calls if profile.shape.allows(call.values)]
+        if 2 * len(fitting) > len(calls):
+            return fitting
+    return []
+
+
+def translate_former(
+    former: Sequence[LearnedCall], new: Sequence[LearnedCall], shape: AnswerShape, seed: int = 0
+) -> TranslatedCalls | None:
+    """The former teacher's calls with targets for the new one. None where the answers aren't all one of
+    several values, where there are too few calls, or where the texts have no words.
+    """
+    if any(field.kind not in _KINDS for field in shape.fields) or len(new) < _FEWEST:
+        return None
+    held_out = [hash_fraction(call.text, seed) < _HELD_OUT for call in former]
+    learned = [call for call, is_held_out in zip(former, held_out, strict=True) if not is_held_out]
+    if len(learned) < _FEWEST:
+        return None
+    heads = build_heads(shape, [*former, *new])
+    first = fit_word_model(learned, heads, shape)
+    if first is None:
+        return None
+    new_logits, former_logits = (first.logits([call.text for call in calls]) for calls in (new, former))
+
+    def differing(logits: dict[str, Floats], calls: Sequence[LearnedCall]) -> list[bool]:
+        predictions = {head.path: head.predict(shape.field(head.path), logits[head.path]) for head in heads}
+        return [
+            bool(
+                shape.differing_paths(
+                    {path: column[number].value for path, column in predictions.items()}, call.values
+                )
+            )
+            for number, call in enumerate(calls)
+        ]
+
+    new_differs = differing(new_logits, new)
+    former_differs = [
+        differs for differs, kept in zip(differing(former_logits, former), held_out, strict=True) if kept
+    ]
+    translated = list(former)
+    through = [
+        _pass_through(head, shape.field(head.path), softmax(new_logits[head.path], axis=1), former, new)
+        for head in heads
+    ]
+    for head, (_, targets) in zip(heads, through, strict=True):
+        translated = _with_targets(translated, head, shape.field(head.path), targets)
+    weights = np.repeat([1.0, _NEW_WEIGHT], [len(former), len(new)])
+    second = fit_word_model([*translated, *new], heads, shape, weights)
+    if second is None:
+        return None
+    logits = second.logits([call.text for call in former])
+    for head, (matrix, _) in zip(heads, through, strict=True):
+        field = shape.field(head.path)
+        told = np.nan_to_num(build_targets(head, field, former)) @ matrix + _LEAST
+        targets = told * softmax(logits[head.path], axis=1)
+        translated = _with_targets(translated, head, field, targets / targets.sum(axis=1, keepdims=True))
+    counts = sum(new_differs), len(new), sum(former_differs), len(former_differs)
+    return TranslatedCalls(translated, counts[1], counts[0], counts[3], counts[2], _difference(*counts))
+
+
+def _pass_through(
+    head: FieldHead,
+    field: Field,
+    predicted: Floats,
+    former: Sequence[LearnedCall],
+    new: Sequence[LearnedCall],
+) -> tuple[Floats, Floats]:
+    """T (C, C): the new teacher's label by the former's, from the `predicted` former labels (E, C) of the new
+    calls; and the former targets through it.
+    """
+    targets = np.nan_to_num(build_targets(head, field, new))
+    matrix = _KEPT * np.eye(len(head.classes)) + predicted.T @ targets
+    matrix /= matrix.sum(axis=1, keepdims=True)
+    return matrix, np.nan_to_num(build_targets(head, field, former)) @ matrix
+
+
+def _with_targets(
+    calls: Sequence[LearnedCall], head: FieldHead, field: Field, targets: Floats
+) -> list[LearnedCall]:
+    values = [field.classes[number] for number in head.classes]
+    changed = []
+    for call, row in zip(calls, targets, strict=True):
+        if not row.sum():  # its answer was no class of the head
+            changed.append(call)
+            continue
+        shares = [(values[index], float(row[index])) for index in np.flatnonzero(row > _LEAST)]
+        changed.append(
+            replace(
+                call,
+                values={**call.values, field.path: values[int(row.argmax())]},
+                probabilities={**call.probabilities, field.path: shares},
+            )
+        )
+    return changed
+
+
+def _difference(differing: int, calls: int, former_differing: int, former_calls: int) -> Interval:
+    """The interval of a difference of two rates from those of each (Newcombe 1998, method 10, with exact
+    ends).
+    """
+    rate, former_rate = differing / calls, former_differing / max(former_calls, 1)
+    new, former = (
+        clopper_pearson(differing, calls, 0.05),
+        clopper_pearson(former_differing, former_calls, 0.05),
+    )
+    below = np.hypot(rate - new.low, former.high - former_rate)
+    above = np.hypot(new.high - rate, former_rate - former.low)
+    return Interval(float(rate - former_rate - below), float(rate - former_rate + above))
