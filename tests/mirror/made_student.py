@@ -20,6 +20,7 @@ from bertsmith.mirror.student_file import (
     CallsUsed,
     Claim,
     Claims,
+    ProofPlan,
     StudentFile,
     hash_files,
 )
@@ -62,10 +63,11 @@ def make_student(
     is_proven: bool = True,
     created: str = "",
     also: Sequence[Call] = (),
+    plan: ProofPlan | None = None,
 ) -> Path:
     """Says of a word in `words` the values by field; of a field that a word says nothing of, and where no
     word is known, `usual`; a field that has no usual value is then a guess. `created` tells two apart; it
-    answers the versions of `also` too.
+    answers the versions of `also` too. With a `plan` nothing is proven yet.
     """
     shape = AnswerShape(
         fields=tuple(field_of(name, each) for name, each in call.request.schema["properties"].items()),
@@ -94,7 +96,8 @@ def make_student(
         heads=tuple(
             FieldHead(path=each.path, classes=tuple(range(len(each.classes)))) for each in shape.fields
         ),
-        claims=Claims(epsilon=EPSILON, delta=DELTA, whole=claim if is_proven else None),
+        claims=Claims(epsilon=EPSILON, delta=DELTA, whole=claim if is_proven and plan is None else None),
+        plan=plan,
         calibration=used,
         trained_on=used,
         files=hash_files(folder),

@@ -266,17 +266,21 @@ def test_a_candidate_that_a_hand_approved_in_record_goes_on_to_shadow() -> None:
         assert judge_stage(replace(stage, is_held=True), {}, RULES) is None
 
 
-@pytest.mark.parametrize("layout", ["1", "3", "4", "5"])
+@pytest.mark.parametrize("layout", ["1", "3", "4", "5", "6"])
 def test_a_store_of_an_earlier_layout_gets_what_it_lacks(store: Store, layout: str) -> None:
     store.add([call_of(1)])
     (stage,) = StageStore(store).stages().values()
     assert StageStore(store).change(stage, replace(stage, mode="shadow", student="x"), "evidence", "")
+    evidence_of(StageStore(store), [AGREES])
     with store.engine.begin() as connection:
-        connection.execute(sql("UPDATE mirror_stages SET is_held = 1"))  # as is_automatic was
-        connection.execute(sql("ALTER TABLE mirror_stages RENAME COLUMN is_held TO is_automatic"))
+        if layout != "6":
+            connection.execute(sql("UPDATE mirror_stages SET is_held = 1"))  # as is_automatic was
+            connection.execute(sql("ALTER TABLE mirror_stages RENAME COLUMN is_held TO is_automatic"))
+        connection.execute(sql("ALTER TABLE mirror_evidence DROP COLUMN proof"))
         if layout == "1":
             AUDITS.drop(connection)
-        for column in ("site_weight",) if layout in ("4", "5") else ("weight", "site_weight"):
+        lacking = {"6": (), "5": ("site_weight",), "4": ("site_weight",)}
+        for column in lacking.get(layout, ("weight", "site_weight")):
             connection.execute(sql(f"ALTER TABLE mirror_calls DROP COLUMN {column}"))
         connection.execute(update(META).where(META.c.name == "layout").values(value=layout))
     address = store.engine.url.render_as_string(hide_password=False)
@@ -289,6 +293,8 @@ def test_a_store_of_an_earlier_layout_gets_what_it_lacks(store: Store, layout: s
         assert weights == [(None, None), (0.25, 0.5)]
         assert StageStore(again).audit_outcomes() == {}
         assert not StageStore(again).stages()[version.version].is_held
+        assert StageStore(again).evidence()["x"].proof is None
+        assert StageStore(again).evidence()["x"].audits.count == 1
         again.close()
 
 

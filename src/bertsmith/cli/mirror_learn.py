@@ -230,6 +230,7 @@ def train(
                 "tier": file.tier,
                 "claims": file.claims.model_dump(mode="json") | {"coverage": file.claims.coverage},
                 "is_promotable": file.is_promotable,
+                "plan": file.plan.model_dump(mode="json") if file.plan is not None else None,
                 "why_not": learned.why or None,
                 "forecasts": [
                     {
@@ -352,6 +353,7 @@ def _print_learned(learned: "LearningResult", store: str) -> None:
     from bertsmith.mirror.learning.proving import (
         describe_ceiling,
         describe_claims,
+        describe_plan,
         format_agreement_row,
         format_claim_rows,
         list_next_steps,
@@ -381,13 +383,15 @@ def _print_learned(learned: "LearningResult", store: str) -> None:
     console.print(describe_claims(file.claims, learned.unmatched), markup=False, soft_wrap=True)
     if learned.why:
         print_note(f"Not proven: {learned.why}.")
+    if file.plan is not None:
+        print_note(f"{describe_plan(file.plan)}.")
     steps = list_next_steps(file.claims, shlex.quote(str(learned.folder)))
     for sentence in (*steps, learned.advice, describe_ceiling(file.ceiling), *learned.notes):
         if sentence:
             print_note(sentence)
     if learned.curve is not None:
         print_note(learned.curve.forecast(1 - file.claims.epsilon))
-    if not learned.why:
+    if not learned.why or file.plan is not None:
         print_note(
             "to compare the student with the LLM on new calls, which changes no answer: "
             f"bertsmith mirror promote {file.site} --student {shlex.quote(str(learned.folder))}{store}"

@@ -252,7 +252,7 @@ def promote(
 
     bertsmith mirror promote b1a8c286578d --candidate
     """
-    from bertsmith.mirror.answering.judging import apply_move
+    from bertsmith.mirror.answering.judging import apply_move, require_proof
 
     if candidate and (to is not None or student is not None):
         raise InputError(
@@ -276,6 +276,8 @@ def promote(
         if named is None or to is not None or not before.student:
             move = "approve" if candidate else "promote"
             after = apply_move(stages, after, move, settings.canary_share, to or "")
+        if named is not None and named.plan is not None and after.student == named.id:
+            require_proof(after, stages.evidence().get(named.id))
         if share is not None and after.share != share:
             raise InputError(
                 f"--share is for a promotion to canary, and version {before.version} goes from {before.mode} "
@@ -329,8 +331,8 @@ def demote(
 
 
 def _read_student(folder: Path, before: "Stage") -> "StudentRecord":
-    """Reads a student that may answer this version. Raises InputError if nothing is proven of it, or if it
-    was trained for another version.
+    """Reads a student that may answer this version, now or once its proof stands. Raises InputError if
+    nothing is proven of it and nothing planned, or if it was trained for another version.
     """
     from bertsmith.mirror.answering.training_process import read_student
     from bertsmith.mirror.learning.proving import list_next_steps

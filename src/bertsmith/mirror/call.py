@@ -169,7 +169,7 @@ class CallRouting:
 @dataclass(frozen=True)
 class CallOutcome:
     """How a call ended: with the LLM's answer in `teacher_answer`, or None and the `reason` why there is
-    none.
+    none. `began` is in seconds since 1970.
 
     `cause` says why an audit is void, so that its answer will never be known.
     """
@@ -180,6 +180,7 @@ class CallOutcome:
     teacher_answer: Json = None
     reason: str = ""
     cause: str = ""
+    began: float = 0.0
 
 
 def status_reason(status: int) -> str:

@@ -34,7 +34,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
 from sqlalchemy.pool import QueuePool
 
 from bertsmith.errors import InputError, require
-from bertsmith.mirror.tables import CALLS, LAYOUT, META, METADATA, OLDER, OPTIONAL, STAGES
+from bertsmith.mirror.tables import CALLS, EVIDENCE, LAYOUT, META, METADATA, OLDER, OPTIONAL, STAGES
 
 _LOCK = 0x62657274  # the number of our advisory lock in PostgreSQL: "bert"
 READING = {"mirror_reads": True}  # execution options of a connection that only reads
@@ -53,6 +53,7 @@ _JSON_TYPES: dict[tuple[str, str], type] = {  # of the columns with JSON; object
     ("mirror_calls", "probabilities"): dict,
     ("mirror_evidence", "audits"): dict,
     ("mirror_evidence", "drift"): dict,
+    ("mirror_evidence", "proof"): dict,
     ("mirror_learned", "found"): dict,
     ("mirror_versions", "parameters"): dict,
     ("mirror_versions", "schema"): dict,
@@ -404,6 +405,8 @@ def _prepare(connection: Connection, name: str, *, create: bool) -> None:
         METADATA.create_all(connection)
         for column in {"weight", "site_weight"} - _columns(connection, CALLS):
             connection.execute(text(f"ALTER TABLE {CALLS.name} ADD COLUMN {column} FLOAT"))
+        if "proof" not in _columns(connection, EVIDENCE):
+            connection.execute(text(f"ALTER TABLE {EVIDENCE.name} ADD COLUMN proof TEXT"))
         if "is_held" not in _columns(connection, STAGES):  # replaces a column that was never used
             connection.execute(text(f"ALTER TABLE {STAGES.name} RENAME COLUMN is_automatic TO is_held"))
             connection.execute(update(STAGES).values(is_held=0))

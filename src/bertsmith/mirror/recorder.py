@@ -13,6 +13,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from sqlalchemy.exc import DBAPIError, OperationalError
 
@@ -197,7 +198,8 @@ class Recorder:
             try:
                 call = read_call(exchange, self.redactor)
                 calls.append(call)
-                outcomes.append(CallOutcome(call.version, call.request, routing, call.completion.value))
+                answer = call.completion.value
+                outcomes.append(CallOutcome(call.version, call.request, routing, answer, began=call.began))
             except NotMirrored as error:
                 self.count(exchange.form.NAME, error.reason)
                 outcomes += self._read_refusal(exchange, error.reason)
@@ -217,10 +219,11 @@ class Recorder:
         try:
             request = self.redactor.begin_call().redact_request(exchange.request)
             version = version_id(request, site_id(exchange.request, exchange.named))
+            request = replace(request, subjects=(*exchange.subjects, *request.subjects))
         except Exception as error:
             LOG.error("a call could not be looked at: %s", type(error).__name__)
             return []
-        return [CallOutcome(version, request, routing, reason=reason)]
+        return [CallOutcome(version, request, routing, reason=reason, began=exchange.began)]
 
     def _write(self, calls: list[Call], skipped: Counter[tuple[str, str]]) -> bool:
         """Stores a batch, trying again until it works; False if the mirror has to stop before."""

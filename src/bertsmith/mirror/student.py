@@ -191,10 +191,12 @@ class EncoderFieldModel:
 class MirrorStudent:
     """A trained student: `file` is its description, `model` has the outputs of its fields, and `tagger` finds
     the quotes, the spans of the input that an answer repeats. Several threads may call it at the same time.
+    `proven_threshold` is the one that a proof in shadow has named by now, where the file has its plan.
     """
 
     def __init__(self, file: StudentFile, model: _FieldModel | None, tagger: Predictor | None = None) -> None:
         self.file, self._model, self._tagger = file, model, tagger
+        self.proven_threshold: float | None = None
 
     @classmethod
     def open(cls, folder: Path | str) -> "MirrorStudent":
@@ -254,6 +256,7 @@ class MirrorStudent:
         confidences = {path: prediction.confidence for path, prediction in predictions.items()}
         confidence, threshold = prod(confidences.values()), self.file.claims.threshold_for(values)
         confidence = 0.0 if isnan(confidence) else confidence  # the model overflowed: never sure
+        threshold = self.proven_threshold if threshold is None else threshold
         answer = self.file.shape.compose(values)
         if threshold is None or confidence < threshold or confidence <= 0:
             reason = UNPROVEN if threshold is None else UNSURE

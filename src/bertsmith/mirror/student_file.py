@@ -121,6 +121,24 @@ class Claims(_Part):
         return self.model_copy(update={"epsilon": chosen.epsilon, "whole": chosen, "others": others})
 
 
+class ProofPlan(_Part):
+    """How the claim of a student of which nothing is proven yet is to be proven in shadow: at which
+    `thresholds`, from strict to lax, and with which parts of delta to start there (GrowingProof). All of it
+    comes from development calls.
+
+    `unit_calls`: the most calls of one person within a short time that count; None where calls name nobody.
+    `forecast`: the numbers of shadowed calls after which something is proven in a tenth, in half and in nine
+    tenths of simulations; None for more than were simulated.
+    """
+
+    epsilon: float
+    delta: float
+    thresholds: tuple[float, ...]
+    starts: tuple[float, ...]
+    unit_calls: int | None = None
+    forecast: tuple[int, int, int | None]
+
+
 class CallsUsed(_Part):
     """The number of `calls`, the number of different `texts` among them, and the times of the first and the
     last (seconds since 1970).
@@ -152,8 +170,9 @@ class StudentFile(_Part):
     """The content of student.json.
 
     `templates` say for each version where a request has its input. `heads` describe the model's outputs in
-    their order. `span_tags` maps the tagger's labels to (field's path, kind of span). `files` has the SHA-256
-    of each file in the folder, by name.
+    their order. `span_tags` maps the tagger's labels to (field's path, kind of span). `plan` says how to go
+    on proving, where nothing is proven but may become so. `files` has the SHA-256 of each file in the folder,
+    by name.
     """
 
     layout: Literal[1] = 1
@@ -168,6 +187,7 @@ class StudentFile(_Part):
     heads: tuple[FieldHead, ...] = ()
     span_tags: dict[str, tuple[str, str]] = Bounded(default_factory=dict)
     claims: Claims
+    plan: ProofPlan | None = None
     calibration: CallsUsed
     trained_on: CallsUsed
     ceiling: TeacherCeiling | None = None
@@ -175,8 +195,8 @@ class StudentFile(_Part):
 
     @property
     def is_promotable(self) -> bool:
-        """Whether a claim about its whole answers is proven; otherwise it is never sure. Claims about single
-        fields don't count.
+        """Whether a claim about its whole answers is proven; otherwise it is not sure until its `plan` has
+        proven one. Claims about single fields don't count.
         """
         return self.claims.coverage > 0
 

@@ -14,7 +14,7 @@ Tables about who answers; they contain no text of any call:
 stages     for each version: its mode, and which students answer, answered before and may answer next
 changes    every change of a stage: one row per revision, so that only one of two replicas can make it
 students   trained students by the hash of their folder's student.json
-evidence   for each student: the audits' confidence sequence and the drift test
+evidence   for each student: the audits' confidence sequence, the drift test, and the proof that still grows
 agreement  points of that confidence sequence over time
 learned    results of a training: its learning curve, and where the student and the LLM differ
 tallies    who answered how often, why, and how long it took
@@ -30,8 +30,8 @@ from sqlalchemy import BigInteger, Column, Float, ForeignKey, Index, Integer, Me
 
 from bertsmith.mirror.call import Call, ChatMessage, Completion, CompletionRequest, Json
 
-LAYOUT = 6
-OLDER = (1, 2, 3, 4, 5)  # earlier layouts: opening a store adds the tables and columns that they lack
+LAYOUT = 7
+OLDER = (1, 2, 3, 4, 5, 6)  # earlier layouts: opening a store adds the tables and columns that they lack
 METADATA = MetaData()
 
 META = Table(
@@ -161,6 +161,7 @@ EVIDENCE = Table(
     Column("compared", Integer, nullable=False),  # answers compared with the LLM's
     Column("in_stage", Integer, nullable=False),  # of these, since the stage last changed
     Column("has_drifted", Integer, nullable=False),
+    Column("proof", Text),  # JSON, as ShadowProof.as_json; NULL if a claim was proven before it served
 )
 TALLIES = Table(
     "mirror_tallies",

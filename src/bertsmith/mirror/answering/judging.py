@@ -3,7 +3,8 @@
 A student's claim, that its answers differ in at most epsilon, was proven on calibration calls before it gets
 here, at the lowest threshold that allows the claim: its true rate is often just below epsilon. Proving it a
 second time would take very many calls, so a mode rises where the comparisons agree with the claim, and falls
-where they disprove it.
+where they disprove it. One that came with a plan instead is proven in shadow (shadow_proof.py): it leaves
+shadow the moment its proof names a threshold, and comes back where drift begins a new proof.
 
 The command line and the page share the moves by hand (promote, demote, roll back, approve) and their errors.
 `bertsmith mirror check` reports `check_guarantees`. Read `judge_stage` first.
@@ -61,8 +62,8 @@ def judge_stage(
     """The next stage and the reason in words, or None where the stage stays. `evidence` is by student.
 
     Evidence against a student always dismisses it, with automatic promotion or without: the former student
-    goes to shadow, and without one the version goes to record. A stage that was demoted by hand (`is_held`)
-    doesn't rise here.
+    goes to shadow, and without one the version goes to record. A student that answers although its proof has
+    begun anew goes to shadow likewise. A stage that was demoted by hand (`is_held`) doesn't rise here.
     """
     student, candidate = evidence.get(stage.student), evidence.get(stage.candidate)
     if student is not None and student.decision == "demote":
@@ -71,11 +72,18 @@ def judge_stage(
         return replace(
             stage, candidate=""
         ), f"{_OF_CANDIDATE} {stage.candidate}: {describe_evidence(candidate)}"
+    if stage.student_answers and student is not None and student.is_unproven:
+        return set_mode(stage, SHADOW, 0.0), f"today's calls differ: {describe_proof(student)}"
     if not rules.is_automatic or stage.is_held:
         return None
     if stage.mode == RECORD and (stage.student or stage.candidate):  # a hand may have approved it already
         begun = stage if stage.student else approve_candidate(stage)
-        return set_mode(begun, SHADOW, 0.0), "a student is trained and proven on calls kept aside"
+        trained = evidence.get(begun.student)
+        return set_mode(begun, SHADOW, 0.0), describe_training(is_proven=trained is None or not trained.proof)
+    if stage.mode == SHADOW and _is_proven_here(student):
+        return set_mode(stage, CANARY, rules.canary_share), describe_proof(student)
+    if stage.mode == SHADOW and stage.student and _is_proven_here(candidate):
+        return promote_candidate(stage), f"{_OF_CANDIDATE} {stage.candidate}: {describe_proof(candidate)}"
     if stage.student and _agrees(candidate, rules.shadow_calls):
         return promote_candidate(stage), f"{_OF_CANDIDATE} {stage.candidate}: {describe_evidence(candidate)}"
     if stage.mode == SHADOW and _agrees(student, rules.shadow_calls):
@@ -83,6 +91,34 @@ def judge_stage(
     if stage.mode == CANARY and _agrees(student, rules.canary_calls):
         return set_mode(stage, LIVE, 1.0), describe_evidence(student)
     return None
+
+
+def _is_proven_here(evidence: Evidence | None) -> TypeGuard[Evidence]:
+    """Whether a proof that grew in shadow stands."""
+    return evidence is not None and evidence.proof is not None and not evidence.is_unproven
+
+
+def describe_training(*, is_proven: bool) -> str:
+    """Why a version has a new student, in words."""
+    if is_proven:
+        return "a student is trained and proven on calls kept aside"
+    return "a student is trained, and is being proven on the calls that come"
+
+
+def describe_proof(evidence: Evidence) -> str:
+    """How far a student's proof in shadow is, in words: 'from confidence 0.71 on it answers 64 of 100 calls,
+    and with 95 % confidence at most 5 % of these answers differ, proven on 512 calls'.
+    """
+    assert evidence.proof is not None
+    proof, plan = evidence.proof.proof, evidence.proof.plan
+    claim = (
+        f"with {100 * (1 - plan.delta):g} % confidence at most {100 * plan.epsilon:g} % of its answers differ"
+    )
+    if (threshold := proof.threshold()) is None:
+        return f"proof {evidence.proof.number}, of {proof.calls:,} calls so far, doesn't stand yet: {claim}"
+    share = evidence.proof.coverage(threshold)
+    answered = f"from confidence {threshold:.3g} on, {share:.0%} of the calls"
+    return f"{answered}, {claim}: proven on {proof.calls:,} calls"
 
 
 def _agrees(evidence: Evidence | None, calls: int) -> TypeGuard[Evidence]:
@@ -131,12 +167,26 @@ def apply_move(store: StageStore, stage: Stage, move: str, canary_share: float, 
     else:
         after = promote_stage(stage, canary_share, to)
     evidence = store.evidence().get(after.student)
+    if evidence is not None and evidence.is_unproven:
+        require_proof(after, evidence)
     if evidence is not None and evidence.decision == "demote":  # it would be demoted at once
         raise InputError(
             f"The evidence is against student {after.student}: {describe_evidence(evidence)}, and "
             f"{100 * evidence.audits.epsilon:g}% may. Train another."
         )
     return after
+
+
+def require_proof(after: Stage, evidence: Evidence | None) -> None:
+    """Raises InputError where the stage would let a student answer whose proof in shadow doesn't stand yet;
+    without `evidence` it has not begun.
+    """
+    if after.student_answers and (evidence is None or evidence.is_unproven):
+        so_far = "its proof has not begun" if evidence is None else describe_proof(evidence)
+        raise InputError(
+            f"Student {after.student} may not answer yet: {so_far}. Mode shadow proves it, by the calls that "
+            "come."
+        )
 
 
 def approve_candidate(stage: Stage) -> Stage:
@@ -191,7 +241,9 @@ def check_guarantees(store: StageStore, *, looks_at_files: bool = True) -> list[
             continue
         evidence, student = all_evidence.get(stage.student), students.get(stage.student)
         if evidence is None or not evidence.audits.count:
-            add_check(True, "no answer compared yet; what was proven before it served stands")
+            is_unproven = evidence is not None and evidence.is_unproven
+            stands = "what was proven before it served stands"
+            add_check(True, "no answer compared yet; " + ("its proof goes on" if is_unproven else stands))
         else:
             most = f"at most {100 * evidence.audits.epsilon:g}% may differ"
             if evidence.audits.rate() > evidence.audits.epsilon and evidence.decision != "demote":

@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from bertsmith.mirror.answering.open_students import OpenStudents, StudentThread, VersionStudents
+from bertsmith.mirror.answering.shadow_proof import NEVER, ComparedCall
 from bertsmith.mirror.answering.stages import VOID, EvidenceBatch, StudentComparison
-from bertsmith.mirror.call import Call, CallOutcome, CallRouting, is_refusal
+from bertsmith.mirror.call import Call, CallOutcome, CallRouting, Json, is_refusal
+from bertsmith.mirror.redaction import holds_placeholder
 from bertsmith.serving import LOG
 
 _MOST = 10_000  # events that wait
@@ -46,6 +48,7 @@ class LedgerUpdate:
             mine = self.batch(student)
             mine.comparisons += batch.comparisons
             mine.confidences += batch.confidences
+            mine.calls += batch.calls
         for key, (calls, seconds) in other.tallies.items():
             before, took = self.tallies.get(key, (0, 0.0))
             self.tallies[key] = before + calls, took + seconds
@@ -112,9 +115,13 @@ class _StudentComparer(NamedTuple):
                 if routing is not None and routing.audit:
                     _settle_without_evidence(outcome, routing, update)
                 continue
-            if not routing.is_sure or routing.values is None or not _is_comparable(outcome):
+            if routing.values is None or not _is_comparable(outcome):
                 continue
             differs = bool(outcome.reason) or student.differs(routing.values, outcome.teacher_answer)
+            confidence = _given_confidence(routing.confidence, routing.answer)
+            update.batch(routing.student).calls.append(_compared_call(outcome, confidence, differs))
+            if not routing.is_sure:
+                continue
             kind = "audit" if routing.audit else stage.mode
             result = "failed" if outcome.reason else "differs" if differs else "agrees"
             update.count(stage.version, routing.student, f"{kind}-{result}")
@@ -223,18 +230,35 @@ def _compare_silently(
             inputs += [] if text is None else [(outcome, text)]
     answers = student.student.answer([text for _, text in inputs]) if inputs else []
     for (outcome, _), answer in zip(inputs, answers, strict=True):
-        routing = outcome.routing
+        batch = update.batch(student.id)
         if not is_candidate:
-            update.batch(student.id).confidences.append(answer.confidence)
+            batch.confidences.append(answer.confidence)
+        differs = bool(outcome.reason) or student.differs(answer.values, outcome.teacher_answer)
+        call = _compared_call(outcome, _given_confidence(answer.confidence, answer.answer), differs)
+        batch.calls.append(call)
         if not answer.is_sure:
             update.count(stage, student.id, f"{kind}-unsure")
             continue
-        differs = bool(outcome.reason) or student.differs(answer.values, outcome.teacher_answer)
         update.count(stage, student.id, f"{kind}-{'differs' if differs else 'agrees'}")
-        # The LLM answers what the current student isn't sure of, and a sample of the rest.
-        probability = routing.probability if routing is not None and routing.is_sure else 1.0
-        least = routing.least if routing is not None else 1.0
-        update.batch(student.id).comparisons.append(StudentComparison(differs, probability, least))
+        batch.comparisons.append(StudentComparison(differs, call.probability, call.least))
+
+
+def _compared_call(outcome: CallOutcome, confidence: float, differs: bool) -> ComparedCall:
+    """The LLM answers what the current student isn't sure of, and a sample of the rest."""
+    routing, request = outcome.routing, outcome.request
+    return ComparedCall(
+        confidence,
+        differs,
+        routing.probability if routing is not None and routing.is_sure else 1.0,
+        routing.least if routing is not None else 1.0,
+        outcome.began,
+        " ".join(request.subjects) if request is not None else "",
+    )
+
+
+def _given_confidence(confidence: float, answer: Json) -> float:
+    """The student's confidence, -1 where its answer would never be given (bertsmith.mirror.student)."""
+    return confidence if confidence > 0 and not holds_placeholder(answer) else NEVER
 
 
 def _is_comparable(outcome: CallOutcome) -> bool:

@@ -39,6 +39,7 @@ class StudentLike(Protocol):
     """The interface of a student; `bertsmith.mirror.student.MirrorStudent` implements it."""
 
     file: Any
+    proven_threshold: float | None
 
     def input_of(self, request: CompletionRequest, version: str) -> str | None:
         """The call's input text; None where the request doesn't fit the version's template."""

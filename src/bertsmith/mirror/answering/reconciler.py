@@ -19,7 +19,12 @@ from typing import Any, NamedTuple
 from sqlalchemy.exc import DBAPIError
 
 from bertsmith.errors import BertsmithError
-from bertsmith.mirror.answering.judging import PromotionRules, is_training_due, judge_stage
+from bertsmith.mirror.answering.judging import (
+    PromotionRules,
+    describe_training,
+    is_training_due,
+    judge_stage,
+)
 from bertsmith.mirror.answering.ledger import REPLACED, VOIDED, Ledger, LedgerUpdate, compare_stored_call
 from bertsmith.mirror.answering.open_students import (
     OpenStudents,
@@ -209,6 +214,7 @@ class Reconciler:
                 failed = self._failed.get(number)
                 if failed is None or time.monotonic() - failed >= self.pace.between_openings:
                     self._open[number] = self._open_thread(number)
+        self._follow_proofs()
         students = add_merged_versions(
             {
                 version: VersionStudents(
@@ -228,6 +234,14 @@ class Reconciler:
         for number in self._open.keys() - named:
             if (old := self._open.pop(number)) is not None:
                 old.close()
+
+    def _follow_proofs(self) -> None:
+        """Tells the students whose proof grows in shadow from which confidence on they may answer by now."""
+        for number, threshold in self.store.proven_thresholds().items():
+            if (opened := self._open.get(number)) is None or opened.student.proven_threshold == threshold:
+                continue
+            opened.student.proven_threshold = threshold
+            LOG.warning("student %s may answer from confidence %s on", number, threshold)
 
     def _open_thread(self, number: str) -> StudentThread | None:
         """None where the student can't be opened: the LLM answers, `mirror check` reports it, and opening is
@@ -287,7 +301,7 @@ class Reconciler:
             self._new_student = self.trainer.poll()
         if self._new_student is not None:
             stage, student = self._new_student
-            why, is_done = "a student is trained and proven on calls kept aside", False
+            why, is_done = describe_training(is_proven=student.plan is None), False
             while not is_done:  # somebody else may change the stage meanwhile
                 now = self.store.stages().get(stage.version, stage)
                 is_done = self.store.change(now, replace(now, candidate=student.id), "evidence", why)

@@ -8,6 +8,7 @@ first.
 
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import orjson
@@ -24,11 +25,13 @@ from sqlalchemy import (
     inspect,
     or_,
     select,
+    text,
     update,
 )
 
 from bertsmith.errors import InputError, did_you_mean
 from bertsmith.metrics.guarantees.audit import Audits
+from bertsmith.mirror.answering.shadow_proof import ShadowProof
 from bertsmith.mirror.answering.stages import (
     VOID,
     Evidence,
@@ -61,6 +64,7 @@ Tallies = Mapping[tuple[str, str, str], tuple[int, float]]  # (version, student,
 
 UNDER_WAY = "under way"  # the outcome of a training that hasn't ended
 _FEWEST = 10  # comparisons between two points
+_BLIND_LENGTH = 16  # hexadecimal digits
 _SHARE = 50  # a point after this fraction (1/50) more comparisons
 
 
@@ -202,24 +206,51 @@ class StageStore:
             return [StageChange(*row) for row in rows]
 
     def add_student(self, student: StudentRecord) -> bool:
-        """Stores a student. False where its id is known: then only its folder is updated."""
-        row = vars(student) | {"added": student.added or time.time()}
+        """Stores a student, and begins its proof if it has a plan. False where its id is known: then only its
+        folder is updated.
+        """
+        row = {column.name: getattr(student, column.name) for column in STUDENTS.columns}
+        row["added"] = student.added or time.time()
         inserting = self._insertion(STUDENTS).values(**row).on_conflict_do_nothing()
         with self.engine.begin() as connection:
+            number = 0 if student.plan is None else self._next_proof(connection, student.version)
             is_new = bool(connection.execute(inserting.returning(STUDENTS.c.id)).all())
             if not is_new:
                 mine = STUDENTS.c.id == student.id
                 connection.execute(update(STUDENTS).where(mine).values(folder=student.folder))
+            elif student.plan is not None:
+                evidence = empty_evidence(student.epsilon, student.delta)
+                begun = replace(evidence, proof=ShadowProof(student.plan, number)).row()
+                connection.execute(EVIDENCE.insert().values(student=student.id, **begun))
         return is_new
+
+    def _next_proof(self, connection: Connection, version: str) -> int:
+        """The number of the version's next proof. Nobody else takes it until the transaction ends."""
+        if not is_sqlite(self.engine):
+            connection.execute(text(f"LOCK TABLE {STUDENTS.name} IN SHARE ROW EXCLUSIVE MODE"))
+        proofs = select(EVIDENCE.c.proof).join(STUDENTS, STUDENTS.c.id == EVIDENCE.c.student)
+        of_version = and_(STUDENTS.c.version == version, EVIDENCE.c.proof.is_not(None))
+        numbers = [orjson.loads(row.proof)["number"] for row in connection.execute(proofs.where(of_version))]
+        return max(numbers, default=0) + 1
 
     def students(self) -> dict[str, StudentRecord]:
         """All students that were ever added, by id."""
         with self._reading() as connection:
             return {row.id: StudentRecord(*row) for row in connection.execute(select(STUDENTS))}
 
+    def proven_thresholds(self) -> dict[str, float | None]:
+        """By student, of those whose proof grows in shadow, the laxest threshold proven so far."""
+        query = select(EVIDENCE.c.student, EVIDENCE.c.proof).where(EVIDENCE.c.proof.is_not(None))
+        with self._reading() as connection:
+            return {
+                row.student: ShadowProof.from_json(orjson.loads(row.proof)).threshold
+                for row in connection.execute(query)
+            }
+
     def fold(self, student: StudentRecord, batch: EvidenceBatch) -> Evidence:
         """Adds a batch to the student's evidence, under a lock on its row, and returns the sum. An audit
-        counts once, a void one not at all.
+        counts once, a void one not at all. Where the student has a proof, the batch counts once, and drift
+        begins a new proof.
         """
         with self.engine.begin() as connection:
             first = empty_evidence(student.epsilon, student.delta).row()
@@ -227,6 +258,9 @@ class StageStore:
             connection.execute(inserting.on_conflict_do_nothing())
             mine = EVIDENCE.c.student == student.id
             row = connection.execute(select(EVIDENCE).where(mine).with_for_update()).one()
+            before = read_evidence_row(row)
+            if before.proof is not None and before.proof.has_batch(batch.id):
+                return before
             counted = list[StudentComparison]()
             for comparison in batch.comparisons:
                 is_open = and_(AUDITS.c.id == comparison.audit, AUDITS.c.outcome.is_(None))
@@ -235,11 +269,18 @@ class StageStore:
                     continue
                 if comparison.outcome != VOID:
                     counted.append(comparison)
-            evidence = read_evidence_row(row).after(counted, batch.confidences)
+            calls = [replace(call, person=self._blind(student.id, call.person)) for call in batch.calls]
+            evidence = before.after(counted, batch.confidences, calls)
+            if evidence.proof is not None and evidence.drift is not None and evidence.drift.alarm:
+                evidence = evidence.after_drift(self._next_proof(connection, student.version))
             connection.execute(update(EVIDENCE).where(mine).values(**evidence.row()))
             if counted:
                 save_point_if_due(connection, student.id, evidence.audits)
         return evidence
+
+    def _blind(self, student: str, person: str) -> str:
+        """A name for the person that tells nothing, and is another one for each student."""
+        return self.store.fingerprint(f"{student} {person}")[:_BLIND_LENGTH] if person else ""
 
     def evidence(self) -> dict[str, Evidence]:
         """The evidence by student, for the students that have any."""
@@ -360,6 +401,15 @@ class StageStore:
         later = and_(CALLS.c.version == version, CALLS.c.began > began, CALLS.c.source != AGAIN)
         with self._reading() as connection:
             return connection.execute(select(func.count()).select_from(CALLS).where(later)).scalar_one()
+
+    def persons(self, versions: Iterable[str]) -> list[tuple[str, float]]:
+        """For each recorded call of the versions, whom it is about (fingerprints; empty: nobody) and when it
+        began, in the order of time.
+        """
+        columns = func.coalesce(CALLS.c.subject, ""), CALLS.c.began
+        query = select(*columns).where(CALLS.c.version.in_(sorted(versions)), CALLS.c.source != AGAIN)
+        with self._reading() as connection:
+            return [(row[0], row[1]) for row in connection.execute(query.order_by(CALLS.c.began))]
 
     def means(self) -> dict[str, CallMeans]:
         """The means over each version's recorded calls; merged versions, which one student answers, share

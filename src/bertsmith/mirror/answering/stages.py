@@ -8,12 +8,15 @@ live     the student answers all calls that it is sure of, except when the mirro
 """
 
 import json
+import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bertsmith.errors import InputError
 from bertsmith.metrics.guarantees.audit import Audits, Decision, Drift
+from bertsmith.mirror.answering.shadow_proof import ComparedCall, ShadowProof
+from bertsmith.mirror.student_file import ProofPlan
 
 RECORD, SHADOW, CANARY, LIVE = MODES = ("record", "shadow", "canary", "live")
 _REFERENCE = 200  # confidences that drift is measured from
@@ -53,8 +56,9 @@ class Stage:
 
 @dataclass(frozen=True)
 class StudentRecord:
-    """A trained student as the store knows it. `epsilon` and `delta` are the claim proven before it served;
-    `added` is in seconds since 1970.
+    """A trained student as the store knows it. `epsilon` and `delta` are the claim proven before it served,
+    or the one that its `plan` is to prove; `added` is in seconds since 1970. The plan isn't read from the
+    store, whose evidence holds it.
     """
 
     id: str
@@ -63,6 +67,7 @@ class StudentRecord:
     epsilon: float
     delta: float
     added: float = 0.0
+    plan: ProofPlan | None = None
 
 
 def promote_stage(stage: Stage, canary_share: float, to: str = "") -> Stage:
@@ -143,14 +148,15 @@ class StudentComparison:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What is known about a student at work: its audits, the drift test with its reference confidences, and
-    the number of comparisons `in_stage`, since its stage last changed.
+    """What is known about a student at work: its audits, the drift test with its reference confidences, the
+    number of comparisons `in_stage`, since its stage last changed, and the `proof` of one that came without.
     """
 
     audits: Audits
     reference: tuple[float, ...] = ()
     drift: Drift | None = None
     in_stage: int = 0
+    proof: ShadowProof | None = None
 
     @property
     def decision(self) -> Decision:
@@ -159,11 +165,24 @@ class Evidence:
 
     @property
     def has_drifted(self) -> bool:
-        """Whether the traffic has changed; stays true once it is."""
-        return self.drift is not None and self.drift.alarm
+        """Whether the traffic has changed; stays true once it is, or until a new proof about it stands."""
+        is_new = self.proof is not None and self.proof.drifts > 0 and self.is_unproven
+        return is_new or (self.drift is not None and self.drift.alarm)
 
-    def after(self, comparisons: Iterable[StudentComparison], confidences: Iterable[float]) -> "Evidence":
-        """The evidence with these added. The audits are updated in place."""
+    @property
+    def is_unproven(self) -> bool:
+        """Whether the student may answer nothing yet: its proof goes on."""
+        return self.proof is not None and self.proof.threshold is None
+
+    def after(
+        self,
+        comparisons: Iterable[StudentComparison],
+        confidences: Iterable[float],
+        calls: Iterable[ComparedCall] = (),
+    ) -> "Evidence":
+        """The evidence with these added. The audits and the proof are updated in place."""
+        if self.proof is not None:
+            self.proof.add(calls)
         count = 0
         for comparison in comparisons:
             self.audits.record(float(comparison.differs), comparison.probability, comparison.least)
@@ -178,6 +197,13 @@ class Evidence:
                 drift, reference = Drift(reference, _DRIFT_DELTA), []
         return replace(self, reference=tuple(reference), drift=drift, in_stage=self.in_stage + count)
 
+    def after_drift(self, number: int) -> "Evidence":
+        """The evidence of a student whose traffic has changed: its proof begins anew as the `number`-th, and
+        the test of drift with it.
+        """
+        assert self.proof is not None
+        return replace(self, reference=(), drift=None, proof=self.proof.after_drift(number))
+
     def row(self) -> dict[str, Any]:
         """The columns of a row of EVIDENCE, except the student's id."""
         drift: dict[str, Any] = (
@@ -190,6 +216,7 @@ class Evidence:
             "compared": self.audits.count,
             "in_stage": self.in_stage,
             "has_drifted": int(self.has_drifted),
+            "proof": None if self.proof is None else json.dumps(self.proof.as_json()),
         }
 
 
@@ -206,12 +233,17 @@ def read_evidence_row(row: Any) -> Evidence:
         tuple(drift.get("reference", ())),
         Drift.from_json(drift["test"]) if "test" in drift else None,
         row.in_stage,
+        None if row.proof is None else ShadowProof.from_json(json.loads(row.proof)),
     )
 
 
 @dataclass
 class EvidenceBatch:
-    """New comparisons and confidences of one student, to be added to its evidence."""
+    """New comparisons and confidences of one student, to be added to its evidence, and the compared `calls`
+    for its proof. By its `id` a batch that may have been added before its connection broke is known again.
+    """
 
     comparisons: list[StudentComparison] = field(default_factory=list)
     confidences: list[float] = field(default_factory=list)
+    calls: list[ComparedCall] = field(default_factory=list)
+    id: str = field(default_factory=lambda: secrets.token_hex(6))

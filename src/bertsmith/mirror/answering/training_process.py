@@ -115,7 +115,7 @@ class Trainer:
         return None
 
     def poll(self) -> tuple[Stage, StudentRecord] | None:
-        """The student of a training that has just ended with a proven claim, else None."""
+        """The student of a training that has just ended with a proven claim, or a plan of one, else None."""
         if self._running is None:
             return None
         stage, out, began, process = self._running
@@ -166,7 +166,8 @@ class Trainer:
         if student is None:
             return None, "nothing proven: the LLM goes on answering"
         self.store.add_student(student)
-        return student, f"student {student.id}"
+        outcome = f"student {student.id}"
+        return student, outcome if student.plan is None else f"{outcome}, whose proof goes on in shadow"
 
 
 def _terminate(process: "subprocess.Popen[bytes]", *, at_once: bool = False) -> None:
@@ -195,12 +196,19 @@ def _is_at_work(out: Path) -> bool:
 
 
 def read_student(folder: Path, version: str) -> StudentRecord | None:
-    """The store's record of a student's folder; None where it has no proven claim. Raises ModelError."""
+    """The store's record of a student's folder; None where nothing is proven of it and nothing is planned.
+    Raises ModelError.
+    """
     from bertsmith.mirror.student_file import read_student_file, student_id
 
     file = read_student_file(folder)
-    if not file.is_promotable:
+    if not file.is_promotable and file.plan is None:
         return None
     return StudentRecord(
-        student_id(folder), version, str(folder.absolute()), file.claims.epsilon, file.claims.delta
+        student_id(folder),
+        version,
+        str(folder.absolute()),
+        file.claims.epsilon,
+        file.claims.delta,
+        plan=None if file.is_promotable else file.plan,
     )

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bertsmith.arrays import Bools, Floats, Ints
+from bertsmith.metrics.guarantees.growing_proof import GrowingProof, student_share
 from bertsmith.metrics.guarantees.learn_then_test import (
     CallGroup,
     Certificate,
@@ -33,7 +34,7 @@ from bertsmith.metrics.guarantees.sample_size import (
 from bertsmith.mirror.fields import format_value
 from bertsmith.mirror.learning.settings import LearnSettings
 from bertsmith.mirror.learning.tiers import StudentCandidate, TeacherComparison, tier_title
-from bertsmith.mirror.student_file import Claim, Claims, TeacherCeiling
+from bertsmith.mirror.student_file import Claim, Claims, ProofPlan, TeacherCeiling
 
 _WHOLE = ""
 _PLACES = 40  # numbers of answers that are tried on dev
@@ -41,18 +42,22 @@ _FEWEST_ON_DEV = 10  # answers on dev, below which a low risk may be chance
 FAR = 20  # times the calls that are there: beyond it, it takes a better student rather than more calls
 FIRST_SHARE = 0.9  # of delta, for the most promising candidate, and of that for its whole answer
 _NOT = "not proven"
+_STREAMS = (1000, 2000, 4000, 8000, 16_000)  # calls in shadow that a proof is planned for
+_UNLIKELY = 0.2  # that a planned proof proves nothing
 
 
 @dataclass(frozen=True)
 class ProofResult:
     """The index of the chosen candidate and its claims. `why`: the reason why nothing is proven, or empty;
-    `tried`: whether the calibration calls were used.
+    `tried`: whether the calibration calls were used; `plan`: how to go on proving in shadow, where they
+    weren't.
     """
 
     chosen: int
     claims: Claims
     why: str
     tried: bool
+    plan: ProofPlan | None = None
 
 
 def estimate_coverage(confidence: Floats, differs: Bools, epsilon: float) -> float:
@@ -218,6 +223,71 @@ def _advise(about: str, needed: int, calls: int, recorded: int, settings: LearnS
 def empty_claims(settings: LearnSettings) -> Claims:
     """The claims of a student of which nothing is proven."""
     return Claims(epsilon=target_epsilon(settings), delta=settings.delta, whole=None)
+
+
+def postpone(
+    devs: Sequence[TeacherComparison], why: str, settings: LearnSettings, unit_calls: int | None
+) -> ProofResult:
+    """The result without a look at the calibration calls: the candidate that may prove most in shadow and its
+    plan; without any that may, the one that agrees most. `unit_calls` are those of ProofPlan.
+    """
+    plans = [plan_proof(dev, settings, unit_calls) for dev in devs]
+    best = max(range(len(devs)), key=lambda number: (plans[number][1], devs[number].agreement))
+    return ProofResult(best, empty_claims(settings), why, False, plans[best][0])
+
+
+def plan_proof(
+    dev: TeacherComparison, settings: LearnSettings, unit_calls: int | None
+) -> tuple[ProofPlan | None, float]:
+    """How a candidate's claim on the whole answer can be proven on calls as they come, by those of dev, and
+    the share of calls that it can be expected to answer then. No plan where nothing can be expected, and
+    where each value of a field is to have a claim of its own.
+
+    The starts are those for the fewest of some numbers of calls that are likely to prove something.
+    """
+    if settings.by_class is not None:
+        return None, 0.0
+    epsilon = target_epsilon(settings)
+    thresholds = candidate_thresholds(dev.confidence)
+    group = CallGroup(dev.confidence, dev.differs, thresholds, epsilon)
+    # Evidence that may be looked at at any time takes about ten times that of one look.
+    level = student_share(settings.delta, 1) / 10
+    for calls in _STREAMS:
+        expected = forecast_starts(group, calls, level)
+        if expected.coverage and expected.unproven <= _UNLIKELY:
+            break
+    if not expected.coverage:
+        return None, 0.0
+    growing = GrowingProof(
+        thresholds, expected.starts, epsilon, student_share(settings.delta, 1), unit_calls or 1
+    )
+    counts = np.zeros((len(thresholds) + 1, 2))
+    places = np.searchsorted(-thresholds, -dev.confidence, side="left")
+    np.add.at(counts, (places, dev.differs.astype(np.int64)), 1)
+    low, middle, high = growing.forecast(counts)
+    if math.isinf(middle):
+        return None, 0.0
+    plan = ProofPlan(
+        epsilon=epsilon,
+        delta=settings.delta,
+        thresholds=tuple(thresholds.tolist()),
+        starts=tuple(expected.starts.tolist()),
+        unit_calls=unit_calls,
+        forecast=(int(low), int(middle), int(high) if math.isfinite(high) else None),
+    )
+    return plan, expected.coverage
+
+
+def describe_plan(plan: ProofPlan) -> str:
+    """How a student's proof goes on in shadow, in a sentence."""
+    low, middle, high = plan.forecast
+    span = "or many more" if high is None else f"to {high:,}"
+    calls = f"about {middle:,} compared calls ({low:,} {span}, in four cases of five)"
+    return (
+        f"In shadow its proof goes on with each call that the LLM answers: it takes {calls} until it may "
+        f"answer some, of which then, with {_format_confidence(plan.delta)} confidence, at most "
+        f"{format_upper_percent(plan.epsilon)} differ"
+    )
 
 
 def prove(

@@ -35,6 +35,7 @@ from bertsmith.mirror.learning.limits import CallCurve
 from bertsmith.mirror.learning.proving import (
     describe_ceiling,
     describe_claims,
+    describe_plan,
     format_agreement_row,
     format_claim_rows,
     format_percent,
@@ -101,6 +102,7 @@ def render_report(report: StudentReport) -> str:
         ],
         warnings=[f"Not proven: {report.why}."] if report.why else [],
         steps=[
+            *([f"{describe_plan(file.plan)}."] if file.plan is not None else []),
             *list_next_steps(file.claims, shlex.quote(str(report.folder))),
             *([report.advice] if report.advice else []),
         ],

@@ -30,6 +30,7 @@ from bertsmith.files import (
     remove_empty,
     write_json,
 )
+from bertsmith.mirror.answering.shadow_proof import choose_unit_calls
 from bertsmith.mirror.answering.stage_store import StageStore, read_findings, save_findings
 from bertsmith.mirror.fields import AnswerShape
 from bertsmith.mirror.learning.forecast import (
@@ -57,9 +58,9 @@ from bertsmith.mirror.learning.limits import (
 from bertsmith.mirror.learning.proving import (
     ProofResult,
     describe_claims,
-    empty_claims,
     estimate_coverage,
     explain_postponement,
+    postpone,
     prove,
     read_prices,
     target_epsilon,
@@ -82,6 +83,7 @@ from bertsmith.mirror.student_file import (
     SPANS,
     CallsUsed,
     Claims,
+    ProofPlan,
     StudentFile,
     TeacherCeiling,
     hash_files,
@@ -349,7 +351,9 @@ def _run_training(
     recorded = len(training.read.calls) + training.read.unmatched
     floor = 0.0 if ceiling is None else max(1 - ceiling.high, 0.0)
     curve = fit_call_curve(parts.train, parts.dev, shape, dev, chosen.tier, floor, settings.seed, recorded)
-    file = build_student_file(training.profile, chosen, verdict.claims, parts, verdict.tried, ceiling)
+    file = build_student_file(
+        training.profile, chosen, verdict.claims, parts, verdict.tried, ceiling, verdict.plan
+    )
     free = find_free_folder(records.store, out, file)
     if free != out:
         reason = "the mirror uses it, or it is no student"  # since this training began
@@ -478,8 +482,8 @@ def _prove_candidates(
         parts = replace(parts, calibration=[call for call in parts.calibration if call.id not in conflicts])
     if why:
         say("The proof isn't begun, since it would fail: the calls kept for it stay unused")
-        best = max(range(len(devs)), key=lambda number: devs[number].agreement)
-        return ProofResult(best, empty_claims(settings), why, False), [], parts
+        persons = StageStore(records.store).persons(training.profile.templates)
+        return postpone(devs, why, settings, choose_unit_calls(persons)), [], parts
     say(f"Proving, with the {len(parts.calibration):,} calls kept for it")
     calibrations = [
         compare_with_teacher(candidate, parts.calibration, training.profile.shape) for candidate in candidates
@@ -495,6 +499,7 @@ def build_student_file(
     parts: CallSplit,
     tried: bool,
     ceiling: TeacherCeiling | None,
+    plan: ProofPlan | None = None,
 ) -> StudentFile:
     """The contents of student.json without the hashes of files. `tried`: the calibration calls were used."""
     latest = profile.latest
@@ -510,6 +515,7 @@ def build_student_file(
         heads=candidate.heads,
         span_tags=dict(candidate.span_tags),
         claims=claims,
+        plan=plan,
         calibration=_summarise_calls(parts.calibration if tried else ()),
         trained_on=_summarise_calls(parts.learned),
         ceiling=ceiling,

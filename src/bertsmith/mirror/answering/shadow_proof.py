@@ -1,0 +1,198 @@
+"""The proof of a student of which nothing was proven before it came to shadow: it grows with each call that
+the LLM answers too, and names a threshold the moment one holds.
+
+    plan in student.json → number k, from the store → compared calls → units → GrowingProof → threshold
+
+The k-th proof of a version, of a new student or the same one after drift, has the share of delta that its
+number leaves it, so that all of them are true together with probability 1 - delta.
+
+**Units.** Calls of one person within ten minutes are one unit. Of a longer one some calls are drawn by
+chance, without looking at them. Units are recorded in the order in which they began, each once its ten
+minutes are over: recorded when it is complete, a unit of few calls would come later than one of many, and
+what is easy sooner. Calls that name nobody are units of their own.
+
+**Repeated inputs** count as often as they come, as in the claim: were each counted once, an input that is
+frequent and always wrong would weigh no more than a rare one.
+
+**In service** the LLM answers what the student isn't sure of, and audits of the rest. Each call has a known
+probability of being asked; those that aren't asked change nothing, whatever the student thinks of them. To
+count them by a predicted disagreement they would have to wait for the audits of their time, which an LLM that
+is away holds up.
+
+K thresholds.
+"""
+
+import math
+import random
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from bertsmith.arrays import Floats
+from bertsmith.metrics.guarantees.growing_proof import GrowingProof, student_share
+from bertsmith.mirror.student_file import ProofPlan
+
+NEVER = -1.0  # the confidence of an answer that is never given
+UNIT_SECONDS = 600.0  # calls of one person within this time are one unit
+_MOST_WAITING = 500  # units; of more, the oldest is recorded before its time is over
+_LARGEST_UNIT = 5  # calls
+_COUNTED = 0.9  # of the calls that name somebody
+_BATCHES = 100  # last batches that are known by their id
+_Part = tuple[float, bool, float, float]  # confidence, differs, probability, least
+
+
+@dataclass(frozen=True)
+class ComparedCall:
+    """A call that the LLM answered too. `confidence` is the student's, -1 where its answer would never be
+    given. `probability` and `least` are those of `GrowingProof.record`. `began` is in seconds since 1970;
+    `person` is whom the call is about, empty where it names nobody.
+    """
+
+    confidence: float
+    differs: bool
+    probability: float = 1.0
+    least: float = 1.0
+    began: float = 0.0
+    person: str = ""
+
+
+@dataclass
+class _Unit:
+    """`person`, the time of its first call, how many calls it had, and those of them that count."""
+
+    person: str
+    began: float
+    count: int = 0
+    parts: list[_Part] = field(default_factory=list)
+
+
+class ShadowProof:
+    """The `number`-th proof of a version. `delta` is that of all proofs together. `counts` (K + 1, 2) says
+    how many calls agreed and differed between thresholds, the surest first, weighted like the traffic.
+    `drifts`: how often the student's traffic has changed, each time with a new proof.
+    """
+
+    def __init__(self, plan: ProofPlan, number: int, drifts: int = 0) -> None:
+        self.plan, self.number, self.drifts = plan, number, drifts
+        self.proof = GrowingProof(
+            plan.thresholds,
+            plan.starts,
+            plan.epsilon,
+            student_share(plan.delta, number),
+            plan.unit_calls or 1,
+        )
+        self.counts: Floats = np.zeros((len(plan.thresholds) + 1, 2))
+        self._waiting: list[_Unit] = []
+        self._latest = 0.0  # when the latest call began
+        self._batches: list[str] = []
+
+    @property
+    def threshold(self) -> float | None:
+        """The laxest threshold proven; None while nothing is."""
+        return self.proof.threshold()
+
+    def coverage(self, threshold: float) -> float:
+        """The share of the calls whose confidence reaches one of the thresholds; 0 without calls."""
+        place = int(np.searchsorted(-self.proof.thresholds, -threshold))
+        return float(self.counts[: place + 1].sum() / max(self.counts.sum(), 1e-9))
+
+    def has_batch(self, batch: str) -> bool:
+        """Whether a batch of calls with this id was added; then and later it is known."""
+        if batch in self._batches:
+            return True
+        self._batches = [*self._batches, batch][-_BATCHES:]
+        return False
+
+    def add(self, calls: Iterable[ComparedCall]) -> None:
+        """Adds calls in the order of time."""
+        for call in calls:
+            self._latest = max(self._latest, call.began)
+            self._unit_of(call)
+            while self._waiting and self._is_over(self._waiting[0]):
+                self._record(self._waiting.pop(0))
+
+    def _unit_of(self, call: ComparedCall) -> None:
+        person = call.person if self.plan.unit_calls is not None else ""
+        unit = next((unit for unit in self._waiting if person and unit.person == person), None)
+        if unit is None:
+            unit = _Unit(person, call.began)
+            self._waiting.append(unit)
+        part = call.confidence, call.differs, call.probability, call.least
+        unit.count += 1
+        if len(unit.parts) < self.proof.largest_unit:
+            unit.parts.append(part)
+            return
+        # Reservoir sampling: each call of the unit stays with the same probability.
+        place = random.Random(f"{self.number} {self.proof.calls} {person} {unit.count}").randrange(unit.count)
+        if place < len(unit.parts):
+            unit.parts[place] = part
+
+    def _is_over(self, unit: _Unit) -> bool:
+        is_late = unit.began <= self._latest - UNIT_SECONDS
+        return not unit.person or is_late or len(self._waiting) > _MOST_WAITING
+
+    def _record(self, unit: _Unit) -> None:
+        confidence, differs, probability, leasts = (
+            np.array(column, np.float64) for column in zip(*unit.parts)
+        )
+        least = float(leasts.min())
+        self.proof.record(confidence, differs, True, probability, least)
+        places = np.searchsorted(-self.proof.thresholds, -confidence, side="left")
+        np.add.at(self.counts, (places, differs.astype(np.int64)), leasts / probability)
+
+    def after_drift(self, number: int) -> "ShadowProof":
+        """A new proof of the same student: what was proven was about other traffic."""
+        return ShadowProof(self.plan, number, self.drifts + 1)
+
+    def as_json(self) -> dict[str, Any]:
+        """The whole state as JSON values; `from_json` continues from it to the bit."""
+        return {
+            "plan": self.plan.model_dump(mode="json"),
+            "number": self.number,
+            "drifts": self.drifts,
+            "proof": self.proof.as_json(),
+            "counts": self.counts.tolist(),
+            "waiting": [[unit.person, unit.began, unit.count, unit.parts] for unit in self._waiting],
+            "latest": self._latest,
+            "batches": self._batches,
+        }
+
+    @classmethod
+    def from_json(cls, state: Mapping[str, Any]) -> "ShadowProof":
+        """What `as_json` gave. Raises InputError as `GrowingProof.from_json` does."""
+        proof = cls(ProofPlan.model_validate(state["plan"]), state["number"], state["drifts"])
+        proof.proof = GrowingProof.from_json(state["proof"])
+        proof.counts = np.array(state["counts"], np.float64)
+        proof._waiting = [
+            _Unit(person, began, count, [(*part,) for part in parts])
+            for person, began, count, parts in state["waiting"]
+        ]
+        proof._latest, proof._batches = state["latest"], list(state["batches"])
+        return proof
+
+
+def choose_unit_calls(calls: Iterable[tuple[str, float]]) -> int | None:
+    """The most calls of one person that are to count within a unit: so many that nine in ten calls do, five
+    at most, since larger units make for more cautious bets. None where calls name nobody, or more than half
+    of them the same: then it is the application's name. `calls` are (person, time) in the order of time.
+    """
+    began = dict[str, float]()  # of each person's latest unit
+    sizes, of_person, total = Counter[tuple[str, float]](), Counter[str](), 0
+    for person, time in calls:
+        total += 1
+        if not person:
+            continue
+        if time > began.get(person, -math.inf) + UNIT_SECONDS:
+            began[person] = time
+        sizes[person, began[person]] += 1
+        of_person[person] += 1
+    if not sizes or max(of_person.values()) > total / 2:
+        return None
+    named = of_person.total()
+    for most in range(1, _LARGEST_UNIT):
+        if sum(min(size, most) for size in sizes.values()) >= _COUNTED * named:
+            return most
+    return _LARGEST_UNIT

@@ -1,0 +1,242 @@
+"""A proof that grows in shadow: over a whole life, from a plan to a threshold, a laxer one, drift and a new
+proof; whatever comes twice or is killed; and seldom wrong, also in the store.
+
+R runs.
+"""
+
+import json
+import random
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_student import make_student, stage_of
+from mirrored_calls import INTENT, at_random, calls_of, store_of
+from running_mirror import IN_STEP, RunningMirror, running_mirror
+from scripted_upstream import Reply, Seen, upstream_of
+
+from bertsmith.errors import InputError
+from bertsmith.metrics.guarantees.growing_proof import GrowingProof, student_share
+from bertsmith.mirror.answering.judging import apply_move, check_guarantees
+from bertsmith.mirror.answering.shadow_proof import ComparedCall, ShadowProof
+from bertsmith.mirror.answering.stage_store import StageStore
+from bertsmith.mirror.answering.stages import EvidenceBatch, StudentRecord
+from bertsmith.mirror.answering.training_process import read_student
+from bertsmith.mirror.learning.settings import LearnSettings
+from bertsmith.mirror.learning.train import train_student
+from bertsmith.mirror.store import Store
+from bertsmith.mirror.student import MirrorStudent
+from bertsmith.mirror.student_file import ProofPlan
+
+WORDS = {"card": {"intent": "card"}, "wire": {"intent": "transfer"}, "hello": {"intent": "other"}}
+PLAN = ProofPlan(
+    epsilon=0.2, delta=0.05, thresholds=(0.9, 0.4, 0.3), starts=(0.8, 0.2, 0.0), forecast=(20, 70, None)
+)
+SETTINGS: dict[str, Any] = {
+    "auto": True, "train_after": 10**6, "canary_share": 0.3, "canary_calls": 20, "audit_share": 0.5,
+    "seed": 3,
+}  # fmt: skip
+
+
+class World:
+    """An LLM that says what the first word it knows means, and sometimes otherwise: more often where two are
+    known, so that the student is half sure, or none.
+    """
+
+    def __init__(self) -> None:
+        self.draw = random.Random(1)
+        self.texts: list[str] = []  # in their order
+
+    def differs(self, text: str) -> bool:
+        known = len(WORDS.keys() & set(text.split()))
+        return random.Random(text).random() < (0.1, 0.02, 0.2)[known]
+
+    def script(self, seen: Seen) -> Reply:
+        text = seen.json()["messages"][-1]["content"]
+        intent = next((WORDS[word]["intent"] for word in text.split() if word in WORDS), "card")
+        if self.differs(text):
+            intent = {"card": "other", "transfer": "card", "other": "transfer"}[intent]
+        message = {"role": "assistant", "content": json.dumps({"intent": intent}), "refusal": None}
+        body = {
+            "id": "c", "object": "chat.completion", "created": 1, "model": "m",
+            "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
+            "usage": {"prompt_tokens": 30, "completion_tokens": 5, "total_tokens": 35},
+        }  # fmt: skip
+        return Reply([json.dumps(body).encode()])
+
+    def send(self, mirror: RunningMirror, known: str) -> str:
+        """A call with these known words; who answered, with the reason."""
+        known = known or self.draw.choice(["card", "card wire"])
+        text = f"{known} {self.draw.randrange(10**9)}"
+        shape = {"type": "json_schema", "json_schema": {"name": "intent", "schema": INTENT}}
+        messages = [{"role": "system", "content": "Which?"}, {"role": "user", "content": text}]
+        answer = mirror.ask(
+            "/v1/chat/completions", {"model": "m", "messages": messages, "response_format": shape}
+        )
+        assert answer.status == 200
+        self.texts.append(text)
+        header = answer.headers["x-bertsmith"]
+        return f"{header.partition(';')[0]} {header.partition('reason=')[2]}".strip()
+
+
+def admit(mirror: RunningMirror, folder: Path, **more: Any) -> StudentRecord:
+    """A student with a plan, as after a training: the candidate of the only version."""
+    call = mirror.calls()[-1]
+    student = read_student(make_student(folder, call, WORDS, {}, plan=PLAN, **more), call.version)
+    assert student is not None
+    mirror.stages.add_student(student)
+    stage = stage_of(mirror.stages, call.version)
+    assert mirror.stages.change(stage, replace(stage, candidate=student.id), "evidence", "trained")
+    mirror.follow()
+    return student
+
+
+def send_until(mirror: RunningMirror, world: World, known: str, mode: str, version: str) -> int:
+    """Calls in blocks of 5, each followed."""
+    calls = 0
+    while stage_of(mirror.stages, version).mode != mode:
+        for _ in range(5):
+            world.send(mirror, known)
+        mirror.follow()
+        calls += 5
+        assert calls < 900, mirror.stages.changes()
+    return calls
+
+
+def test_a_life_with_a_proof_that_grows(tmp_path: Path) -> None:
+    world = World()
+    with (
+        upstream_of(world.script) as upstream,
+        running_mirror(tmp_path, upstream.url, IN_STEP, **SETTINGS) as mirror,
+    ):
+        world.send(mirror, "card")
+        student = admit(mirror, tmp_path / "made")
+        version, stages = student.version, mirror.stages
+        assert stage_of(stages, version).mode == "shadow"
+        with pytest.raises(InputError, match="may not answer yet: proof 1, of 0 calls so far"):
+            apply_move(stages, stage_of(stages, version), "promote", 0.1)
+        begun = len(world.texts)
+        send_until(mirror, world, "", "canary", version)
+        # The same, by the class alone, on what the LLM said.
+        alone = GrowingProof(PLAN.thresholds, PLAN.starts, 0.2, student_share(0.05, 1))
+        needed = 0
+        while alone.threshold() is None:
+            text = world.texts[begun + needed]
+            alone.record(0.5 if "wire" in text else 1.0, world.differs(text))
+            needed += 1
+        assert needed <= len(world.texts) - begun < needed + 5
+        assert stages.proven_thresholds() == {student.id: 0.9} == {student.id: alone.threshold()}
+        assert stages.changes()[-1].why.endswith(f"proven on {len(world.texts) - begun} calls")
+        send_until(mirror, world, "", "live", version)
+        assert world.send(mirror, "card") == "answered"
+        # Of two intents at once it is half sure: what a laxer threshold allows, once that is proven.
+        assert world.send(mirror, "card wire") == "relayed low-confidence"
+        wider = 0
+        while world.send(mirror, "") != "answered" or "wire" not in world.texts[-1]:
+            wider += 1
+            if wider % 5 == 0:
+                mirror.follow()
+            assert wider < 900
+        assert stages.proven_thresholds() == {student.id: 0.3}  # the same calls as 0.4
+        assert stage_of(stages, version).mode == "live"
+        # Today's calls differ.
+        before = len(world.texts)
+        send_until(mirror, world, "unknown", "shadow", version)
+        assert stages.proven_thresholds() == {student.id: None}
+        assert stages.changes()[-1].why.startswith("today's calls differ: proof 2, of 0 calls so far")
+        broken = [each.what for each in check_guarantees(stages) if not each.holds]
+        assert any("drift" in what for what in broken)
+        assert world.send(mirror, "card") == "recorded"
+        assert len(world.texts) - before < 900
+        send_until(mirror, world, "card", "canary", version)
+        modes = [each.mode for each in stages.changes()]
+        assert modes == ["record", "shadow", "canary", "live", "shadow", "canary"]
+        assert stages.evidence()[student.id].proof.number == 2  # type: ignore[union-attr]
+
+
+@pytest.fixture
+def store(address: str) -> Iterator[Store]:
+    found = Store(address)
+    yield found
+    found.close()
+
+
+def known(stages: StageStore, name: str = "x", version: str = "v", plan: ProofPlan = PLAN) -> StudentRecord:
+    """A student with a plan, in the store."""
+    student = StudentRecord(name, version, "folder", plan.epsilon, plan.delta, plan=plan)
+    stages.add_student(student)
+    return student
+
+
+def proof_of(stages: StageStore, name: str = "x") -> ShadowProof:
+    proof = stages.evidence()[name].proof
+    assert proof is not None
+    return proof
+
+
+def test_a_batch_whose_connection_broke_counts_once(store: Store) -> None:
+    stages = StageStore(store)
+    student = known(stages)
+    batch = EvidenceBatch(confidences=[0.9], calls=[ComparedCall(0.95, False), ComparedCall(0.5, True)])
+    for _ in range(3):
+        stages.fold(student, batch)
+    stages.fold(student, EvidenceBatch(calls=[ComparedCall(0.95, False)]))
+    assert proof_of(stages).proof.calls == 3
+    assert proof_of(stages).counts.tolist() == [[2, 0], [0, 1], [0, 0], [0, 0]]
+    assert stages.evidence()["x"].reference == (0.9,)
+
+
+def test_the_number_of_a_proof_is_taken_once(store: Store) -> None:
+    """By students of one version, added and drifting at the same time; another version counts for itself."""
+    stages = StageStore(store)
+    names = [f"x{number}" for number in range(6)]
+    threads = [threading.Thread(target=known, args=(StageStore(store), name)) for name in names]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    known(stages, "y", "w")
+    assert not stages.add_student(replace(StudentRecord("x0", "v", "moved", 0.2, 0.05), plan=PLAN))
+    assert sorted(proof_of(stages, name).number for name in names) == [1, 2, 3, 4, 5, 6]
+    assert [proof_of(stages, "y").number, proof_of(stages, "y").proof.delta] == [1, student_share(0.05, 1)]
+
+    def drift(name: str) -> None:
+        confidences = [0.9 + number / 1e4 for number in range(200)] + [0.1] * 300
+        StageStore(store).fold(StudentRecord(name, "v", "folder", 0.2, 0.05), EvidenceBatch([], confidences))
+
+    threads = [threading.Thread(target=drift, args=(name,)) for name in names[:3]]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    proofs = [proof_of(stages, name) for name in names]
+    assert sorted(proof.number for proof in proofs[:3]) == [7, 8, 9]
+    assert [proof.drifts for proof in proofs] == [1, 1, 1, 0, 0, 0]
+    assert all(proof.proof.delta == student_share(0.05, proof.number) for proof in proofs)
+    assert [stages.evidence()[name].has_drifted for name in names] == [True] * 3 + [False] * 3
+
+
+def test_a_training_that_can_prove_nothing_yet_plans_how_to_go_on(tmp_path: Path) -> None:
+    with store_of(tmp_path, calls_of(250)) as store:
+        learned = train_student(store, tmp_path / "student", settings=LearnSettings(tiers=("tf-idf",)))
+        plan = learned.file.plan
+        assert learned.why and plan is not None and not learned.file.is_promotable
+        assert (plan.epsilon, plan.delta, plan.unit_calls) == (0.05, 0.05, None)
+        assert sum(plan.starts) == pytest.approx(1) and len(plan.starts) == len(plan.thresholds)
+        low, middle, high = plan.forecast
+        assert low and middle and low <= middle and (high is None or middle <= high)
+        assert not any(each.is_sure for each in MirrorStudent.open(tmp_path / "student").answer(["visa"] * 3))
+        (version,) = store.versions()
+        student = read_student(tmp_path / "student", version.version)
+        assert student is not None and student.plan == plan
+
+
+def test_of_a_student_that_learned_nothing_nothing_is_planned(tmp_path: Path) -> None:
+    with store_of(tmp_path, calls_of(250, at_random)) as store:
+        learned = train_student(store, tmp_path / "student", settings=LearnSettings(tiers=("tf-idf",)))
+        (version,) = store.versions()
+    assert learned.why and learned.file.plan is None
+    assert read_student(tmp_path / "student", version.version) is None
