@@ -99,7 +99,7 @@ def live_server(
     server = LiveServer(process, 0, log)
     try:
         address = server.wait_for(lambda line: "address" in line)["address"]
-        server.port = int(address.rpartition(":")[2])
+        server.port = int(port) if (port := address.rpartition(":")[2]).isdigit() else 0  # of a Unix socket
         yield server
     finally:
         if process.poll() is None:
@@ -169,7 +169,7 @@ def threaded_server(
     """An application of this process, asked over real sockets; `process` is none."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
-        server = DrainingServer(app, START, connections=connections)
+        server = DrainingServer(app, START, connections=connections, proxy_headers=False)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         try:

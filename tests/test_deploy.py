@@ -193,7 +193,7 @@ def test_the_manifest_fits_together(
 
 
 def test_the_page_leads_to_the_files_and_names_metrics_that_there_are() -> None:
-    for name in ("Dockerfile", "bertsmith.service", "kubernetes.yaml"):
+    for name in ("Dockerfile", "bertsmith.service", "kubernetes.yaml", "nginx.conf"):
         assert f"](../deploy/{name})" in PAGE
     page = make_app(read_settings(["a"], None, {}, {}))
     metrics = page.state.metrics.render().decode()

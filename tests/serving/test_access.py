@@ -197,6 +197,24 @@ def test_a_hash_is_read_in_capitals_and_a_cut_one_is_refused(tmp_path: Path) -> 
         ApiKeys(path)
 
 
+def test_a_key_may_come_in_azures_header(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text(f"web {WEB}\nother {'o' * 20}\n")
+    keys = ApiKeys(path)
+    assert keys.find_client("", WEB) == Client("web")
+    assert keys.find_client("Basic dXNlcjpwYXNz", WEB) == Client("web")  # what a proxy in front asks for
+    assert keys.find_client(f"Bearer {WEB}", "wrong") == Client("web")
+    for authorization, api_key in (
+        ("Bearer wrong", WEB),
+        ("", ""),
+        ("", "wrong"),
+        (WEB, ""),
+        ("", f"Bearer {WEB}"),
+    ):
+        with pytest.raises(AuthenticationError):
+            keys.find_client(authorization, api_key)
+
+
 def test_a_key_may_end_with_any_letter(tmp_path: Path) -> None:
     """The header's bytes are read as Latin-1, in which those of some letters are blanks."""
     path = tmp_path / "keys"

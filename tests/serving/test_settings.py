@@ -49,14 +49,23 @@ def test_truth_is_no_number(tmp_path: Path, line: str) -> None:
 @pytest.mark.parametrize("name", [name for name in ServingSettings.model_fields if name != "models"])
 def test_every_setting_may_stand_in_the_environment(name: str) -> None:
     value = getattr(read_settings(["a"], None, {}, {}), name)
-    other: Any = {"host": "::1", "keys_file": "keys", "pid_file": "pid", "task": "a:B", "routes": "a:B"}.get(
-        name
-    )
+    texts = {
+        "host": "::1",
+        "task": "a:B",
+        "routes": "a:B",
+        "root_path": "/b",
+        "trusted_proxies": "10.0.0.0/8",
+    }
+    texts |= {"cors_origins": "https://a.example"}
+    texts |= dict.fromkeys(("keys_file", "pid_file", "uds", "tls_cert", "tls_key"), "file")
+    other: Any = texts.get(name)
     if other is None:
         other = not value if isinstance(value, bool) else (value or 0) + 9
-    found = getattr(read_settings(["a"], None, {}, {ENVIRONMENT + name.upper(): str(other)}), name)
-    kinds: Any = {"keys_file": Path, "pid_file": Path, "routes": lambda text: (text,)}
-    assert found == kinds.get(name, lambda value: value)(other)
+    pair = {"BERTSMITH_SERVE_TLS_CERT": "file", "BERTSMITH_SERVE_TLS_KEY": "file"} if "tls" in name else {}
+    found = getattr(read_settings(["a"], None, {}, pair | {ENVIRONMENT + name.upper(): str(other)}), name)
+    if isinstance(found, tuple | Path):
+        found = ",".join(found) if isinstance(found, tuple) else str(found)
+    assert found == other
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,20 @@ class ListeningOptions:
         Address to listen on. Default: 127.0.0.1, reached from this machine alone.
     port
         Default: 8000; 0 takes a free one.
+    uds
+        A Unix socket to listen on, in place of host and port. Its owner and group may ask.
+    tls_cert
+        A PEM file with a certificate, and those that it rests on: serve https. Read again at SIGHUP.
+    tls_key
+        The PEM file of the certificate's key.
+    root_path
+        A prefix such as /bert, under which a proxy offers the service.
+    trusted_proxies
+        Addresses and networks, separated by commas, whose X-Forwarded-Proto, -Host and -Prefix are believed.
+        Default: 127.0.0.1,::1.
+    cors_origins
+        Origins, separated by commas, whose web pages may ask, such as https://app.example.com; * with
+        --keys-file: all.
     workers
         Processes, which share the cores. Default: 1.
     pid_file
@@ -47,6 +61,12 @@ class ListeningOptions:
 
     host: str | None = None
     port: int | None = None
+    uds: Path | None = None
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    root_path: str | None = None
+    trusted_proxies: str | None = None
+    cors_origins: str | None = None
     workers: int | None = None
     pid_file: Path | None = None
     keys_file: Path | None = None

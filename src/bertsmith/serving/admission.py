@@ -21,7 +21,7 @@ import re
 import time
 import zlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from bertsmith.errors import InputError
 from bertsmith.serving import LOG
 from bertsmith.serving.page import PAGE_FILES
+from bertsmith.serving.proxies import route_path
 from bertsmith.serving.refusals import (
     AuthenticationError,
     BodyTimeout,
@@ -78,18 +79,22 @@ class ApiKeys:
             self._file_state = _stat_file(path)
             self._clients = _read_keys(path)
 
-    def find_client(self, authorization: str) -> Client:
-        """The client whose key the Authorization header ('Bearer KEY') holds. Raises AuthenticationError."""
+    def find_client(self, authorization: str, api_key: str = "") -> Client:
+        """The client whose key the Authorization header ('Bearer KEY') holds, or else the header api-key, as
+        Azure's clients send it. Raises AuthenticationError.
+        """
         if self.path is None:
             return Client(ANONYMOUS)
         self._reload_if_changed()
         scheme, _, key = authorization.partition(" ")
+        if scheme.lower() != "bearer":  # none, or what a proxy in front asks for
+            key = api_key
         owner = None
         digest = hashlib.sha256(key.strip(" \t").encode("latin-1", "replace")).digest()  # the header's bytes
         for known, client in self._clients:  # always all of them, so that the time gives nothing away
             if hmac.compare_digest(known, digest):
                 owner = client
-        if owner is None or scheme.lower() != "bearer":
+        if owner is None:
             raise AuthenticationError("This service needs a key: send 'Authorization: Bearer KEY'.")
         return owner
 
@@ -161,25 +166,30 @@ class Access:
     """ASGI middleware that admits only requests with a known key, except to the health routes and the page's
     own files. A service without keys that listens on this machine alone refuses other sites' web pages.
 
-    `host` is the address that the service listens on. `refuse` sends a refusal before any route is known.
+    `host` is the address that the service listens on, `origins` are those of web pages that may ask. `refuse`
+    sends a refusal before any route is known.
     """
 
-    def __init__(self, app: ASGIApp, keys: ApiKeys, host: str, refuse: Any) -> None:
-        self.app, self.keys, self.refuse = app, keys, refuse
+    def __init__(
+        self, app: ASGIApp, keys: ApiKeys, host: str, refuse: Any, origins: Collection[str] = ()
+    ) -> None:
+        self.app, self.keys, self.refuse, self.origins = app, keys, refuse, origins
         self._is_local = keys.path is None and is_loopback(host)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        path, is_reading = scope["path"], scope["method"] in ("GET", "HEAD")
+        path, is_reading = route_path(scope), scope["method"] in ("GET", "HEAD")
         if not (is_reading and (path in _PUBLIC or path.startswith(PAGE_FILES))):
             headers = dict(scope["headers"])
-            authorization = headers.get(b"authorization", b"").decode("latin-1")
+            authorization, api_key, origin = (
+                headers.get(name, b"").decode("latin-1") for name in (b"authorization", b"api-key", b"origin")
+            )
             try:
-                if self._is_local and b"origin" in headers:
-                    _require_own_page(headers[b"origin"].decode("latin-1"))
-                client = self.keys.find_client(authorization)
+                if self._is_local and b"origin" in headers and origin not in self.origins:
+                    _require_own_page(origin)
+                client = self.keys.find_client(authorization, api_key)
             except Refusal as refusal:
                 await self.refuse(refusal, scope, receive, send)
                 return
@@ -203,7 +213,7 @@ def _require_own_page(origin: str) -> None:
     if not is_ours:
         raise PermissionDeniedError(
             f"This service answers web pages of its own machine, and {origin[:80]!r} is another's. Start it "
-            "with --keys-file to be asked from there, or open its page as http://127.0.0.1."
+            "with --keys-file, or with --cors-origins, to be asked from there, or open its page as http://127.0.0.1."
         )
 
 

@@ -26,6 +26,7 @@ from bertsmith.serving.monitoring import Health, Metrics, RequestLog, make_opera
 from bertsmith.serving.page.page import make_page_router
 from bertsmith.serving.protocols import decisions, hugging_face, openai, ours, ranking, systemone, tei
 from bertsmith.serving.protocols.routing import JsonResponse, Protocol, make_router, our_error_body, refuse
+from bertsmith.serving.proxies import CrossOrigin, ForwardedAddress, first_part
 from bertsmith.serving.refusals import Refusal, WrongMethod, make_openapi_responses
 from bertsmith.serving.service import Service
 from bertsmith.serving.settings import ServingSettings
@@ -41,7 +42,7 @@ PROTOCOLS = (
     decisions.PROTOCOL,
     ours.PROTOCOL,
 )
-_MODEL_PATH = re.compile(r"/v1/([^/{}]+)")
+_MODEL_PATH = re.compile(r"/v1/([^/{}]+)(?:/\{model.*)?")
 _METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 
 
@@ -83,11 +84,18 @@ def make_app(settings: ServingSettings, models: Models | None = None) -> FastAPI
     routers += [protocol.router(service) for protocol in PROTOCOLS]
     for name in settings.routes:
         routers.insert(-1, _make_user_router(name, service, routers))
+    routers = add_other_methods(routers, service)
     _check_model_names(settings, routers)
-    for router in add_other_methods(routers, service):
+    for router in routers:
         app.include_router(router)
     app.add_middleware(BodyReader, most_bytes=settings.max_body_bytes, refuse=refuse_early)
-    app.add_middleware(Access, keys=ApiKeys(settings.keys_file), host=settings.host, refuse=refuse_early)
+    origins = settings.cors_origins
+    app.add_middleware(
+        Access, keys=ApiKeys(settings.keys_file), host=settings.host, refuse=refuse_early, origins=origins
+    )
+    if origins:
+        app.add_middleware(CrossOrigin, origins=origins)
+    app.add_middleware(ForwardedAddress, settings=settings, taken=_list_first_parts(settings, routers))
     app.add_middleware(RequestLog, settings=settings, metrics=metrics)
     return app
 
@@ -110,7 +118,7 @@ def _make_user_router(name: str, service: Service, others: Sequence[APIRouter]) 
             method = min(shared)
             raise InputError(
                 f"The protocol {name!r} can't have {method} {own.path}: the service has {method} "
-                f"{other.path} already. Choose another path."
+                f"{other.path_format} already. Choose another path."
             )
     return router
 
@@ -120,14 +128,39 @@ def _list_routes(routers: Iterable[APIRouter]) -> list[APIRoute]:
 
 
 def _check_model_names(settings: ServingSettings, routers: Iterable[APIRouter]) -> None:
-    """Raises InputError for a model that /v1/{model} could not reach because another route has the path."""
-    route_names = {match[1] for route in _list_routes(routers) if (match := _MODEL_PATH.match(route.path))}
+    """Raises InputError for a model whose name is not free: another route has one of its paths."""
+    routes = _list_routes(routers)
+    shown = [route for route in routes if route.include_in_schema]
+    route_names = {match[1] for route in shown if (match := _MODEL_PATH.fullmatch(route.path))}
     for model in settings.models:
         if model.name in route_names:
             raise InputError(
                 f"A model can't be called {model.name!r}: /v1/{model.name} is a route of the service. Give "
                 f"it another name, NAME={model.path}. Not free are {', '.join(sorted(route_names))}."
             )
+        for route in routes:
+            path = re.sub(r"\{(?:model|name)\}", model.name, route.path_format).replace("{task}", "ner")
+            for method in route.methods or ():
+                by_method = (other for other in routes if method in (other.methods or ()))
+                first = next((other for other in by_method if other.path_regex.match(path)), route)
+                if "/" in model.name and path != route.path_format and first.path != route.path:
+                    raise InputError(
+                        f"A model can't be called {model.name!r}: {method} {path} would be "
+                        f"{first.path_format} of the service. Give it another name, NAME={model.path}."
+                    )
+
+
+def _list_first_parts(settings: ServingSettings, routers: Iterable[APIRouter]) -> set[str]:
+    """The first parts of all paths. Raises InputError if the prefix of the settings begins with one: what
+    belongs to which could not be told.
+    """
+    taken = {first_part(route.path) for route in _list_routes(routers)} | {"openapi.json"}
+    if (part := first_part(settings.root_path)) and part in taken:
+        raise InputError(
+            f"root_path can't begin with /{part}, where the service has paths of its own. Choose another "
+            f"prefix, such as /bert{settings.root_path}."
+        )
+    return taken
 
 
 def add_other_methods(routers: Sequence[APIRouter], service: Service) -> list[APIRouter]:
@@ -154,7 +187,7 @@ def add_other_methods(routers: Sequence[APIRouter], service: Service) -> list[AP
     *_, last = methods
     for path, known in methods.items():
         others = _METHODS - known
-        if path.startswith("/v1/") and path != last and "{" not in path and "POST" in others:
+        if path.startswith("/v1/") and path != last and "POST" in others:
             before.add_api_route(path, refuse_method, methods=["POST"])
         behind.add_api_route(path, refuse_method, methods=sorted(others))
     return [*routers[:-1], before, routers[-1], behind]

@@ -10,10 +10,13 @@ import asyncio
 import logging
 import os
 import socket
+import ssl
+import stat
 import sys
 import threading
 from contextlib import suppress
 from datetime import UTC, datetime
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -30,6 +33,8 @@ _HEADER_SECONDS = 30.0  # for the headers of a request
 _LAST_MOMENT = 1.0  # seconds that a connection without a request has when the service stops
 _BACKLOG = 2048  # connections that wait to be accepted
 _NICENESS = 5
+_SOCKET_MODE = 0o660  # of a Unix socket: its owner and group may ask
+_LONGEST_SOCKET_PATH = 107  # bytes, of Linux; other systems have less, and say so
 
 
 def bind_socket(host: str, port: int) -> socket.socket:
@@ -54,6 +59,110 @@ def start_listening(listener: socket.socket, host: str, port: int) -> str:
         raise _address_error(host, port, error) from None
     host, port = listener.getsockname()[:2]
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+class UnixListener:
+    """A Unix socket at `path`, from the time it listens. Raises InputError at once for a path that can't be
+    used: another service listens there, or there is a file that is no socket.
+
+    A socket that a killed service left is replaced. The new one gets its rights under another name, before
+    it takes the path: no moment lets others in, and none finds nobody there.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._first_path = path.with_name(f".{os.getpid()}")
+        self._check_path()
+        self.socket = socket.socket(socket.AF_UNIX)
+
+    def listen(self) -> str:
+        """Accepts connections from now on, and returns the address to announce. Raises InputError."""
+        self._check_path()
+        try:
+            self.socket.bind(str(self._first_path))
+            self._first_path.chmod(_SOCKET_MODE)
+            self.socket.listen(_BACKLOG)
+            self._status = self._first_path.stat()
+            self._first_path.replace(self.path)
+        except OSError as error:
+            self._first_path.unlink(missing_ok=True)
+            raise self._error(error.strerror or str(error)) from None
+        return f"unix:{self.path}"
+
+    def close(self) -> None:
+        """Closes the socket and removes its file, unless that is another service's by now."""
+        self.socket.close()
+        with suppress(OSError, AttributeError):
+            if os.path.samestat(self.path.lstat(), self._status):
+                self.path.unlink()
+
+    def _check_path(self) -> None:
+        longest = max(len(os.fsencode(path)) for path in (self.path, self._first_path))
+        if longest > _LONGEST_SOCKET_PATH:
+            raise self._error(f"its path has more than {_LONGEST_SOCKET_PATH} bytes")
+        if not self.path.parent.is_dir():
+            raise self._error(f"there is no folder {self.path.parent}")
+        if not os.access(self.path.parent, os.W_OK):
+            raise self._error(f"its folder {self.path.parent} can't be written")
+        try:
+            is_socket = stat.S_ISSOCK(self.path.lstat().st_mode)
+        except FileNotFoundError:
+            return
+        if not is_socket:
+            raise self._error("it is there, and no socket")
+        with socket.socket(socket.AF_UNIX) as client:
+            client.settimeout(1)
+            try:
+                client.connect(str(self.path))
+            except (ConnectionRefusedError, FileNotFoundError):  # left by a service that was killed
+                return
+            except OSError as error:
+                raise self._error(error.strerror or str(error)) from None
+        raise self._error("another service listens there")
+
+    def _error(self, problem: str) -> InputError:
+        return InputError(f"--uds {self.path} can't be listened on: {problem}. Name another path.")
+
+
+def open_tls(certificate: Path, key: Path) -> ssl.SSLContext:
+    """A server's TLS context with a certificate and its key, both PEM files. Raises InputError naming the
+    file that is wrong.
+    """
+    contents = {}
+    for option, path in (("--tls-cert", certificate), ("--tls-key", key)):
+        try:
+            contents[option] = path.read_bytes()
+        except OSError as error:
+            raise InputError(f"{option} {path} can't be read: {error.strerror}. Name a PEM file.") from None
+    for option, path, word in (
+        ("--tls-cert", certificate, b"CERTIFICATE-----"),
+        ("--tls-key", key, b"PRIVATE KEY-----"),
+    ):
+        if word not in contents[option]:
+            expected = word.rstrip(b"-").decode().lower()
+            raise InputError(
+                f"{option} {path} is no PEM file with a {expected}: it has no line BEGIN … {word.decode()}."
+            )
+    if b"ENCRYPTED" in contents["--tls-key"]:
+        raise InputError(
+            f"--tls-key {key} is locked by a password, which a service can't type. Write one without: "
+            f"openssl pkey -in {key} -out NEW.pem"
+        )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(certificate, key, password="")
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise InputError(
+                f"--tls-key {key} is not the key of the certificate in --tls-cert {certificate}, of which "
+                "the server's own must be the first."
+            ) from None
+        raise InputError(
+            f"--tls-cert {certificate} and --tls-key {key} can't be used: {error.reason or error}. Expected "
+            "PEM files with a certificate and its key."
+        ) from None
+    return context
 
 
 def _address_error(host: str, port: int, error: Exception) -> InputError:

@@ -34,6 +34,7 @@ from bertsmith.files import can_open_folders, locked_folder
 from bertsmith.serving import LOG
 from bertsmith.serving.models import probe_once
 from bertsmith.serving.protocols.routing import JsonResponse, make_router
+from bertsmith.serving.proxies import route_path
 from bertsmith.serving.queue import WorkQueue
 from bertsmith.serving.refusals import PermissionDeniedError, UnsupportedRequest
 from bertsmith.serving.served_model import ServedModel
@@ -230,7 +231,7 @@ class RequestLog:
             await self.app(scope, receive, answer)
         finally:
             facts = self._record(scope, state, status, time.perf_counter() - began)
-            if self.settings.log_requests and not scope["path"].startswith(_NOT_LOGGED):
+            if self.settings.log_requests and not route_path(scope).startswith(_NOT_LOGGED):
                 LOG.info("request", extra={"facts": {"id": request_id, **facts}})
 
     def _record(
@@ -238,7 +239,7 @@ class RequestLog:
     ) -> dict[str, Any]:
         """Adds a finished request to the metrics and returns its fields for the log."""
         # The route's pattern, not the path: otherwise any client could create any number of labels.
-        route = getattr(scope.get("route"), "path", "none")
+        route = getattr(scope.get("route"), "path_format", "none")
         answer, refusal = state.get("answer"), state.get("refusal")
         model = answer.model.name if answer is not None else ""
         self.metrics.requests.labels(model, route, str(status)).inc()
@@ -287,7 +288,7 @@ def make_operators_router(service: Service, health: Health, metrics: Metrics) ->
     async def page() -> Response:
         return Response(metrics.render(), media_type=CONTENT_TYPE_LATEST)
 
-    @router.post("/admin/models/{name}/reload", summary="Serve what the model's folder holds now")
+    @router.post("/admin/models/{name:model}/reload", summary="Serve what the model's folder holds now")
     async def reload(name: str, request: Request) -> Response:
         _require_admin(request, service)
         try:
@@ -295,7 +296,7 @@ def make_operators_router(service: Service, health: Health, metrics: Metrics) ->
         except BertsmithError as error:
             raise UnsupportedRequest(f"{name} stays as it was: {error}") from error
 
-    @router.post("/admin/models/{name}/rollback", summary="Serve the version before")
+    @router.post("/admin/models/{name:model}/rollback", summary="Serve the version before")
     async def roll_back(name: str, request: Request) -> Response:
         _require_admin(request, service)
         return _answer_model(await asyncio.to_thread(service.models.roll_back, name))

@@ -12,6 +12,7 @@
     ├── PermissionDeniedError       403  a key without this right, or another machine's web page
     ├── UnknownModel                404  no model of this name, or none named where several could answer
     ├── UnknownPipeline             404  no pipeline of this name
+    ├── UnknownPath                 404  a path of another API that this service can't answer
     ├── UnsupportedRequest          422  an operation, option or kind of input that isn't there
     ├── ServiceOverload             429  too much work is waiting: come back after `retry_after` seconds
     ├── ServiceUnavailable          503  the service is stopping, or can't take requests just now
@@ -121,6 +122,12 @@ class UnknownModel(Refusal):
 
 class UnknownPipeline(Refusal):
     """The service has no pipeline of the name in the path."""
+
+    status, code = 404, "not_found"
+
+
+class UnknownPath(Refusal):
+    """The service has no such path, as it can't do what other services of the API do there."""
 
     status, code = 404, "not_found"
 

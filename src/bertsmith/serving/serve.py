@@ -3,8 +3,8 @@
 One process
     SIGTERM, Ctrl-C   readiness fails, accepted requests are answered, exit status 0; a second signal ends the
                       process at once
-    SIGHUP            each model's folder is opened again, and served if it passes its trial; a signal that
-                      comes during the start takes effect when the start is done
+    SIGHUP            each model's folder is opened again, and served if it passes its trial, and the files of
+                      TLS are read; a signal that comes during the start takes effect when the start is done
 Several worker processes on one socket, and a parent without models that watches them
     SIGTERM, Ctrl-C   is forwarded: each worker drains, then the parent exits with status 0; a second signal
                       kills the workers
@@ -16,8 +16,11 @@ Several worker processes on one socket, and a parent without models that watches
 import asyncio
 import json
 import os
+import shlex
 import signal
 import socket
+import ssl
+import stat
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -26,6 +29,7 @@ from dataclasses import dataclass
 from multiprocessing import connection, context, get_context
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import torch
 
@@ -35,7 +39,14 @@ from bertsmith.machine import Hardware
 from bertsmith.serving import LOG
 from bertsmith.serving.admission import ApiKeys
 from bertsmith.serving.app import make_app
-from bertsmith.serving.http_server import DrainingServer, bind_socket, log_to_stderr, start_listening
+from bertsmith.serving.http_server import (
+    DrainingServer,
+    UnixListener,
+    bind_socket,
+    log_to_stderr,
+    open_tls,
+    start_listening,
+)
 from bertsmith.serving.models import Models
 from bertsmith.serving.monitoring import forget_dead_process, share_metrics_folder
 from bertsmith.serving.settings import ServingSettings
@@ -54,7 +65,9 @@ def serve(settings: ServingSettings) -> None:
     if hasattr(signal, "SIGHUP"):
         signal.signal(signal.SIGHUP, lambda number, _: early_hangups.append(number))
     ApiKeys(settings.keys_file)  # raises before the models are opened, which takes longest
-    with _write_pid_file(settings.pid_file), bind_socket(settings.host, settings.port) as listener:
+    if settings.tls_cert is not None and settings.tls_key is not None:
+        open_tls(settings.tls_cert, settings.tls_key)
+    with _write_pid_file(settings.pid_file), _bind(settings) as (listener, listen):
         # No more threads than a container's limit allows.
         torch.set_num_threads(min(torch.get_num_threads(), Hardware.detect().threads))
         models = Models(settings)
@@ -66,13 +79,32 @@ def serve(settings: ServingSettings) -> None:
             lines = try_models(settings)
         log_to_stderr()
         # The socket listens only now: a client that can connect is answered.
-        announce = _make_announcement(
-            settings, lines, start_listening(listener, settings.host, settings.port)
-        )
+        announce = _make_announcement(settings, lines, listen())
         if settings.workers == 1:
             ServiceServer(settings, models, announce, early=early_hangups).serve_until_signal(listener)
         else:
             run_processes(settings, listener, announce)
+
+
+@contextmanager
+def _bind(settings: ServingSettings) -> Iterator[tuple[socket.socket, Callable[[], str]]]:
+    """The socket of the settings, and a function that makes it listen and returns the address to announce.
+    Raises InputError.
+    """
+    if settings.uds is not None:
+        unix = UnixListener(settings.uds)
+        try:
+            yield unix.socket, unix.listen
+        finally:
+            unix.close()
+        return
+    with bind_socket(settings.host, settings.port) as listener:
+
+        def listen() -> str:
+            address = start_listening(listener, settings.host, settings.port)
+            return address if settings.tls_cert is None else address.replace("http:", "https:", 1)
+
+        yield listener, listen
 
 
 @contextmanager
@@ -107,8 +139,15 @@ def _make_announcement(settings: ServingSettings, lines: list[str], address: str
     if not sys.stderr.isatty():
         facts = {"message": "serving", "address": address, "settings": json.loads(settings.model_dump_json())}
         return lambda: LOG.info("serving", extra={"facts": facts})
-    first = settings.models[0].name
-    example = f"curl {address}/v1/{first} -H 'content-type: application/json' -d '{{\"inputs\": \"a text\"}}'"
+    first, options = settings.models[0].name, ""
+    if settings.uds is not None:
+        scheme = "http" if settings.tls_cert is None else "https"
+        options, base = f"--unix-socket {shlex.quote(str(settings.uds))} ", f"{scheme}://localhost"
+    else:
+        base = address
+    example = (
+        f"curl {options}{base}/v1/{first} -H 'content-type: application/json' -d '{{\"inputs\": \"a text\"}}'"
+    )
     text = "\n".join([*lines, f"\nServing on {address}  (Ctrl-C stops)\n", f"  {example}\n"])
     return lambda: print(text, file=sys.stderr)
 
@@ -130,11 +169,37 @@ class ServiceServer(DrainingServer):
         early: Sequence[int] = (),
     ) -> None:
         self.app = make_app(settings, models)
-        super().__init__(self.app, settings.drain_seconds)
         self.settings, self.models, self.on_ready, self.is_worker = settings, models, on_ready, is_worker
+        # X-Forwarded-… is read by the application itself, of the proxies that the settings name.
+        config: dict[str, Any] = {"proxy_headers": False}
+        self._tls = self._read_tls()
+        if (first_tls := self._tls) is not None:
+            # Each connection turns to the newest certificate.
+            first_tls.sni_callback = lambda opening, *_: setattr(opening, "context", self._tls)
+            config["ssl_context_factory"] = lambda *_: first_tls
+        super().__init__(self.app, settings.drain_seconds, **config)
         self._early = early
         self._reloading: asyncio.Task[None] | None = None
         self._reload_pending = False
+
+    def _read_tls(self) -> ssl.SSLContext | None:
+        """The context of the files of TLS; None without them. Raises InputError."""
+        if self.settings.tls_cert is None or self.settings.tls_key is None:
+            return None
+        if self.settings.tls_key.stat().st_mode & stat.S_IROTH:
+            LOG.warning("every user of this machine can read %s: chmod o-r it", self.settings.tls_key)
+        return open_tls(self.settings.tls_cert, self.settings.tls_key)
+
+    def _renew_tls(self) -> None:
+        """Reads the files of TLS again, for connections from now on; if anything is wrong with them, the
+        certificate from before stays.
+        """
+        try:
+            if (newest := self._read_tls()) is not None:
+                self._tls = newest
+                LOG.info("the certificate was read again")
+        except (InputError, OSError) as error:
+            LOG.error("the certificate stays as it was: %s", error)
 
     def serve_until_signal(self, listener: socket.socket) -> None:
         """Serves until a signal; a second signal ends the process without returning."""
@@ -189,6 +254,7 @@ class ServiceServer(DrainingServer):
     async def _reload_while_pending(self) -> None:
         while self._reload_pending:
             self._reload_pending = False
+            self._renew_tls()
             for model in self.models:
                 try:
                     new = await asyncio.to_thread(self.models.refresh, model.name)

@@ -1,19 +1,27 @@
 """The settings of a service, from the command line, BERTSMITH_SERVE_… in the environment, or a TOML file."""
 
+import ipaddress
 import os
 import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, Field, field_validator
+from pydantic import BaseModel, Field, field_validator, model_validator
 
 from bertsmith.errors import InputError, RecipeError
 from bertsmith.validation import Listed, Strict, check
 
 ENVIRONMENT = "BERTSMITH_SERVE_"
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+LONGEST_NAME = 128  # characters
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(?:/[A-Za-z0-9][A-Za-z0-9._-]*){0,7}")
+PREFIX = re.compile(r"(?:/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)+")
+# As browsers send it: in small letters, without the scheme's usual port.
+_ORIGIN = re.compile(
+    r"(?!http:.*:80$|https:.*:443$)[a-z][a-z0-9+.-]*://"
+    r"(?:[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?|\[[0-9a-f:.]+\])(?::\d{1,5})?"
+)
 LONGEST_DRAIN = 86_400  # seconds: uvicorn takes a whole number, which infinity is not
 
 
@@ -30,10 +38,10 @@ class ModelSettings(Strict):
     @field_validator("name")
     @classmethod
     def _check_name(cls, name: str) -> str:
-        if not _NAME.fullmatch(name):
+        if len(name) > LONGEST_NAME or not _NAME.fullmatch(name):
             raise ValueError(
-                "expected up to 64 letters, digits, '.', '_' and '-', the first a letter or a digit; "
-                "to give a model a name of your own write NAME=FOLDER"
+                f"expected up to {LONGEST_NAME} letters, digits, '.', '_' and '-', each part after '/' "
+                "beginning with a letter or a digit; to give a model a name of your own write NAME=FOLDER"
             )
         return name
 
@@ -63,6 +71,19 @@ class ServingSettings(Strict):
     """The address to listen on: this machine alone."""
     port: int = Field(8000, ge=0, le=65535)
     """0 takes a free one."""
+    uds: Path | None = None
+    """A Unix socket to listen on, in place of `host` and `port`; its owner and group may ask."""
+    tls_cert: Path | None = None
+    """A PEM file with the certificate, and those that it rests on: https in place of http. Read again at
+    SIGHUP."""
+    tls_key: Path | None = None
+    """The PEM file of its key."""
+    root_path: str = ""
+    """A prefix such as `/bert`, under which a proxy offers the service."""
+    trusted_proxies: Listed[str] = ("127.0.0.1", "::1")
+    """Addresses and networks whose `X-Forwarded-Proto`, `-Host` and `-Prefix` are believed."""
+    cors_origins: Listed[str] = ()
+    """Origins, such as `https://app.example.com`, whose web pages may ask; `*`, with keys, are all."""
     workers: int = Field(1, ge=1, le=256)
     """Processes that share the cores; more than one only if Python itself is the limit."""
     pid_file: Path | None = None
@@ -97,6 +118,51 @@ class ServingSettings(Strict):
     """A line for each request."""
     page: bool = True
     """The page at `/`."""
+
+    @field_validator("root_path")
+    @classmethod
+    def _check_root_path(cls, prefix: str) -> str:
+        prefix = prefix.rstrip("/")
+        if prefix and not PREFIX.fullmatch(prefix):
+            raise ValueError("expected a prefix such as /bert, of letters, digits, '_', '-', '~' and '.'")
+        return prefix
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _check_addresses(cls, addresses: tuple[str, ...]) -> tuple[str, ...]:
+        addresses = tuple(filter(None, addresses))
+        for address in addresses:
+            try:
+                ipaddress.ip_network(address, strict=False)
+            except ValueError:
+                raise ValueError(
+                    f"{address!r} is no address or network; expected some such as 10.0.0.5 or 10.0.0.0/8"
+                ) from None
+        return addresses
+
+    @field_validator("cors_origins")
+    @classmethod
+    def _check_origins(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
+        origins = tuple(filter(None, origins))
+        for origin in origins:
+            if origin != "*" and not _ORIGIN.fullmatch(origin):
+                raise ValueError(
+                    f"{origin!r} is no origin; expected some as a browser sends them, such as "
+                    "https://app.example.com, without a path"
+                )
+        return origins
+
+    @model_validator(mode="after")
+    def _check_together(self) -> Self:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            given, missing = ("cert", "key") if self.tls_key is None else ("key", "cert")
+            raise ValueError(f"tls_{given} needs tls_{missing}: a certificate and its key, each a PEM file")
+        if "*" in self.cors_origins and self.keys_file is None:
+            raise ValueError(
+                "cors_origins = * needs keys_file: without keys every page that a browser opens could ask. "
+                "Name the origins, such as https://app.example.com"
+            )
+        return self
 
     @field_validator("models")
     @classmethod
@@ -137,7 +203,9 @@ def _parse_model(model: Any, task: Any) -> Any:
     if not isinstance(model, str):
         return model
     name, mark, path = model.partition("=")
-    if not mark or "/" in name:  # a folder may have = in its name
+    # A folder may have = in its name, and a name a slash: what is there decides.
+    is_folder = "/" in name and (Path(model).exists() or ("/" in path and not Path(path).exists()))
+    if not mark or is_folder:
         return {"name": usual_name(model), "path": model, "task": task}
     return {"name": name, "path": path, "task": task}
 

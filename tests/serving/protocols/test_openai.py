@@ -141,3 +141,74 @@ def test_the_client_comes_back_after_a_refusal(
         client.with_options(max_retries=0).embeddings.create(model="encoder", input="bano")
     assert found.value.status_code == refusal.status
     assert found.value.response.headers["retry-after-ms"] == "20"
+
+
+# -- Azure's clients, and those of old ---------------------------------------------------------------------
+
+
+def test_azures_client_asks_by_its_paths_and_its_header(server: Running, vectors: np.ndarray) -> None:
+    sent: list[httpx.Request] = []
+    hooks = {"request": [sent.append]}
+    with openai.AzureOpenAI(
+        azure_endpoint=server.url,
+        api_key="none",
+        api_version="2024-10-21",
+        http_client=httpx.Client(event_hooks=hooks),
+    ) as client:
+        found = client.embeddings.create(model="encoder", input=TEXTS)
+        np.testing.assert_array_equal(np.array([d.embedding for d in found.data], np.float32), vectors)
+        assert "encoder" in [model.id for model in client.models.list()]
+        assert client.models.retrieve("encoder").id == "encoder"
+        with pytest.raises(openai.NotFoundError, match="There is no model 'absent' here"):
+            client.embeddings.create(model="absent", input=TEXTS)
+        with pytest.raises(openai.NotFoundError, match="these models write no text"):
+            client.chat.completions.create(model="encoder", messages=[{"role": "user", "content": "bano"}])
+    assert sent[0].url.path == "/openai/deployments/encoder/embeddings"
+    assert sent[0].headers["api-key"] == "none" and "authorization" not in sent[0].headers
+    deployed = openai.AzureOpenAI(
+        azure_endpoint=server.url, azure_deployment="encoder", api_key="none", api_version="2024-10-21"
+    )
+    with deployed as client:  # the path's model counts, whatever the body names, as Azure has it
+        found = client.embeddings.create(model="text-embedding-3-small", input=TEXTS)
+        assert found.model == "encoder"
+    with openai.OpenAI(base_url=f"{server.url}/openai/v1", api_key="none") as client:  # Azure's newer address
+        assert client.embeddings.create(model="encoder", input=TEXTS).model == "encoder"
+        assert client.models.retrieve("encoder").id == "encoder"
+        with pytest.raises(openai.NotFoundError, match="these models write no text"):
+            client.chat.completions.create(model="encoder", messages=[{"role": "user", "content": "bano"}])
+    by_engine = httpx.post(f"{server.url}/v1/engines/encoder/embeddings", json={"input": "bano"})
+    assert by_engine.json()["model"] == "encoder"
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        *(
+            "functions",
+            "function_call",
+            "tools",
+            "tool_choice",
+            "response_format",
+            "guided_choice",
+            "guided_json",
+        ),
+        *(
+            "guided_regex",
+            "guided_grammar",
+            "best_of",
+            "n",
+            "prompt",
+            "messages",
+            "logprobs",
+            "stream",
+            "seed",
+        ),
+        *("truncate_prompt_tokens", "add_special_tokens", "embed_dtype", "input_type", "normalize"),
+    ],
+)
+def test_a_field_of_other_requests_is_refused_by_its_name(server: Running, field: str) -> None:
+    for path in ("/v1/embeddings", "/openai/deployments/encoder/embeddings?api-version=2024-10-21"):
+        body = {"model": "encoder", "input": "bano", field: 1}
+        answer = httpx.post(server.url + path, json=body)
+        assert answer.status_code == 400
+        assert f"there is no {field!r} here" in answer.json()["error"]["message"]

@@ -36,6 +36,7 @@ from bertsmith.serving.refusals import (
 )
 from bertsmith.serving.served_model import ServedModel
 from bertsmith.serving.service import Service
+from bertsmith.serving.settings import LONGEST_NAME
 from bertsmith.text.tokens.pieces import describe_tokens
 
 _LONGEST_ROW = 100_000  # bytes
@@ -153,7 +154,7 @@ def _find_example(model: ServedModel) -> list[str] | None:
 class ExplanationBody(StrictBody):
     """`input` is one of those that the model's predictions are made of, or [query, document]."""
 
-    model: str = Field(max_length=64)
+    model: str = Field(max_length=LONGEST_NAME)
     input: Any
     as_vectors: bool = False  # of a model with a head, the cosine of two texts
 

@@ -5,13 +5,20 @@ Errors are as TEI's: {"error", "error_type"}.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from fastapi import APIRouter, Path, Request, Response
+from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict
 
 from bertsmith.serving.protocols import pipelines, tei
-from bertsmith.serving.protocols.routing import CHANGES_NOTHING, Protocol, StrictBody, json_response, note
+from bertsmith.serving.protocols.routing import (
+    CHANGES_NOTHING,
+    ModelName,
+    Protocol,
+    StrictBody,
+    json_response,
+    note,
+)
 from bertsmith.serving.refusals import UnknownPipeline
 from bertsmith.serving.served_model import ServedModel
 from bertsmith.serving.service import Service
@@ -43,7 +50,6 @@ _PIPELINES = {
 _ALIASES = {"sentiment-analysis": "text-classification", "ner": "token-classification"}
 # By the model's task, if predict is its default operation.
 _DEFAULT_PIPELINES = {"tagging": "token-classification", "question-answering": "question-answering"}
-ModelName = Annotated[str, Path(max_length=64)]
 
 
 class HostedOptions(StrictBody):
@@ -85,13 +91,13 @@ def add_routes(router: APIRouter, service: Service) -> None:
         )
         return await json_response(content, note(request, service_answer))
 
-    @router.post("/models/{model}", summary="A model's own pipeline")
-    async def of_model(body: PipelineBody, request: Request, model: ModelName) -> Response:
-        return await answer(request, body, model, None)
-
-    @router.post("/models/{model}/pipeline/{task}", summary="A pipeline by a model")
+    @router.post("/models/{model:model}/pipeline/{task}", summary="A pipeline by a model")
     async def of_both(body: PipelineBody, request: Request, model: ModelName, task: str) -> Response:
         return await answer(request, body, model, task)
+
+    @router.post("/models/{model:model}", summary="A model's own pipeline")
+    async def of_model(body: PipelineBody, request: Request, model: ModelName) -> Response:
+        return await answer(request, body, model, None)
 
     @router.post("/pipeline/{task}", summary="A pipeline by the only model that can")
     async def of_task(

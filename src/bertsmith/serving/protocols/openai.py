@@ -1,14 +1,15 @@
-"""OpenAI's embeddings and list of models: POST /v1/embeddings, GET /v1/models, GET /v1/models/{model}.
+"""OpenAI's embeddings and list of models: POST /v1/embeddings, GET /v1/models, GET /v1/models/{model}; and
+the same as Azure's clients ask for them, by /openai/deployments/{model} and /openai/v1.
 
 E inputs, D width of a vector.
 """
 
 import base64
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
-from fastapi import APIRouter, Path, Request, Response
+from fastapi import APIRouter, Request, Response
 from pydantic import Field, StrictInt
 
 from bertsmith.serving.operations.operation import LongText
@@ -17,12 +18,13 @@ from bertsmith.serving.protocols.routing import (
     InvalidBody,
     JsonResponse,
     ListOf,
+    ModelName,
     Protocol,
     ask,
     json_response,
     note,
 )
-from bertsmith.serving.refusals import InvalidRequest, Refusal, RequestTooLarge
+from bertsmith.serving.refusals import InvalidRequest, Refusal, RequestTooLarge, UnknownPath
 from bertsmith.serving.served_model import ServedModel
 from bertsmith.serving.service import Service
 
@@ -74,12 +76,21 @@ def status_of(refusal: Refusal) -> int:
 
 def add_routes(router: APIRouter, service: Service) -> None:
     @router.post("/v1/embeddings", summary="Vectors, as OpenAI has them")
+    @router.post("/openai/v1/embeddings", include_in_schema=False)
     async def embeddings(body: EmbeddingsBody, request: Request) -> Response:
+        return await answer_embeddings(body, request, body.model)
+
+    @router.post("/openai/deployments/{model:model}/embeddings", summary="Vectors, as Azure has them")
+    @router.post("/v1/engines/{model:model}/embeddings", include_in_schema=False)  # of clients before 2023
+    async def embeddings_of(body: EmbeddingsBody, request: Request, model: ModelName) -> Response:
+        return await answer_embeddings(body, request, model)  # the path's, whatever the body names
+
+    async def answer_embeddings(body: EmbeddingsBody, request: Request, model: str | None) -> Response:
         answer = await ask(
             service,
             request,
             _read_inputs(body.input),
-            body.model,
+            model,
             "embed",
             body.long_text,
             kind=body.kind,
@@ -97,6 +108,8 @@ def add_routes(router: APIRouter, service: Service) -> None:
         return await json_response(content, note(request, answer))
 
     @router.get("/v1/models", summary="The models, for clients of OpenAI and of System One")
+    @router.get("/openai/v1/models", include_in_schema=False)
+    @router.get("/openai/models", include_in_schema=False)
     async def models() -> Response:
         described = []
         for model in service.models:  # as System One lists them
@@ -112,9 +125,20 @@ def add_routes(router: APIRouter, service: Service) -> None:
         data = [_describe_model(model) for model in service.models]
         return JsonResponse({"object": "list", "data": data, "models": described})
 
-    @router.get("/v1/models/{model}", summary="One model")
-    async def one(model: Annotated[str, Path(max_length=64)]) -> Response:
+    @router.get("/v1/models/{model:model}", summary="One model")
+    @router.get("/openai/v1/models/{model:model}", include_in_schema=False)
+    @router.get("/openai/models/{model:model}", include_in_schema=False)
+    async def one(model: ModelName) -> Response:
         return JsonResponse(_describe_model(service.models[model]))
+
+    @router.post("/v1/chat/completions", include_in_schema=False)
+    @router.post("/openai/v1/chat/completions", include_in_schema=False)
+    @router.post("/openai/deployments/{model:model}/chat/completions", include_in_schema=False)
+    async def chat(request: Request) -> Response:
+        raise UnknownPath(
+            f"There is no POST {request.url.path[:200]} here: these models write no text. Vectors are at "
+            "/v1/embeddings, typed questions at /v1/decisions; `bertsmith mirror serve` answers chats."
+        )
 
 
 PROTOCOL = Protocol("OpenAI", add_routes, error_body, status_of)

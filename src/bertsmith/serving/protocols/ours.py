@@ -1,12 +1,13 @@
 """Our own route: POST /v1/{model}, which answers with all fields of a task's predictions."""
 
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Path, Request, Response
+from fastapi import APIRouter, Request, Response
 from pydantic import Field
 
 from bertsmith.serving.operations.operation import LongText
 from bertsmith.serving.protocols.routing import (
+    ModelName,
     Protocol,
     StrictBody,
     json_response,
@@ -34,8 +35,8 @@ class Body(StrictBody):
 
 
 def add_routes(router: APIRouter, service: Service) -> None:
-    @router.post("/v1/{model}", summary="Ask a model")
-    async def ask(model: Annotated[str, Path(max_length=64)], body: Body, request: Request) -> Response:
+    @router.post("/v1/{model:model}", summary="Ask a model")
+    async def ask(model: ModelName, body: Body, request: Request) -> Response:
         is_single = not isinstance(body.inputs, list)
         answer = await service.answer(
             ServiceRequest(

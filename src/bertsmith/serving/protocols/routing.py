@@ -12,20 +12,31 @@ from typing import Annotated, Any, ClassVar, TypeVar
 
 import numpy as np
 import orjson
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Path, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from opentelemetry import trace
 from pydantic import BaseModel, ConfigDict, FailFast, GetJsonSchemaHandler, ValidationError, model_validator
 from pydantic.json_schema import JsonSchemaValue
+from starlette.convertors import StringConvertor, register_url_convertor
 
 from bertsmith.serving import LOG
 from bertsmith.serving.admission import ANONYMOUS
 from bertsmith.serving.operations.operation import LongText, Options
 from bertsmith.serving.refusals import InvalidRequest, Refusal, make_openapi_responses
 from bertsmith.serving.service import Service, ServiceAnswer, ServiceRequest
+from bertsmith.serving.settings import LONGEST_NAME
 
 T = TypeVar("T")
+
+
+class ModelConvertor(StringConvertor):
+    """A model's name in a path, which may have some slashes but no empty parts: {model:model}."""
+
+    regex = "[^/]+(?:/[^/]+){0,7}"
+
+
+register_url_convertor("model", ModelConvertor())
 
 
 class _FirstErrorOnly(FailFast):
@@ -37,6 +48,7 @@ class _FirstErrorOnly(FailFast):
 
 
 ListOf = Annotated[list[T], _FirstErrorOnly()]
+ModelName = Annotated[str, Path(max_length=LONGEST_NAME)]  # in a path, as {model:model}
 ErrorBody = Callable[[Refusal], Any]
 StatusOf = Callable[[Refusal], int]
 TIMEOUT = "x-timeout-ms"

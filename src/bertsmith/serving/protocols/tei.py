@@ -36,10 +36,11 @@ from bertsmith.serving.refusals import (
 )
 from bertsmith.serving.served_model import ServedModel
 from bertsmith.serving.service import Service
+from bertsmith.serving.settings import LONGEST_NAME
 
 _TYPES = {424: "Backend", 429: "Overloaded", 500: "Backend", 503: "Unhealthy", 504: "Overloaded"}
 LABEL_TASKS = frozenset({"classification", "multi-label", "regression", "similarity", "reranking"})
-ModelQuery = Annotated[str | None, Query(max_length=64)]
+ModelQuery = Annotated[str | None, Query(max_length=LONGEST_NAME)]
 Direction = Literal["left", "right", "Left", "Right"]
 
 

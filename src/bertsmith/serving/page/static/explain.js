@@ -53,7 +53,7 @@ export function offerExplanation(about, open) {
 
   async function attributions(signal) {
     const target = choice ? JSON.parse(select.value) : (about.target ?? null);
-    const { data } = await ask("/page/attributions", { ...makeBody(), target }, signal);
+    const { data } = await ask("page/attributions", { ...makeBody(), target }, signal);
     output.replaceChildren(attributed(data));
     const [most] = [...data.tokens].sort((one, other) => Math.abs(other.score) - Math.abs(one.score));
     by("status").textContent = `${data.target} rests most on ${most.text}, ${signed(most.score)}.`;
@@ -61,7 +61,7 @@ export function offerExplanation(about, open) {
 
   async function weights(signal) {
     const fetchWeights = async (layer, head, pictures) => {
-      const { data } = await ask("/page/attention", { ...makeBody(), layer, head, pictures }, signal);
+      const { data } = await ask("page/attention", { ...makeBody(), layer, head, pictures }, signal);
       const weights = new Uint16Array(decodeBase64(data.weights).buffer);
       return { ...data, weights, pictures: data.pictures ? decodeBase64(data.pictures) : null };
     };

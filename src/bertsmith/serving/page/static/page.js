@@ -3,7 +3,7 @@
 import { by, count, h } from "./dom.js";
 import { cancelExplanation, closeExplanation, offerExplanation } from "./explain.js";
 import { OPERATIONS, makeBody, explanationInput, listFields, longTextChoices } from "./forms.js";
-import { ask, keep, key, RequestError } from "./request.js";
+import { ask, keep, key, modelPath, RequestError, SERVICE } from "./request.js";
 import { renderAnswer } from "./results.js";
 import { snippets } from "./snippets.js";
 import { waiting } from "./waiting.js";
@@ -29,7 +29,7 @@ function remember(id, value) {
 
 async function start() {
   try {
-    const { data } = await ask("/page/models");
+    const { data } = await ask("page/models");
     page.models = data.models;
   } catch (error) {
     return showProblem(error, start);
@@ -37,7 +37,7 @@ async function start() {
   by("problem").replaceChildren();
   by("ask").hidden = by("openapi").hidden = false;
   by("model").replaceChildren(...page.models.map(({ name, task }) => h("option", { value: name }, `${name} · ${task}`)));
-  const [name, operation] = decodeURIComponent(location.hash.slice(1)).split("/");
+  const [name, operation] = location.hash.slice(1).split("/").map(decodeURIComponent);
   chooseModel(page.models.find((model) => model.name === name) ?? page.models[0], operation);
 }
 
@@ -110,7 +110,7 @@ async function send() {
   const wait = waiting(by("waiting"), cancel);
   by("waiting").hidden = false;
   try {
-    const answer = await ask(`/v1/${encodeURIComponent(model.name)}`, request.body, controller.signal);
+    const answer = await ask(modelPath(model.name), request.body, controller.signal);
     if (page.sending === controller) showAnswer(request, answer);
   } catch (error) {
     if (page.sending !== controller) return;
@@ -166,7 +166,7 @@ function showAnswer(request, answer) {
   by("answer").replaceChildren(element);
   by("status").textContent = summary;
   showFacts(answer);
-  const url = `${location.origin}/v1/${encodeURIComponent(request.model.name)}`;
+  const url = new URL(modelPath(request.model.name), SERVICE).href;
   by("same").replaceChildren(h("h2", { class: "quiet-title" }, "The same elsewhere"), ...snippets(url, request.body, Boolean(key())));
   by("same").hidden = false;
   const input = explanationInput(request.model, request.operation, request.values);
@@ -242,7 +242,7 @@ by("openapi").addEventListener("click", async (event) => {
   if (!key()) return;
   event.preventDefault(); // a link sends no key
   try {
-    const { data } = await ask("/openapi.json");
+    const { data } = await ask("openapi.json");
     location.assign(URL.createObjectURL(new Blob([JSON.stringify(data, null, 2)], { type: "application/json" })));
   } catch (error) {
     showProblem(error, start);

@@ -1,6 +1,12 @@
 // Requests to the service that this page came from, and to no other.
 
-const KEY = "bertsmith.key";
+/** The service's own address, whatever prefix a proxy offers it under: this file is PREFIX/page/static/request.js. */
+export const SERVICE = new URL("../../", import.meta.url);
+
+const KEY = `bertsmith.key ${SERVICE.pathname}`; // not for another service below the same host
+
+/** The path of a model, in which a slash of its name stays one. */
+export const modelPath = (name) => `v1/${name.split("/").map(encodeURIComponent).join("/")}`;
 
 /** An error answered by the service, with its status and its sentence. */
 export class RequestError extends Error {
@@ -13,14 +19,14 @@ export class RequestError extends Error {
 export const key = () => sessionStorage.getItem(KEY);
 export const keep = (value) => sessionStorage.setItem(KEY, value);
 
-/** Returns {data, headers, ms}. Throws RequestError, or an AbortError if the request was cancelled. */
+/** `path` is relative to the service. Returns {data, headers, ms}. Throws RequestError, or an AbortError if the request was cancelled. */
 export async function ask(path, body, signal) {
   const headers = body === undefined ? {} : { "content-type": "application/json" };
   if (key()) headers.authorization = `Bearer ${key()}`;
   const began = performance.now();
   let response;
   try {
-    response = await fetch(path, {
+    response = await fetch(new URL(path, SERVICE), {
       method: body === undefined ? "GET" : "POST",
       headers,
       body: body === undefined ? undefined : JSON.stringify(body),
