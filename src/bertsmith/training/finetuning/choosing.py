@@ -127,12 +127,12 @@ class MethodWork:
 
 class HeldOutOutputs(NamedTuple):
     """A method's outputs for each row, from a model that wasn't trained on it, the seconds they took, and the
-    method's usual gain over the simplest with its spread.
+    method's usual gain over the simplest with its spread, if it isn't that of any method.
     """
 
     outputs: list[Outputs]
     seconds: float
-    usual: tuple[float, float] = (_USUAL_GAIN, _USUAL_SPREAD)
+    usual: tuple[float, float] | None = None
 
 
 def race_methods(
@@ -289,7 +289,11 @@ class _Race:
             score, gain, error = measure_gain(
                 self._task, predictions, predict(self._simplest), split.examples
             )
-            usual = self._known[method].usual if method in self._known else (_USUAL_GAIN, _USUAL_SPREAD)
+            usual = self._known[method].usual if method in self._known else None
+            if usual is None:
+                usual = _USUAL_GAIN, _USUAL_SPREAD
+            else:  # a few rows that agree by chance don't outweigh what is known beforehand
+                error = math.hypot(error, 1 / len(rows))
             self._scores[method] = MethodScore(method, score, gain, error, len(rows), seconds, usual=usual)
         return self._scores[method]
 
