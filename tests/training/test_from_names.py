@@ -213,6 +213,9 @@ def test_descriptions_explain_codes(tmp_path: Path) -> None:
         read_label_names(str(table))
     table.write_text("label,description\nA1,a parcel is late\nA2,a password is lost\n")
     assert read_label_names(str(table)) == {"A1": "a parcel is late", "A2": "a password is lost"}
+    table.write_text("intent,description\nlate parcel,it is late\nlost password,\n")
+    with pytest.raises(InputError, match=r"expected a column label.* found 'intent' and 'description'"):
+        read_label_names(str(table))
     (tmp_path / "labels.txt").write_text("late parcel\nlost password\n")
     assert read_label_names(str(tmp_path / "labels.txt")) == {"late parcel": "", "lost password": ""}
     assert (
@@ -249,6 +252,39 @@ def test_the_texts_drawn_are_any_of_the_file_in_its_order(tmp_path: Path) -> Non
     assert [example.where for example in drawn] == [f"{path}, line {number + 1}" for number in numbers]
     whole, _ = task.draw_texts(path, 3000)
     assert [example.text for example in whole] == [f"text {number}" for number in range(2000)]
+
+
+def test_copies_of_a_text_are_drawn_once(tmp_path: Path) -> None:
+    """A mail that came a thousand times has no larger share in what is drawn, and needs no draw."""
+    path = tmp_path / "texts.txt"
+    path.write_text("".join(f"text {number}\nhello\n" for number in range(1000)))
+    task = find_task("classification")(ClassificationSettings())
+    drawn, count = task.draw_texts(path, 200)
+    texts = [example.text for example in drawn]
+    assert count == 2000 and len(set(texts)) == len(texts) == 200
+    path.write_text("hello\n" * 1000 + "goodbye\n")
+    drawn, count = task.draw_texts(path, 200)
+    assert [example.text for example in drawn] == ["hello", "goodbye"] and count == 2
+
+
+def test_a_text_of_a_megabyte_is_one_text(tmp_path: Path, inbox: Path, tiny_bert: Path) -> None:
+    inbox.write_text(inbox.read_text() + '"' + "Where is my parcel? " * 50_000 + '"\n')
+    files = {"model": str(tiny_bert), "names": ", ".join(TEXTS), "unlabelled": str(inbox)}
+    results = finetune("classification", "max_length=32", **files, out=str(tmp_path / "run")).results
+    assert results.names is not None and results.names.texts == 16
+    assert (tmp_path / "run" / "report.html").stat().st_size < 1e6
+    (answer,) = Predictor.load(tmp_path / "run" / "model").predict(["my parcel " * 100_000])
+    assert answer["label"] in TEXTS
+
+
+def test_it_is_told_what_ten_labelled_rows_would_bring(tmp_path: Path, inbox: Path, tiny_bert: Path) -> None:
+    files = {"model": str(tiny_bert), "names": ", ".join(TEXTS), "unlabelled": str(inbox)}
+    results = finetune("classification", "max_length=32", **files, out=str(tmp_path / "run")).results
+    assert results.names is not None
+    gain = "0.07" if results.names.way == NEAREST else "0.02"
+    told = [line for line in results.names.sentences() if line.startswith("Ten labelled rows more")]
+    assert len(told) == 1 and f"bring {gain} on average" in told[0]
+    assert not any("Ten labelled rows" in line for line in results.names.sentences(estimate=False))
 
 
 def test_a_classifier_is_fitted_by_names(tiny_bert: Path) -> None:
@@ -299,8 +335,12 @@ def test_a_label_without_rows_is_a_class_by_its_name(tmp_path: Path, inbox: Path
     assert not any("estimate" in sentence for sentence in results.names.sentences(estimate=False))
 
 
-def test_the_report_repeats_names_with_commas() -> None:
-    names = ("late, very", "lost")
+@pytest.mark.parametrize(
+    "names", [("late, very", "lost"), {"late": 'a "parcel", late', "too.late": "of no use, ä", "lost": ""}]
+)
+def test_the_report_repeats_names_with_commas_and_descriptions(
+    names: tuple[str, ...] | dict[str, str],
+) -> None:
     values: dict[str, Any] = {
         "task": "classification",
         "model": "m",

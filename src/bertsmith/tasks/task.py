@@ -213,8 +213,8 @@ class Task(ABC, Generic[E]):
         self.left_out: list[str] = []  # sentences for the user on rows left out or perhaps misread
 
     def draw_texts(self, path: Path, most: int) -> tuple[list[E], int]:
-        """Reads texts without labels, at most `most` of them, drawn at random, always the same ones, in their
-        order. Returns them and how many there are.
+        """Reads texts without labels, each once, at most `most` of them, drawn at random, always the same
+        ones, in their order. Returns them and how many there are, copies included if some weren't drawn.
         """
         raise NotImplementedError  # of tasks that learn from unlabelled texts
 

@@ -1,9 +1,10 @@
 """The common base of tasks on a text or a pair of texts: reading rows and encoding windows."""
 
-import random
 from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from hashlib import blake2b
+from heapq import heappop, heappush
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -187,19 +188,26 @@ class TextTask(Task[TextExample]):
         roles, settings, count = self._find_columns(path, False), self.settings, 0
         columns = [*roles.values(), *self.column_names]
         layout = settings.model_dump(include={"format", "header", "encoding"})
-        drawn: list[tuple[int, Sequence[Any], str]] = []
-        generator = random.Random(0)
+        # The rows with the lowest hashes: a million never lie in memory, and copies, which have one hash,
+        # count once (Broder 1997, bottom-k sketches).
+        drawn, highest = dict[int, tuple[int, Sequence[Any], str]](), list[int]()
+        is_full = False
         for values, where in stream_rows(path, columns, **layout):
-            place = count if count < most else generator.randrange(count + 1)
-            if place < most:  # a reservoir (Vitter 1985, algorithm R): a million rows never lie in memory
-                drawn[place : place + 1] = [(count, values, where)]
+            content = "\x1f".join(map(str, values)).encode("utf-8", "surrogatepass")
+            key = int.from_bytes(blake2b(content, digest_size=8).digest())
+            if key not in drawn and (len(drawn) < most or key < -highest[0]):
+                drawn[key] = count, values, where
+                heappush(highest, -key)
+            if len(drawn) > most:
+                is_full = True
+                del drawn[-heappop(highest)]
             count += 1
         examples = []
-        for _, drawn_values, where in sorted(drawn, key=lambda row: row[0]):
+        for _, drawn_values, where in sorted(drawn.values(), key=lambda row: row[0]):
             row, cells = self._split_row([*roles], drawn_values, len(roles))
             examples.append(self._make_example(row, cells, where))
         self.left_out += self._reading_warnings(examples, path)
-        return examples, count
+        return examples, count if is_full else len(examples)
 
     def read_files(self, paths: Sequence[Path | str]) -> list[TextExample]:
         """Reads several files. Gaps are found again over all of them: -1 marks a missing label in one file if

@@ -149,8 +149,8 @@ def read_label_names(given: str | Sequence[str] | Mapping[str, str]) -> dict[str
     commas, a mapping of names to descriptions, or the path of a table with a column `label` and, if there are
     any, `description`; a plain text file has a name a line.
 
-    Raises InputError for fewer than two names, for names that say the same, and where half of them
-    are codes without a description.
+    Raises InputError for a table without a column `label`, for fewer than two names, for names that say the
+    same, and where half of them are codes without a description.
     """
     where = "--labels"
     if isinstance(given, Mapping):
@@ -206,7 +206,13 @@ def _read_label_table(path: str) -> list[tuple[str, str]]:
     if are_lines(path):
         return [(as_text(name, where), "") for (name,), where in read_rows(path, [LINES_COLUMNS[0]])]
     columns = read_column_names(path)
-    name_column = next((column for column in columns if column.strip().lower() == NAME), columns[0])
+    name_column = next((column for column in columns if column.strip().lower() == NAME), None)
+    if name_column is None:
+        raise InputError(
+            f"{path}: expected a column {NAME}, and {DESCRIPTION} if there are any; found "
+            f"{' and '.join(map(repr, columns))}. Rename the column of the names; names without a header, "
+            "one a line, go into a plain text file (.txt)."
+        )
     more = [column for column in columns if column.strip().lower() == DESCRIPTION and column != name_column]
     return [
         (

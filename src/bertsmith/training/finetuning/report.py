@@ -194,10 +194,10 @@ def format_command(recipe: FinetuneRecipe) -> str:
         for path in filter(None, paths):
             words += [f"--{name}", path]
     words += ["--out", "runs/again"]
-    if isinstance(recipe.names, tuple):  # with commas in them, perhaps
-        words.append(f"names={json.dumps(recipe.names, ensure_ascii=False)}")
-    elif recipe.names is not None:
-        words += ["--labels", recipe.names if isinstance(recipe.names, str) else ", ".join(recipe.names)]
+    if isinstance(recipe.names, str):
+        words += ["--labels", recipe.names]
+    elif recipe.names is not None:  # with commas in them, perhaps, or with descriptions
+        words.append(f"names={format_override(recipe.names)}")
     if recipe.hint is not None:
         words += ["--hint", recipe.hint]
     defaults = dict(tables.flatten(_recipe_values(_default_recipe(recipe))))
