@@ -1,11 +1,19 @@
-"""The files in deploy/ are what their readers take, and name only what there is."""
+"""The files in deploy/ are what their readers take, name only what there is, and start a service; nginx's is
+started in tests/serving/test_proxies.py.
+"""
 
 import configparser
+import json
+import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
 import tomllib
+import urllib.error
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +23,8 @@ import yaml
 from bertsmith.serving.admission import ApiKeys
 from bertsmith.serving.app import make_app
 from bertsmith.serving.settings import ENVIRONMENT, ServingSettings, read_settings
+from live_server import START, Load, live_server
+from served_models import save_fine_tuned
 
 REPOSITORY = Path(__file__).parent.parent
 DEPLOY = REPOSITORY / "deploy"
@@ -190,6 +200,111 @@ def test_the_manifest_fits_together(
     assert pod["securityContext"]["runAsUser"] == int(dict(instructions(DOCKERFILE))["USER"])
     assert container["securityContext"]["readOnlyRootFilesystem"] is True
     assert container["securityContext"]["allowPrivilegeEscalation"] is False
+
+
+def read_status(address: str) -> int:
+    try:
+        with urllib.request.urlopen(address, timeout=60) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
+
+
+def write_keys(path: Path) -> dict[str, str]:
+    """A file of keys; the headers of a client with one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"web {'w' * 24}\n")
+    return {"authorization": f"Bearer {'w' * 24}"}
+
+
+def test_the_units_commands_start_reload_and_stop_the_service(tmp_path: Path) -> None:
+    """As systemd runs them: with its rights for new files, its copy of the keys, and its signal."""
+    service = unit()["Service"]
+    folder = save_fine_tuned(tmp_path / "models" / "tickets", "classification")
+    bearer = write_keys(tmp_path / "credentials" / "keys")
+    assert service["LoadCredential"].startswith("keys:")
+    settings = f'models = ["tickets={folder}"]\ntimeout_ms = 5000\n'
+    (tmp_path / "serving.toml").write_text(settings)
+    command = service["ExecStart"].replace("/etc/bertsmith", str(tmp_path))
+    program, word, *options = command.replace(
+        "${CREDENTIALS_DIRECTORY}", str(tmp_path / "credentials")
+    ).split()
+    assert (program, word) == ("/opt/bertsmith/bin/bertsmith", "serve")
+    mask = os.umask(int(service["UMask"], 8))
+    try:
+        with live_server(*options) as server:
+            assert server.ask("/v1/tickets", {"inputs": "bano"}, bearer).status == 200
+            assert server.ask("/v1/tickets", {"inputs": "bano"}).status == 401
+            shutil.rmtree(folder)
+            save_fine_tuned(folder, "classification", seed=5)
+            reload = service["ExecReload"].replace("$MAINPID", str(server.process.pid))
+            subprocess.run(reload.split(), check=True, timeout=60)
+            server.said("version 2 is served")
+            server.process.send_signal(signal.SIGTERM)
+            assert server.process.wait(float(service["TimeoutStopSec"])) == 0
+    finally:
+        os.umask(mask)
+    early = [sys.executable, "-m", "bertsmith", "serve", *options, "--port", "0"]
+    with subprocess.Popen(early, stderr=subprocess.DEVNULL) as process:
+        process.send_signal(signal.SIGTERM)  # before there is a server
+        assert -process.wait(START) + 128 in {int(each) for each in service["SuccessExitStatus"].split()}
+
+
+def test_the_pod_is_ready_drains_and_ends_as_kubernetes_asks_it(
+    manifests: dict[str, Any], container: dict[str, Any], tmp_path: Path
+) -> None:
+    """The image's entry with the container's arguments, the ConfigMap's file, the probes, and SIGTERM under
+    load.
+    """
+    folder = save_fine_tuned(tmp_path / "models" / "intents", "classification")
+    bearer = write_keys(tmp_path / "keys" / "keys")
+    settings = manifests["ConfigMap"]["data"]["serving.toml"]
+    for place, here in {
+        "/models/intents": folder,
+        "/etc/bertsmith/keys/keys": tmp_path / "keys" / "keys",
+    }.items():
+        assert place in settings
+        settings = settings.replace(place, str(here))
+    (tmp_path / "serving.toml").write_text(settings)
+    last = dict(instructions(DOCKERFILE))
+    assert json.loads(last["ENTRYPOINT"]) == ["bertsmith", "serve"]
+    image = dict(each.split("=", 1) for each in last["ENV"].split())
+    (port,) = [port["containerPort"] for port in container["ports"] if port["name"] == "http"]
+    arguments = [each.replace("/etc/bertsmith", str(tmp_path)) for each in container["args"]]
+    delay, grace = settings_of(manifests).drain_delay, manifests["Deployment"]["spec"]["template"]["spec"]
+    (health,) = [rest for word, rest in instructions(DOCKERFILE) if word == "HEALTHCHECK"]
+    _, option, code = json.loads(health.partition("CMD ")[2])
+    with live_server(*arguments, environment=image) as server:
+        code = code.replace(f":{port}", f":{server.port}")
+
+        def probe(name: str) -> int:
+            assert container[name]["httpGet"]["port"] == "http"
+            return read_status(f"http://127.0.0.1:{server.port}{container[name]['httpGet']['path']}")
+
+        assert [probe(f"{kind}Probe") for kind in ("startup", "readiness", "liveness")] == [200, 200, 200]
+        assert subprocess.run([sys.executable, option, code], timeout=60).returncode == 0
+        load = Load(server, "/v1/intents", {"inputs": ["bano delo", "kano"]}, bearer)
+        with load.running(8):
+            load.wait(100)
+            began = time.monotonic()
+            server.process.send_signal(signal.SIGTERM)
+            server.said("stopping")
+            red = time.monotonic() - began
+            readiness = container["readinessProbe"]
+            for _ in range(readiness["failureThreshold"]):
+                assert probe("readinessProbe") == 503
+                time.sleep(readiness["periodSeconds"])
+            assert probe("livenessProbe") == 200  # it isn't restarted meanwhile
+            done = subprocess.run([sys.executable, option, code], stderr=subprocess.DEVNULL, timeout=60)
+            assert done.returncode == 1
+            load.wait(100)  # who hasn't noticed yet is still answered
+            assert server.process.wait(grace["terminationGracePeriodSeconds"]) == 0
+            seconds = time.monotonic() - began
+    assert red < 2 and delay < seconds < delay + 20
+    assert {answer.status for answer in load.answers.values()} == {200}
+    read = {line.get("id") for line in server.log}
+    assert [name for name in load.failures if name in read] == []
 
 
 def test_the_page_leads_to_the_files_and_names_metrics_that_there_are() -> None:

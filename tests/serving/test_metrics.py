@@ -1,9 +1,13 @@
 """What operators see: metrics that Prometheus reads, a log without texts and keys, ids, and traces."""
 
 import asyncio
+import gzip
+import http.server
 import io
 import json
 import logging
+import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +27,7 @@ from bertsmith.serving.http_server import JsonFormatter
 from bertsmith.serving.monitoring import Metrics
 from bertsmith.serving.queue import WorkQueue
 from bertsmith.serving.settings import read_settings
+from live_server import START, live_server
 from served_models import save_fine_tuned, save_pretrained
 
 KEY = "k" * 24
@@ -254,3 +259,112 @@ def test_a_trace_has_our_facts_and_no_text(folders: list[str]) -> None:
     assert ours.context is not None
     assert f"{ours.context.trace_id:032x}" == parent.split("-")[1]
     assert "rosebud" not in "".join(each.to_json() for each in spans)
+
+
+class Collector(http.server.ThreadingHTTPServer):
+    """A collector of OpenTelemetry in this process, which reads OTLP over HTTP."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), CollectorHandler)
+        self.bodies: list[tuple[str, bytes, dict[str, str]]] = []
+        self.thread = threading.Thread(target=self.serve_forever)
+        self.thread.start()
+
+    def spans(self) -> list[tuple[str, Any, dict[str, Any]]]:
+        """Of each span that arrived: the service's name, the span, and its attributes."""
+        from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+        found = []
+        for path, body, _ in self.bodies:
+            if path != "/v1/traces":
+                continue
+            for group in ExportTraceServiceRequest.FromString(body).resource_spans:
+                (name,) = [
+                    each.value.string_value
+                    for each in group.resource.attributes
+                    if each.key == "service.name"
+                ]
+                for scope in group.scope_spans:
+                    for span in scope.spans:
+                        values = {
+                            each.key: getattr(each.value, str(each.value.WhichOneof("value")))
+                            for each in span.attributes
+                        }
+                        found.append((name, span, values))
+        return found
+
+    def close(self) -> None:
+        self.shutdown()
+        self.thread.join()
+        self.server_close()
+
+
+class CollectorHandler(http.server.BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        assert isinstance(self.server, Collector)
+        body = self.rfile.read(int(self.headers["content-length"]))
+        if self.headers.get("content-encoding") == "gzip":
+            body = gzip.decompress(body)
+        self.server.bodies.append((self.path, body, dict(self.headers)))
+        self.send_response(200)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: Any) -> None:
+        return
+
+
+TRACE = "0af7651916cd43dd8448eb211c80319c"
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_spans_are_sent_where_opentelemetrys_usual_variables_say(folders: list[str], workers: int) -> None:
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="needs the exporter")
+    collector = Collector()
+    variables = {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{collector.server_port}",
+        "OTEL_EXPORTER_OTLP_HEADERS": "x-tenant=blue",
+        "OTEL_METRICS_EXPORTER": "none",
+    }
+    try:
+        with live_server(*folders, "--workers", workers, environment=variables) as server:
+            headers = {"traceparent": f"00-{TRACE}-b7ad6b7169203331-01", "x-request-id": "traced"}
+            assert server.ask("/v1/intents", {"inputs": "rosebud bano"}, headers).status == 200
+            assert server.ask("/v1/intents", {"inputs": {"rosebud": 1}}).status == 422
+            server.ask("/health/ready")
+            server.ask("/metrics")
+            line = server.wait_for(lambda line: line.get("id") == "traced")
+            server.process.send_signal(signal.SIGTERM)
+            assert server.process.wait(START) == 0
+        spans = collector.spans()
+    finally:
+        collector.close()
+    assert {values["http.route"] for _, _, values in spans} == {"/v1/{model}"}
+    assert [values["http.response.status_code"] for _, _, values in spans] == [200, 422]
+    name, span, values = spans[0]
+    assert name == "bertsmith"
+    assert (span.trace_id.hex(), span.parent_span_id.hex()) == (TRACE, "b7ad6b7169203331")
+    assert (values["bertsmith.model"], values["bertsmith.tokens"]) == ("intents", 4)
+    assert (line["trace_id"], line["span_id"]) == (TRACE, span.span_id.hex())
+    assert all(headers["x-tenant"] == "blue" for _, _, headers in collector.bodies)
+    assert not any(b"rosebud" in body for _, body, _ in collector.bodies)
+    assert "rosebud" not in str(server.log)
+
+
+def test_traces_that_cant_be_sent_are_warned_of_and_the_service_goes_on(
+    folders: list[str], tmp_path: Path
+) -> None:
+    """Without the exporter; and with a collector that isn't there."""
+    variables = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9", "OTEL_METRICS_EXPORTER": "none"}
+    absent = (
+        "import sys; sys.modules['opentelemetry.exporter'] = None; import bertsmith.__main__ as b; b.main()"
+    )
+    with live_server(*folders, environment=variables, before=("-c", absent)) as server:
+        assert server.said(
+            "OTEL_EXPORTER_OTLP_ENDPOINT is set, and no traces are sent: pip install opentelemetry-sdk"
+        )
+        assert server.ask("/v1/intents", {"inputs": "bano"}).status == 200
+    with live_server(*folders, environment=variables) as server:
+        assert server.ask("/v1/intents", {"inputs": "bano"}).status == 200
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(START) == 0

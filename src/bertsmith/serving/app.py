@@ -22,7 +22,7 @@ from bertsmith.argument_checks import import_object
 from bertsmith.errors import InputError
 from bertsmith.serving.admission import Access, ApiKeys, BodyReader
 from bertsmith.serving.models import Models
-from bertsmith.serving.monitoring import Health, Metrics, RequestLog, make_operators_router
+from bertsmith.serving.monitoring import Health, Metrics, RequestLog, make_operators_router, make_telemetry
 from bertsmith.serving.page.page import make_page_router
 from bertsmith.serving.protocols import decisions, hugging_face, openai, ours, ranking, systemone, tei
 from bertsmith.serving.protocols.routing import JsonResponse, Protocol, make_router, our_error_body, refuse
@@ -77,7 +77,7 @@ def make_app(settings: ServingSettings, models: Models | None = None) -> FastAPI
         redoc_url=None,
         exception_handlers={HTTPException: _answer_not_found},
         responses=make_openapi_responses(lambda refusal: refusal.status),  # before a route is known
-        telemetry={"logs": settings.log_texts},  # its logs quote what was refused, which may be texts
+        telemetry=make_telemetry(settings),
     )
     app.state.service, app.state.health, app.state.metrics = service, health, metrics
     routers = [make_operators_router(service, health, metrics), make_page_router(service)]

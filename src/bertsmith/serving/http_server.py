@@ -366,7 +366,7 @@ def log_to_stderr() -> None:
     """Sends the log of the service and of uvicorn to standard error, as lines of JSON."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter())
-    for name in ("bertsmith.serving", "uvicorn.error"):
+    for name in ("bertsmith.serving", "uvicorn.error", "fastapi", "opentelemetry"):
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [handler], False
     LOG.setLevel(logging.INFO)

@@ -10,13 +10,16 @@ import shutil
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import psutil
 from fastapi import APIRouter, Request, Response
+from fastapi.telemetry import TelemetryConfig
+from opentelemetry import trace
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
     CollectorRegistry,
@@ -204,6 +207,47 @@ def forget_dead_process(process: int | None) -> None:
     multiprocess.mark_process_dead(process)  # type: ignore[no-untyped-call]
 
 
+def wants_traces(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether OpenTelemetry's usual variables name a collector."""
+    return any(
+        environment.get(f"OTEL_EXPORTER_OTLP_{signal}ENDPOINT") for signal in ("", "TRACES_", "METRICS_")
+    )
+
+
+def prepare_traces() -> None:
+    """Names the service for OpenTelemetry, unless its variables do. Warns if traces can't be sent."""
+    if not wants_traces():
+        return
+    if "service.name" not in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", ""):
+        os.environ.setdefault("OTEL_SERVICE_NAME", "bertsmith")
+    if find_spec("opentelemetry.sdk") is None or _find_exporter() is None:
+        LOG.warning(
+            "OTEL_EXPORTER_OTLP_ENDPOINT is set, and no traces are sent: pip install opentelemetry-sdk "
+            "opentelemetry-exporter-otlp-proto-http"
+        )
+
+
+def _find_exporter() -> Any:
+    try:
+        return find_spec("opentelemetry.exporter.otlp.proto.http.trace_exporter")
+    except ModuleNotFoundError:  # of a package above it
+        return None
+
+
+def make_telemetry(settings: ServingSettings) -> TelemetryConfig:
+    """What FastAPI traces: one span for each request, except for health and metrics, without texts."""
+
+    def is_of_operators(scope: MutableMapping[str, Any]) -> bool:
+        return str(scope["path"]).removeprefix(settings.root_path).startswith((*_NOT_LOGGED, "/ping"))
+
+    config = TelemetryConfig(
+        logs=settings.log_texts,  # they quote what was refused, which may be texts
+        operation_spans=False,
+        exclude=is_of_operators,
+    )
+    return config | {"auto_configure": True} if wants_traces() and _find_exporter() is not None else config
+
+
 class RequestLog:
     """ASGI middleware that gives each request an id, counts and times it, and logs it as a line of JSON."""
 
@@ -245,6 +289,8 @@ class RequestLog:
         self.metrics.requests.labels(model, route, str(status)).inc()
         self.metrics.seconds.labels(model, route).observe(seconds)
         facts = {"method": scope["method"], "route": route, "status": status, "ms": round(seconds * 1000, 3)}
+        if (span := trace.get_current_span().get_span_context()).is_valid:
+            facts |= {"trace_id": f"{span.trace_id:032x}", "span_id": f"{span.span_id:016x}"}
         if key := state.get("key"):
             facts["key"] = key
         if refusal is not None:

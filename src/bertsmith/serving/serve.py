@@ -48,7 +48,7 @@ from bertsmith.serving.http_server import (
     start_listening,
 )
 from bertsmith.serving.models import Models
-from bertsmith.serving.monitoring import forget_dead_process, share_metrics_folder
+from bertsmith.serving.monitoring import forget_dead_process, prepare_traces, share_metrics_folder
 from bertsmith.serving.settings import ServingSettings
 
 _UNREADY_SECONDS = 0.2  # that readiness fails before the socket closes, in addition to `drain_delay`
@@ -78,6 +78,7 @@ def serve(settings: ServingSettings) -> None:
         else:
             lines = try_models(settings)
         log_to_stderr()
+        prepare_traces()
         # The socket listens only now: a client that can connect is answered.
         announce = _make_announcement(settings, lines, listen())
         if settings.workers == 1:
