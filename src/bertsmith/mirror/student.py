@@ -22,21 +22,28 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
+from torch import Tensor
 
 from bertsmith.arrays import Float32s, Floats
+from bertsmith.data.batch import PackedBatch
 from bertsmith.errors import ModelError
 from bertsmith.files import read_json, tensors_written_to, write_json
 from bertsmith.inference.predictor import Predictor
 from bertsmith.metrics.baselines import RUN_TOKEN, TOKEN
 from bertsmith.mirror.call import CompletionRequest, Json
 from bertsmith.mirror.fields import Field, FieldPrediction, Values
+from bertsmith.mirror.neighbours import NeighbourMemory
 from bertsmith.mirror.redaction import holds_placeholder
 from bertsmith.mirror.student_file import MODEL, SPANS, StudentFile, read_student_file
 from bertsmith.model.manifest import read_verified_manifest
+from bertsmith.tasks.examples.encoding import Layout
 from bertsmith.tasks.fields import Fields
 from bertsmith.tasks.finetuning import encode_examples
+from bertsmith.tasks.forward_passes import evaluating, forward_passes
+from bertsmith.tasks.heads.classifier_head import ClassifierHead
 from bertsmith.tasks.task_model import outputs_of
 
 _WORDS, _WEIGHTS = "words.json", "words.safetensors"
@@ -165,20 +172,52 @@ class _FieldModel(Protocol):
 class EncoderFieldModel:
     """An encoder with one output layer for all fields: `widths` has the number of outputs of each field by
     path, in their order. If no field has more than one possible value there is no encoder (`predictor` is
-    None), and all logits are zero.
+    None), and all logits are zero. With a `memory` the nearest of the learned texts are weighed too.
     """
 
-    def __init__(self, predictor: Predictor | None, widths: dict[str, int]) -> None:
-        self.predictor, self.widths = predictor, widths
+    def __init__(
+        self, predictor: Predictor | None, widths: dict[str, int], memory: NeighbourMemory | None = None
+    ) -> None:
+        self.predictor, self.widths, self.memory = predictor, widths, memory
 
     def logits(self, texts: Sequence[str]) -> dict[str, Floats]:
         """Logits (E, C) by each field's path. Raises ModelError if the model's outputs don't fit."""
         if self.predictor is None:
             return {path: np.zeros((len(texts), width)) for path, width in self.widths.items()}
-        task = self.predictor.task
+        if self.memory is not None:
+            vectors, logits = self.compute_vectors(texts)
+            return self.memory.weigh(vectors, self._split_by_path(logits))
+        outputs = outputs_of(self.predictor.model, self._encode(self.predictor, texts))
+        return self._split_by_path(np.stack(outputs).astype(np.float64))
+
+    def compute_vectors(self, texts: Sequence[str]) -> tuple[Float32s, Floats]:
+        """The input (E, F) of the output layer, and its outputs (E, C) for all fields, in one pass. There
+        must be a predictor.
+        """
+        assert self.predictor is not None
+        model, encoded = self.predictor.model, self._encode(self.predictor, texts)
+        head = model.head
+        assert isinstance(head, ClassifierHead)  # of every task that a student has
+
+        def compute(batch: PackedBatch, layout: Layout) -> Tensor:
+            features = head.features(model.states(batch, layout), layout).float()
+            return torch.cat([features, head.to_label_units(head.out(features)).float()], 1)
+
+        both: list[Float32s] = [np.empty(0, np.float32)] * len(encoded)
+        with evaluating(model):
+            for numbers, _, outputs in forward_passes(compute, encoded, next(model.parameters()).device):
+                for number, output in zip(numbers, outputs, strict=True):
+                    both[number] = output
+        width = sum(self.widths.values())
+        rows = np.stack(both)
+        return rows[:, :-width], rows[:, -width:].astype(np.float64)
+
+    def _encode(self, predictor: Predictor, texts: Sequence[str]) -> list[Any]:
+        task = predictor.task
         examples = [task.example(text, f"input {number}") for number, text in enumerate(texts, 1)]
-        encoded = encode_examples(task, examples, self.predictor.tokenizer).encoded
-        logits = np.stack(outputs_of(self.predictor.model, encoded)).astype(np.float64)
+        return list(encode_examples(task, examples, predictor.tokenizer).encoded)
+
+    def _split_by_path(self, logits: Floats) -> dict[str, Floats]:
         if logits.ndim != 2 or logits.shape[1] != sum(self.widths.values()):
             raise ModelError(
                 f"The student's model has {logits.shape[1:]} outputs a text; its fields need "
@@ -285,7 +324,9 @@ def _load_field_model(folder: Path, file: StudentFile) -> _FieldModel | None:
         return WordModel.load(folder / MODEL)
     widths = {head.path: len(head.classes) for head in file.heads}
     needs_encoder = any(head.has_alternatives(file.shape.field(head.path)) for head in file.heads)
-    return EncoderFieldModel(load_predictor(folder / MODEL) if needs_encoder else None, widths)
+    if not needs_encoder:
+        return EncoderFieldModel(None, widths)
+    return EncoderFieldModel(load_predictor(folder / MODEL), widths, NeighbourMemory.load(folder / MODEL))
 
 
 def load_predictor(folder: Path) -> Predictor:

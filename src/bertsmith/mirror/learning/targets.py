@@ -12,7 +12,6 @@ import numpy as np
 
 from bertsmith.arrays import Floats
 from bertsmith.errors import InputError
-from bertsmith.mirror.call import LABELLED
 from bertsmith.mirror.fields import (
     ABSENT,
     AnswerShape,
@@ -26,6 +25,7 @@ from bertsmith.mirror.learning.learned_calls import LearnedCall
 from bertsmith.tasks.examples.tagged_example import WordOffsets, word_offsets
 from bertsmith.text.labelled.label_names import are_mostly_codes, humanise_label, is_code
 
+NAMED = "name"  # the source of an example that is a value's name
 MIN_SHARE = 0.02  # probability of a class, below which it is left out
 _RANGES = 24  # most centres of a number field
 _LIKELY = 0.5  # least probability that a target's classes must have together
@@ -131,7 +131,7 @@ def build_name_calls(shape: AnswerShape, train: Sequence[LearnedCall]) -> list[L
     if are_mostly_codes(codes, len(names)) or len(train) > _NAMED_UP_TO * len(names):
         return []
     return [
-        LearnedCall(f"name {name}", 0.0, LABELLED, humanise_label(name), {field.path: name}, {})
+        LearnedCall(f"name {name}", 0.0, NAMED, humanise_label(name), {field.path: name}, {})
         for name in names
         if name not in codes
     ]

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from bertsmith.arrays import Bools, Floats
+from bertsmith.arrays import Bools, Floats, Ints
 from bertsmith.errors import BertsmithError, InputError, MissingExtra, ResourceError
 from bertsmith.files import atomic_write
 from bertsmith.metrics.baselines import MOST_FEATURES, MOST_WEIGHTS, TOKEN
@@ -29,12 +29,14 @@ from bertsmith.mirror.learning.learned_calls import LearnedCall
 from bertsmith.mirror.learning.settings import LearnSettings, Tier
 from bertsmith.mirror.learning.targets import (
     MIN_SHARE,
+    NAMED,
     build_heads,
     build_name_calls,
     build_tagging_rows,
     build_tags,
     build_targets,
 )
+from bertsmith.mirror.neighbours import MOST_NEIGHBOURS, NeighbourMemory
 from bertsmith.mirror.redaction import holds_placeholder
 from bertsmith.mirror.student import EncoderFieldModel, WordModel, load_predictor, predict_spans
 from bertsmith.mirror.student_file import MODEL, SPANS
@@ -246,8 +248,8 @@ def train_encoder_candidates(
     console: Console | None = None,
 ) -> list[StudentCandidate]:
     """Trains the encoder tier by each method that may suit, resuming an interrupted training in `work`; `dev`
-    fits the temperatures. Empty where no field has two values to tell apart and there are no quotes. Raises
-    as `finetune` does.
+    fits the temperatures. Each model is a candidate alone, and one with a memory of the learned texts. Empty
+    where no field has two values to tell apart and there are no quotes. Raises as `finetune` does.
     """
     train = [*train, *build_name_calls(shape, train)]
     heads = build_heads(shape, train)
@@ -262,7 +264,7 @@ def train_encoder_candidates(
             outputs = EncoderFieldModel(predictor, {head.path: len(head.classes) for head in own})
             logits = outputs.logits([call.text for call in dev])
             own = tuple(fit_head_temperature(head, shape, logits[head.path], dev) for head in own)
-            models.append((own, outputs, folder))
+            models += [*_add_memory(own, outputs, folder, train, dev, shape), (own, outputs, folder)]
     elif heads and not tags:
         return []
     else:
@@ -272,6 +274,41 @@ def train_encoder_candidates(
         rows = [build_tagging_rows(calls, shape, tags) for calls in (train, dev)]
         tagger = load_predictor(_finetune_model("tagging", rows, settings, work / SPANS, console))
     return [_make_encoder_candidate(*model, work / SPANS, tagger, tags, shape) for model in models]
+
+
+def _add_memory(
+    heads: tuple[FieldHead, ...],
+    outputs: EncoderFieldModel,
+    folder: Path,
+    train: Sequence[LearnedCall],
+    dev: Sequence[LearnedCall],
+    shape: AnswerShape,
+) -> list[tuple[tuple[FieldHead, ...], EncoderFieldModel, Path]]:
+    """The same model with a memory of the latest of the calls that it learned from; empty where it could say
+    nothing of any field.
+    """
+    learned = [call for call in train if call.source != NAMED][-MOST_NEIGHBOURS:]
+    numbers, temperatures = dict[str, Ints](), dict[str, float]()
+    for head in heads:
+        field = shape.field(head.path)
+        if field.kind != "labels" and head.has_alternatives(field):
+            targets = build_targets(head, field, learned)
+            has_target = ~np.isnan(targets).any(axis=1)
+            numbers[head.path] = np.where(has_target, np.nan_to_num(targets).argmax(axis=1), -1)
+            temperatures[head.path] = head.temperature
+    if not numbers:
+        return []
+    vectors, _ = outputs.compute_vectors([call.text for call in learned])
+    memory = NeighbourMemory(vectors, numbers, temperatures)
+    weighed = EncoderFieldModel(outputs.predictor, outputs.widths, memory)
+    logits = weighed.logits([call.text for call in dev])
+    return [
+        (
+            tuple(fit_head_temperature(head, shape, logits[head.path], dev) for head in heads),
+            weighed,
+            folder,
+        )
+    ]
 
 
 def _make_encoder_candidate(
@@ -298,6 +335,8 @@ def _make_encoder_candidate(
         for name, trained in ((MODEL, folder), (SPANS, spans_folder)):
             if (trained / "model").exists():
                 shutil.copytree(trained / "model", student_folder / name)
+        if outputs is not None and outputs.memory is not None:
+            outputs.memory.save(student_folder / MODEL)
 
     return StudentCandidate("encoder", heads, predict, save, tags)
 
