@@ -192,8 +192,8 @@ def test_a_model_that_is_replaced_while_it_is_opened_is_the_one_that_is_served(
     put(second, folder)
     usual = getattr(served_model, step)
 
-    def slow(*arguments: Any) -> Any:
-        found = usual(*arguments)
+    def slow(*arguments: Any, **named: Any) -> Any:
+        found = usual(*arguments, **named)
         if third.exists():
             put(third, folder)
             if mixed:

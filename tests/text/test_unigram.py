@@ -323,6 +323,53 @@ def test_special_tokens_have_no_name_that_a_text_can_spell(tmp_path: Path) -> No
         assert not {*tokenizer.encode(text).ids} & {*tokenizer.special_ids} - {tokenizer.unk_id}
 
 
+CONTROL_PIECES = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
+
+
+@pytest.mark.parametrize("falls_back", [False, True])
+@pytest.mark.parametrize("shape", UNIGRAM_SHAPES)
+def test_one_model_gives_the_pieces_of_one_without_control_pieces(
+    shape: str, falls_back: bool, tmp_path: Path
+) -> None:
+    """With control pieces in the texts, whole, in parts and full width, among unknown characters."""
+    normalizer, pre_tokenizer = UNIGRAM_SHAPES[shape]
+    single = [(letter, -5.0) for letter in "<>/sunkmap"]
+    of_bytes = [(piece, -9.0) for piece in unigram.BYTE_PIECES] if falls_back else []
+    folder = unigram_json(
+        tmp_path, ["able", "mask", *single, *of_bytes], normalizer=normalizer, pre_tokenizer=pre_tokenizer
+    )
+    content = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    content["model"]["byte_fallback"] = falls_back
+    (folder / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
+    tokenizer = Tokenizer.load(folder)
+    other = Tokenizer.load(folder)
+    other.__dict__["_text_encoder"] = unigram.PlainTextEncoder(other.text_backend)  # which finds none itself
+    wide = [name.replace("<", "\uff1c").replace(">", "\uff1e") for name in CONTROL_PIECES]
+    parts = [*CONTROL_PIECES, *wide, *"<>/sunkmap", "able", "mask", " ", "\U0001f600", "\u4e2d", *ODD]
+    draw = random.Random(f"{shape} {falls_back}")
+    texts = ["".join(draw.choices(parts, k=draw.randint(0, 9))) for _ in range(1500)]
+    texts += ["".join(draw.choices(parts, k=9000)) for _ in range(2)]  # read in parts
+    for text, mine, theirs in zip(
+        texts, tokenizer.encode_pieces(texts), other.encode_pieces(texts), strict=True
+    ):
+        assert list(mine.ids) == list(theirs.ids), text[:90]
+        assert np.array_equal(mine.offsets, theirs.offsets), text[:90]
+    assert tokenizer.encode_batch(texts) == other.encode_batch(texts)
+    assert tokenizer.encode(texts[0]) == other.encode(texts[0])
+    control_ids = {*tokenizer.special_ids} - {tokenizer.unk_id}
+    shared = tokenizer._text_encoder.backend.encode_batch(texts, add_special_tokens=False)
+    assert any(control_ids.intersection(encoding.ids) for encoding in shared)  # there was something to mend
+    assert any("<unk>" in token for encoding in shared for token in encoding.tokens)
+
+
+def test_a_second_model_is_built_for_texts_with_control_pieces_alone(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.load(unigram_json(tmp_path))
+    tokenizer.encode_batch(["able \u4e2d", "unk"])  # unknown characters are none
+    assert "text_backend" not in vars(tokenizer)
+    tokenizer.encode_pieces(["able</s>"])
+    assert "text_backend" in vars(tokenizer)
+
+
 COUNTED = ["able unable", "a hello!", "bb", "\u4e2d"]
 
 

@@ -84,7 +84,7 @@ class Predictor:
         any other precision.
         """
         folder = locate_model(name).folder
-        model, opened = load_task_model(folder, task)
+        model, opened = load_task_model(folder, task, table_in_file=True)
         engine = start_engine(model, folder, device, compute_dtype)
         before = encoder_of_baseline(folder)
         return cls(model, opened, engine.tokenizer, TrainedOn.of_folder(folder), before)

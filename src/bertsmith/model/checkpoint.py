@@ -9,7 +9,7 @@ README.md           the model card, not hashed (see bertsmith.model.card)
 
 import warnings
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -31,6 +31,8 @@ from bertsmith.model.config_json import (
     find_architecture,
     read_labels,
 )
+from bertsmith.model.families.family import TOKENS
+from bertsmith.model.file_table import FileTable, find_table
 from bertsmith.model.folder_keys import MATRYOSHKA
 from bertsmith.model.layers.initialisation import meta_init
 from bertsmith.model.manifest import Manifest, verify_while_loading, write_manifest
@@ -57,7 +59,8 @@ class Checkpoint:
 
     `tensors` are float32 under our names. `carried` are the tensors of heads that Bertsmith has no module
     for, under the file's names; `labels` are config.json's entries for these heads, and the dimensions to
-    which vectors may be truncated. `notes` are sentences for the user.
+    which vectors may be truncated. `notes` are sentences for the user. `table` are the token embeddings if
+    they stay in the file; then they aren't among `tensors`.
     """
 
     config: BertConfig
@@ -67,6 +70,7 @@ class Checkpoint:
     labels: dict[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     manifest: Manifest | None = None
+    table: FileTable | None = None
 
     @property
     def parts(self) -> frozenset[str]:
@@ -77,8 +81,9 @@ class Checkpoint:
 
 
 @check_arguments(folder=check_path)
-def read_checkpoint(folder: Path | str) -> Checkpoint:
-    """Reads a model folder written by Bertsmith or transformers.
+def read_checkpoint(folder: Path | str, *, table_in_file: bool = False) -> Checkpoint:
+    """Reads a model folder written by Bertsmith or transformers. With `table_in_file` a large table of token
+    embeddings isn't read (see FileTable), for models that are only computed with.
 
     Raises ModelError where a file is missing, unsafe, truncated or altered, and where the tensors don't fit
     config.json.
@@ -97,7 +102,12 @@ def read_checkpoint(folder: Path | str) -> Checkpoint:
         weights = _find_weights(folder)
         if manifest is not None and not {CONFIG, WEIGHTS} <= manifest.files.keys():
             raise ModelError(f"{folder}/bertsmith.json has no hash of {CONFIG} or {WEIGHTS}. It was altered.")
-        return interpret(read_tensors(weights), settings, str(weights), manifest)
+        if not table_in_file:
+            return interpret(read_tensors(weights), settings, str(weights), manifest)
+        config = config_from_hugging_face(settings, f"the settings of {weights}")
+        name = find_table(weights, config.vocab_size, config.embedding_width)
+        checkpoint = interpret(read_tensors(weights, without=name), settings, str(weights), manifest)
+        return checkpoint if name is None else replace(checkpoint, table=FileTable(weights, name))
 
 
 def interpret(
@@ -153,9 +163,23 @@ def encoder_of(checkpoint: Checkpoint, where: str) -> Bert:
     model = meta_init(lambda: Bert(checkpoint.config))
     if "pooler" not in checkpoint.parts:
         model.pooler = None
-    tensors = {name: tensor for name, tensor in checkpoint.tensors.items() if name.startswith("encoder.")}
-    load_into(nn.ModuleDict({"encoder": model}), tensors, checkpoint.config, where)
+    load_encoder_into(model, checkpoint, where)
     return model.eval()
+
+
+def load_encoder_into(encoder: Bert, checkpoint: Checkpoint, where: str, *, without: str = "") -> None:
+    """Loads a checkpoint's encoder into one on the meta device, as `load_into` does, but for tensors whose
+    names begin with `without`, if that is given.
+    """
+    tensors = {
+        name: tensor
+        for name, tensor in checkpoint.tensors.items()
+        if name.startswith("encoder.") and not (without and name.startswith(without))
+    }
+    may_lack = () if checkpoint.table is None else (TOKENS,)
+    load_into(nn.ModuleDict({"encoder": encoder}), tensors, checkpoint.config, where, may_lack=may_lack)
+    if checkpoint.table is not None:
+        encoder.embeddings.token = checkpoint.table
 
 
 def load_into(

@@ -88,18 +88,20 @@ def read_small_json(path: Path) -> Any:
         raise ModelError(f"{path} is not valid JSON ({error}). It may have been cut or altered.") from error
 
 
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Copies every tensor of a safetensors file into memory; the file may then be replaced or removed.
+def read_tensors(path: Path, *, without: str | None = None) -> dict[str, Tensor]:
+    """Copies every tensor of a safetensors file into memory, but for the one called `without`; the file may
+    then be replaced or removed.
 
     The file is opened anew for each large tensor, the largest first. A mapping counts as memory until it is
     closed: so the peak is little more than the tensors' size, in place of twice that. Small tensors are read
     together, since a hostile header of 100,000 names would be parsed for each. Raises ModelError where the
     header is too large, and for a file that is truncated, altered or in another format.
     """
-    _check_header_size(path)
+    check_header_size(path)
     try:
         with safetensors.safe_open(path, framework="pt") as file:
-            sizes = {name: prod(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+            names = [name for name in file.keys() if name != without]  # noqa: SIM118
+            sizes = {name: prod(file.get_slice(name).get_shape()) for name in names}
         large = sorted((name for name in sizes if sizes[name] >= LARGE), key=lambda name: -sizes[name])
         copies = {name: tensor for large_name in large for name, tensor in _copy_tensors(path, [large_name])}
         copies |= _copy_tensors(path, [name for name in sizes if sizes[name] < LARGE])
@@ -115,7 +117,7 @@ def _copy_tensors(path: Path, names: Iterable[str]) -> list[tuple[str, Tensor]]:
         return [(name, file.get_tensor(name).clone()) for name in names]
 
 
-def _check_header_size(path: Path) -> None:
+def check_header_size(path: Path) -> None:
     """Raises ModelError for a truncated file or a large header. A safetensors file begins with the length of
     its JSON header, 8 bytes little-endian.
     """

@@ -214,7 +214,7 @@ def _open_task(
     """Opens a model with a task's head: it predicts, and if its task allows re-ranks or makes vectors too."""
     folder = files.folder
     task_class = find_task(settings.task) if settings.task and needs_class(folder) else None
-    model, task = load_task_model(folder, task_class)
+    model, task = load_task_model(folder, task_class, table_in_file=True)
     engine = start_engine(model, folder, device, compute_dtype)
     predict = PredictOperation(settings.name, engine, task)
     operations: dict[str, Operation] = {"predict": predict}

@@ -132,7 +132,8 @@ class Embedder:
         if is_static(self.folder):
             engine = start_engine(load_static(self.folder), settings.encoder)
         else:
-            engine = start_engine(load_vector_encoder(settings), settings.encoder, device, compute_dtype)
+            encoder = load_vector_encoder(settings, table_in_file=True)
+            engine = start_engine(encoder, settings.encoder, device, compute_dtype)
         self.encoder: Bert | StaticTable = engine.model
         self.tokenizer, self.device, self.compute_dtype = engine[1:]
         config = self.encoder.config

@@ -203,7 +203,9 @@ class _Path(NamedTuple):
         rows = model.encoder.embeddings.token.weight
         baseline_ids = np.where(explained.replaced, baseline, ids)
         return cls(
-            model, explained, *(rows[to_device(token_ids, rows.device)] for token_ids in (baseline_ids, ids))
+            model,
+            explained,
+            *(rows[to_device(token_ids, rows.device)].float() for token_ids in (baseline_ids, ids)),
         )
 
     def numbers(self, shares: list[float]) -> tuple[float, ...]:

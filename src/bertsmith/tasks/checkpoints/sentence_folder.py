@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from bertsmith.errors import ModelError
 from bertsmith.files import sha256, tensors_written_to, write_json
 from bertsmith.model.bert import Bert
-from bertsmith.model.checkpoint import load_encoder
+from bertsmith.model.checkpoint import encoder_of, read_checkpoint
 from bertsmith.model.config import BertConfig
 from bertsmith.model.folder_keys import (
     DENSE,
@@ -274,9 +274,13 @@ def load_sentence_model(folder: Path) -> tuple[Bert | StaticTable, Projection | 
     return encoder, read_projection(settings.projection, encoder.config.hidden_size), settings
 
 
-def load_vector_encoder(settings: SentenceSettings) -> Bert:
-    """An embedding model's encoder, with its weights of layers if it has any. Raises ModelError."""
-    encoder = load_encoder(settings.encoder)
+def load_vector_encoder(settings: SentenceSettings, *, table_in_file: bool = False) -> Bert:
+    """An embedding model's encoder, with its weights of layers if it has any. `table_in_file` is as in
+    `read_checkpoint`. Raises ModelError.
+    """
+    folder = settings.encoder
+    checkpoint = read_checkpoint(folder, table_in_file=table_in_file)
+    encoder = encoder_of(checkpoint, f"{folder}/{_WEIGHTS}")
     if settings.layer_weights is not None:
         count = len(encoder.layer_sequence) + 1
         encoder.layer_weights = _read_layer_weights(settings.layer_weights, count)

@@ -22,7 +22,7 @@ from bertsmith.model.checkpoint import (
     Checkpoint,
     SavesItself,
     encoder_of,
-    load_into,
+    load_encoder_into,
     read_checkpoint,
     save_checkpoint,
 )
@@ -108,8 +108,11 @@ def save_task_model(
     )
 
 
-def load_task_model(folder: Path | str, task: type[Task[Any]] | None = None) -> tuple[TaskModel, Task[Any]]:
-    """The model in evaluation mode, and its task as it was trained.
+def load_task_model(
+    folder: Path | str, task: type[Task[Any]] | None = None, *, table_in_file: bool = False
+) -> tuple[TaskModel, Task[Any]]:
+    """The model in evaluation mode, and its task as it was trained. `table_in_file` is as in
+    `read_checkpoint`.
 
     A folder of transformers without bertsmith.json is opened by its class and labels. `task` is needed for
     tasks that aren't ours, because a file can't name code to import. Raises ModelError for a folder of
@@ -118,13 +121,11 @@ def load_task_model(folder: Path | str, task: type[Task[Any]] | None = None) -> 
     folder = Path(folder)
     if is_static(folder):
         return _load_on_table(folder, task)
-    checkpoint = read_checkpoint(folder)
+    checkpoint = read_checkpoint(folder, table_in_file=table_in_file)
     opened = _open_task(checkpoint, folder, task)
     model = meta_init(lambda: TaskModel(Bert(checkpoint.config), opened.head(checkpoint.config)))
-    tensors = {name: tensor for name, tensor in checkpoint.tensors.items() if name.startswith("encoder.")}
-    if not model.head.pooled:
-        tensors = {name: t for name, t in tensors.items() if not name.startswith("encoder.pooler.")}
-    load_into(nn.ModuleDict({"encoder": model.encoder}), tensors, checkpoint.config, str(folder))
+    without = "" if model.head.pooled else "encoder.pooler."
+    load_encoder_into(model.encoder, checkpoint, str(folder), without=without)
     _load_head(model.head, checkpoint.carried, _own_tensors(folder, checkpoint), str(folder))
     opened.bind(model.head)
     return model.eval(), opened

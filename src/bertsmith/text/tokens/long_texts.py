@@ -17,7 +17,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import models
 
 from bertsmith.arrays import Int32s, Ints
-from bertsmith.text.tokens.unigram import MARK, build_backend, list_parts, read_rules
+from bertsmith.text.tokens.unigram import MARK, PlainTextEncoder, build_backend, list_parts, read_rules
 
 PART = 1 << 14  # characters
 _CHARACTERS_PER_TOKEN = 16  # English has about 5
@@ -260,9 +260,10 @@ class SentencePieceSplitter:
     a few pieces there may be others.
     """
 
-    def __init__(self, backend: Backend, unk_id: int, lone: frozenset[int]) -> None:
-        """`backend` tokenizes the parts; see `can_be_cut` for the rules that it may have."""
-        self._backend, self._unk_id, self._lone = backend, unk_id, lone
+    def __init__(self, encoder: PlainTextEncoder, unk_id: int, lone: frozenset[int]) -> None:
+        """`encoder` tokenizes the parts; see `can_be_cut` for the rules that its backend may have."""
+        backend = self._backend = encoder.backend
+        self._encoder, self._unk_id, self._lone = encoder, unk_id, lone
         content = read_rules(backend)
         splitters = list_parts(content["pre_tokenizer"], "pretokenizers")
         rules = list_parts(content["normalizer"], "normalizers")
@@ -292,7 +293,7 @@ class SentencePieceSplitter:
             if part["type"] != "Prepend"
         ]
         content["normalizer"] = {"type": "Sequence", "normalizers": later}
-        self._continuing_backend = build_backend(content, backend.model, added)
+        self._continuing_encoder = encoder.with_rules(content)
         self._normalised: dict[str, str] = {}
         self._cuts: dict[tuple[str, str], bool] = {}
 
@@ -313,12 +314,11 @@ class SentencePieceSplitter:
 
     def _encode_parts(self, parts: Sequence[tuple[int, str, bool]], offsets: bool) -> list[TextEncoding]:
         encodings: list[TextEncoding] = [CompactEncoding((), _NO_OFFSETS)] * len(parts)
-        for continues, backend in ((False, self._backend), (True, self._continuing_backend)):
+        for continues, encoder in ((False, self._encoder), (True, self._continuing_encoder)):
             indices = [index for index, part in enumerate(parts) if part[2] == continues]
             texts = [parts[index][1] for index in indices]
-            encode = backend.encode_batch if offsets else backend.encode_batch_fast
             for index, text, encoding in zip(
-                indices, texts, encode(texts, add_special_tokens=False), strict=True
+                indices, texts, encoder.encode(texts, offsets=offsets), strict=True
             ):
                 encodings[index] = PieceEncoding(text, encoding, self._lone) if offsets else encoding
         return encodings

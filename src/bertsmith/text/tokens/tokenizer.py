@@ -11,7 +11,7 @@ was added to the vocabulary ("[WORLD]") is one token wherever it occurs in a tex
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -54,6 +54,7 @@ from bertsmith.text.tokens.long_texts import (
 from bertsmith.text.tokens.sequence_rules import USUAL_TRUNCATION, SequenceTemplate, Truncation, read_template
 from bertsmith.text.tokens.tokenizer_files import find_special_tokens, read_backend
 from bertsmith.text.tokens.unigram import (
+    PlainTextEncoder,
     build_reading_backend,
     build_text_backend,
     lone_marks,
@@ -166,11 +167,11 @@ class Tokenizer:
             )
             ids, offsets = list(compact.ids), [(start, end) for start, end in compact.offsets.tolist()]
             return Encoding(ids, offsets, [self.id_to_token(number) for number in ids])
-        backend, true_ids = self._reading_backend if read_special_tokens else (self.text_backend, {})
+        encoder, true_ids = self._reading_encoder if read_special_tokens else (self._text_encoder, {})
         try:
-            encoding = backend.encode(text, add_special_tokens=False)
+            (encoding,) = encoder.encode([text], offsets=True)
         except TypeError:
-            encoding = backend.encode(replace_surrogates(text), add_special_tokens=False)
+            (encoding,) = encoder.encode(_clean_texts([text]), offsets=True)
         ids, offsets = encoding.ids, encoding.offsets
         if self.is_sentencepiece:
             ids = [true_ids.get(number, number) for number in ids]
@@ -183,7 +184,7 @@ class Tokenizer:
         With `enough`, a long text is tokenized only until it has at least that many ids, unless truncation
         keeps the end of a text. Raises InputError for anything but a list of strings.
         """
-        encodings = self._encode_many(self.text_backend.encode_batch_fast, texts, enough, offsets=False)
+        encodings = self._encode_many(texts, enough, offsets=False)
         return [encoding.ids for encoding in encodings]
 
     def encode_pieces(self, texts: Sequence[str], enough: int | None = None) -> Sequence[TextEncoding]:
@@ -192,23 +193,20 @@ class Tokenizer:
         The offsets of short texts are computed when they are read. `enough` and what is raised are as in
         `encode_batch`.
         """
-        return self._encode_many(self.text_backend.encode_batch, texts, enough, offsets=True)
+        return self._encode_many(texts, enough, offsets=True)
 
     def encode_words(self, words: Sequence[str]) -> WordEncodings:
         """The token ids of many words, each tokenized on its own, in a compact form."""
         return encode_words(self.encode_batch, words)
 
-    def _encode_many(
-        self, encode: Callable[..., Any], texts: Sequence[str], enough: int | None, offsets: bool
-    ) -> Sequence[TextEncoding]:
-        """Calls `encode`, a batch method of the backend, and cuts long texts where the rules allow it."""
+    def _encode_many(self, texts: Sequence[str], enough: int | None, offsets: bool) -> Sequence[TextEncoding]:
+        """Encodes many texts at once, and cuts long ones where the rules allow it."""
 
         def encode_parts(parts: Sequence[str]) -> Sequence[TextEncoding]:
             try:
-                encodings: Sequence[TextEncoding] = encode(parts, add_special_tokens=False)
+                return self._text_encoder.encode(parts, offsets=offsets)
             except TypeError:
-                encodings = encode(_clean_texts(parts), add_special_tokens=False)
-            return encodings
+                return self._text_encoder.encode(_clean_texts(parts), offsets=offsets)
 
         if (
             isinstance(texts, str)
@@ -356,9 +354,9 @@ class Tokenizer:
         """
         if self.splitter is not None:
             return JapaneseEncoder(self.splitter, self.backend, self.special_ids)
-        if not self.is_sentencepiece or not can_be_cut(self.text_backend):
+        if not self.is_sentencepiece or not can_be_cut(self._text_encoder.backend):
             return None
-        return SentencePieceSplitter(self.text_backend, self.unk_id, self.mark_ids)
+        return SentencePieceSplitter(self._text_encoder, self.unk_id, self.mark_ids)
 
     @cached_property
     def splits_at_blanks(self) -> bool:
@@ -493,15 +491,24 @@ class Tokenizer:
         return backend
 
     @cached_property
-    def _reading_backend(self) -> tuple[Backend, dict[int, int]]:
-        """A copy of the backend that recognises special tokens, since changing the switch isn't thread-safe,
-        and the true ids of tokens that have another one there.
+    def _text_encoder(self) -> PlainTextEncoder:
+        """Tokenizes texts as `text_backend` does, which it builds if need be."""
+        if self.family != "unigram":
+            return PlainTextEncoder(self.text_backend)
+        backend = build_text_backend(self.backend, self.special_ids, finds_special=True)
+        return PlainTextEncoder(backend, self.special_ids, self.unk_id, lambda: self.text_backend)
+
+    @cached_property
+    def _reading_encoder(self) -> tuple[PlainTextEncoder, dict[int, int]]:
+        """Tokenizes by a copy of the backend that recognises special tokens, since changing the switch isn't
+        thread-safe; and the true ids of tokens that have another one there.
         """
         if self.is_sentencepiece:
-            return build_reading_backend(self.backend, self.text_backend, self.special_ids)
+            backend, true_ids = build_reading_backend(self.backend, self.text_backend, self.special_ids)
+            return PlainTextEncoder(backend), true_ids
         backend = Backend.from_str(self.backend.to_str())
         backend.encode_special_tokens = False
-        return backend, {}
+        return PlainTextEncoder(backend), {}
 
     def _build_config(self) -> dict[str, Any]:
         """The content of tokenizer_config.json, from which transformers builds the same tokenizer.
