@@ -219,6 +219,37 @@ def test_the_nearest_learned_texts_weigh_beside_the_outputs(size: int, tmp_path:
     assert all((saved.weigh(vectors, logits)[path] == weighed[path]).all() for path in outputs)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_answers_that_all_like_them_contradict_are_found(seed: int) -> None:
+    """Six groups of forty texts, of which nine have another group's label; two groups lie upon each other,
+    and of their labels none contradicts the other.
+    """
+    draws = np.random.default_rng(seed)
+    middles = draws.normal(size=(6, 16))
+    middles[5] = middles[4]
+    groups = np.repeat(np.arange(6), 40)
+    vectors = middles[groups] + 0.3 * draws.normal(size=(240, 16))
+    labels, wrong = groups.copy(), draws.choice(160, 9, replace=False)
+    labels[wrong] = (labels[wrong] + draws.integers(1, 4, 9)) % 4
+    contradicted = encoder_tier.find_contradicted(vectors, labels)
+    assert set(wrong) <= set(np.flatnonzero(contradicted)) and contradicted[groups < 4].sum() == 9
+    assert contradicted[groups >= 4].mean() < 0.1
+    by_chance = encoder_tier.find_contradicted(draws.normal(size=(240, 16)), groups)
+    assert by_chance.mean() < 0.03
+
+
+def test_a_resumed_training_leaves_out_the_same_answers(tmp_path: Path) -> None:
+    from bertsmith.mirror.learning.learned_calls import LearnedCall
+
+    calls = [LearnedCall(f"{n}", 0.0, "relay", f"t{n}", {}, {}) for n in range(4)]
+    (tmp_path / "contradicted.json").write_text('["1", "3"]')
+    nothing: Any = None
+    kept = encoder_tier._leave_out_contradicted(
+        nothing, nothing, calls, nothing, tmp_path / "contradicted.json"
+    )
+    assert [call.id for call in kept] == ["0", "2"]
+
+
 def test_a_damaged_memory_is_refused_and_none_is_none(tmp_path: Path) -> None:
     assert NeighbourMemory.load(tmp_path) is None
     (tmp_path / "neighbours.safetensors").write_bytes(b"x")

@@ -12,6 +12,7 @@ Shapes: T learned texts, E texts, F features, C outputs of one field.
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -53,9 +54,8 @@ class NeighbourMemory:
         weighed = {path: np.array(of_field, np.float64) for path, of_field in logits.items()}
         own = {path: log_softmax(weighed[path] / self.temperatures[path], axis=1) for path in self.outputs}
         for row, vector in enumerate(vectors):  # each alone: a text's answer doesn't depend on the others
-            cosines = self.vectors @ (vector / max(float(np.linalg.norm(vector)), 1e-9))
-            nearest = np.argpartition(-cosines, min(_NEAREST, len(cosines)) - 1)[:_NEAREST]
-            weights = np.exp((cosines[nearest].astype(np.float64) - 1) / _TEMPERATURE)
+            cosines, nearest = self.find_nearest(vector)
+            weights = np.exp((cosines.astype(np.float64) - 1) / _TEMPERATURE)
             for path, numbers in self.outputs.items():
                 answered = numbers[nearest] >= 0
                 shares = np.full(own[path].shape[1], _FLOOR)
@@ -63,6 +63,16 @@ class NeighbourMemory:
                 np.add.at(shares, numbers[nearest][answered], weights[answered] / max(total, 1e-30))
                 weighed[path][row] = (1 - _WEIGHT) * own[path][row] + _WEIGHT * np.log(shares)
         return weighed
+
+    def find_nearest(self, vector: npt.NDArray[Any], besides: int = -1) -> tuple[Float32s, Ints]:
+        """The cosines of the ten learned texts nearest to a vector (F,), and their numbers, in no order; all
+        of fewer. `besides` is the number of a learned text that is left out.
+        """
+        cosines = self.vectors @ (vector / max(float(np.linalg.norm(vector)), 1e-9))
+        if besides >= 0:
+            cosines[besides] = -np.inf
+        nearest = np.argpartition(-cosines, min(_NEAREST, len(cosines)) - 1)[:_NEAREST]
+        return cosines[nearest], nearest
 
     def save(self, folder: Path) -> None:
         """Writes neighbours.safetensors into the folder."""

@@ -18,10 +18,11 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
+from scipy.special import softmax
 
-from bertsmith.arrays import Bools, Floats, Ints
+from bertsmith.arrays import Bools, Float32s, Floats, Ints
 from bertsmith.errors import BertsmithError, InputError, MissingExtra, ResourceError
-from bertsmith.files import atomic_write
+from bertsmith.files import atomic_write, read_json, write_json
 from bertsmith.metrics.baselines import MOST_FEATURES, MOST_WEIGHTS, TOKEN
 from bertsmith.metrics.calibration import fit_temperature
 from bertsmith.mirror.fields import AnswerShape, FieldHead, FieldPrediction, Values
@@ -49,6 +50,8 @@ FieldPredictions = Mapping[str, list[FieldPrediction]]  # by path, one for each 
 _STRENGTH, _ITERATIONS = 10.0, 200  # scikit-learn's C
 _RARE_FROM = 500  # texts, from which on a word of a single text is ignored
 _CERTAIN = 12.0  # the logit of a label that was always given; minus it, of one that never was
+_CONTRADICTED = "contradicted.json"  # in the work folder
+_FOLDS, _MOST, _HARDLY = 5, 0.5, 0.15  # of a label: by more than half another one contradicts it
 _FIELDS = "bertsmith.tasks.fields:Fields"
 _FEW = 1000  # texts, up to which cross-validation chooses the method, as bertsmith finetune does
 _CHOOSING = ("method", "epochs", "minutes", "folds", "lora", "freeze_", "reinit_")  # settings of fine-tuning
@@ -246,6 +249,7 @@ def train_encoder_candidates(
     settings: LearnSettings,
     work: Path,
     console: Console | None = None,
+    say: Callable[[str], None] = lambda _: None,
 ) -> list[StudentCandidate]:
     """Trains the encoder tier by each method that may suit, resuming an interrupted training in `work`; `dev`
     fits the temperatures. Each model is a candidate alone, and one with a memory of the learned texts. Empty
@@ -265,6 +269,11 @@ def train_encoder_candidates(
             logits = outputs.logits([call.text for call in dev])
             own = tuple(fit_head_temperature(head, shape, logits[head.path], dev) for head in own)
             models += [*_add_memory(own, outputs, folder, train, dev, shape), (own, outputs, folder)]
+            if method == (LINEAR,):  # what it finds contradicted teaches the dearer methods nothing
+                kept = _leave_out_contradicted(own[0], outputs, train, shape, work / _CONTRADICTED)
+                say(f"{len(train) - len(kept):,} answers are left out, which all like them contradict")
+                train = kept
+                _, rows = _build_task_rows(heads, shape, (train, dev))
     elif heads and not tags:
         return []
     else:
@@ -274,6 +283,53 @@ def train_encoder_candidates(
         rows = [build_tagging_rows(calls, shape, tags) for calls in (train, dev)]
         tagger = load_predictor(_finetune_model("tagging", rows, settings, work / SPANS, console))
     return [_make_encoder_candidate(*model, work / SPANS, tagger, tags, shape) for model in models]
+
+
+def _leave_out_contradicted(
+    head: FieldHead,
+    outputs: EncoderFieldModel,
+    train: Sequence[LearnedCall],
+    shape: AnswerShape,
+    path: Path,
+) -> list[LearnedCall]:
+    """The calls without those whose answer `find_contradicted` finds. Their ids are kept in the file `path`,
+    so that a resumed training has the same rows.
+    """
+    if path.exists():
+        ids = set(read_json(path))
+    else:
+        targets = build_targets(head, shape.field(head.path), train)
+        rows = [n for n, call in enumerate(train) if call.source != NAMED and not np.isnan(targets[n]).any()]
+        vectors, _ = outputs.compute_vectors([train[n].text for n in rows])
+        contradicted = find_contradicted(vectors, targets[rows].argmax(axis=1))
+        ids = {train[n].id for n, is_wrong in zip(rows, contradicted, strict=True) if is_wrong}
+        write_json(path, sorted(ids))
+    return [call for call in train if call.id not in ids]
+
+
+def find_contradicted(vectors: Floats | Float32s, labels: Ints) -> Bools:
+    """(E,): whether a text's label is likely wrong. Its nearest texts and a linear model of the texts in
+    other folds have to say the same other label, most of the nearest, and both hardly ever its own. Of
+    `vectors` (E, F) there are more than ten.
+    """
+    count, classes = len(labels), int(labels.max()) + 1
+    memory = NeighbourMemory(vectors, {}, {})
+    nearest = np.stack([memory.find_nearest(vector, besides=row)[1] for row, vector in enumerate(vectors)])
+    given = np.zeros((count, classes))
+    np.add.at(given, (np.arange(count)[:, None], labels[nearest]), 1 / nearest.shape[1])
+    modelled = np.zeros((count, classes))
+    folds = np.random.default_rng(0).permutation(count) % _FOLDS
+    for fold in range(_FOLDS):
+        others = folds != fold
+        weights = _fit_classes(memory.vectors[others], np.eye(classes)[labels[others]])
+        modelled[~others] = softmax(memory.vectors[~others] @ weights[:-1] + weights[-1], axis=1)
+    every = np.arange(count)
+    return np.asarray(
+        (given.argmax(axis=1) == modelled.argmax(axis=1))
+        & (given.max(axis=1) > _MOST)
+        & (given[every, labels] < _HARDLY)
+        & (modelled[every, labels] < _HARDLY)
+    )
 
 
 def _add_memory(
