@@ -60,10 +60,14 @@ def chat(body: Mapping[str, Any]) -> Reply:
     named = body["tools"][0]["function"]["name"] if body.get("tools") else None
     if body.get("stream"):
         return _stream(_chat_chunks(body, value, named))
+    called = body["function_call"]["name"] if body.get("functions") else None
     message: dict[str, Any] = {"role": "assistant", "content": value, "refusal": None}
     if named:
         call = {"id": "call_1", "type": "function", "function": {"name": named, "arguments": value}}
         message = {"role": "assistant", "content": None, "refusal": None, "tool_calls": [call]}
+    if called:
+        call = {"name": called, "arguments": value}
+        message = {"role": "assistant", "content": None, "refusal": None, "function_call": call}
     choice: dict[str, Any] = {
         "index": 0,
         "message": message,
@@ -88,6 +92,14 @@ def _chat_chunks(body: Mapping[str, Any], value: str, named: str | None) -> Iter
         choices = [{"index": 0, "delta": delta, "finish_reason": finished, "logprobs": None}]
         return f"data: {json.dumps(head | {'choices': choices} | more)}\n\n"
 
+    if body.get("functions"):
+        function = {"name": body["function_call"]["name"], "arguments": ""}
+        yield chunk({"role": "assistant", "content": None, "function_call": function})
+        for piece in _pieces(value):
+            yield chunk({"function_call": {"arguments": piece}})
+        yield chunk({}, "stop")
+        yield "data: [DONE]\n\n"
+        return
     yield chunk({"role": "assistant", "content": None if named else ""})
     if named:
         function = {"name": named, "arguments": ""}

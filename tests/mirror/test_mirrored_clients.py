@@ -103,6 +103,49 @@ def chat_tool_streamed(url: str, text: str) -> Any:
         return [without_ids(each) for each in pieces]
 
 
+FUNCTION: Any = {"name": "message", "parameters": SCHEMA}
+
+
+def chat_function(url: str, text: str) -> Any:
+    """As clients of 2023 ask, who have no tools yet."""
+    with openai_at(url) as client:
+        answer = client.chat.completions.create(
+            model="m", messages=messages(text), functions=[FUNCTION], function_call={"name": "message"}
+        )
+        return without_ids(answer)
+
+
+def chat_function_streamed(url: str, text: str) -> Any:
+    with openai_at(url) as client:
+        pieces = client.chat.completions.create(
+            model="m", messages=messages(text), functions=[FUNCTION], function_call={"name": "message"},
+            stream=True,
+        )  # fmt: skip
+        return [without_ids(each) for each in pieces]
+
+
+def chat_guided_json(url: str, text: str) -> Any:
+    """As vLLM's clients ask."""
+    with openai_at(url) as client:
+        more = {"guided_json": SCHEMA}
+        return without_ids(
+            client.chat.completions.create(model="m", messages=messages(text), extra_body=more)
+        )
+
+
+def chat_of_azure(url: str, text: str) -> Any:
+    """By a deployment's path and the header api-key."""
+    with openai.AzureOpenAI(
+        azure_endpoint=url, api_key=KEY, api_version="2024-10-21", max_retries=0
+    ) as client:
+        answer = client.chat.completions.create(
+            model="m",
+            messages=messages(text),
+            response_format=JSON_SCHEMA,  # type: ignore[call-overload]
+        )
+        return without_ids(answer)
+
+
 def responses_parsed(url: str, text: str) -> Any:
     with openai_at(url) as client:
         answer = client.responses.parse(model="m", instructions=SYSTEM, input=text, text_format=Message)
@@ -165,6 +208,10 @@ CALLS = [
     (chat_stream_parsed, "openai-chat", "json-schema"),
     (chat_tool, "openai-chat", "tool"),
     (chat_tool_streamed, "openai-chat", "tool"),
+    (chat_function, "openai-chat", "tool"),
+    (chat_function_streamed, "openai-chat", "tool"),
+    (chat_guided_json, "openai-chat", "json-schema"),
+    (chat_of_azure, "openai-chat", "json-schema"),
     (responses_parsed, "openai-responses", "json-schema"),
     (responses_streamed, "openai-responses", "json-schema"),
     (responses_tool_streamed, "openai-responses", "tool"),

@@ -103,6 +103,7 @@ def joined(pieces: list[Any]) -> Any:
         kind = each.get("type", "")
         for choice in each.get("choices") or ():
             call = (choice["delta"].get("tool_calls") or [{"function": {}}])[0]["function"]
+            call = choice["delta"].get("function_call") or call
             delta = choice["delta"].get("content") or call.get("arguments")
             kind = "text" if delta else ("end" if choice["finish_reason"] else "begin")
         if (not kinds or kinds[-1] != kind) and kind != "response.in_progress":

@@ -54,6 +54,9 @@ MIRRORED: list[tuple[str, dict[str, Any], str]] = [
     (CHAT, {"tools": [OTHER, FUNCTION], "tool_choice": NAMED}, "tool"),
     (CHAT, {"tools": [OTHER, FUNCTION], "tool_choice": {"type": "allowed_tools", "allowed_tools": {
         "mode": "required", "tools": [{"type": "function", "function": {"name": "f"}}]}}}, "tool"),
+    (CHAT, {"functions": [OTHER["function"], FUNCTION["function"]], "function_call": {"name": "f"}}, "tool"),
+    (CHAT, {"guided_json": SCHEMA}, "json-schema"),
+    (CHAT, {"guided_json": json.dumps(SCHEMA)}, "json-schema"),
     (RESPONSES, {"text": {"format": {"type": "json_schema", "name": "x", "schema": SCHEMA}}}, "json-schema"),
     (RESPONSES, {"tools": [R_FUNCTION, {"type": "web_search"}], "tool_choice": R_NAMED}, "tool"),
     (ANTHROPIC, {"tools": [A_TOOL], "tool_choice": {"type": "any"}}, "tool"),
@@ -72,6 +75,16 @@ NOT_MIRRORED: list[tuple[str, dict[str, Any], str]] = [
     (CHAT, {"response_format": SHAPE, "messages": [{"content": "x"}]}, "malformed-request"),
     (CHAT, {"response_format": {"type": "json_schema", "json_schema": {}}}, "no-schema"),
     (CHAT, {"response_format": SHAPE, "model": 5}, "malformed-request"),
+    (CHAT, {"functions": [FUNCTION["function"]]}, "tool-not-required"),
+    (CHAT, {"functions": [FUNCTION["function"]], "function_call": "auto"}, "tool-not-required"),
+    (CHAT, {"functions": [FUNCTION["function"]], "function_call": "none"}, "tool-not-required"),
+    (CHAT, {"functions": [FUNCTION["function"]], "function_call": {"name": "g"}}, "several-tools"),
+    (CHAT, {"functions": "f", "function_call": {"name": "f"}}, "malformed-request"),
+    (CHAT, {"response_format": SHAPE, "best_of": 2}, "several-choices"),
+    (CHAT, {"guided_json": "no JSON"}, "malformed-request"),
+    *((CHAT, {"response_format": SHAPE, name: ["card"]}, "other-constraint") for name in (
+        "guided_choice", "guided_regex", "guided_grammar", "structured_outputs", "grammar", "regex", "ebnf")),
+    (CHAT, {"guided_choice": ["card", "loan"]}, "other-constraint"),
     (RESPONSES, {}, "no-schema"),
     (RESPONSES, {"tools": [R_FUNCTION], "previous_response_id": "r"}, "server-state"),
     (RESPONSES, {"tools": [R_FUNCTION], "tool_choice": "required", "input": [

@@ -25,7 +25,10 @@ from bertsmith.mirror.call import Completion, CompletionRequest
 
 _NAMED = re.compile(r"[A-Za-z0-9][\w.-]{0,63}")
 # Parameters of a request, in any protocol, that belong to its version.
-_READ_BY_MODEL = ("response_format", "output_format", "tools", "tool_choice")
+_READ_BY_MODEL = (
+    *("response_format", "output_format", "tools", "tool_choice"),
+    *("functions", "function_call", "guided_json"),
+)
 _WITH_FORMAT = ("text", "output_config")
 _LENGTH = 12  # hexadecimal digits: the chance that any two of a million sites collide is 1 in 560
 _MONTH = (

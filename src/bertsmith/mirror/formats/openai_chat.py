@@ -1,10 +1,13 @@
-"""OpenAI's chat completions, which most servers of LLMs speak: json_schema, json_object, and tools.
+"""OpenAI's chat completions, which most servers of LLMs speak: json_schema, json_object, and tools; and what
+clients of old send in their place: functions, and vLLM's guided_json.
 
 Source: the API's reference, and openai-python's types/chat/.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
+
+import orjson
 
 from bertsmith.mirror.call import (
     OWN_ID_PREFIX,
@@ -45,7 +48,13 @@ from bertsmith.mirror.formats.wire_format import (
 _PARAMETERS = (
     "temperature", "top_p", "seed", "max_tokens", "max_completion_tokens", "frequency_penalty",
     "presence_penalty", "logit_bias", "stop", "reasoning_effort", "verbosity", "logprobs", "top_logprobs",
-    "response_format", "tools", "tool_choice", "parallel_tool_calls",
+    "response_format", "tools", "tool_choice", "parallel_tool_calls", "functions", "function_call",
+    "guided_json",
+)  # fmt: skip
+# Limits on an answer that some servers know (vLLM, SGLang, llama.cpp) and no student keeps.
+_OTHER_CONSTRAINTS = (
+    "guided_choice", "guided_regex", "guided_grammar", "guided_decoding", "structured_outputs",
+    "structural_tag", "json_schema", "grammar", "regex", "ebnf",
 )  # fmt: skip
 _FINISHED_EARLY = {"length": "truncated", "content_filter": "content-filter"}
 _USAGE = {
@@ -81,7 +90,7 @@ class OpenAIChat(OpenAIFormat):
     KEY = "OPENAI_API_KEY"
 
     def read_request(self, body: Mapping[str, Json]) -> CompletionRequest:
-        if (body.get("n") or 1) != 1:
+        if (body.get("n") or 1) != 1 or (body.get("best_of") or 1) != 1:
             raise NotMirrored("several-choices")
         way, name, schema = _read_schema(body)
         messages = tuple(map(read_message, list_of(body.get("messages"), "malformed-request")))
@@ -160,6 +169,9 @@ class OpenAIChat(OpenAIFormat):
                 "function": _function_call(answer, answer.text),
             }
             message = {"role": "assistant", "content": None, "refusal": None, "tool_calls": [call]}
+        if _is_of_old(answer):
+            call_of_old = _function_call(answer, answer.text)
+            message = {"role": "assistant", "content": None, "refusal": None, "function_call": call_of_old}
         message["annotations"] = []
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _finish_reason(answer)}
         return whole(_completion_head(answer, "chat.completion") | {"choices": [choice], "usage": _USAGE})
@@ -180,6 +192,8 @@ class OpenAIChat(OpenAIFormat):
 
 def _read_schema(body: Mapping[str, Json]) -> tuple[str, str, Mapping[str, Json]]:
     """How the request asks for JSON (CompletionRequest.way), the schema's name, and the schema."""
+    if any(body.get(name) is not None for name in _OTHER_CONSTRAINTS):
+        raise NotMirrored("other-constraint")
     response_format = body.get("response_format")
     response_format = response_format if isinstance(response_format, dict) else {}
     format_type = response_format.get("type")
@@ -188,8 +202,14 @@ def _read_schema(body: Mapping[str, Json]) -> tuple[str, str, Mapping[str, Json]
         return "json-schema", word(json_schema.get("name")), object_of(json_schema.get("schema"), "no-schema")
     if format_type == "json_object":
         return "json-object", "", {"type": "object"}
+    if (guided := body.get("guided_json")) is not None:
+        schema = orjson.loads(guided) if isinstance(guided, str) else guided
+        return "json-schema", "", object_of(schema, "malformed-request")
     tools, choice = body.get("tools"), body.get("tool_choice")
     if not tools:
+        if body.get("functions"):
+            functions = list_of(body["functions"], "malformed-request")
+            return find_required_tool(functions, body.get("function_call"), "parameters")
         raise NotMirrored("no-schema")
     if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
         allowed = object_of(choice.get("allowed_tools"), "malformed-request")
@@ -237,15 +257,17 @@ def read_message(item: Json) -> ChatMessage:
     """Reads a message of a request; its tool calls become parts. Raises NotMirrored if it is malformed."""
     message = object_of(item, "malformed-request")
     parts = texts_of(message.get("content"))
-    calls = message.get("tool_calls") or ()
-    return ChatMessage(
-        text_of(message.get("role")), (*parts, *(as_json(call.get("function")) for call in calls))
-    )
+    calls = [call.get("function") for call in message.get("tool_calls") or ()]
+    if (call_of_old := message.get("function_call")) is not None:
+        calls.append(call_of_old)
+    return ChatMessage(text_of(message.get("role")), (*parts, *map(as_json, calls)))
 
 
 def _read_value(request: CompletionRequest, message: Mapping[str, Json]) -> Json:
     """The JSON of an answer: the message's content, or the arguments of the requested tool."""
     calls = message.get("tool_calls") or []
+    if (call_of_old := message.get("function_call")) is not None:
+        calls = [*calls, {"function": call_of_old}]
     if request.way != "tool":
         if calls:
             raise NotMirrored("tool-call")
@@ -274,6 +296,10 @@ def _add_piece(choice: dict[str, Any], piece: Mapping[str, Json]) -> None:
         function = call.get("function") or {}
         joined_call["function"]["name"] += function.get("name") or ""
         joined_call["function"]["arguments"] += function.get("arguments") or ""
+    if (call_of_old := delta.get("function_call")) is not None:
+        joined_call = message.setdefault("function_call", {"name": "", "arguments": ""})
+        for key in joined_call:
+            joined_call[key] += call_of_old.get(key) or ""
     choice["logprobs"] += (piece.get("logprobs") or {}).get("content") or []
     choice["finish_reason"] = piece.get("finish_reason") or choice.get("finish_reason")
 
@@ -299,7 +325,12 @@ def _write_chunks(answer: StudentCompletion) -> Iterator[bytes]:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
         return data(head | {"choices": [choice]})
 
-    if answer.request.way == "tool":
+    if _is_of_old(answer):
+        call_of_old = _function_call(answer, "")
+        yield chunk({"role": "assistant", "content": None, "function_call": call_of_old, "refusal": None})
+        for text_chunk in answer.text_pieces():
+            yield chunk({"function_call": {"arguments": text_chunk}})
+    elif answer.request.way == "tool":
         call = {
             "index": 0,
             "id": _call_id(answer),
@@ -330,11 +361,16 @@ def _completion_head(answer: StudentCompletion, kind: str) -> dict[str, Json]:
     }
 
 
+def _is_of_old(answer: StudentCompletion) -> bool:
+    """Whether the client reads a function_call, as it was before there were tools."""
+    return answer.request.way == "tool" and not answer.body.get("tools")
+
+
 def _finish_reason(answer: StudentCompletion) -> str:
     """OpenAI's finish reason: stop, also for a tool that the request names; tool_calls for a required one,
     also of those that it allows.
     """
-    choice = answer.body.get("tool_choice")
+    choice = answer.body.get("tool_choice") or answer.body.get("function_call")
     is_named = isinstance(choice, dict) and choice.get("type") != "allowed_tools"
     return "stop" if answer.request.way != "tool" or is_named else "tool_calls"
 
