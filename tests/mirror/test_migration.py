@@ -5,6 +5,8 @@ from the former one's answers too.
 import json
 import random
 from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,10 @@ from scripted_upstream import Reply, Seen, Upstream, upstream_of
 from bertsmith.cli.main import main
 from bertsmith.mirror.fields import AnswerShape, Field
 from bertsmith.mirror.learning.learned_calls import LearnedCall
-from bertsmith.mirror.learning.teacher_change import translate_former
+from bertsmith.mirror.learning.teacher_change import find_change, translate_former
 from bertsmith.mirror.learning.understand import LearningRecords
 from bertsmith.mirror.store import Store
+from bertsmith.mirror.student import MirrorStudent
 from bertsmith.mirror.student_file import read_student_file
 
 NEW = "llm-2"
@@ -239,3 +242,36 @@ def test_a_student_of_a_new_version_learns_from_the_calls_before(
         assert {call.id for call in former} <= used
         proving = LearningRecords(store).calibration_calls()
         assert not proving & {call.id for call in former}, "former answers prove nothing of the new teacher"
+
+
+def test_a_change_that_no_name_tells_is_found_and_what_was_before_is_translated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before, after = calls_of(600), calls_of(200, joined, seed=1, first=600)
+    with store_of(tmp_path, [*before, *after]) as store:
+        train(store, tmp_path / "student")
+        printed = " ".join(capsys.readouterr().out.split())
+        changed = datetime.fromtimestamp(after[0].began, UTC).strftime("%Y-%m-%d %H:")
+        assert f"Since {changed}" in printed and "so they prove nothing" in printed
+        file = read_student_file(tmp_path / "student")
+        assert file.claims.whole is None and file.plan is not None
+        assert file.trained_on.calls <= 260
+        assert not LearningRecords(store).calibration_calls()
+        student = MirrorStudent.open(tmp_path / "student")
+        texts = [call.request.inputs[0].parts[0].splitlines()[1] for call in before]
+        answers = [answer.answer["intent"] for answer in student.answer(texts)]
+        draw = random.Random(0)
+        assert answers == [joined(text, draw)["intent"] for text in texts]
+
+
+def test_without_a_change_none_is_found() -> None:
+    def noisy(text: str, draw: random.Random) -> dict[str, Any]:
+        return {"intent": intent_of(text) if draw.random() < 0.9 else draw.choice(["card", "other"])}
+
+    for seed in range(3):
+        calls = learned(noisy, 500, seed)
+        assert find_change(calls, SHAPE, seed) is None
+    assert find_change(calls[:150], SHAPE) is None
+    later = [replace(call, began=call.began + 500) for call in learned(joined, 150, 9)]
+    since = find_change([*calls, *later], SHAPE)
+    assert since is not None and 470 <= since <= 530

@@ -412,6 +412,7 @@ def migrate(
         from bertsmith.mirror.learning.train import find_free_folder
         from bertsmith.mirror.learning.understand import understand
         from bertsmith.mirror.student import MirrorStudent
+        from bertsmith.mirror.student_file import student_id
 
         records, stages = _open_records(opened), StageStore(opened)
         group = records.group(site, version)
@@ -426,6 +427,8 @@ def migrate(
             serving = {stages.stages()[part.version].student for part in group} - {""}
             student = next((Path(stages.students()[number].folder) for number in serving), None)
         judged = None if student is None else MirrorStudent.open(student)
+        if judged is not None and student is not None:
+            judged.proven_threshold = stages.proven_thresholds().get(student_id(student))
         llm = Upstream(upstream, present.protocol, key_from, formats=settings.formats)
         with llm, progress_bar("Asking the new LLM") as progress:
             replayed = replay(

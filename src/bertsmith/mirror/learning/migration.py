@@ -121,7 +121,8 @@ def write_surviving_student(
 ) -> StudentFile:
     """Writes the student of `folder` to `out` as one of the new version, with the claim that holds for it."""
     file, claims = survival.student.file, survival.student.file.claims
-    assert survival.holds and claims.whole is not None
+    threshold = claims.whole.threshold if claims.whole is not None else survival.student.proven_threshold
+    assert survival.holds and threshold is not None
     call, other = replay.pairs[0]
     template = file.templates[call.version]
     if other.request.system != call.request.system:
@@ -131,7 +132,7 @@ def write_surviving_student(
         )
         template = PromptTemplate(messages=(*system, *template.messages[len(call.request.system) :]))
     claim = Claim(
-        threshold=claims.whole.threshold,
+        threshold=threshold,
         epsilon=claims.epsilon,
         delta=claims.delta,
         calls=survival.inputs,
@@ -147,6 +148,7 @@ def write_surviving_student(
         "templates": {replay.version: template},
         "claims": Claims(epsilon=claims.epsilon, delta=claims.delta, whole=claim),
         "calibration": CallsUsed(calls=len(fresh), texts=len(fresh), began=min(times), ended=max(times)),
+        "plan": None,
         "ceiling": None,
     }
     with atomic_folder(out, overwrite=True) as new:

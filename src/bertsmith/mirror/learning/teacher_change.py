@@ -6,7 +6,8 @@ label what the new teacher says where the former said it (T, as in learning with
 2017, arXiv 1609.03683). A second model learns from the former answers through T and from the new calls, and
 the target of a former call is T of its answer times what the second model says of its text: one step of
 expectation and maximisation (Dawid and Skene 1979); more steps made students worse. So a label that the new
-teacher splits in two is split by the texts. Read `translate_former` first.
+teacher splits in two is split by the texts. Read `translate_former` first; `find_change` finds a change that
+no name tells.
 
 C classes of a field, E calls.
 """
@@ -17,14 +18,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.special import softmax
 
-from bertsmith.arrays import Floats
-from bertsmith.metrics.guarantees.bounds import clopper_pearson
+from bertsmith.arrays import Bools, Floats
+from bertsmith.metrics.guarantees.bounds import binomial_p_value, clopper_pearson
 from bertsmith.metrics.scores import Interval
+from bertsmith.mirror.call import LABELLED, UNDATED
 from bertsmith.mirror.fields import AnswerShape, Field, FieldHead
-from bertsmith.mirror.learning.learned_calls import LearnedCall, hash_fraction, read_calls
+from bertsmith.mirror.learning.learned_calls import LearnedCall, hash_fraction, is_drawn, read_calls
 from bertsmith.mirror.learning.targets import build_heads, build_targets
-from bertsmith.mirror.learning.tiers import fit_word_model
+from bertsmith.mirror.learning.tiers import fit_head_temperature, fit_word_model
 from bertsmith.mirror.learning.understand import LearningRecords, SiteProfile, understand
+from bertsmith.mirror.student import WordModel
 
 _KINDS = ("enum", "boolean", "ordinal")  # of fields with one of several values
 _KEPT = 2.0  # calls that speak for a label's keeping its meaning, before any is seen
@@ -32,6 +35,10 @@ _NEW_WEIGHT = 5.0  # of a new call beside a former one, in the second model
 _LEAST = 1e-4  # probability that the new teacher gives any label
 _HELD_OUT = 0.2  # of the former calls, to know how often their model differs without any change
 _FEWEST = 50  # new calls that tell the teachers apart
+_MOST_SCANNED = 4000  # calls that are looked through for a change, evenly
+_SMALLEST_CHANGE = 0.05  # of the mean probability
+_HARM_BY_CHANCE = 0.01
+_PERMUTATIONS = 500  # none of which has as large a change, so that one is found by chance in 0.2 %
 
 
 @dataclass(frozen=True)
@@ -58,6 +65,77 @@ class TranslatedCalls:
             f"answers differs in {self.new_differing:,} of {self.new_calls:,} new calls, and in "
             f"{self.former_differing:,} of {self.former_calls:,} former ones that it hadn't learned from)."
         )
+
+
+def find_change(calls: Sequence[LearnedCall], shape: AnswerShape, seed: int = 0) -> float | None:
+    """Since when the answers of a version differ from those before, in seconds since 1970: the time at which
+    the probabilities of the answers under models that haven't seen them change most. None where such a
+    change is no more than chance makes or smaller than 5 points, and where it does no harm to learn from the
+    earlier answers as they are: the inputs may have changed, or the teacher errs more often.
+
+    `calls` are in the order of time; those of a labelled file, and those without a time, are left out.
+    """
+    calls = [c for c in calls if c.source not in (LABELLED, UNDATED) and is_drawn(c, seed)]
+    calls = calls[:: -(-len(calls) // _MOST_SCANNED) or 1]
+    if any(field.kind not in _KINDS for field in shape.fields) or len(calls) < 4 * _FEWEST:
+        return None
+    heads = build_heads(shape, calls)
+    halves = np.array([hash_fraction(call.text, seed) < 0.5 for call in calls])
+    losses = np.zeros(len(calls))
+    for is_own in (halves, ~halves):
+        model = fit_word_model([calls[n] for n in np.flatnonzero(~is_own)], heads, shape)
+        if model is None:
+            return None
+        own = [calls[n] for n in np.flatnonzero(is_own)]
+        logits = model.logits([call.text for call in own])
+        for head in heads:
+            field = shape.field(head.path)
+            targets = np.nan_to_num(build_targets(head, field, own))
+            calibrated = fit_head_temperature(head, shape, logits[head.path], own)
+            shares = calibrated.probabilities(field, logits[head.path])
+            losses[is_own] += (1 - (targets * shares).sum(axis=1)) / len(heads)
+    places = np.arange(_FEWEST, len(calls) - _FEWEST + 1)
+    errors = np.sqrt(1 / places + 1 / (len(calls) - places))  # of a difference of means, but for a factor
+
+    def differences(losses: Floats) -> Floats:
+        sums = losses.cumsum()
+        return np.asarray((sums[-1] - sums[places - 1]) / (len(calls) - places) - sums[places - 1] / places)
+
+    changes, rng = differences(losses), np.random.default_rng(seed)
+    best = int(np.argmax(np.abs(changes) / errors))
+    if abs(changes[best]) < _SMALLEST_CHANGE:
+        return None
+    by_chance = (np.max(np.abs(differences(rng.permutation(losses))) / errors) for _ in range(_PERMUTATIONS))
+    if any(other >= abs(changes[best]) / errors[best] for other in by_chance):
+        return None
+    place = int(places[best])
+    return calls[place].began if _is_harmful(calls[:place], calls[place:], heads, shape, seed) else None
+
+
+def _is_harmful(
+    former: Sequence[LearnedCall],
+    new: Sequence[LearnedCall],
+    heads: Sequence[FieldHead],
+    shape: AnswerShape,
+    seed: int,
+) -> bool:
+    """Whether learning from the `former` calls as they are is worse for the new ones than learning from them
+    translated: by the sign test on new calls that neither has learned from.
+    """
+    is_dev = [hash_fraction(call.text, seed + 4) < 0.5 for call in new]
+    dev = [call for call, is_own in zip(new, is_dev, strict=True) if is_own]
+    train = [call for call, is_own in zip(new, is_dev, strict=True) if not is_own]
+    translated = translate_former(former, train, shape, seed)
+    if translated is None or not dev:
+        return False
+    agrees = []
+    for calls in ([*former, *train], [*translated.calls, *train]):
+        model = fit_word_model(calls, heads, shape)
+        if model is None:
+            return False
+        agrees.append(~_differing(model, dev, heads, shape))
+    worse, better = int((agrees[0] & ~agrees[1]).sum()), int((agrees[1] & ~agrees[0]).sum())
+    return float(binomial_p_value(worse, worse + better, 0.5)) < _HARM_BY_CHANCE
 
 
 def read_former_calls(records: LearningRecords, profile: SiteProfile) -> list[LearnedCall]:
@@ -87,7 +165,7 @@ def translate_former(
     """
     if any(field.kind not in _KINDS for field in shape.fields) or len(new) < _FEWEST:
         return None
-    held_out = [hash_fraction(call.text, seed) < _HELD_OUT for call in former]
+    held_out = np.array([hash_fraction(call.text, seed) < _HELD_OUT for call in former], np.bool_)
     learned = [call for call, is_held_out in zip(former, held_out, strict=True) if not is_held_out]
     if len(learned) < _FEWEST:
         return None
@@ -95,23 +173,9 @@ def translate_former(
     first = fit_word_model(learned, heads, shape)
     if first is None:
         return None
-    new_logits, former_logits = (first.logits([call.text for call in calls]) for calls in (new, former))
-
-    def differing(logits: dict[str, Floats], calls: Sequence[LearnedCall]) -> list[bool]:
-        predictions = {head.path: head.predict(shape.field(head.path), logits[head.path]) for head in heads}
-        return [
-            bool(
-                shape.differing_paths(
-                    {path: column[number].value for path, column in predictions.items()}, call.values
-                )
-            )
-            for number, call in enumerate(calls)
-        ]
-
-    new_differs = differing(new_logits, new)
-    former_differs = [
-        differs for differs, kept in zip(differing(former_logits, former), held_out, strict=True) if kept
-    ]
+    new_logits = first.logits([call.text for call in new])
+    new_differs, former_differs = (_differing(first, calls, heads, shape) for calls in (new, former))
+    former_differs = former_differs[held_out]
     translated = list(former)
     through = [
         _pass_through(head, shape.field(head.path), softmax(new_logits[head.path], axis=1), former, new)
@@ -129,8 +193,27 @@ def translate_former(
         told = np.nan_to_num(build_targets(head, field, former)) @ matrix + _LEAST
         targets = told * softmax(logits[head.path], axis=1)
         translated = _with_targets(translated, head, field, targets / targets.sum(axis=1, keepdims=True))
-    counts = sum(new_differs), len(new), sum(former_differs), len(former_differs)
+    counts = int(new_differs.sum()), len(new), int(former_differs.sum()), len(former_differs)
     return TranslatedCalls(translated, counts[1], counts[0], counts[3], counts[2], _difference(*counts))
+
+
+def _differing(
+    model: WordModel, calls: Sequence[LearnedCall], heads: Sequence[FieldHead], shape: AnswerShape
+) -> Bools:
+    """(E,) whether the model's answer differs from the call's."""
+    logits = model.logits([call.text for call in calls])
+    predictions = {head.path: head.predict(shape.field(head.path), logits[head.path]) for head in heads}
+    return np.array(
+        [
+            bool(
+                shape.differing_paths(
+                    {path: column[number].value for path, column in predictions.items()}, call.values
+                )
+            )
+            for number, call in enumerate(calls)
+        ],
+        np.bool_,
+    )
 
 
 def _pass_through(

@@ -67,7 +67,7 @@ from bertsmith.mirror.learning.proving import (
 )
 from bertsmith.mirror.learning.report import StudentReport, render_report, summarise_findings
 from bertsmith.mirror.learning.settings import LearnSettings
-from bertsmith.mirror.learning.teacher_change import read_former_calls, translate_former
+from bertsmith.mirror.learning.teacher_change import find_change, read_former_calls, translate_former
 from bertsmith.mirror.learning.tiers import (
     StudentCandidate,
     TeacherComparison,
@@ -92,6 +92,7 @@ from bertsmith.mirror.student_file import (
 )
 from bertsmith.mirror.template import PromptTemplate
 
+_FEWEST_SINCE = 150  # calls since the answers changed, to learn the new ones from
 _PLAN, _REPORT = "plan.json", "report.html"
 _PARTS = {FILE, MODEL, SPANS, _REPORT, ".DS_Store"}  # of a student's folder; macOS writes the last
 Say = Callable[[str], None]
@@ -122,8 +123,8 @@ class LearningResult:
 
 @dataclass(frozen=True)
 class _LearningRun:
-    """A training in progress: its calls, their split, the calls of the version before, its work folder, and
-    its name in the store.
+    """A training in progress: its calls, their split, the calls of the version before or, where the answers
+    have changed `since` a time, those before it, its work folder, and its name in the store.
     """
 
     settings: LearnSettings
@@ -131,6 +132,7 @@ class _LearningRun:
     read: LoadedCalls
     parts: CallSplit
     former: list[LearnedCall]
+    since: float | None
     work: Path
     name: str
 
@@ -276,13 +278,23 @@ def _start_run(
     profile.require_mirrorable()
     _require_field(settings, profile)
     read = read_calls(store, profile)
-    parts = split_by_ids(read.calls, proving, profile.shape, settings)
     former, name = read_former_calls(records, profile), secrets.token_hex(6)
+    since = find_change(read.calls, profile.shape, settings.seed)
+    later = [call for call in read.calls if since is not None and call.began >= since]
+    if since is not None and len(later) < _FEWEST_SINCE:
+        say(f"{_describe_time(since)} That is too lately to learn it: train again after more calls.")
+        since = None
+    if since is not None:
+        # The answers by which the change was found can't prove a claim about the calls since.
+        former, proving = [call for call in read.calls if call.began < since], set()
+        read = replace(read, calls=later)
+    parts = split_by_ids(read.calls, proving, profile.shape, settings)
     plan = {
         **_build_plan(store, settings, profile),
         "name": name,
         "calls": [call.id for call in read.calls],
         "former": [call.id for call in former],
+        "since": since,
         "calibration": [call.id for call in parts.calibration],
         "shape": profile.shape.model_dump(mode="json"),
         "templates": {
@@ -290,7 +302,7 @@ def _start_run(
         },
     }
     write_json(path, plan)
-    return _LearningRun(settings, profile, read, parts, former, work, name)
+    return _LearningRun(settings, profile, read, parts, former, since, work, name)
 
 
 def _resume_run(
@@ -314,8 +326,9 @@ def _resume_run(
     )
     read, known, known_former = read_calls(records.store, profile), set(plan["calls"]), set(plan["former"])
     calls = [call for call in read.calls if call.id in known]
-    former = [call for call in read_former_calls(records, profile) if call.id in known_former]
-    new = len(read.calls) - len(calls)
+    earlier = [*read_former_calls(records, profile), *read.calls]
+    former = [call for call in earlier if call.id in known_former]
+    new = len([call for call in read.calls if call.id not in known | known_former])
     later = f"; {new:,} new ones are for the next training" if new else ""
     say(f"Going on with the training in {work}, which was ended, with its {len(calls):,} calls{later}")
     if len(calls) < len(known) or len(former) < len(known_former):
@@ -325,7 +338,8 @@ def _resume_run(
         ids = {"calls": [call.id for call in calls], "former": [call.id for call in former]}
         write_json(work / _PLAN, plan | ids)
     parts = split_by_ids(calls, plan["calibration"], profile.shape, settings)
-    return _LearningRun(settings, profile, replace(read, calls=calls), parts, former, work, plan["name"])
+    read = replace(read, calls=calls)
+    return _LearningRun(settings, profile, read, parts, former, plan["since"], work, plan["name"])
 
 
 def _run_training(
@@ -409,6 +423,11 @@ def _train_candidates(
     translated = (
         translate_former(former, [*parts.train, *parts.dev], shape, settings.seed) if former else None
     )
+    if training.since is not None:
+        notes.append(
+            f"{_describe_time(training.since)} Only the {len(training.read.calls):,} calls since then count. "
+            "The change was found by them, so they prove nothing: the proof goes on in shadow."
+        )
     if translated is not None:
         notes.append(translated.as_sentence())
         train = [*parts.train, *translated.calls]
@@ -456,6 +475,11 @@ def _choose_method(
         return sum(coverages), compared.agreement
 
     return max(candidates, key=worth, default=None)
+
+
+def _describe_time(since: float) -> str:
+    began = datetime.fromtimestamp(since, UTC).strftime("%Y-%m-%d %H:%M")
+    return f"Since {began} UTC the LLM answers otherwise than before."
 
 
 def _prove_candidates(
