@@ -16,25 +16,29 @@ import pytest
 from made_student import make_student, stage_of
 from mirrored_calls import INTENT, at_random, calls_of, store_of
 from running_mirror import IN_STEP, RunningMirror, running_mirror
+from scipy.stats import binomtest
 from scripted_upstream import Reply, Seen, upstream_of
 
+from bertsmith.cli.main import main
 from bertsmith.errors import InputError
 from bertsmith.metrics.guarantees.growing_proof import GrowingProof, student_share
 from bertsmith.mirror.answering.judging import apply_move, check_guarantees
-from bertsmith.mirror.answering.shadow_proof import ComparedCall, ShadowProof
+from bertsmith.mirror.answering.shadow_proof import ComparedCall, ShadowProof, choose_unit_calls
 from bertsmith.mirror.answering.stage_store import StageStore
 from bertsmith.mirror.answering.stages import EvidenceBatch, StudentRecord
 from bertsmith.mirror.answering.training_process import read_student
 from bertsmith.mirror.learning.settings import LearnSettings
 from bertsmith.mirror.learning.train import train_student
+from bertsmith.mirror.page.state import StateReader
 from bertsmith.mirror.store import Store
 from bertsmith.mirror.student import MirrorStudent
 from bertsmith.mirror.student_file import ProofPlan
 
 WORDS = {"card": {"intent": "card"}, "wire": {"intent": "transfer"}, "hello": {"intent": "other"}}
 PLAN = ProofPlan(
-    epsilon=0.2, delta=0.05, thresholds=(0.9, 0.4, 0.3), starts=(0.8, 0.2, 0.0), forecast=(20, 70, None)
-)
+    epsilon=0.2, delta=0.05, thresholds=(0.9, 0.4, 0.3), starts=(0.8, 0.2, 0.0),
+    counts=((20, 0), (15, 5), (0, 0), (0, 0)), forecast=(20, 70, None),
+)  # fmt: skip
 SETTINGS: dict[str, Any] = {
     "auto": True, "train_after": 10**6, "canary_share": 0.3, "canary_calls": 20, "audit_share": 0.5,
     "seed": 3,
@@ -106,7 +110,7 @@ def send_until(mirror: RunningMirror, world: World, known: str, mode: str, versi
     return calls
 
 
-def test_a_life_with_a_proof_that_grows(tmp_path: Path) -> None:
+def test_a_life_with_a_proof_that_grows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     world = World()
     with (
         upstream_of(world.script) as upstream,
@@ -119,6 +123,17 @@ def test_a_life_with_a_proof_that_grows(tmp_path: Path) -> None:
         with pytest.raises(InputError, match="may not answer yet: proof 1, of 0 calls so far"):
             apply_move(stages, stage_of(stages, version), "promote", 0.1)
         begun = len(world.texts)
+        for _ in range(30):
+            world.send(mirror, "")
+        mirror.follow()
+        progress = StateReader(mirror.store, mirror.app.settings).state()["students"][student.id]["proof"]
+        assert (progress["number"], progress["calls"], progress["threshold"]) == (1, 30, None)
+        low, middle, _ = progress["outlook"]
+        assert 0 < low <= middle < 200
+        assert main(["mirror", "status", "--store", str(mirror.path)]) == 0
+        told = " ".join(capsys.readouterr().out.split())
+        assert "proof 1, of 30 calls so far, doesn't stand yet: with 95 % confidence at most 20 % of" in told
+        assert f"Until then: about {middle:,} compared calls ({low:,} " in told
         send_until(mirror, world, "", "canary", version)
         # The same, by the class alone, on what the LLM said.
         alone = GrowingProof(PLAN.thresholds, PLAN.starts, 0.2, student_share(0.05, 1))
@@ -240,3 +255,107 @@ def test_of_a_student_that_learned_nothing_nothing_is_planned(tmp_path: Path) ->
         (version,) = store.versions()
     assert learned.why and learned.file.plan is None
     assert read_student(tmp_path / "student", version.version) is None
+
+
+def person_calls(draw: random.Random, minutes: int) -> list[ComparedCall]:
+    """In each minute a person comes who asks once, or five times in ten minutes, always with the same
+    outcome. Of all calls a fifth differ: of those that come alone seven in ten, of the others one in ten.
+    """
+    calls = []
+    for minute in range(minutes):
+        count = draw.choice([1, 5])
+        differs = draw.random() < (0.7 if count == 1 else 0.1)
+        times = [60.0 * minute, *(60.0 * minute + draw.uniform(0, 599) for _ in range(count - 1))]
+        calls += [ComparedCall(0.95, differs, began=time, person=f"p{minute}") for time in times]
+    return sorted(calls, key=lambda call: call.began)
+
+
+def single_calls(draw: random.Random, count: int) -> list[ComparedCall]:
+    """Whatever the confidence, a fifth differ."""
+    return [ComparedCall(draw.random(), draw.random() < 0.2) for _ in range(count)]
+
+
+def false_proofs(store: Store, runs: int, plan: ProofPlan, persons: bool) -> int:
+    """Of so many first students at the border of what is claimed, of how many something is ever proven."""
+    stages, draw, wrong = StageStore(store), random.Random(4), 0
+    for run in range(runs):
+        student = known(stages, f"{plan.unit_calls} {run}", f"{plan.unit_calls} {run}", plan)
+        calls = person_calls(draw, 100) if persons else single_calls(draw, 250)
+        for begin in range(0, len(calls), 90):
+            evidence = stages.fold(student, EvidenceBatch(calls=calls[begin : begin + 90]))
+        assert evidence.proof is not None and evidence.proof.proof.delta == student_share(0.05, 1)
+        wrong += evidence.proof.threshold is not None
+    return wrong
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("persons", [False, True])
+def test_what_the_store_has_proven_is_seldom_wrong(tmp_path: Path, persons: bool) -> None:
+    store = Store(str(tmp_path / "calls.sqlite"))
+    plan = PLAN.model_copy(update={"unit_calls": 5 if persons else None})
+    wrong = false_proofs(store, 500, plan, persons)
+    assert binomtest(wrong, 500, 0.05, "greater").pvalue > 0.001
+    if persons:  # as if each call were somebody else's
+        assert binomtest(false_proofs(store, 200, PLAN, persons), 200, 0.05, "greater").pvalue < 0.001
+    store.close()
+
+
+def test_an_input_that_comes_again_counts_each_time() -> None:
+    """A quarter of the calls are one text, which is always wrong: more differ than may. Counted once, it
+    would be one difference among very many texts.
+    """
+    draw = random.Random(1)
+    texts = [draw.choice([0, number, number, number]) for number in range(1, 600)]
+    proof, once = ShadowProof(PLAN, 1), ShadowProof(PLAN, 1)
+    proof.add(ComparedCall(0.95, text == 0) for text in texts)
+    once.add(ComparedCall(0.95, text == 0) for text in dict.fromkeys(texts))
+    assert proof.threshold is None and once.threshold is not None
+
+
+def test_calls_of_one_person_are_one_unit_in_the_order_of_their_first() -> None:
+    plan = PLAN.model_copy(update={"unit_calls": 3})
+    calls = [
+        ComparedCall(0.95, False, began=0, person="a"),
+        ComparedCall(0.95, True, began=1),
+        ComparedCall(0.5, False, began=60, person="b"),
+        ComparedCall(0.95, False, began=120, person="a"),
+        ComparedCall(0.2, True, began=599, person="a"),
+        ComparedCall(0.95, False, began=601, person="a"),
+        ComparedCall(0.95, True, 0.5, 0.25, began=602, person="b"),
+        ComparedCall(0.95, False, began=1300, person="c"),
+    ]
+    alone = GrowingProof(PLAN.thresholds, PLAN.starts, 0.2, student_share(0.05, 1), 3)
+    alone.record([0.95, 0.95, 0.2], [0, 0, 1])
+    alone.record(0.95, 1)
+    alone.record([0.5, 0.95], [0, 1], probability=[1, 0.5], least=0.25)
+    alone.record(0.95, 0)
+    at_once, in_parts = ShadowProof(plan, 1), ShadowProof(plan, 1)
+    at_once.add(calls)
+    for call in calls:  # killed after each
+        in_parts = ShadowProof.from_json(json.loads(json.dumps(in_parts.as_json())))
+        in_parts.add([call])
+    assert at_once.proof.as_json() == in_parts.proof.as_json() == alone.as_json()
+    assert at_once.counts.tolist() == [[3, 1.5], [1, 0], [0, 0], [0, 1]]
+
+
+def test_of_a_person_who_asks_very_often_some_calls_count_by_chance() -> None:
+    """Each with the same probability, the last as the first: 3 of 12 of 200 persons."""
+    proof = ShadowProof(PLAN.model_copy(update={"unit_calls": 3}), 1)
+    for person in range(200):
+        proof.add(
+            ComparedCall(0.95, number == 11, began=1e4 * person + number, person=f"p{person}")
+            for number in range(12)
+        )
+    proof.add([ComparedCall(-1, False, began=1e9)])
+    assert proof.proof.calls == 601
+    assert binomtest(int(proof.counts[0, 1]), 200, 3 / 12).pvalue > 0.01
+
+
+def test_what_is_no_persons_name_makes_no_units() -> None:
+    assert choose_unit_calls([]) is None
+    assert choose_unit_calls([("", 0.0), ("", 1.0)]) is None
+    assert choose_unit_calls([("app", float(n)) for n in range(9)] + [("a", 1.0)]) is None
+    assert choose_unit_calls([(f"p{n}", float(n)) for n in range(9)]) == 1
+    assert choose_unit_calls([(f"p{n % 9}", 60.0 * n) for n in range(18)]) == 2
+    assert choose_unit_calls([(f"p{n % 3}", 60.0 * n) for n in range(180)]) == 4  # eleven minutes each
+    assert choose_unit_calls([(f"p{n % 3}", 1.0 * n) for n in range(180)]) == 5

@@ -65,7 +65,7 @@ def status(*, store_options: StoreOptions = ANY_STORE, json: Flag = False) -> No
     bertsmith mirror status --store calls.sqlite --json
     """
     from bertsmith.mirror.answering.accounts import read_accounts
-    from bertsmith.mirror.page.state import StateReader
+    from bertsmith.mirror.page.state import StateReader, describe_progress
 
     settings = read_mirror_settings(store_options)
     with _open_stages(store_options, reads=True) as stages:
@@ -81,6 +81,10 @@ def status(*, store_options: StoreOptions = ANY_STORE, json: Flag = False) -> No
             _print_versions(versions)
         if answering:
             _print_accounts(answering, stages.students())
+            named = {number for each in answering for number in (each.stage.student, each.stage.candidate)}
+            for number, known in stages.evidence().items():
+                if known.proof is not None and number in named:
+                    print_note(f"student {number}: {describe_progress(known.proof)['text']}.")
         for training in stages.trainings().values():
             began = datetime.fromtimestamp(training.began, UTC).strftime("%Y-%m-%d %H:%M")
             if training.until > datetime.now(UTC).timestamp():

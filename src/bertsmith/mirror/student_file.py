@@ -127,8 +127,9 @@ class ProofPlan(_Part):
     comes from development calls.
 
     `unit_calls`: the most calls of one person within a short time that count; None where calls name nobody.
-    `forecast`: the numbers of shadowed calls after which something is proven in a tenth, in half and in nine
-    tenths of simulations; None for more than were simulated.
+    `counts` says how many development calls lay between thresholds, the surest first, that agreed and that
+    differed. `forecast`: the numbers of compared calls after which something is proven in a tenth, in half
+    and in nine tenths of simulations; None for more than were simulated.
     """
 
     epsilon: float
@@ -136,6 +137,7 @@ class ProofPlan(_Part):
     thresholds: tuple[float, ...]
     starts: tuple[float, ...]
     unit_calls: int | None = None
+    counts: tuple[tuple[float, float], ...]
     forecast: tuple[int, int, int | None]
 
 

@@ -72,18 +72,18 @@ def judge_stage(
         return replace(
             stage, candidate=""
         ), f"{_OF_CANDIDATE} {stage.candidate}: {describe_evidence(candidate)}"
-    if stage.student_answers and student is not None and student.is_unproven:
-        return set_mode(stage, SHADOW, 0.0), f"today's calls differ: {describe_proof(student)}"
+    if stage.student_answers and student is not None and student.proof is not None and student.is_unproven:
+        return set_mode(stage, SHADOW, 0.0), f"today's calls differ: {student.proof.describe()}"
     if not rules.is_automatic or stage.is_held:
         return None
     if stage.mode == RECORD and (stage.student or stage.candidate):  # a hand may have approved it already
         begun = stage if stage.student else approve_candidate(stage)
         trained = evidence.get(begun.student)
         return set_mode(begun, SHADOW, 0.0), describe_training(is_proven=trained is None or not trained.proof)
-    if stage.mode == SHADOW and _is_proven_here(student):
-        return set_mode(stage, CANARY, rules.canary_share), describe_proof(student)
-    if stage.mode == SHADOW and stage.student and _is_proven_here(candidate):
-        return promote_candidate(stage), f"{_OF_CANDIDATE} {stage.candidate}: {describe_proof(candidate)}"
+    if stage.mode == SHADOW and (why := _find_proof(student)):
+        return set_mode(stage, CANARY, rules.canary_share), why
+    if stage.mode == SHADOW and stage.student and (why := _find_proof(candidate)):
+        return promote_candidate(stage), f"{_OF_CANDIDATE} {stage.candidate}: {why}"
     if stage.student and _agrees(candidate, rules.shadow_calls):
         return promote_candidate(stage), f"{_OF_CANDIDATE} {stage.candidate}: {describe_evidence(candidate)}"
     if stage.mode == SHADOW and _agrees(student, rules.shadow_calls):
@@ -93,9 +93,10 @@ def judge_stage(
     return None
 
 
-def _is_proven_here(evidence: Evidence | None) -> TypeGuard[Evidence]:
-    """Whether a proof that grew in shadow stands."""
-    return evidence is not None and evidence.proof is not None and not evidence.is_unproven
+def _find_proof(evidence: Evidence | None) -> str:
+    """What a proof that grew in shadow claims by now, in words; empty where there is none that stands."""
+    proof = None if evidence is None else evidence.proof
+    return "" if proof is None or proof.threshold is None else proof.describe()
 
 
 def describe_training(*, is_proven: bool) -> str:
@@ -103,22 +104,6 @@ def describe_training(*, is_proven: bool) -> str:
     if is_proven:
         return "a student is trained and proven on calls kept aside"
     return "a student is trained, and is being proven on the calls that come"
-
-
-def describe_proof(evidence: Evidence) -> str:
-    """How far a student's proof in shadow is, in words: 'from confidence 0.71 on it answers 64 of 100 calls,
-    and with 95 % confidence at most 5 % of these answers differ, proven on 512 calls'.
-    """
-    assert evidence.proof is not None
-    proof, plan = evidence.proof.proof, evidence.proof.plan
-    claim = (
-        f"with {100 * (1 - plan.delta):g} % confidence at most {100 * plan.epsilon:g} % of its answers differ"
-    )
-    if (threshold := proof.threshold()) is None:
-        return f"proof {evidence.proof.number}, of {proof.calls:,} calls so far, doesn't stand yet: {claim}"
-    share = evidence.proof.coverage(threshold)
-    answered = f"from confidence {threshold:.3g} on, {share:.0%} of the calls"
-    return f"{answered}, {claim}: proven on {proof.calls:,} calls"
 
 
 def _agrees(evidence: Evidence | None, calls: int) -> TypeGuard[Evidence]:
@@ -181,8 +166,9 @@ def require_proof(after: Stage, evidence: Evidence | None) -> None:
     """Raises InputError where the stage would let a student answer whose proof in shadow doesn't stand yet;
     without `evidence` it has not begun.
     """
-    if after.student_answers and (evidence is None or evidence.is_unproven):
-        so_far = "its proof has not begun" if evidence is None else describe_proof(evidence)
+    proof = None if evidence is None else evidence.proof
+    if after.student_answers and (proof is None or proof.threshold is None):
+        so_far = "its proof has not begun" if proof is None else proof.describe()
         raise InputError(
             f"Student {after.student} may not answer yet: {so_far}. Mode shadow proves it, by the calls that "
             "come."

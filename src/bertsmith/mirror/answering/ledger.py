@@ -152,8 +152,12 @@ class _CandidateComparer(NamedTuple):
     students: VersionStudents
 
     def compare(self, outcomes: Sequence[CallOutcome], update: LedgerUpdate) -> None:
-        stage, candidate = self.students.stage.version, self.students.candidate
-        _compare_silently(outcomes, candidate, stage, self.version, update, "candidate", is_candidate=True)
+        stage, candidate = self.students.stage, self.students.candidate
+        # The calls that a student leaves to the LLM aren't like all calls.
+        is_part = stage.student_answers
+        _compare_silently(
+            outcomes, candidate, stage.version, self.version, update, "candidate", is_part=is_part
+        )
 
     def give_up(self, outcome: CallOutcome, update: LedgerUpdate) -> None:
         stage = self.students.stage
@@ -216,10 +220,10 @@ def _compare_silently(
     update: LedgerUpdate,
     kind: str,
     *,
-    is_candidate: bool = False,
+    is_part: bool = False,
 ) -> None:
     """Compares a student whose answers no client saw. Counted under its `stage`'s version; `version` is that
-    of the calls.
+    of the calls. Where they are only a part of the calls, they tell nothing of drift.
     """
     if student is None:
         return
@@ -231,7 +235,7 @@ def _compare_silently(
     answers = student.student.answer([text for _, text in inputs]) if inputs else []
     for (outcome, _), answer in zip(inputs, answers, strict=True):
         batch = update.batch(student.id)
-        if not is_candidate:
+        if not is_part:
             batch.confidences.append(answer.confidence)
         differs = bool(outcome.reason) or student.differs(answer.values, outcome.teacher_answer)
         call = _compared_call(outcome, _given_confidence(answer.confidence, answer.answer), differs)

@@ -32,6 +32,7 @@ from typing import Any
 import numpy as np
 
 from bertsmith.arrays import Floats
+from bertsmith.errors import InputError
 from bertsmith.metrics.guarantees.growing_proof import GrowingProof, student_share
 from bertsmith.mirror.student_file import ProofPlan
 
@@ -110,11 +111,15 @@ class ShadowProof:
         """Adds calls in the order of time."""
         for call in calls:
             self._latest = max(self._latest, call.began)
-            self._unit_of(call)
-            while self._waiting and self._is_over(self._waiting[0]):
-                self._record(self._waiting.pop(0))
+            self._record_ended()
+            self._add_to_unit(call)
+            self._record_ended()
 
-    def _unit_of(self, call: ComparedCall) -> None:
+    def _record_ended(self) -> None:
+        while self._waiting and self._is_over(self._waiting[0]):
+            self._record(self._waiting.pop(0))
+
+    def _add_to_unit(self, call: ComparedCall) -> None:
         person = call.person if self.plan.unit_calls is not None else ""
         unit = next((unit for unit in self._waiting if person and unit.person == person), None)
         if unit is None:
@@ -143,6 +148,28 @@ class ShadowProof:
         places = np.searchsorted(-self.proof.thresholds, -confidence, side="left")
         np.add.at(self.counts, (places, differs.astype(np.int64)), leasts / probability)
 
+    def outlook(self) -> tuple[int | None, int | None, int | None]:
+        """After how many more compared calls something is proven, as in `GrowingProof.forecast`, by those so
+        far and, as long as the traffic hasn't changed, those of development; None for very many.
+        """
+        planned = np.array(self.plan.counts) if not self.drifts else np.zeros_like(self.counts)
+        low, middle, high = (
+            int(calls) if math.isfinite(calls) else None
+            for calls in self.proof.forecast(planned + self.counts)
+        )
+        return low, middle, high
+
+    def describe(self) -> str:
+        """How far the proof is and what it claims, in words: 'from confidence 0.71 on, 64% of the calls, with
+        95 % confidence at most 5 % of its answers differ: proven on 512 calls'.
+        """
+        delta, epsilon = self.plan.delta, self.plan.epsilon
+        claim = f"with {100 * (1 - delta):g} % confidence at most {100 * epsilon:g} % of its answers differ"
+        if (threshold := self.threshold) is None:
+            return f"proof {self.number}, of {self.proof.calls:,} calls so far, doesn't stand yet: {claim}"
+        answered = f"from confidence {threshold:.3g} on, {self.coverage(threshold):.0%} of the calls"
+        return f"{answered}, {claim}: proven on {self.proof.calls:,} calls"
+
     def after_drift(self, number: int) -> "ShadowProof":
         """A new proof of the same student: what was proven was about other traffic."""
         return ShadowProof(self.plan, number, self.drifts + 1)
@@ -162,15 +189,23 @@ class ShadowProof:
 
     @classmethod
     def from_json(cls, state: Mapping[str, Any]) -> "ShadowProof":
-        """What `as_json` gave. Raises InputError as `GrowingProof.from_json` does."""
-        proof = cls(ProofPlan.model_validate(state["plan"]), state["number"], state["drifts"])
-        proof.proof = GrowingProof.from_json(state["proof"])
-        proof.counts = np.array(state["counts"], np.float64)
-        proof._waiting = [
-            _Unit(person, began, count, [(*part,) for part in parts])
-            for person, began, count, parts in state["waiting"]
-        ]
-        proof._latest, proof._batches = state["latest"], list(state["batches"])
+        """Raises InputError for what `as_json` of this version didn't write."""
+        try:
+            proof = cls(ProofPlan.model_validate(state["plan"]), int(state["number"]), int(state["drifts"]))
+            counts = np.array(state["counts"], np.float64)
+            if counts.shape != proof.counts.shape:
+                raise ValueError("counts and thresholds don't fit")
+            proof.proof, proof.counts = GrowingProof.from_json(state["proof"]), counts
+            proof._waiting = [
+                _Unit(person, began, count, [(*part,) for part in parts])
+                for person, began, count, parts in state["waiting"]
+            ]
+            proof._latest, proof._batches = float(state["latest"]), list(state["batches"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(
+                "Expected the state of a proof in shadow as this version's as_json writes it, found a fault: "
+                f"{type(error).__name__}. Train another student."
+            ) from error
         return proof
 
 
@@ -196,3 +231,11 @@ def choose_unit_calls(calls: Iterable[tuple[str, float]]) -> int | None:
         if sum(min(size, most) for size in sizes.values()) >= _COUNTED * named:
             return most
     return _LARGEST_UNIT
+
+
+def describe_calls(low: int | None, middle: int | None, high: int | None) -> str:
+    """So many calls in words: 'about 320 compared calls (140 to 900, in four cases of five)'."""
+    if middle is None:
+        return "more compared calls than can be foretold"
+    span = "or many more" if high is None else f"to {high:,}"
+    return f"about {middle:,} compared calls ({low:,} {span}, in four cases of five)"

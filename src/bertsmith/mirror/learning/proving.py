@@ -31,6 +31,7 @@ from bertsmith.metrics.guarantees.sample_size import (
     forecast_starts,
     plan_graph,
 )
+from bertsmith.mirror.answering.shadow_proof import describe_calls
 from bertsmith.mirror.fields import format_value
 from bertsmith.mirror.learning.settings import LearnSettings
 from bertsmith.mirror.learning.tiers import StudentCandidate, TeacherComparison, tier_title
@@ -273,6 +274,7 @@ def plan_proof(
         thresholds=tuple(thresholds.tolist()),
         starts=tuple(expected.starts.tolist()),
         unit_calls=unit_calls,
+        counts=tuple((float(agreeing), float(differing)) for agreeing, differing in counts),
         forecast=(int(low), int(middle), int(high) if math.isfinite(high) else None),
     )
     return plan, expected.coverage
@@ -280,13 +282,10 @@ def plan_proof(
 
 def describe_plan(plan: ProofPlan) -> str:
     """How a student's proof goes on in shadow, in a sentence."""
-    low, middle, high = plan.forecast
-    span = "or many more" if high is None else f"to {high:,}"
-    calls = f"about {middle:,} compared calls ({low:,} {span}, in four cases of five)"
     return (
-        f"In shadow its proof goes on with each call that the LLM answers: it takes {calls} until it may "
-        f"answer some, of which then, with {_format_confidence(plan.delta)} confidence, at most "
-        f"{format_upper_percent(plan.epsilon)} differ"
+        f"In shadow its proof goes on with each call that the LLM answers: it takes "
+        f"{describe_calls(*plan.forecast)} until it may answer some, of which then, with "
+        f"{_format_confidence(plan.delta)} confidence, at most {format_upper_percent(plan.epsilon)} differ"
     )
 
 

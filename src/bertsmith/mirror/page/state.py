@@ -10,6 +10,7 @@ from typing import Any
 
 from bertsmith.metrics.guarantees.bounds import clopper_pearson
 from bertsmith.mirror.answering.accounts import read_accounts
+from bertsmith.mirror.answering.shadow_proof import ShadowProof, describe_calls
 from bertsmith.mirror.answering.stage_store import (
     AgreementPoint,
     StageStore,
@@ -36,6 +37,24 @@ _RULES = (
 )  # fmt: skip
 # Texts count as values rather than free text if there are at most so many, each so often on average.
 _MAX_DIFFERENT, _MIN_REPEATS = 100, 10
+
+
+def describe_progress(proof: ShadowProof) -> dict[str, Any]:
+    """How far a proof in shadow is, as JSON: `outlook` are the calls that are still to be compared until it
+    stands (low, middle, high; null for very many), and `text` says all of it in words.
+    """
+    outlook, threshold = proof.outlook(), proof.threshold
+    still = "" if threshold is not None else f". Until then: {describe_calls(*outlook)}"
+    return {
+        "number": proof.number,
+        "calls": proof.proof.calls,
+        "threshold": threshold,
+        "coverage": None if threshold is None else proof.coverage(threshold),
+        "epsilon": proof.plan.epsilon,
+        "delta": proof.plan.delta,
+        "outlook": outlook,
+        "text": proof.describe() + still,
+    }
 
 
 class StateReader:
@@ -125,6 +144,7 @@ class StateReader:
                 "rate": evidence.audits.rate() if evidence.audits.count else None,
                 "low": low,
                 "high": high,
+                "proof": None if evidence.proof is None else describe_progress(evidence.proof),
             }
         return students
 

@@ -91,18 +91,25 @@ function next(state, version) {
   if (!stage.student && !stage.candidate) return noStudent(state, version, training, learned);
   const student = state.students[stage.student];
   const wanted = { shadow: rules.shadow_calls, canary: rules.canary_calls }[stage.mode];
-  const known = student ? `${whole(student.in_stage)}${wanted ? ` of ${whole(wanted)}` : ""} ${(wanted ?? student.in_stage) === 1 ? "answer" : "answers"} compared since it is in ${stage.mode}.` : "";
+  const known = student && !isGrowing(student) ? `${whole(student.in_stage)}${wanted ? ` of ${whole(wanted)}` : ""} ${(wanted ?? student.in_stage) === 1 ? "answer" : "answers"} compared since it is in ${stage.mode}.` : "";
   const parts = [];
   if (stage.student) parts.push(h("p", {}, `Student `, h("code", {}, stage.student), `. ${known}`));
   if (student?.decision === "demote") parts.push(h("p", {}, "The evidence is against it: train another."));
   else if (stage.is_held && rules.auto) parts.push(h("p", {}, "It was demoted by hand, and doesn’t rise by itself until a hand promotes it."));
+  else if (isGrowing(student)) parts.push(grown(student.proof), h("p", {}, rules.auto ? "It may answer, and rises, the moment its proof stands." : "Once its proof stands a hand may promote it: the mirror wasn't started with --auto."));
   else if (wanted && student) parts.push(h("p", {}, rules.auto ? `At ${whole(wanted)}, with at most ${atMost(student.epsilon)} that differ, it rises to ${MODES[MODES.indexOf(stage.mode) + 1]} by itself.` : `${whole(wanted)} are enough to decide by. The mirror wasn't started with --auto, so a hand has to promote it.`));
   if (stage.candidate) {
     const of = state.students[stage.candidate];
     parts.push(h("p", {}, "Candidate ", h("code", {}, stage.candidate), `: ${many(of?.compared ?? 0, "answer")} compared${stage.student ? ", beside the present one" : ""}.`));
+    if (isGrowing(of)) parts.push(grown(of.proof));
   }
   return parts;
 }
+
+/** Whether the student's proof goes on, with each call that the LLM answers too. */
+const isGrowing = (student) => student?.proof != null && student.proof.threshold === null;
+
+const grown = (proof) => h("p", { class: "proof" }, `${proof.text[0].toUpperCase()}${proof.text.slice(1)}.`);
 
 function noStudent(state, version, training, learned) {
   const { rules } = state;
