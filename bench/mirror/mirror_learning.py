@@ -2,10 +2,12 @@
 Last answer (2026-11-26, Xeon): 88.0 % at 96.2 % agreement; tracer 83.5 at 96.6.
 
     python bench/mirror/mirror_learning.py [--calls 5000] [--sides words encoder frozen tracer stuntd]
-                                            [--seed 0]
+                                            [--seed 0] [--noise 0.02] [--clinc data_full.json]
 
-The calls are banking77's training rows, drawn by the seed: a text, and its intent as the LLM's answer. What a
-side learns from and proves by is among them. The traffic afterwards is banking77's test.
+The calls are banking77's training rows, drawn by the seed: a text, and its intent as the LLM's answer. What
+a side learns from and proves by is among them. The traffic afterwards is banking77's test. With --clinc they
+are the first rows of CLINC's oos-eval, of 150 intents and texts out of scope, and as many rows that follow
+are the traffic: the second half of a stream. Of a share --noise the LLM's answer is drawn from all intents.
 
     words      bertsmith mirror train --tiers tf-idf
     encoder    bertsmith mirror train: MiniLM fine-tuned
@@ -16,9 +18,9 @@ side learns from and proves by is among them. The traffic afterwards is banking7
 
 Both peers are asked for 95 % agreement, and by bench/mirror/mirror_peers.py.
 
-Printed of each: the share of test that it answers by its own threshold, and how much of that agrees; and the
-largest share that could be answered with 95 % agreement, by a threshold chosen on test itself. The first is
-what one gets, the second what the model is worth.
+Printed of each: the share of test that it answers by its own threshold, how much of that agrees with the
+LLM, and how much is wrong by the data set; and the largest share that could be answered with 95 % agreement,
+by a threshold chosen on test itself. The first is what one gets, the last what the model is worth.
 """
 
 import argparse
@@ -73,11 +75,21 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=5000)
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=SIDES)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--noise", type=float, default=0.0)
+    parser.add_argument("--clinc", type=Path, help="CLINC's data_full.json, in place of banking77")
     parser.add_argument("--peers", type=Path, default=PLACE)
     asked = parser.parse_args()
-    train, test = rows_of("banking77/train.csv"), rows_of("banking77/test.csv")
-    random.Random(asked.seed).shuffle(train)
-    calls = train[: asked.calls]
+    if asked.clinc is None:
+        train, truth = rows_of("banking77/train.csv"), rows_of("banking77/test.csv")
+        random.Random(asked.seed).shuffle(train)
+    else:
+        parts = json.loads(asked.clinc.read_text(encoding="utf-8"))
+        train = [(text, label) for part in parts.values() for text, label in part]
+        random.Random(asked.seed).shuffle(train)
+        truth = train[asked.calls : 2 * asked.calls]
+    intents = sorted({label for _, label in train})
+    calls = answered_by_llm(train[: asked.calls], intents, asked.noise, asked.seed)
+    test = answered_by_llm(truth, intents, asked.noise, asked.seed)
     sides = {"words": words, "encoder": encoder, "frozen": frozen}
     texts = [text for text, _ in test]
     table = []
@@ -92,13 +104,16 @@ def main() -> None:
             if python is None
             else peer(name, python, calls, texts, asked.seed)
         )
-        table.append({"side": name, **figures(answers, test), "seconds": round(time.perf_counter() - began)})
+        table.append(
+            {"side": name, **figures(answers, test, truth), "seconds": round(time.perf_counter() - began)}
+        )
     report(
         "mirror-learning",
-        f"What a student answers after {len(calls):,} calls of banking77",
+        f"What a student answers after {len(calls):,} calls of "
+        f"{'banking77' if asked.clinc is None else 'CLINC'}, {asked.noise:.0%} noise",
         table,
         [
-            "answered, agrees: by the side's own threshold, on test's 3,080 rows",
+            f"answered, agrees, wrong: by the side's own threshold, on {len(test):,} rows",
             "at 95 %: the largest share that could be answered with 95 % agreement, chosen on test itself",
         ],
     )
@@ -110,13 +125,24 @@ def rows_of(name: str) -> list[tuple[str, str]]:
         return [(row["text"], row["category"]) for row in csv.DictReader(file)]
 
 
-def figures(answers: Answers, test: Rows) -> dict[str, str]:
+def answered_by_llm(rows: Rows, intents: list[str], noise: float, seed: int) -> list[tuple[str, str]]:
+    """Of a share `noise` of the texts the intent is drawn, always the same of the same text."""
+    answered = []
+    for text, label in rows:
+        draw = random.Random(f"{seed} {text}")
+        answered.append((text, draw.choice(intents) if draw.random() < noise else label))
+    return answered
+
+
+def figures(answers: Answers, test: Rows, truth: Rows) -> dict[str, str]:
     """As the table has them."""
+    wrong = np.array([said != label for said, (_, label) in zip(answers.labels, truth, strict=True)])
     right = np.array([said == label for said, (_, label) in zip(answers.labels, test, strict=True)])
     answered = answers.answered
     found = {
         "answered": f"{answered.mean():.1%}",
         "agrees": f"{right[answered].mean():.1%}" if answered.any() else "",
+        "wrong": f"{wrong[answered].mean():.1%}" if answered.any() else "",
         "all agree": "",
         "at 95 %": "",
     }

@@ -271,9 +271,10 @@ def train_encoder_candidates(
             models += [*_add_memory(own, outputs, folder, train, dev, shape), (own, outputs, folder)]
             if method == (LINEAR,):  # what it finds contradicted teaches the dearer methods nothing
                 kept = _leave_out_contradicted(own[0], outputs, train, shape, work / _CONTRADICTED)
-                say(f"{len(train) - len(kept):,} answers are left out, which all like them contradict")
-                train = kept
-                _, rows = _build_task_rows(heads, shape, (train, dev))
+                if len(kept) < len(train):
+                    say(f"Leaving out {len(train) - len(kept):,} answers that all like them contradict")
+                    train = kept
+                    _, rows = _build_task_rows(heads, shape, (train, dev))
     elif heads and not tags:
         return []
     else:
