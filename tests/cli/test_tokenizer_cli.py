@@ -50,6 +50,32 @@ def test_train_writes_a_tokenizer_and_prints_how_it_fits(
     assert "[ bold ]" in printed  # text of the corpus is printed as it is, never as markup
 
 
+@pytest.mark.parametrize(
+    ("text", "options", "scripts"),
+    [
+        ("が ぎ か く {} です", [], "Chinese and kana"),
+        ("ที่ นี่ {}", [], "Thai"),
+        ("हिन्दी में {}", [], "Devanagari"),
+        ("中文 很 好 {}", [], None),  # without kana
+        ("é à {}", [], None),
+        ("が ぎ か く {} です", ["--no-lowercase"], None),
+        ("が ぎ か く {} です", ["--kind", "unigram"], None),
+    ],
+)
+def test_train_warns_where_letters_would_be_stripped_as_accents(
+    text: str, options: list[str], scripts: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "text.txt").write_text("\n\n".join(text.format(n) for n in range(60)), encoding="utf-8")
+    choice = CorpusSettings(format="blank-lines", heldout=0.2, near_duplicates=False)
+    build_corpus([str(tmp_path / "text.txt")], tmp_path / "corpus", settings=choice, workers=1)
+    out = str(tmp_path / "learnt")
+    command = ["tokenizer", "train", str(tmp_path / "corpus"), "--out", out, "--vocab-size", "60", *options]
+    assert main(command) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert ("Warning: An uncased WordPiece strips accents" in printed) == (scripts is not None)
+    assert f"and in {scripts} these are letters" in printed or scripts is None
+
+
 def test_report_as_json(corpus: Path, out: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tokenizer", "report", str(out), str(corpus), "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)

@@ -1,5 +1,8 @@
 """Paragraphs and sentences: where a line end breaks, and where a full stop does not."""
 
+import json
+import re
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -86,7 +89,7 @@ def test_a_long_paragraph_without_spaces_is_split_as_the_library_does_and_in_lin
         "“走！我们走。”",
         '"走。走"，',
         "ガ！？",
-        "3。",
+        "也3。",  # before a digit the library misses an end, see below
         "他说",
     ]
     text = "".join(Random(0).choices(some, k=900))
@@ -102,6 +105,30 @@ def test_a_long_paragraph_without_spaces_is_split_as_the_library_does_and_in_lin
     parts.clear()
     split_sentences("（" + "今天天气很好。" * 3000, language)  # a bracket that is never closed
     assert max(parts) < 6000
+
+
+@pytest.mark.parametrize(
+    "sentences",
+    [
+        ["价格是5元。", "3天后涨价！", "iOS很好？", "Android也好。", "１２３。"],
+        ["（见第3章。2节）完了。", "3个人说“好。3天后见。”", "然后走了。"],
+        ["他买了iPhone？", "a是字母。", "B也是。", "（完）"],
+    ],
+)
+def test_chinese_sentences_end_before_digits_and_letters_too(sentences: list[str]) -> None:
+    """Compared with one another by hand: sentencex finds ends before Chinese characters and capitals."""
+    assert split_sentences("".join(sentences), "zh") == sentences
+
+
+def test_chinese_sentences_joined_without_a_blank_are_found_again(shared_data: Path) -> None:
+    """Rows that begin with a digit or a letter, behind others; sentencex finds 65 of 300."""
+    lines = (shared_data / "parallel" / "zh.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = [json.loads(line)["text"] for line in lines]
+    whole = [row for row in rows if row[-1] in "。！？" and split_sentences(row, "zh") == [row]]
+    behind = [row for row in whole if re.match("[0-9A-Za-z]", row)]
+    assert len(behind) > 50
+    for before, row in zip(Random(0).choices(whole, k=len(behind)), behind, strict=True):
+        assert split_sentences(before + row, "zh") == [before, row]
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=300))

@@ -1,12 +1,21 @@
 """`bertsmith tokenizer`: learns or extends a vocabulary, measures its fit, and shows a text's tokens."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
 from bertsmith.cli.options import Flag, Out, ReadableText
-from bertsmith.cli.screen import console, print_facts, print_json, print_paths, print_table, progress_bar
+from bertsmith.cli.screen import (
+    console,
+    print_facts,
+    print_json,
+    print_paths,
+    print_table,
+    print_warning,
+    progress_bar,
+)
 from bertsmith.errors import InputError
 from bertsmith.reporting import formatting
 from bertsmith.text.tokens.extension import ExtensionSettings
@@ -19,6 +28,23 @@ if TYPE_CHECKING:
 WORDS_SHOWN = 8
 SCRIPTS_SHOWN, WORDS_OF_SCRIPT = 12, 3
 MOST_SAVING_SHOWN = 15
+# Scripts whose vowels, tones or consonants are marks to Unicode, as accents are.
+_OF_MARKS = frozenset(
+    {
+        *(
+            "Chinese and kana",
+            "Thai",
+            "Lao",
+            "Burmese",
+            "Khmer",
+            "Tibetan",
+            "Devanagari",
+            "Bengali",
+            "Gujarati",
+        ),
+        *("Gurmukhi", "Oriya", "Tamil", "Telugu", "Kannada", "Malayalam", "Sinhala"),
+    }
+)
 DEFAULTS = VocabularySettings()
 EXTENSION_DEFAULTS = ExtensionSettings()
 
@@ -57,8 +83,14 @@ def train(
     from bertsmith.text.tokens.vocabulary_report import VocabularyReport
 
     with progress_bar("Learning the vocabulary") as progress:
-        train_tokenizer(Corpus.open(corpus), out, settings, progress=progress)
-    print_report(VocabularyReport.model_validate(read_json(out / "report.json")))
+        tokenizer = train_tokenizer(Corpus.open(corpus), out, settings, progress=progress)
+    measured = VocabularyReport.model_validate(read_json(out / "report.json"))
+    print_report(measured)
+    if scripts := _list_scripts_without_marks(measured, tokenizer.pieces):
+        print_warning(
+            f"An uncased WordPiece strips accents, and in {' and '.join(scripts)} these are letters or "
+            "change one (が becomes か, ที่ becomes ท): learn with --no-lowercase, or with --kind unigram."
+        )
     console.print(f"\nTokenizer written to {out}", markup=False)
 
 
@@ -241,6 +273,15 @@ def print_report(measured: "VocabularyReport") -> None:
         console.print("\n[bold]Examples[/bold]")
     for example in measured.examples:
         console.print("  " + " ".join(example), markup=False)
+
+
+def _list_scripts_without_marks(measured: "VocabularyReport", pieces: Sequence[str]) -> list[str]:
+    """The scripts of at least 1 % of the text whose letters an uncased WordPiece strips as accents."""
+    if not measured.lowercase:
+        return []
+    scripts = [fit.script for fit in measured.scripts if fit.share >= 0.01 and fit.script in _OF_MARKS]
+    has_kana = any("\u3041" <= piece <= "\u30ff" for piece in pieces if len(piece) == 1)
+    return [script for script in scripts if has_kana or script != "Chinese and kana"]
 
 
 def _print_scripts(scripts: "tuple[ScriptFit, ...]") -> None:

@@ -10,7 +10,7 @@ import html
 import re
 import unicodedata
 from collections.abc import Iterator
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Literal, NamedTuple
 
 from bertsmith.text.words import WITHOUT_BLANKS
@@ -52,6 +52,9 @@ _END_IN_JAPANESE = re.compile(
     "(?:[。｡！？‼⁇⁈⁉]|．(?![0-9A-Za-z０-９Ａ-Ｚａ-ｚ]))+"
     f"[{re.escape(_CLOSING)}｣]*(?![{re.escape(_CLOSING)}｣、，､。｡！？‼⁇⁈⁉．])"
 )
+
+# sentencex finds the end of a Chinese sentence before Chinese characters and capitals.
+_END_IN_CHINESE = re.compile("(?<=[。！？])(?=[0-9A-Za-z０-９Ａ-Ｚａ-ｚ])")
 
 # Tags that stray into extracted text. Others stay: "a < b and c > d" and List<int> are text.
 _TAG = re.compile(
@@ -179,8 +182,12 @@ def _find_bracketed(text: str) -> bytearray:
 
 
 def _split_by_other_rules(sentence: str) -> Iterator[str]:
-    """Yields the parts of what sentencex took for a sentence of Khmer, Tibetan, Thai or Lao."""
-    for part in _OTHER_ENDS.split(sentence):
+    """Yields the parts of what sentencex took for a sentence of Chinese, Khmer, Tibetan, Thai or Lao."""
+    ends = [end.start() for end in _END_IN_CHINESE.finditer(sentence)]
+    inside = _find_bracketed(sentence) if ends else b""
+    cuts = [0, *(end for end in ends if not inside[end]), len(sentence)]
+    chinese = [sentence[start:end] for start, end in pairwise(cuts)]
+    for part in chain.from_iterable(map(_OTHER_ENDS.split, chinese)):
         start = 0
         for blank in _BLANK_IN_THAI.finditer(part):
             if blank.start() - start >= _SHORTEST_IN_THAI:
