@@ -27,7 +27,7 @@ PYTHON ?= $(firstword $(foreach name,python3 python3.13 python3.12 python3.11,\
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo docs test test-slow check format bench peers dist
+.PHONY: help demo docs test test-slow check format bench peers dist run-wheel
 
 help:
 	@echo "make demo       install, then raw text -> vocabulary -> a small BERT -> report, in about ten minutes"
@@ -38,6 +38,7 @@ help:
 	@echo "make format     let ruff rewrite the files"
 	@echo "make bench      the side-by-side measurements in bench/ (BENCH=bench/<folder>/<name>.py for one)"
 	@echo "make dist       an sdist and a wheel with the compiled kernels, in dist/"
+	@echo "make run-wheel  the wheel bertsmith-run, without torch, in dist/"
 	@echo "make peers      environments for the peers that contradict the others, which make bench then measures too"
 
 demo: $(VENV)/.base

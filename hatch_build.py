@@ -12,6 +12,7 @@ import re
 import shlex
 import subprocess
 import sysconfig
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,26 +37,33 @@ class CustomBuildHook(BuildHookInterface[Any]):
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         folder = Path(self.root) / FOLDER
-        for library in folder.glob("*.so"):
-            library.unlink()  # of another version, maybe
-        if sysconfig.get_platform() != "linux-x86_64":
+        if not compile_kernels(folder, self.app.display_warning):
             return
-        compiler = shlex.split(os.environ.get("CC") or "gcc")
-        sources = sorted(map(str, folder.glob("*.c")))
-        for name, flags in FLAGS.items():
-            made = ["-O3", *flags, "-fPIC", "-shared", "-o", str(folder / f"{name}.so"), *sources, "-lm"]
-            try:
-                subprocess.run([*compiler, *made], check=True, capture_output=True, text=True)
-            except (OSError, subprocess.CalledProcessError) as error:
-                why = getattr(error, "stderr", None) or error
-                self.app.display_warning(f"{FOLDER} is not compiled, Bertsmith will be slower: {why}")
-                return
         build_data["artifacts"].append(str(FOLDER / "*.so"))
         build_data["pure_python"] = False
-        build_data["tag"] = f"py3-none-{_platform(folder)}"
+        build_data["tag"] = f"py3-none-{platform_of(folder)}"
 
 
-def _platform(folder: Path) -> str:
+def compile_kernels(folder: Path, warn: Callable[[str], Any]) -> bool:
+    """Compiles the folder's C files into a library for each instruction set. Returns whether it could."""
+    for library in folder.glob("*.so"):
+        library.unlink()  # of another version, maybe
+    if sysconfig.get_platform() != "linux-x86_64":
+        return False
+    compiler = shlex.split(os.environ.get("CC") or "gcc")
+    sources = sorted(map(str, folder.glob("*.c")))
+    for name, flags in FLAGS.items():
+        made = ["-O3", *flags, "-fPIC", "-shared", "-o", str(folder / f"{name}.so"), *sources, "-lm"]
+        try:
+            subprocess.run([*compiler, *made], check=True, capture_output=True, text=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            why = getattr(error, "stderr", None) or error
+            warn(f"{FOLDER} is not compiled, Bertsmith will be slower: {why}")
+            return False
+    return True
+
+
+def platform_of(folder: Path) -> str:
     """Where the libraries run: with that glibc or newer, or, for another C library, on machines like this."""
     named = b"".join(library.read_bytes() for library in folder.glob("*.so"))
     needed = [int(minor) for minor in re.findall(rb"\0GLIBC_2\.(\d+)", named)]

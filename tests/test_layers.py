@@ -29,6 +29,7 @@ LAYERS = [
     "training",
     "planning",
     "inference",
+    "runtime",
     "compression",
     "benchmarks",
     "estimators",

@@ -20,8 +20,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
-from safetensors import SafetensorError
-
 from bertsmith.errors import DiskFull, InputError, ResourceError, printable
 
 try:
@@ -236,6 +234,8 @@ def tensors_written_to(path: Path) -> Iterator[None]:
     So `atomic_folder` recognises a full disk. save_file creates a file that only its owner may read, whatever
     the umask: it gets the mode that any other new file gets in this folder.
     """
+    from safetensors import SafetensorError
+
     try:
         yield
         path.chmod(_find_new_file_mode(path.parent))

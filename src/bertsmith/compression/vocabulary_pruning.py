@@ -24,14 +24,17 @@ from bertsmith.model.legacy import read_legacy_tensors
 from bertsmith.model.locate import locate_model
 from bertsmith.model.manifest import Manifest, read_unverified_manifest, read_verified_manifest
 from bertsmith.model.own_tokenizer import load_own_tokenizer, read_own_tokenizer
-from bertsmith.model.sentence_files import copy_sentence_files, read_prompts
+from bertsmith.model.sentence_files import (
+    copy_sentence_files,
+    read_prompts,
+    read_table_max_length,
+    table_folder,
+)
 from bertsmith.model.static_table import (
     StaticTable,
     is_static,
     load_static,
-    read_table_max_length,
     save_static,
-    table_folder,
 )
 from bertsmith.model.untrusted import plain_file
 from bertsmith.tasks.checkpoints.infer_task import model_kind

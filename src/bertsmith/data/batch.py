@@ -8,17 +8,22 @@ together.
     N   tokens in the packed batch    B   sequences    G   examples, each one or more neighbouring sequences
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from bertsmith.arrays import Ints
+
+if TYPE_CHECKING:  # who computes without torch packs sequences too
+    import torch
+    from torch import Tensor
 
 
 def usual_batch_tokens(device: str) -> int:
@@ -48,7 +53,7 @@ class Sequences:
     def __len__(self) -> int:
         return len(self.lengths)
 
-    def take(self, rows: npt.NDArray[np.int64]) -> "Sequences":
+    def take(self, rows: npt.NDArray[np.int64]) -> Sequences:
         """The sequences at the given indices (rows,), in that order."""
         ends = np.cumsum(self.lengths)
         spans = [np.arange(ends[row] - self.lengths[row], ends[row]) for row in rows]
@@ -87,7 +92,7 @@ class PackedBatch:
         device: torch.device | str = "cpu",
         multiple: int = 1,
         values: npt.NDArray[np.float32] | None = None,
-    ) -> "PackedBatch":
+    ) -> PackedBatch:
         """Copies sequences to the device, padded at the end to a multiple of `multiple` tokens.
 
         token_ids (N,), segment_ids (N,), lengths (B,), values (N, P). Raises TypeError for arrays that aren't
@@ -125,7 +130,7 @@ class PackedBatch:
         )
 
     @staticmethod
-    def of(sequences: Sequences, device: torch.device | str = "cpu", multiple: int = 1) -> "PackedBatch":
+    def of(sequences: Sequences, device: torch.device | str = "cpu", multiple: int = 1) -> PackedBatch:
         """Copies sequences of the host to the device, as `pack` does."""
         return PackedBatch.pack(
             sequences.token_ids,
@@ -154,6 +159,8 @@ class PackedBatch:
 
 def to_device(array: npt.NDArray[np.generic], device: torch.device | str) -> Tensor:
     """Copies an array to the device; to a GPU from pinned memory, without waiting."""
+    import torch
+
     tensor = torch.from_numpy(np.ascontiguousarray(array))
     if torch.device(device).type == "cuda":
         return tensor.pin_memory().to(device, non_blocking=True)

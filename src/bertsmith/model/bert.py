@@ -16,7 +16,7 @@ from bertsmith.model.config import BertConfig
 from bertsmith.model.cpu.process import compute_alone_after_fork
 from bertsmith.model.layers.attention import Alibi, PositionBias, select_rows
 from bertsmith.model.layers.disentangled import Convolution, RelativePositions
-from bertsmith.model.layers.elementwise import make_norm
+from bertsmith.model.layers.elementwise import Activation, make_norm
 from bertsmith.model.layers.embeddings import Embeddings
 from bertsmith.model.layers.initialisation import initialise
 from bertsmith.model.layers.layer import Layer
@@ -45,6 +45,7 @@ class Bert(nn.Module):
         self.layers = nn.ModuleList(Layer(config, number) for number in range(max(config.layer_order) + 1))
         self.final_norm = make_norm(config) if config.final_norm else None
         self.pooler = nn.Linear(config.hidden_size, config.hidden_size) if config.has_pooler else None
+        self.pooler_activation = Activation("tanh")
         # (num_hidden_layers + 1,): a weight for each of all hidden states, where a model mixes them
         self.register_buffer("layer_weights", None, persistent=False)
         for part in (self.embeddings, self.relative, self.convolution):
@@ -137,7 +138,8 @@ class Bert(nn.Module):
             raise ValueError(
                 f"a {self.config.model_type} model has no pooler; use the first token's hidden state"
             )
-        return torch.tanh(self.pooler(first_tokens))
+        pooled: Tensor = self.pooler_activation(self.pooler(first_tokens))
+        return pooled
 
 
 def _drop_padding(states: Tensor, batch: PackedBatch) -> Tensor:

@@ -37,10 +37,10 @@ from bertsmith.model.folder_keys import MATRYOSHKA
 from bertsmith.model.layers.initialisation import meta_init
 from bertsmith.model.manifest import Manifest, verify_while_loading, write_manifest
 from bertsmith.model.static_table import refuse_static
+from bertsmith.model.untrusted import WEIGHTS as WEIGHTS
 from bertsmith.model.untrusted import plain_file, read_settings, read_tensors
 from bertsmith.model.weights import file_names, from_hugging_face, listed, part_of, to_hugging_face
 
-WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
 _ADAPTER = "adapter_config.json"
 

@@ -12,19 +12,24 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from safetensors.torch import save_file
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from bertsmith.errors import ModelError
 from bertsmith.files import read_json, write_json
-from bertsmith.model.checkpoint import WEIGHTS
 from bertsmith.model.folder_keys import ACTIVATIONS, CONFIG, SENTENCE_TRANSFORMERS, TOKENIZER_CONFIG
 from bertsmith.model.locate import SENTENCE_SETTINGS
-from bertsmith.model.untrusted import plain_file, read_settings, read_small_json
+from bertsmith.model.untrusted import WEIGHTS, plain_file, read_settings, read_small_json
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 MODULES = "modules.json"
+LONGEST = 512  # tokens of a text where a static table's folder gives no maximum, as in model2vec
+NO_LIMIT = 1_000_000  # tokens; a table has no positions that would limit a text
+MODEL2VEC = "model2vec"
+STATIC_MODULE = "StaticEmbedding"
+STATIC_NORMALIZE = "Normalize"
+PACKAGE = "sentence_transformers."  # the prefix of modules that aren't custom code in the folder
 _PROMPTS = "config_sentence_transformers.json"
 _OLD_ENCODERS = (
     "BERT",
@@ -46,7 +51,7 @@ def source_encoder_folder(folder: Path) -> Path:
     return folder / paths[0] if paths else folder
 
 
-def copy_sentence_files(source: Path, out: Path, read_weights: Callable[[Path], dict[str, Tensor]]) -> None:
+def copy_sentence_files(source: Path, out: Path, read_weights: "Callable[[Path], dict[str, Tensor]]") -> None:
     """Copies sentence-transformers' files from `source` to `out`, where the encoder is in `out` itself. For a
     plain encoder only the maximum length is taken over.
 
@@ -99,7 +104,7 @@ def has_legacy_modules(source: Path) -> bool:
 
 
 def _copy_module(
-    source: Path, name: str, out: Path, read_weights: Callable[[Path], dict[str, Tensor]]
+    source: Path, name: str, out: Path, read_weights: "Callable[[Path], dict[str, Tensor]]"
 ) -> None:
     """Copies the folder of a module. It may be missing, since Git and the hub don't keep empty folders."""
     (out / name).mkdir()
@@ -109,6 +114,8 @@ def _copy_module(
     for file in files:
         path = plain_file(source / name, file.name)
         if file.name == _OLD_WEIGHTS and not is_safe:
+            from safetensors.torch import save_file
+
             tensors = {key: tensor.contiguous() for key, tensor in read_weights(path).items()}
             save_file(tensors, out / name / WEIGHTS, metadata={"format": "pt"})
         elif file.suffix in (".json", ".safetensors"):
@@ -241,3 +248,74 @@ def read_cross_encoder(folder: Path, config: Mapping[str, Any], outputs: int) ->
             )
         name = "Sigmoid" if outputs == 1 else "Identity"
     return CrossEncoder(name == "Sigmoid", read_default_prompt(folder) if settings else "")
+
+
+# -- static tables, which static_table.py computes -------------------------------------------------------
+
+
+def is_static(folder: Path) -> bool:
+    """Whether a folder holds a static table by us, model2vec or sentence-transformers."""
+    if (folder / MODULES).is_file():
+        return [kind for kind, _ in _read_kinds(folder)[:1]] == [STATIC_MODULE]
+    return read_table_settings(folder).get("model_type") == MODEL2VEC
+
+
+def table_folder(folder: Path) -> Path:
+    """The folder of the table and its tokenizer: `folder` itself or, from older versions of
+    sentence-transformers, a folder in it.
+
+    Raises ModelError where the table is missing, or where anything but a normalisation follows it.
+    """
+    if not (folder / MODULES).is_file():
+        return folder
+    (_, subfolder), *following = _read_kinds(folder)
+    if (other := next((kind for kind, _ in following if kind != STATIC_NORMALIZE), None)) is not None:
+        raise ModelError(
+            f"{folder} has a module {other} after its table of vectors, which Bertsmith doesn't support: "
+            "without it the vectors would differ. Use a table with nothing after it but normalisation."
+        )
+    if not re.fullmatch(r"[\w-]*|\.", subfolder):
+        raise ModelError(
+            f"{folder / MODULES} names no folder beside it for the module {STATIC_MODULE}. It may have been "
+            "altered."
+        )
+    return plain_file(folder, f"{subfolder}/{WEIGHTS}".lstrip("/")).parent
+
+
+def refuse_static(folder: Path) -> None:
+    """Raises ModelError for a static table, where layers are needed."""
+    if is_static(folder):
+        raise ModelError(
+            f"{folder} is a static table of vectors, which has no layers, and this needs an encoder. "
+            "Predict, embed, index, search and serve with it; for anything else take the model that it was "
+            "made from."
+        )
+
+
+def read_table_max_length(folder: Path) -> int:
+    """The maximum number of tokens of a text, from config.json. Raises ModelError for one that isn't a
+    number.
+    """
+    path = folder / CONFIG.file
+    max_length = read_table_settings(folder).get("max_length", LONGEST) if path.exists() else None
+    if max_length is None:
+        return NO_LIMIT
+    if not isinstance(max_length, int) or max_length < 1:
+        raise ModelError(f"{path}: max_length must be a whole number from 1 on, found {max_length!r}.")
+    return min(max_length, NO_LIMIT)
+
+
+def read_table_settings(folder: Path) -> dict[str, Any]:
+    """The content of config.json; empty without one, as in folders by sentence-transformers."""
+    return read_settings(plain_file(folder, CONFIG.file)) if (folder / CONFIG.file).is_file() else {}
+
+
+def _read_kinds(folder: Path) -> list[tuple[str, str]]:
+    """The class and the subfolder of each module in modules.json, in order; empty where it holds no list."""
+    entries = read_small_json(plain_file(folder, MODULES))
+    if not isinstance(entries, list):
+        return []
+    modules = [entry if isinstance(entry, dict) else {} for entry in entries]
+    kinds = [str(module.get("type")) for module in modules]
+    names = [kind.rpartition(".")[2] if kind.startswith(PACKAGE) else kind for kind in kinds]
+    return [(name, str(module.get("path"))) for name, module in zip(names, modules, strict=True)]

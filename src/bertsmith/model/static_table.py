@@ -15,7 +15,6 @@ of [UNK] is set to zeros on loading.
 V tokens in the vocabulary, N tokens in the packed batch, R rows that a head reads, D width of a vector.
 """
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,19 +29,23 @@ from bertsmith.errors import ModelError
 from bertsmith.files import atomic_folder, require_free_space, tensors_written_to, write_json
 from bertsmith.model.card import write_card
 from bertsmith.model.manifest import Manifest, verify_while_loading, write_manifest
-from bertsmith.model.untrusted import plain_file, read_settings, read_small_json, read_tensors
+from bertsmith.model.sentence_files import LONGEST as LONGEST
+from bertsmith.model.sentence_files import (
+    MODEL2VEC,
+    MODULES,
+    NO_LIMIT,
+    STATIC_MODULE,
+    STATIC_NORMALIZE,
+    read_table_settings,
+    table_folder,
+)
+from bertsmith.model.sentence_files import is_static as is_static
+from bertsmith.model.sentence_files import refuse_static as refuse_static
+from bertsmith.model.untrusted import WEIGHTS, plain_file, read_tensors
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 ARCHITECTURE = "StaticModel"
-LONGEST = 512  # tokens of a text where the folder gives no maximum, as in model2vec
-NO_LIMIT = 1_000_000  # tokens; a table has no positions that would limit a text
-WEIGHTS = "model.safetensors"
 _CONFIG = "config.json"
-_MODULES = "modules.json"
-_MODEL2VEC = "model2vec"
-_MODULE = "StaticEmbedding"
-PACKAGE = "sentence_transformers."  # the prefix of modules that aren't custom code in the folder
-_NORMALIZE = "Normalize"
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int8)
 
 
@@ -71,58 +74,6 @@ class StaticTable(nn.Module):
         return self.table[ids if rows is None else ids[rows]]
 
 
-def is_static(folder: Path) -> bool:
-    """Whether a folder holds a static table by us, model2vec or sentence-transformers."""
-    if (folder / _MODULES).is_file():
-        return [kind for kind, _ in _read_modules(folder)[:1]] == [_MODULE]
-    return _read_settings(folder).get("model_type") == _MODEL2VEC
-
-
-def table_folder(folder: Path) -> Path:
-    """The folder of the table and its tokenizer: `folder` itself or, from older versions of
-    sentence-transformers, a folder in it.
-
-    Raises ModelError where the table is missing, or where anything but a normalisation follows it.
-    """
-    if not (folder / _MODULES).is_file():
-        return folder
-    (_, subfolder), *following = _read_modules(folder)
-    if (other := next((kind for kind, _ in following if kind != _NORMALIZE), None)) is not None:
-        raise ModelError(
-            f"{folder} has a module {other} after its table of vectors, which Bertsmith doesn't support: "
-            "without it the vectors would differ. Use a table with nothing after it but normalisation."
-        )
-    if not re.fullmatch(r"[\w-]*|\.", subfolder):
-        raise ModelError(
-            f"{folder / _MODULES} names no folder beside it for the module {_MODULE}. It may have been "
-            "altered."
-        )
-    return plain_file(folder, f"{subfolder}/{WEIGHTS}".lstrip("/")).parent
-
-
-def refuse_static(folder: Path) -> None:
-    """Raises ModelError for a static table, where layers are needed."""
-    if is_static(folder):
-        raise ModelError(
-            f"{folder} is a static table of vectors, which has no layers, and this needs an encoder. "
-            "Predict, embed, index, search and serve with it; for anything else take the model that it was "
-            "made from."
-        )
-
-
-def read_table_max_length(folder: Path) -> int:
-    """The maximum number of tokens of a text, from config.json. Raises ModelError for one that isn't a
-    number.
-    """
-    path = folder / _CONFIG
-    max_length = _read_settings(folder).get("max_length", LONGEST) if path.exists() else None
-    if max_length is None:
-        return NO_LIMIT
-    if not isinstance(max_length, int) or max_length < 1:
-        raise ModelError(f"{path}: max_length must be a whole number from 1 on, found {max_length!r}.")
-    return min(max_length, NO_LIMIT)
-
-
 def load_static(folder: Path) -> StaticTable:
     """Loads the table of a folder. Raises ModelError for a file that is missing, damaged or holds
     no table.
@@ -137,10 +88,10 @@ def load_static(folder: Path) -> StaticTable:
     # Neither sentence-transformers nor model2vec reads the special tokens around a text, so that their rows
     # were never trained. model2vec leaves out unknown tokens too.
     tokenizer = Tokenizer.load(plain_file(table_folder(folder), "tokenizer.json").parent)
-    template, settings = tokenizer.template, _read_settings(folder)
+    template, settings = tokenizer.template, read_table_settings(folder)
     unread = [*template.before, *template.between, *template.behind]
     # a model2vec table that wasn't distilled has no model_type, but an embedding_dtype
-    if settings.get("model_type") == _MODEL2VEC or "embedding_dtype" in settings:
+    if settings.get("model_type") == MODEL2VEC or "embedding_dtype" in settings:
         unread.append(tokenizer.unk_id)
     for token_id in unread:
         if token_id < len(table):
@@ -172,7 +123,7 @@ def save_static(
     if not bool(table.isfinite().all()):
         raise ModelError("The table was not saved: it holds values that are not finite.")
     config = {
-        "model_type": _MODEL2VEC,
+        "model_type": MODEL2VEC,
         "architectures": [ARCHITECTURE],
         "hidden_dim": width,
         "seq_length": NO_LIMIT,
@@ -186,7 +137,11 @@ def save_static(
             save_file({"embeddings": table.float().contiguous()}, partial / WEIGHTS)
         write_json(partial / _CONFIG, config)
         write_json(
-            partial / _MODULES, [_make_module(0, ".", _MODULE), _make_module(1, "1_Normalize", _NORMALIZE)]
+            partial / MODULES,
+            [
+                _make_module(0, ".", STATIC_MODULE),
+                _make_module(1, "1_Normalize", STATIC_NORMALIZE),
+            ],
         )
         (partial / "1_Normalize").mkdir()
         tokenizer.save(partial, segments=False, max_length=max_length)
@@ -196,22 +151,6 @@ def save_static(
         manifest = Manifest(architecture=ARCHITECTURE, task=task, **about)
         write_manifest(partial, manifest)
         write_card(partial, manifest, f"A static table of {pieces:,} vectors, {width} wide")
-
-
-def _read_settings(folder: Path) -> dict[str, Any]:
-    """The content of config.json; empty without one, as in folders by sentence-transformers."""
-    return read_settings(plain_file(folder, _CONFIG)) if (folder / _CONFIG).is_file() else {}
-
-
-def _read_modules(folder: Path) -> list[tuple[str, str]]:
-    """The class and the subfolder of each module in modules.json, in order; empty where it holds no list."""
-    entries = read_small_json(plain_file(folder, _MODULES))
-    if not isinstance(entries, list):
-        return []
-    modules = [entry if isinstance(entry, dict) else {} for entry in entries]
-    kinds = [str(module.get("type")) for module in modules]
-    names = [kind.rpartition(".")[2] if kind.startswith(PACKAGE) else kind for kind in kinds]
-    return [(name, str(module.get("path"))) for name, module in zip(names, modules, strict=True)]
 
 
 def _make_table(tensors: Mapping[str, Tensor], path: Path) -> Tensor:

@@ -9,14 +9,15 @@ import tomllib
 from collections.abc import Iterable
 from math import prod
 from pathlib import Path
-from typing import Any
-
-import safetensors
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from bertsmith.errors import ModelError
 from bertsmith.files import parse_json
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
+WEIGHTS = "model.safetensors"
 MAX_SETTINGS_BYTES = 4 << 20  # a config.json with 100,000 labels has 3 MB
 LARGE = 1 << 18  # values from which a tensor is read through a mapping of its own
 MAX_HEADER_BYTES = 16 << 20  # names and shapes of BERT-large's tensors take 0.1 MB
@@ -88,7 +89,7 @@ def read_small_json(path: Path) -> Any:
         raise ModelError(f"{path} is not valid JSON ({error}). It may have been cut or altered.") from error
 
 
-def read_tensors(path: Path, *, without: str | None = None) -> dict[str, Tensor]:
+def read_tensors(path: Path, *, without: str | None = None) -> "dict[str, Tensor]":
     """Copies every tensor of a safetensors file into memory, but for the one called `without`; the file may
     then be replaced or removed.
 
@@ -97,6 +98,8 @@ def read_tensors(path: Path, *, without: str | None = None) -> dict[str, Tensor]
     together, since a hostile header of 100,000 names would be parsed for each. Raises ModelError where the
     header is too large, and for a file that is truncated, altered or in another format.
     """
+    import safetensors
+
     check_header_size(path)
     try:
         with safetensors.safe_open(path, framework="pt") as file:
@@ -112,7 +115,9 @@ def read_tensors(path: Path, *, without: str | None = None) -> dict[str, Tensor]
     return {name: copies[name] for name in sizes}
 
 
-def _copy_tensors(path: Path, names: Iterable[str]) -> list[tuple[str, Tensor]]:
+def _copy_tensors(path: Path, names: Iterable[str]) -> "list[tuple[str, Tensor]]":
+    import safetensors
+
     with safetensors.safe_open(path, framework="pt") as file:
         return [(name, file.get_tensor(name).clone()) for name in names]
 

@@ -6,16 +6,21 @@ several of their modules, our tensor is theirs stacked by rows in that order: on
 and values.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from bertsmith.errors import ModelError
 from bertsmith.model.config import BertConfig
 from bertsmith.model.families import Family, ModuleNames, find_family
+
+if TYPE_CHECKING:  # who computes without torch has arrays in the place of tensors
+    from torch import Tensor
 
 # Buffers of indices that old versions saved with the weights; TensorFlow's names of LayerNorm's parameters.
 _INDEX_TABLES = ("embeddings.position_ids", "embeddings.token_type_ids")
@@ -190,12 +195,13 @@ def _stack(pieces: dict[int, Tensor], theirs: tuple[str, ...], where: str) -> Te
         return pieces[0]
     ordered = [pieces[index] for index in range(len(pieces))]
     # Pieces of 30, 10 and 20 rows would stack to the right shape with every row in the wrong place.
-    if len({piece.shape for piece in ordered}) > 1 or not ordered[0].dim():
+    if len({tuple(piece.shape) for piece in ordered}) > 1 or not ordered[0].ndim:
         shapes = ", ".join(
             f"{name} {tuple(piece.shape)}" for name, piece in zip(theirs, ordered, strict=True)
         )
         raise ModelError(f"{where}: pieces of one stack must have one shape; found {shapes}.")
-    return torch.cat(ordered)
+    joined: Tensor = _library(ordered[0]).concatenate(ordered)
+    return joined
 
 
 def _swaps(ours: str, table: Mapping[str, ModuleNames]) -> bool:
@@ -204,7 +210,8 @@ def _swaps(ours: str, table: Mapping[str, ModuleNames]) -> bool:
 
 
 def _swap_halves(tensor: Tensor) -> Tensor:
-    return tensor.roll(len(tensor) // 2, 0) if tensor.dim() else tensor
+    swapped: Tensor = _library(tensor).roll(tensor, len(tensor) // 2, 0) if tensor.ndim else tensor
+    return swapped
 
 
 def _settle_twins(
@@ -215,7 +222,7 @@ def _settle_twins(
     """
     for name, twin in twins.items():
         first = tensors.setdefault(tied[name], twin)
-        if not torch.equal(first, twin):
+        if first.shape != twin.shape or not bool((first == twin).all()):
             raise ModelError(
                 f"{where}: {name} differs from {tied[name]}. Bertsmith ties the masked-language head to the "
                 "token embeddings and gives it one bias; a checkpoint with separate ones can't be used."
@@ -225,4 +232,18 @@ def _settle_twins(
 def _add_zeros(tensors: dict[str, Tensor], biases: Mapping[str, str]) -> None:
     """Adds biases of zeros to a head that has none in its authors' files."""
     if all(weight in tensors for weight in biases.values()) and not any(bias in tensors for bias in biases):
-        tensors |= {bias: torch.zeros(len(tensors[weight])) for bias, weight in biases.items()}
+        tensors |= {bias: _zeros_for(tensors[weight]) for bias, weight in biases.items()}
+
+
+def _zeros_for(weight: Tensor) -> Tensor:
+    zeros: Tensor = _library(weight).zeros(len(weight), dtype=weight.dtype)
+    return zeros
+
+
+def _library(tensor: Tensor) -> Any:
+    """The module that has made a tensor: torch or, for an array, NumPy."""
+    if isinstance(tensor, np.ndarray):
+        return np
+    import torch
+
+    return torch

@@ -6,21 +6,19 @@ tokens up and sums their rows, a hundred times as fast as an encoder.
 E texts of a chunk, W windows: one a text, or several of a long one; N tokens, D width of a vector.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-import torch
-from torch.nn import functional as F
 
 from bertsmith.arrays import Ints
-from bertsmith.data.stream import prefetch
 from bertsmith.errors import InputError
 from bertsmith.inference.embedding.vectors import Vectors
-from bertsmith.model.static_table import StaticTable
 from bertsmith.tasks.examples.encoding import (
     EncodedExample,
     Window,
@@ -31,7 +29,9 @@ from bertsmith.tasks.examples.encoding import (
     windows,
 )
 from bertsmith.text.tokens.tokenizer import Tokenizer
-from bertsmith.text.tokens.word_cache import WordCache
+
+if TYPE_CHECKING:  # who computes without torch reads texts too
+    from bertsmith.model.static_table import StaticTable
 
 _CHARACTERS = 1 << 17  # tokenised at a time; a chunk keeps only the ids of its texts
 _TOKENS = 1 << 21  # of a chunk; more than 4,096 usual texts have
@@ -134,6 +134,8 @@ class TableReader:
         self.table = table
         self.tokenizer = tokenizer
         self.room = room
+        from bertsmith.text.tokens.word_cache import WordCache
+
         self._around = special_tokens(tokenizer, 1)
         self._words = WordCache(tokenizer)
 
@@ -142,6 +144,8 @@ class TableReader:
         return {name: value for name, value in vars(self).items() if name != "_words"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        from bertsmith.text.tokens.word_cache import WordCache
+
         vars(self).update(state)
         self._words = WordCache(self.tokenizer)
 
@@ -150,6 +154,9 @@ class TableReader:
         chunk may have fewer. A thread looks words up while rows are summed. Raises InputError for an item
         that is no text.
         """
+        import torch
+        from torch.nn import functional as F
+
         for ids, lengths in _prefetched(self._token_ids(texts, prefix, size), texts, size):
             starts = np.cumsum(lengths) - lengths
             with torch.inference_mode():
@@ -192,8 +199,11 @@ def _prefetched(chunks: Iterator[Item], texts: Iterable[str], size: int) -> Iter
     """Makes chunks in a thread, one ahead; not for a list of at most `size` texts, where that costs more than
     it saves.
     """
-    fits_one_chunk = isinstance(texts, Sequence) and len(texts) <= size
-    return chunks if fits_one_chunk else prefetch(chunks, ahead=1)
+    if isinstance(texts, Sequence) and len(texts) <= size:
+        return chunks
+    from bertsmith.data.stream import prefetch
+
+    return prefetch(chunks, ahead=1)
 
 
 def _split_by_characters(texts: Iterable[tuple[int, str]], prefix: str, most: int) -> Iterator[list[str]]:

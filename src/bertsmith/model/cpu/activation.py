@@ -16,6 +16,7 @@ from bertsmith.model.cpu import kernels
 
 _MULTIPLE = 16  # of the width
 _GATES = ("gelu", "silu")
+_PRECISIONS = torch.float32, torch.bfloat16
 
 
 def can_fuse_gelu(linear: nn.Module, x: Tensor) -> bool:
@@ -58,7 +59,7 @@ def _can_fuse(linear: nn.Module, x: Tensor, halves: int = 1) -> bool:
         and not (linear._forward_pre_hooks or linear._forward_hooks or linear._backward_hooks)
         and linear.out_features % (halves * _MULTIPLE) == 0
         and not torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
-        and (not torch.is_autocast_enabled("cpu") or torch.get_autocast_dtype("cpu") in kernels.PRECISIONS)
+        and (not torch.is_autocast_enabled("cpu") or torch.get_autocast_dtype("cpu") in _PRECISIONS)
     )
 
 

@@ -18,6 +18,7 @@ from bertsmith.model.cpu import kernels
 from bertsmith.model.cpu.attention import as_c_array, middle
 from bertsmith.model.layers.attention import select_rows
 from bertsmith.model.layers.disentangled import DistanceRows
+from bertsmith.model.layers.elementwise import Activation
 from bertsmith.model.layers.layer import Layer
 
 PRECISIONS = torch.float32, torch.int16
@@ -82,6 +83,21 @@ class KernelConvolution(nn.Module):
         return convolved.T[None]
 
 
+class KernelTanh(nn.Module):
+    """tanh of float32, each value rounded once: the same whatever library torch has for it, and without
+    torch.
+    """
+
+    name = "tanh"
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The values of x, in x's shape."""
+        values = x.float().clone(memory_format=torch.contiguous_format)
+        library = kernels.load_library(kernels.find_instruction_set())
+        library.hyperbolic_tangents(values.data_ptr(), values.numel())
+        return values
+
+
 def use_kernels(model: nn.Module) -> None:
     """Replaces the linear modules of a model by `KernelLinear`, where its encoder's layers are
     `KernelLayer`s, and its convolution.
@@ -103,6 +119,8 @@ def _replace_linears(model: nn.Module) -> None:
         for name, child in parent.named_children():
             if type(child) is nn.Linear:
                 setattr(parent, name, KernelLinear(child))
+            elif isinstance(child, Activation) and child.name == "tanh":
+                setattr(parent, name, KernelTanh())
             elif type(child) is nn.Conv1d and child.groups == 1:
                 setattr(parent, name, KernelConvolution(child))
 

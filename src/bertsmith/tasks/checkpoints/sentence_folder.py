@@ -9,6 +9,8 @@ sentence_bert_config.json             the longest input
 config_sentence_transformers.json     prefixes of queries and documents, as prompts
 """
 
+from __future__ import annotations
+
 import hashlib
 import json
 import re
@@ -16,17 +18,10 @@ import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast, get_args
-
-import torch
-from safetensors.torch import save_file
-from torch import Tensor, nn
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 from bertsmith.errors import ModelError
 from bertsmith.files import sha256, tensors_written_to, write_json
-from bertsmith.model.bert import Bert
-from bertsmith.model.checkpoint import encoder_of, read_checkpoint
-from bertsmith.model.config import BertConfig
 from bertsmith.model.folder_keys import (
     DENSE,
     DROPOUT,
@@ -39,33 +34,28 @@ from bertsmith.model.folder_keys import (
     WEIGHTED_LAYER_POOLING,
     FileKeys,
 )
-from bertsmith.model.layers.initialisation import meta_init
 from bertsmith.model.locate import SENTENCE_SETTINGS
 from bertsmith.model.manifest import read_unverified_manifest
 from bertsmith.model.sentence_files import (
+    PACKAGE,
+    is_static,
     makes_vectors,
     read_prompts,
     read_sentence_config,
-    torch_module_name,
-)
-from bertsmith.model.static_table import (
-    PACKAGE,
-    StaticTable,
-    is_static,
-    load_static,
     read_table_max_length,
     table_folder,
+    torch_module_name,
 )
 from bertsmith.model.untrusted import plain_file, read_settings, read_small_json, read_tensors
-from bertsmith.tasks.heads.pooling import (
-    DENSE_ACTIVATIONS,
-    PROJECTION_LAYERS,
-    Dense,
-    Pooling,
-    Projection,
-    ProjectionLayer,
-    make_projection_layer,
-)
+from bertsmith.tasks.examples.encoding import Pooling
+
+if TYPE_CHECKING:  # who computes without torch reads these folders too
+    from torch import Tensor, nn
+
+    from bertsmith.model.bert import Bert
+    from bertsmith.model.config import BertConfig
+    from bertsmith.model.static_table import StaticTable
+    from bertsmith.tasks.heads.pooling import Projection, ProjectionLayer
 
 _WEIGHTS = "model.safetensors"
 _MODULES = "modules.json"
@@ -113,7 +103,11 @@ def read_projection(modules: Sequence[SentenceModule], width: int) -> Projection
     Raises ModelError for an activation that isn't torch's, layers that don't fit each other, and broken
     files.
     """
-    layers, inputs = list[ProjectionLayer](), width
+    from bertsmith.model.layers.initialisation import meta_init
+    from bertsmith.tasks.heads.pooling import Projection, make_projection_layer
+
+    layers: list[ProjectionLayer] = []
+    inputs = width
     for module in modules:
         settings, where = _read_layer_settings(module)
         layer = meta_init(lambda: make_projection_layer(module.kind, settings, where))  # noqa: B023
@@ -140,6 +134,8 @@ def _read_layer_settings(module: SentenceModule) -> tuple[dict[str, Any], str]:
     path = plain_file(module.folder, "config.json")
     settings = _read_checked(_LAYER_KEYS[module.kind], path)
     if module.kind == "Dense":
+        from bertsmith.tasks.heads.pooling import DENSE_ACTIVATIONS
+
         dotted_name = settings.get("activation_function", "torch.nn.Tanh")
         settings["activation_function"] = torch_module_name(dotted_name)
         if settings["activation_function"] not in DENSE_ACTIVATIONS:
@@ -269,6 +265,8 @@ def load_sentence_model(folder: Path) -> tuple[Bert | StaticTable, Projection | 
     """A folder's encoder or static table, its projection, if there is one, and the settings. Raises
     ModelError.
     """
+    from bertsmith.model.static_table import load_static
+
     settings = read_sentence_settings(folder)
     encoder = load_static(folder) if is_static(folder) else load_vector_encoder(settings)
     return encoder, read_projection(settings.projection, encoder.config.hidden_size), settings
@@ -278,6 +276,8 @@ def load_vector_encoder(settings: SentenceSettings, *, table_in_file: bool = Fal
     """An embedding model's encoder, with its weights of layers if it has any. `table_in_file` is as in
     `read_checkpoint`. Raises ModelError.
     """
+    from bertsmith.model.checkpoint import encoder_of, read_checkpoint
+
     folder = settings.encoder
     checkpoint = read_checkpoint(folder, table_in_file=table_in_file)
     encoder = encoder_of(checkpoint, f"{folder}/{_WEIGHTS}")
@@ -289,6 +289,8 @@ def load_vector_encoder(settings: SentenceSettings, *, table_in_file: bool = Fal
 
 def _read_layer_weights(folder: Path, count: int) -> Tensor:
     """The weight of each of `count` hidden states, zero below the first layer that has one."""
+    import torch
+
     path = plain_file(folder, "config.json")
     settings = _read_checked(WEIGHTED_LAYER_POOLING, path)
     start, layers = settings.get("layer_start", 4), settings.get("num_hidden_layers", 12)
@@ -471,7 +473,7 @@ def _read_checked_modules(folder: Path) -> list[SentenceModule]:
                 f"{folder} has a module {kind}, which {_NOT_COMPUTED[kind]}: Bertsmith doesn't compute that. "
                 f"Use a model of {_EXPECTED}."
             )
-        if kind not in ("Transformer", _LAYER_WEIGHTS, "Pooling", *PROJECTION_LAYERS):
+        if kind not in ("Transformer", _LAYER_WEIGHTS, "Pooling", *_LAYER_KEYS):
             raise ModelError(
                 f"{folder} has a module {kind}, which Bertsmith doesn't compute yet: without it the vectors "
                 f"would differ. Use a model of {_EXPECTED}."
@@ -578,6 +580,8 @@ def write_sentence_folder(
     `default_prompt_name`. A `projection` comes between pooling and Normalize, a linear one as a Dense; a
     `classifier` is a Dense after Normalize that turns vectors into outputs.
     """
+    from torch import nn
+
     modules = [_module_entry(0, "", "Transformer"), _module_entry(1, "1_Pooling", "Pooling")]
     (folder / "1_Pooling").mkdir()
     if isinstance(projection, nn.Linear):
@@ -614,12 +618,19 @@ def write_sentence_folder(
 
 def _as_projection(linear: nn.Linear) -> Projection:
     """A linear layer as a Dense without an activation, on the same weights."""
+    from bertsmith.model.layers.initialisation import meta_init
+    from bertsmith.tasks.heads.pooling import Dense, Projection
+
     dense = meta_init(lambda: Dense(linear.in_features, linear.out_features, linear.bias is not None))
     dense.linear = linear
     return Projection([dense])
 
 
 def _write_layer(folder: Path, layer: ProjectionLayer) -> None:
+    from safetensors.torch import save_file
+
+    from bertsmith.tasks.heads.pooling import Dense
+
     folder.mkdir()
     settings = dict(layer.settings)
     if isinstance(layer, Dense):

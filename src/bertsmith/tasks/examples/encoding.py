@@ -8,15 +8,15 @@ tokens, by one rule for every head. Each token counts in the window that shows m
 training as in prediction.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence, Sized
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from bertsmith.arrays import Bools, Float32s, Int32s, Ints
 from bertsmith.data.batch import Sequences, joined_values, to_device
@@ -25,6 +25,12 @@ from bertsmith.text.tokens.long_texts import TextEncoding
 from bertsmith.text.tokens.sequence_rules import USUAL_TRUNCATION, Truncation
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.text.tokens.value_tokenizers import RowEncoding
+
+if TYPE_CHECKING:  # who computes without torch encodes too
+    import torch
+    from torch import Tensor
+
+Pooling = Literal["mean", "cls", "max"]  # of a text's hidden states to its vector
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +68,7 @@ class EncodedExample:
         """The number of tokens in all windows together."""
         return sum(len(window.token_ids) for window in self.windows)
 
-    def parts(self, tokens: int) -> "list[EncodedExample]":
+    def parts(self, tokens: int) -> list[EncodedExample]:
         """Divides the windows into examples of at most this many tokens, or of one window; each of a single
         text.
         """
@@ -225,6 +231,22 @@ def owner(ranges: Sequence[TokenRange]) -> npt.NDArray[np.int64]:
         most_context[start:end][better] = context[better]
         owners[start:end][better] = index
     return owners
+
+
+def join_pooled(
+    vectors: npt.NDArray[np.float32], text: Ints, size: Ints, pooling: Pooling
+) -> npt.NDArray[np.float32]:
+    """Combines pooled vectors (W, H) of windows, or of runs of windows, into (T, H): the same as pooling all
+    rows of a text at once.
+
+    `text` (W,) is the number of each vector's text, ascending; `size` (W,) its number of rows for "mean", and
+    of windows for "cls".
+    """
+    starts = np.flatnonzero(np.diff(text, prepend=-1))
+    if pooling == "max":
+        return np.asarray(np.maximum.reduceat(vectors, starts))
+    weight = size.astype(np.float32)[:, None]
+    return np.asarray(np.add.reduceat(vectors * weight, starts) / np.add.reduceat(weight, starts))
 
 
 def windows_apart(

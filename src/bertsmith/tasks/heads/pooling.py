@@ -7,22 +7,20 @@ a vector.
 
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bertsmith.arrays import Ints
 from bertsmith.data.batch import PackedBatch, to_device
 from bertsmith.errors import ModelError
 from bertsmith.model.layers import elementwise
 from bertsmith.model.layers.initialisation import meta_init
 from bertsmith.tasks.examples.encoding import Layout
-
-Pooling = Literal["mean", "cls", "max"]
+from bertsmith.tasks.examples.encoding import Pooling as Pooling
+from bertsmith.tasks.examples.encoding import join_pooled as join_pooled
 
 
 def pool_examples(states: Tensor, layout: Layout, pooling: Pooling) -> Tensor:
@@ -74,22 +72,6 @@ def _pool(
     # bincount would synchronise with the device to find the largest number
     rows = torch.zeros(texts, dtype=torch.int64, device=text.device).index_add(0, text, torch.ones_like(text))
     return sums.index_add(0, text, states) / rows[:, None]
-
-
-def join_pooled(
-    vectors: npt.NDArray[np.float32], text: Ints, size: Ints, pooling: Pooling
-) -> npt.NDArray[np.float32]:
-    """Combines pooled vectors (W, H) of windows, or of runs of windows, into (T, H): the same as pooling all
-    rows of a text at once.
-
-    `text` (W,) is the number of each vector's text, ascending; `size` (W,) its number of rows for "mean", and
-    of windows for "cls".
-    """
-    starts = np.flatnonzero(np.diff(text, prepend=-1))
-    if pooling == "max":
-        return np.asarray(np.maximum.reduceat(vectors, starts))
-    weight = size.astype(np.float32)[:, None]
-    return np.asarray(np.add.reduceat(vectors * weight, starts) / np.add.reduceat(weight, starts))
 
 
 def pool_sequences(states: Tensor, batch: PackedBatch, pooling: Pooling) -> Tensor:

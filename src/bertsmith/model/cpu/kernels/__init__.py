@@ -1,14 +1,16 @@
 """The kernels in C, faster than torch's operations on a CPU: compiled at installation where there is GCC, for
-x86-64 under Linux. Elsewhere torch's operations take their place.
+x86-64 under Linux. Elsewhere torch's operations take their place, or NumPy's: this file needs neither.
 """
 
 import ctypes
+import os
+import re
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class LinearStruct(ctypes.Structure):
@@ -60,16 +62,24 @@ class AttentionStruct(ctypes.Structure):
 
 EVERYWHERE = 2**63 - 1  # a window that hides nothing
 LINE, SHARES = 16, 8  # of kernels.h
-PRECISIONS = torch.float32, torch.bfloat16
 ACTIVATIONS = ("gelu", "gelu_new", "relu", "silu")  # in the order of kernels.h
 
 
-def can_read(x: Tensor) -> bool:
+# The flags of /proc/cpuinfo for which torch chooses a set, the best first.
+_FLAGS = {
+    "avx512": {"avx512f", "avx512bw", "avx512vl", "avx512dq", "fma"},
+    "avx2": {"avx2", "fma"},
+}
+
+
+def can_read(x: "Tensor") -> bool:
     """Whether kernels can read the tensor's values by their address: a plain float32 or bfloat16 tensor on a
     CPU that has the kernels.
     """
-    plain = type(x) is Tensor and x.device.type == "cpu" and not x.is_neg()
-    return plain and x.dtype in PRECISIONS and has_kernels()
+    import torch
+
+    plain = type(x) is torch.Tensor and x.device.type == "cpu" and not x.is_neg()
+    return plain and x.dtype in (torch.float32, torch.bfloat16) and has_kernels()
 
 
 def has_kernels() -> bool:
@@ -79,11 +89,19 @@ def has_kernels() -> bool:
 
 @cache
 def find_instruction_set() -> str:
-    """The instruction set that torch uses on this processor: avx2, avx512, or avx512_vnni where it has VNNI,
-    the products of int16, too.
+    """The instruction set that torch uses on this processor, found without it: avx2, avx512, or avx512_vnni
+    where it has VNNI, the products of int16, too; "default" for another. torch's variable
+    ATEN_CPU_CAPABILITY names one instead.
     """
-    name = torch.backends.cpu.get_cpu_capability().lower()
-    return "avx512_vnni" if name == "avx512" and torch.cpu._is_vnni_supported() else name
+    try:
+        first = re.search(r"^flags\s*:(.*)", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
+    except OSError:
+        first = None
+    has = set(first[1].split()) if first else set()
+    name = os.environ.get("ATEN_CPU_CAPABILITY", "")
+    if name not in ("default", *_FLAGS):
+        name = next((name for name, flags in _FLAGS.items() if flags <= has), "default")
+    return "avx512_vnni" if name == "avx512" and "avx512_vnni" in has else name
 
 
 @cache
@@ -94,14 +112,11 @@ def load_library(instructions: str) -> Any:
         is_ours = kernels.arguments_bytes() == ctypes.sizeof(LayerStruct) + ctypes.sizeof(AttentionStruct)
         for name in (
             *("exponentiate", "dropout_mask", "activate_forward", "activate_backward"),
-            *("rotate", "product"),
+            *("rotate", "product", "layer_norm", "hyperbolic_tangents"),
         ):
             getattr(kernels, name).restype = None
         kernels.attention_cells.restype = ctypes.c_int64
-    except (
-        OSError,
-        AttributeError,
-    ):  # not compiled, old, for another C library, or torch without GNU's OpenMP
+    except (OSError, AttributeError):  # not compiled, old, or for another C library
         return None
     if not is_ours:  # compiled by another version
         return None
@@ -112,6 +127,8 @@ def load_library(instructions: str) -> Any:
     kernels.self_attend.argtypes = [layer, address, lengths, size, *tables, number, address]
     kernels.feed_forward.argtypes = [layer, address, address, size, number, address]
     kernels.product.argtypes = [ctypes.POINTER(LinearStruct), address, size, number, address]
+    kernels.layer_norm.argtypes = [address, size, size, ctypes.POINTER(NormStruct), address]
+    kernels.hyperbolic_tangents.argtypes = [address, size]
     kernels.exponentiate.argtypes = [address, address, size, size, number, number, *[address] * 3]
     shape = size, size, number, size, number, number
     kernels.activate_forward.argtypes = [address, address, *shape, address]

@@ -84,6 +84,12 @@ int feed_forward(const Layer *layer, const float *mixed, const float *states, in
  * nor on the number of threads. */
 void product(const Linear *linear, const float *x, int64_t rows, int threads, float *to);
 
+/* x (rows, size), size a multiple of 8, -> to: LayerNorm as torch computes it, to the bit. */
+void layer_norm(const float *x, int64_t rows, int64_t size, const Norm *norm, float *to);
+
+/* count values in place, each rounded once. */
+void hyperbolic_tangents(float *x, int64_t count);
+
 /* Products (rows, columns) of a tile of the vocabulary with masked positions, of float32 or, if `is_bf16`,
  * bfloat16, in place: with their row's bias they become exponentials against the largest of their column so
  * far. largest, total, shrink (columns,): that, the sum of the exponentials so far, and what earlier tiles'

@@ -1,0 +1,119 @@
+"""`bertsmith-run embed|predict|serve`, of lines or over HTTP."""
+
+import argparse
+import contextlib
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertsmith.errors import BertsmithError, InputError, printable
+from bertsmith.runtime import Embedder, Predictor
+
+_CHUNK = 1024  # lines
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs a command; a user's mistake ends it with one sentence and status 2."""
+    given = _parser().parse_args(arguments)
+    try:
+        given.run(given)
+    except BertsmithError as error:
+        print(f"bertsmith-run: {printable(str(error))}", file=sys.stderr)
+        sys.exit(2)
+    except BrokenPipeError:
+        sys.exit(1)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "bertsmith-run", description="Answers of a trained model, without torch."
+    )
+    commands = parser.add_subparsers(required=True, metavar="embed|predict|serve")
+    for name, run, meaning in (
+        ("embed", _embed, "a vector for each line of a file"),
+        ("predict", _predict, "a prediction for each line of a file, of two texts with a tab between them"),
+        ("serve", _serve, "answers over HTTP"),
+    ):
+        command = commands.add_parser(name, help=meaning, description=meaning)
+        command.add_argument("model", help="the folder of a model, or minilm")
+        command.add_argument("--precision", choices=("int16", "float32"), help="of the layers' products")
+        command.set_defaults(run=run)
+        if name == "serve":
+            command.add_argument("--host", default="127.0.0.1")
+            command.add_argument("--port", type=int, default=8080)
+            continue
+        command.add_argument("file", nargs="?", default="-", help="lines of UTF-8, by default standard input")
+        command.add_argument("--out", type=Path, help="a .npy file" if name == "embed" else "JSON lines")
+        if name == "embed":
+            command.add_argument("--query", action="store_true", help="texts that are searched for")
+    return parser
+
+
+def _lines(file: str) -> Iterator[list[str]]:
+    """The lines of a file or standard input, many at a time."""
+    try:
+        with contextlib.nullcontext(sys.stdin.buffer) if file == "-" else Path(file).open("rb") as content:
+            lines = list[str]()
+            for number, line in enumerate(content, 1):
+                try:
+                    lines.append(line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n"))
+                except UnicodeDecodeError as error:
+                    raise InputError(
+                        f"{file}, line {number} is not UTF-8. Save it again as UTF-8."
+                    ) from error
+                if len(lines) == _CHUNK:
+                    yield lines
+                    lines = []
+            if lines:
+                yield lines
+    except OSError as error:
+        raise InputError(f"{file} can't be read: {error.strerror}.") from error
+
+
+def _embed(given: argparse.Namespace) -> None:
+    embedder = Embedder(given.model, precision=given.precision)
+    embed = embedder.queries if given.query else embedder.documents
+    vectors = [embed(lines) for lines in _lines(given.file)]
+    if given.out is not None:
+        _require_absent(given.out)
+        if given.out.suffix != ".npy":
+            raise InputError(f"--out must end in .npy, found {given.out}.")
+        np.save(given.out, np.concatenate([np.empty((0, embedder.width), np.float32), *vectors]))
+        return
+    for vector in (vector for part in vectors for vector in part):
+        print(json.dumps(vector.astype(float).tolist()))
+
+
+def _predict(given: argparse.Namespace) -> None:
+    predictor = Predictor(given.model, precision=given.precision)
+    lines = list[str]()
+    for part in _lines(given.file):
+        texts: list[Any] = [line.split("\t", 1) if "\t" in line else line for line in part]
+        answers = [json.dumps(prediction, ensure_ascii=False) for prediction in predictor.predict(texts)]
+        if given.out is None:
+            print("\n".join(answers))
+        lines += answers
+    if given.out is not None:
+        _require_absent(given.out)
+        given.out.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+def _require_absent(path: Path) -> None:
+    if path.exists():
+        raise InputError(f"{path} exists already. Remove it, or name another file.")
+    if not path.parent.is_dir():
+        raise InputError(f"{path.parent} is not a folder. Make it first.")
+
+
+def _serve(given: argparse.Namespace) -> None:
+    from bertsmith.runtime.server import serve
+
+    serve(given.model, given.host, given.port, given.precision)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,201 @@
+"""An encoder without torch: its weights lie in the mapped file, its layers are the kernels' or NumPy's.
+
+N   tokens in the packed batch    H   hidden size    A   heads    R   rows that are read
+"""
+
+import json
+import math
+import mmap
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bertsmith.arrays import Float32s, Ints
+from bertsmith.errors import InputError, ModelError, NotFinite
+from bertsmith.model.config import BertConfig
+from bertsmith.model.config_json import config_from_hugging_face
+from bertsmith.model.cpu import kernels
+from bertsmith.model.untrusted import WEIGHTS, check_header_size, plain_file, read_settings
+from bertsmith.model.weights import TranslatedWeights, from_hugging_face
+from bertsmith.runtime.layers import PANEL, ArrayLayer, ArrayLinear, ArrayNorm, StructLayer, find_library
+
+_TYPES = {"F32": "<f4", "F16": "<f2", "F64": "<f8", "I64": "<i8", "BF16": "<u2"}
+_PRECISIONS = ("int16", "float32")
+
+
+def map_tensors(path: Path) -> dict[str, npt.NDArray[Any]]:
+    """The tensors of a safetensors file, mapped: processes that read the same file share its memory. bfloat16
+    becomes float32. Raises ModelError for a file that is truncated or altered.
+    """
+    check_header_size(path)
+    with path.open("rb") as file:
+        content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    size = int.from_bytes(content[:8], "little")
+    try:
+        header: Mapping[str, Any] = json.loads(content[8 : 8 + size])
+        tensors = {
+            name: _view(content, 8 + size, entry) for name, entry in header.items() if name != "__metadata__"
+        }
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ModelError(
+            f"{path} is not a whole safetensors file ({error}). It may have been cut or altered."
+        ) from error
+    return tensors
+
+
+def _view(content: mmap.mmap, start: int, entry: Mapping[str, Any]) -> npt.NDArray[Any]:
+    (begin, end), shape = entry["data_offsets"], tuple(entry["shape"])
+    kind = np.dtype(_TYPES[entry["dtype"]])
+    count = math.prod(shape)
+    if min(begin, end, *shape, 0) < 0 or end - begin != count * kind.itemsize or start + end > len(content):
+        raise ValueError("a tensor that lies outside the file")
+    values = np.frombuffer(content, kind, count, start + begin).reshape(shape)
+    if entry["dtype"] == "BF16":
+        return (values.astype(np.uint32) << 16).view(np.float32)
+    return values if kind.kind == "i" else values.astype(np.float32, copy=False)
+
+
+def read_weights(folder: Path) -> tuple[BertConfig, TranslatedWeights, dict[str, Any]]:
+    """A folder's config, its tensors under our names, and the content of config.json. Raises ModelError."""
+    settings, path = read_settings(plain_file(folder, "config.json")), plain_file(folder, WEIGHTS)
+    config = config_from_hugging_face(dict(settings), f"{folder}/config.json")
+    return config, from_hugging_face(map_tensors(path), config, str(path)), settings  # type: ignore[arg-type]
+
+
+class ArrayEncoder:
+    """Hidden states of packed sequences. `precision` is that of the layers' products."""
+
+    def __init__(
+        self, config: BertConfig, tensors: Mapping[str, Any], where: str, precision: str | None = None
+    ) -> None:
+        """`precision`: int16 by the kernels, as in the package with torch, where there are any; else float32.
+        Raises ModelError for a family that is computed with torch alone, InputError for int16 without
+        kernels.
+        """
+        self.config, self.tensors, self.where = config, tensors, where
+        has_kernels = find_library() is not None and _fits_kernels(config)
+        if precision not in (None, *_PRECISIONS):
+            raise InputError(f"precision must be {' or '.join(_PRECISIONS)}, found {precision!r}.")
+        if precision == "int16" and not has_kernels:
+            raise InputError("int16 needs the compiled kernels, which there are none of for this model here.")
+        self.precision = precision or ("int16" if has_kernels else "float32")
+        if config.relative_attention or config.conv_kernel_size:
+            raise ModelError(
+                f"{where}: disentangled attention ({config.model_type}) is computed by the package bertsmith "
+                "alone, with torch. Install that one for this model."
+            )
+        self.token = self.take("embeddings.token.weight")
+        self.position = self.get("embeddings.position.weight")
+        self.segment = self.get("embeddings.segment.weight") if config.type_vocab_size else None
+        self.norm = self.make_norm("embeddings.norm")
+        project = "embeddings.project"
+        self.project = None if config.embedding_size is None else self.make_linear(project)
+        self.final_norm = self.make_norm("final_norm") if config.final_norm else None
+        self.bias = _position_bias(config, self.get("relative.bias.weight"))
+        layer_class = StructLayer if has_kernels else ArrayLayer
+        self.layers = [layer_class(self, number) for number in range(max(config.layer_order) + 1)]
+        _forget_pages(self.token)
+
+    @cached_property
+    def pooler(self) -> ArrayLinear | None:
+        """The layer that a classifier's head may read."""
+        return self.make_linear("pooler") if self.get("pooler.weight") is not None else None
+
+    def get(self, name: str) -> Float32s | None:
+        return self.tensors.get(f"encoder.{name}")
+
+    def take(self, name: str) -> Float32s:
+        tensor = self.get(name)
+        if tensor is None:
+            raise ModelError(f"{self.where} lacks encoder.{name}. It may have been cut or altered.")
+        return tensor
+
+    def make_linear(self, name: str) -> ArrayLinear:
+        return ArrayLinear(self.take(f"{name}.weight"), self.get(f"{name}.bias"))
+
+    def make_norm(self, name: str) -> ArrayNorm:
+        epsilon, centred = self.config.layer_norm_eps, self.config.norm != "rms"
+        return ArrayNorm(self.take(f"{name}.weight"), self.get(f"{name}.bias"), epsilon, centred)
+
+    def __call__(
+        self, token_ids: Ints, segment_ids: Ints, lengths: Sequence[int], rows: Ints | None = None
+    ) -> Float32s:
+        """The last hidden states (N, H) of sequences end to end, or (R, H) of the given rows. Raises
+        NotFinite.
+        """
+        states = self._embed(token_ids, segment_ids, lengths)
+        order = self.config.layer_order
+        for place, number in enumerate(order):
+            states = self.layers[number](states, lengths, rows if place == len(order) - 1 else None)
+        if self.final_norm is not None:
+            states = self.final_norm(states)
+        if not np.isfinite(states).all():
+            raise NotFinite(
+                f"{self.where} was expected to give finite values, but they overflow: its weights are too "
+                "large or damaged. Take another copy of it."
+            )
+        return states
+
+    def _embed(self, token_ids: Ints, segment_ids: Ints, lengths: Sequence[int]) -> Float32s:
+        embedded = self.token[token_ids]
+        if self.position is not None:
+            ends = np.cumsum(lengths)
+            positions = np.arange(len(token_ids)) - np.repeat(ends - lengths, lengths)
+            embedded = embedded + self.position[positions + self.config.position_offset]
+        if self.segment is not None:
+            segments = np.zeros_like(segment_ids) if len(self.segment) == 1 else segment_ids
+            embedded = embedded + self.segment[segments]
+        if self.project is not None and self.config.projection_place == "before_norm":
+            return self.norm(self.project(embedded))
+        embedded = self.norm(embedded)
+        return embedded if self.project is None else self.project(embedded)
+
+
+def _forget_pages(tensor: npt.NDArray[Any]) -> None:
+    """Takes the pages of a tensor's file off this process: the layers have packed what they need of it, and
+    what is read again comes from the system's cache.
+    """
+    owner: Any = tensor
+    while isinstance(owner, np.ndarray | memoryview):
+        owner = owner.base if isinstance(owner, np.ndarray) else owner.obj
+    if isinstance(owner, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        owner.madvise(mmap.MADV_DONTNEED)
+
+
+def _fits_kernels(config: BertConfig) -> bool:
+    """Whether the kernels compute layers of this shape."""
+    rotary = config.position_embedding != "rotary" or config.rotary_pairs == "halves"
+    return (
+        config.head_size % PANEL == 0
+        and config.intermediate_size % PANEL == 0
+        and rotary
+        and config.hidden_act in kernels.ACTIVATIONS
+    )
+
+
+def _position_bias(config: BertConfig, learned: Float32s | None) -> Float32s | None:
+    """What is added to scores, (A, 2 R), as model/layers/attention.py has it: column R + d for a key d tokens
+    after its query.
+    """
+    if config.position_bias == "none":
+        return None
+    reach = (config.max_length // 32 + 2) * 32
+    distances = np.arange(-reach, reach)
+    if config.position_bias == "buckets":
+        assert learned is not None
+        half, exact, farthest = 16, 8, 128
+        near = np.abs(distances)
+        logs = np.log(np.maximum(near, 1).astype(np.float32) / np.float32(exact))
+        octaves = logs / np.float32(math.log(farthest / exact))
+        far = np.minimum(exact + (octaves * (half - exact)).astype(np.int64), half - 1)
+        buckets = np.where(near < exact, near, far) + half * (distances > 0)
+        return np.ascontiguousarray(learned[buckets].T)
+    heads = config.num_attention_heads
+    whole = 1 << (heads.bit_length() - 1)
+    slopes = [2 ** (-8 * number / whole) for number in range(1, whole + 1)]
+    slopes += [2 ** (-4 * number / whole) for number in range(1, 2 * (heads - whole), 2)]
+    return np.asarray(-np.array(slopes, np.float32)[:, None] * np.abs(distances).astype(np.float32))

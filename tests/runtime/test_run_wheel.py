@@ -1,0 +1,316 @@
+"""The wheel bertsmith-run in a process that can't import torch, beside the whole package in this one."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import urllib.request
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+
+import bertsmith
+from bertsmith.model.config import BertConfig
+from bertsmith.model.cpu import kernels
+from bertsmith.model.locate import locate_model
+from bertsmith.runtime import Embedder, Predictor, plain_models
+from bertsmith.runtime.server import OneModel, make_server
+from bertsmith.text.tokens.tokenizer_json import TokenizerFile
+from served_models import inputs_of, save_encoder, save_fine_tuned
+
+REPOSITORY = Path(__file__).parent.parent.parent
+sys.path.insert(0, str(REPOSITORY))
+import run_wheel  # noqa: E402
+
+TASKS = ("classification", "multi-label", "regression", "similarity", "reranking")
+TEXTS = 300
+HAS_KERNELS = pytest.mark.skipif(not kernels.has_kernels(), reason="needs the compiled kernels")
+# Answers of every folder in argv, where none of these names can be imported.
+ANSWERS = """
+import json, sys
+
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {refused!r}:
+            raise ImportError("refused " + name)
+
+sys.meta_path.insert(0, Refuse())
+import bertsmith_run
+
+answers = {{}}
+for folder, texts in json.load(sys.stdin).items():
+    try:
+        answers[folder] = bertsmith_run.Predictor(folder).predict(texts)
+    except bertsmith_run.ModelError:
+        answers[folder] = bertsmith_run.Embedder(folder).encode(texts).view("int32").tolist()
+json.dump(answers, sys.stdout)
+"""
+REFUSED = [*sorted(run_wheel.NEVER), "bertsmith", "isal", "lazy_loader", "psutil", "transformers"]
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel with this checkout's libraries, unpacked."""
+    folder = tmp_path_factory.mktemp("wheel")
+    with zipfile.ZipFile(run_wheel.build(folder, compile_first=False)) as archive:
+        archive.extractall(folder / "site")
+    return folder / "site"
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("models")
+    made = {task: save_fine_tuned(root / task, task) for task in TASKS}
+    return {**made, "encoder": save_encoder(root / "encoder"), "minilm": locate_model("minilm").folder}
+
+
+def run_alone(installed: Path, *arguments: str, given: str = "", **environment: str) -> str:
+    """What a process prints that has the unpacked wheel and not the checkout."""
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        input=given,
+        env={**os.environ, "PYTHONPATH": str(installed), **environment},
+        cwd=installed,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def answers_alone(installed: Path, inputs: dict[str, list[Any]], **environment: str) -> dict[str, Any]:
+    code = ANSWERS.format(refused=set(REFUSED))
+    answers: dict[str, Any] = json.loads(
+        run_alone(installed, "-c", code, given=json.dumps(inputs), **environment)
+    )
+    return answers
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [pytest.param({}, marks=HAS_KERNELS), pytest.param({"ATEN_CPU_CAPABILITY": "avx2"}, marks=HAS_KERNELS)],
+    ids=["best", "avx2"],
+)
+def test_answers_without_torch_are_those_of_the_whole_package_to_the_bit(
+    installed: Path, folders: dict[str, Path], environment: dict[str, str]
+) -> None:
+    if environment and os.environ.get("ATEN_CPU_CAPABILITY") != "avx2":
+        code = "import sys, pytest; sys.exit(pytest.main(sys.argv[1:]))"
+        name = f"{__file__}::{test_answers_without_torch_are_those_of_the_whole_package_to_the_bit.__name__}"
+        done = subprocess.run(
+            [sys.executable, "-c", code, "-q", "-p", "no:cacheprovider", "-k", "avx2", name],
+            env={**os.environ, **environment},
+            cwd=REPOSITORY,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stdout
+        return
+    inputs = {str(folder): inputs_of(name, TEXTS) for name, folder in folders.items()}
+    answers = answers_alone(installed, inputs, **environment)
+    for name, folder in folders.items():
+        texts = inputs[str(folder)]
+        if name in TASKS:
+            assert answers[str(folder)] == [*bertsmith.Predictor.load(folder).predict(texts)], name
+        else:
+            vectors = bertsmith.Embedder(folder).documents(texts)
+            assert np.array_equal(np.array(answers[str(folder)], np.int32), vectors.view(np.int32)), name
+
+
+def test_numpy_alone_is_right_within_1e5(installed: Path, folders: dict[str, Path]) -> None:
+    inputs = {str(folders[name]): inputs_of(name, 60) for name in ("minilm", "encoder", "classification")}
+    answers = answers_alone(installed, inputs, ATEN_CPU_CAPABILITY="default")
+    for name in ("minilm", "encoder"):
+        folder = str(folders[name])
+        vectors = bertsmith.Embedder(folder, compute_dtype=torch.float32).documents(inputs[folder])
+        found = np.array(answers[folder], np.int32).view(np.float32)
+        assert np.abs(found - vectors).max() < 1e-5
+    folder = str(folders["classification"])
+    predicted = bertsmith.Predictor.load(folder, compute_dtype=torch.float32).predict(inputs[folder])
+    for mine, theirs in zip(answers[folder], predicted, strict=True):
+        assert mine["probabilities"] == pytest.approx(theirs["probabilities"], abs=1e-5)
+
+
+def test_the_wheel_holds_nothing_that_imports_what_it_must_not() -> None:
+    modules = run_wheel.find_modules()
+    assert 40 < len(modules) < 80
+    for name, text in run_wheel.wheel_files().items():
+        if not name.endswith(".py") or name.endswith("plain_models.py"):
+            continue
+        tree = run_wheel.ast.parse(text)
+        names = {
+            imported.partition(".")[0]
+            for node in run_wheel._imports_at_top(tree)
+            for imported in (
+                [alias.name for alias in node.names]
+                if isinstance(node, run_wheel.ast.Import)
+                else [node.module or ""]
+            )
+        }
+        assert not names & (run_wheel.NEVER | {"bertsmith"}), name
+
+
+@HAS_KERNELS
+def test_the_instruction_set_is_torchs() -> None:
+    name = torch.backends.cpu.get_cpu_capability().lower()
+    expected = "avx512_vnni" if name == "avx512" and torch.cpu._is_vnni_supported() else name
+    assert kernels.find_instruction_set() == expected
+    for choice in ("default", "avx2", "avx512"):
+        code = (
+            "from bertsmith.model.cpu import kernels; print(kernels.find_instruction_set());"
+            "import torch; print(torch.backends.cpu.get_cpu_capability().lower())"
+        )
+        environment = {**os.environ, "ATEN_CPU_CAPABILITY": choice}
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+        )
+        mine, theirs = done.stdout.split()
+        assert mine.removesuffix("_vnni") == theirs
+
+
+@HAS_KERNELS
+@pytest.mark.parametrize("width", [16, 64, 128, 256, 384, 512, 768, 1024])
+def test_the_norm_of_the_kernels_has_torchs_bits(width: int) -> None:
+    draw = np.random.default_rng(width)
+    x = (
+        draw.normal(size=(500, width)) * draw.uniform(0.01, 30, (500, 1)) + draw.normal(size=(500, 1))
+    ).astype(np.float32)
+    gain, shift = draw.normal(size=(2, width)).astype(np.float32)
+    tensors = [torch.from_numpy(array) for array in (x, gain, shift)]
+    expected = torch.nn.functional.layer_norm(tensors[0], (width,), tensors[1], tensors[2], 1e-12).numpy()
+    norm = kernels.NormStruct(gain.ctypes.data, shift.ctypes.data, 1e-12, True)
+    found = np.empty_like(x)
+    library = kernels.load_library(kernels.find_instruction_set())
+    library.layer_norm(x.ctypes.data, len(x), width, norm, found.ctypes.data)
+    assert np.array_equal(found.view(np.int32), expected.view(np.int32))
+
+
+def test_plain_models_refuse_what_pydantic_refuses(installed: Path, tmp_path: Path) -> None:
+    """Every field of a tokenizer's file and of a config, replaced by wrong values, by either."""
+    content = json.loads((locate_model("minilm").folder / "tokenizer.json").read_text())
+    content["model"]["vocab"] = dict([*content["model"]["vocab"].items()][:200])
+    cases: list[tuple[str, Any]] = [("TokenizerFile", changed) for changed in _altered(content)]
+    config = {"hidden_size": 32, "num_attention_heads": 2, "num_hidden_layers": 2, "intermediate_size": 64}
+    cases += [("BertConfig", changed) for changed in _altered(config)]
+    code = (
+        "import json, sys\n"
+        "from bertsmith_run.runtime.plain_models import ValidationError\n"
+        "from bertsmith_run.model.config import BertConfig\n"
+        "from bertsmith_run.text.tokens.tokenizer_json import TokenizerFile\n"
+        "kinds = {'BertConfig': BertConfig, 'TokenizerFile': TokenizerFile}\n"
+        "for name, values in json.load(sys.stdin):\n"
+        "    try:\n"
+        "        kinds[name].model_validate_json(json.dumps(values))\n"
+        "        print('accepted')\n"
+        "    except ValidationError as error:\n"
+        "        print('refused', error.errors()[0]['loc'][0] if error.errors()[0]['loc'] else '')\n"
+    )
+    verdicts = run_alone(installed, "-c", code, given=json.dumps(cases)).splitlines()
+    kinds: dict[str, Any] = {"BertConfig": BertConfig, "TokenizerFile": TokenizerFile}
+    refused = 0
+    for (name, values), verdict in zip(cases, verdicts, strict=True):
+        try:
+            kinds[name].model_validate_json(json.dumps(values))
+            assert verdict == "accepted", values
+        except ValidationError as error:
+            refused += 1
+            first = error.errors()[0]["loc"]
+            assert verdict.startswith(f"refused {first[0] if first else ''}"), values
+    assert refused > 100
+
+
+def _altered(content: dict[str, Any], depth: int = 3) -> Iterator[dict[str, Any]]:
+    """Copies with one value missing, of another type, or beside one that nobody knows."""
+    yield content
+    yield {**content, "unknown": 1}
+    for name, value in content.items():
+        yield {key: kept for key, kept in content.items() if key != name}
+        for wrong in (True, -7, 2.5, "?", [], {"?": 1}):
+            yield {**content, name: wrong}
+        if isinstance(value, dict) and depth and name != "vocab":
+            for inner in _altered(value, depth - 1):
+                yield {**content, name: inner}
+
+
+def test_its_metaclass_reads_defaults_and_limits_as_pydantic_does() -> None:
+    class Sizes(plain_models.BaseModel):
+        width: int = plain_models.Field(8, ge=1, le=64)
+        names: tuple[str, ...] = ()
+
+    made = Sizes.model_validate({"width": 3, "names": ["a"]})
+    assert (made.width, made.names, Sizes().width) == (3, ("a",), 8)
+    assert made.model_copy(update={"width": 4}).model_dump() == {"width": 4, "names": ("a",)}
+    with pytest.raises(plain_models.ValidationError, match="greater than or equal to 1"):
+        Sizes(width=0)
+
+
+def test_commands_answer_and_refuse_with_one_sentence(
+    installed: Path, folders: dict[str, Path], tmp_path: Path
+) -> None:
+    texts = inputs_of("classification", 5)
+    command = "-m", "bertsmith_run.runtime"
+    lines = run_alone(installed, *command, "predict", str(folders["classification"]), given="\n".join(texts))
+    assert [json.loads(line) for line in lines.splitlines()] == Predictor(folders["classification"]).predict(
+        texts
+    )
+    out = tmp_path / "vectors.npy"
+    run_alone(
+        installed, *command, "embed", str(folders["encoder"]), "--out", str(out), given="\n".join(texts)
+    )
+    assert np.array_equal(np.load(out), Embedder(folders["encoder"]).documents(texts))
+    done = subprocess.run(
+        [sys.executable, *command, "predict", str(tmp_path / "nothing")],
+        env={**os.environ, "PYTHONPATH": str(installed)},
+        cwd=installed,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr and done.stderr.startswith("bertsmith-run: ")
+
+
+def test_a_server_answers_by_the_routes_of_both_kinds(folders: dict[str, Path]) -> None:
+    texts = inputs_of("encoder", 3)
+    embedded = ask(folders["encoder"], "/v1/embeddings", {"input": texts})
+    expected = Embedder(folders["encoder"]).documents(texts)
+    assert [entry["embedding"] for entry in embedded["data"]] == expected.tolist()
+    assert ask(folders["encoder"], "/embed", {"inputs": texts}) == expected.tolist()
+    ranked = ask(folders["reranking"], "/rerank", {"query": texts[0], "texts": texts})
+    answers = Predictor(folders["reranking"]).predict([(texts[0], text) for text in texts])
+    assert {entry["index"]: entry["score"] for entry in ranked} == {
+        number: answer["score"] for number, answer in enumerate(answers)
+    }
+    assert [e["score"] for e in ranked] == sorted((e["score"] for e in ranked), reverse=True)
+    predicted = ask(folders["classification"], "/predict", {"inputs": texts})
+    assert predicted == Predictor(folders["classification"]).predict(texts)
+    refused = ask(folders["classification"], "/embed", {"inputs": texts}, status=422)
+    assert "makes no vectors" in refused["error"]["message"]
+    assert ask(folders["encoder"], "/health", None) == {"status": "ok"}
+
+
+def ask(folder: Path, path: str, body: Any, status: int = 200) -> Any:
+    server = make_server(OneModel(str(folder)), "127.0.0.1", 0)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(f"http://127.0.0.1:{server.server_address[1]}{path}", data)
+        try:
+            with urllib.request.urlopen(request) as answer:
+                assert answer.status == status
+                return json.load(answer)
+        except urllib.error.HTTPError as error:
+            with error:
+                assert error.code == status
+                return json.load(error)
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
