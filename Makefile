@@ -83,6 +83,9 @@ dist: $(VENV)/.dist
 	$(BIN)/python -m auditwheel show dist/*-manylinux_*.whl | tee dist/auditwheel.txt
 	@grep -qF "\"$$(basename dist/*.whl .whl | cut -d- -f5)\"" dist/auditwheel.txt && rm dist/auditwheel.txt
 
+run-wheel: $(VENV)/.dist
+	$(BIN)/python run_wheel.py dist
+
 # An environment each, with the torch that constraints.txt names: its latest may be gigabytes of CUDA.
 TORCH = $(shell grep ^torch== constraints.txt)
 NEEDS_onnx = "sentence-transformers[onnx]" $(TORCH)

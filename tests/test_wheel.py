@@ -162,7 +162,7 @@ def test_the_tag_is_of_the_newest_glibc_that_a_library_names(
         b"\x7fELF\0memset\0" + b"".join(f"{name}\0".encode() for name in names)
     )
     (tmp_path / "avx512.so").write_bytes(b"\x7fELF\0")
-    assert build_hook._platform(tmp_path) == platform
+    assert build_hook.platform_of(tmp_path) == platform
 
 
 def test_the_version_is_written_once() -> None:
