@@ -7,9 +7,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mirrored_calls import as_exchange, at_random, by_rule, call_of, message, store_of
+from mirrored_calls import (
+    INTENT,
+    as_exchange,
+    at_random,
+    by_rule,
+    call_of,
+    calls_of,
+    intent_of,
+    message,
+    store_of,
+)
 
 from bertsmith.cli.main import main
+from bertsmith.mirror.learning.settings import LearnSettings
+from bertsmith.mirror.learning.train import train_student
 from bertsmith.mirror.student import MirrorStudent
 
 
@@ -175,3 +187,35 @@ def test_a_proof_that_would_fail_is_not_begun_and_the_screen_says_what_to_do(
     # Its calls were kept: with the risk that was advised, they prove it.
     bertsmith("mirror", "train", "--store", store, "--tiers", "tf-idf", "--out", out, "--epsilon", 0.2)
     assert MirrorStudent.open(out).file.is_promotable
+
+
+def test_a_field_that_cannot_be_learned_is_named_and_calls_for_the_other_alone_are_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mood is drawn by lot. Calls that ask for the intent alone are a version of their own."""
+    monkeypatch.setattr("bertsmith.mirror.learning.report._draw_pictures", lambda *given: [])
+    moods = {"type": "string", "enum": ["calm", "angry"]}
+    both = INTENT | {"properties": INTENT["properties"] | {"mood": moods}, "required": ["intent", "mood"]}
+
+    def teacher(text: str, draw: random.Random) -> dict[str, Any]:
+        return by_rule(text, draw) | {"mood": draw.choice(["calm", "angry"])}
+
+    calls = [
+        *calls_of(900, teacher, schema=both, site="both"),
+        *calls_of(900, seed=1, first=900, site="alone"),
+    ]
+    settings = LearnSettings(tiers=("tf-idf",))
+    with store_of(tmp_path, calls) as store:
+        learned, alone = (
+            train_student(store, tmp_path / site, site=site, settings=settings) for site in ("both", "alone")
+        )
+    assert learned.file.claims.coverage == 0
+    assert "It fails at $.mood (" in learned.why and "$.intent in 100 % of the calls" in learned.why
+    assert "Ask for $.intent in calls of their own" in learned.why
+    words = Words()
+    words.feed((tmp_path / "both" / "report.html").read_text(encoding="utf-8"))
+    assert learned.why in words.text
+    assert alone.file.claims.coverage > 0.9 and alone.why == ""
+    text = message(random.Random(5))
+    (answer,) = MirrorStudent.open(tmp_path / "alone").answer([text])
+    assert answer.is_sure and answer.answer == {"intent": intent_of(text)}

@@ -19,6 +19,7 @@ from bertsmith.mirror.answering.ledger import REFUSED
 from bertsmith.mirror.answering.stage_store import StageStore
 from bertsmith.mirror.fields import ABSENT, AnswerShape, canonical_json
 from bertsmith.mirror.learning.learned_calls import LearnedCall, hash_fraction
+from bertsmith.mirror.learning.proving import estimate_coverage
 from bertsmith.mirror.learning.targets import build_heads
 from bertsmith.mirror.learning.tiers import TeacherComparison, fit_word_model
 from bertsmith.mirror.learning.understand import SiteProfile
@@ -26,6 +27,7 @@ from bertsmith.mirror.store import Store
 from bertsmith.mirror.student_file import TeacherCeiling
 
 _FEWEST = 20  # inputs, below which there is no estimate
+_EASY, _HARD = 0.5, 0.1  # shares of calls in which a field could be answered
 _SHARES = (0.125, 0.25, 0.5)
 _SMALLEST_PART = 20  # texts of the smallest part
 
@@ -85,6 +87,24 @@ def describe_refusals(store: Store, profile: SiteProfile) -> str:
         f"The LLM gave no answer with the schema to {reasons.total():,} calls beside these "
         f"{profile.calls:,} ({listed}). No claim is about them; in shadow, in canary and in audits a sure "
         "student counts as differing."
+    )
+
+
+def describe_uneven_fields(dev: TeacherComparison, epsilon: float) -> str:
+    """Which fields could be answered by themselves with at most `epsilon` differing, and which could hardly
+    be, in a sentence without its period; empty where all fields are alike.
+    """
+    shares = {path: estimate_coverage(*of_field, epsilon) for path, of_field in dev.fields.items()}
+    easy = [path for path, share in shares.items() if share >= _EASY]
+    hard = [path for path, share in shares.items() if share < _HARD]
+    if not easy or not hard:
+        return ""
+    agreements = [f"{path} ({100 * (1 - dev.fields[path][1].mean()):.0f} % agree)" for path in hard]
+    answered = [f"{path} in {100 * shares[path]:.0f} %" for path in easy]
+    return (
+        f"It fails at {' and '.join(agreements)}; by themselves could be answered "
+        f"{' and '.join(answered)} of the calls. Ask for {' and '.join(easy)} in calls of their own where "
+        "nothing else is needed: a student of these may be proven"
     )
 
 

@@ -52,6 +52,7 @@ from bertsmith.mirror.learning.learned_calls import (
 from bertsmith.mirror.learning.limits import (
     CallCurve,
     describe_refusals,
+    describe_uneven_fields,
     estimate_teacher_ceiling,
     fit_call_curve,
 )
@@ -360,6 +361,9 @@ def _run_training(
     verdict, calibrations, parts = _prove_candidates(training, records, candidates, devs, say)
     advice = "" if verdict.tried else advise_risk(forecasts, settings)
     chosen, dev = candidates[verdict.chosen], devs[verdict.chosen]
+    why = verdict.why
+    if why and (sentence := describe_uneven_fields(dev, target_epsilon(settings))):
+        why = f"{why}. {sentence}"
     ceiling = estimate_teacher_ceiling(training.read.calls, training.read.again, shape, settings.delta)
     say("Learning curve")
     recorded = len(training.read.calls) + training.read.unmatched
@@ -386,7 +390,7 @@ def _run_training(
         calibration,
         tiers,
         curve,
-        verdict.why,
+        why,
         unmatched,
         out,
         forecasts,
@@ -403,7 +407,7 @@ def _run_training(
         calibration,
         tiers,
         curve,
-        verdict.why,
+        why,
         tuple(notes),
         forecasts,
         advice,
