@@ -340,8 +340,9 @@ def risk_of_stairs(threshold: float) -> float:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("tiers", [1, 2])
-@pytest.mark.parametrize("rate", [None, 0.0201, 0.0501, 0.1001, 0.2001])
+@pytest.mark.parametrize("rate", [None, 0.0501, 0.2001])
 def test_all_claims_of_the_ladder_are_true_together_in_2000_runs(
     rate: float | None, tiers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -259,6 +259,7 @@ app = App(name="mirror", help="Record an LLM's answers, learn from them, and ans
 
 # In the order of their use, in which the help lists them.
 app.command(serve)
+app.command(mirror_learn.plan)
 app.command(mirror_calls.import_calls, name="import")
 app.command(mirror_calls.label)
 app.command(mirror_stages.status)

@@ -112,8 +112,8 @@ def import_calls(
     """Import calls that were logged elsewhere.
 
     It reads JSON lines of request and response, OpenAI's and Anthropic's batch files (requests and results
-    together), and OpenTelemetry's GenAI spans as JSON. Calls are redacted like recorded ones. Importing a
-    file twice adds nothing.
+    together), OpenTelemetry's GenAI spans, LangSmith's runs and Langfuse's observations, all as JSON. Calls
+    are redacted like recorded ones. Importing a file twice adds nothing.
 
     Parameters
     ----------

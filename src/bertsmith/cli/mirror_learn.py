@@ -1,4 +1,6 @@
-"""`bertsmith mirror understand` and `train`: from recorded calls to a student, and what is proven of it."""
+"""`bertsmith mirror plan`, `understand`, `train` and `set`: from calls to a student, and what is proven of
+it.
+"""
 
 import math
 import shlex
@@ -13,6 +15,7 @@ from bertsmith.cli.mirror_calls import (
     StoreOptions,
     name_store,
     open_store,
+    print_skipped,
     read_mirror_settings,
 )
 from bertsmith.cli.options import (
@@ -22,7 +25,18 @@ from bertsmith.cli.options import (
     finetune_setting_names,
     takes_settings,
 )
-from bertsmith.cli.screen import console, print_facts, print_json, print_note, print_paths, print_table
+from bertsmith.cli.screen import (
+    console,
+    print_facts,
+    print_json,
+    print_note,
+    print_paths,
+    print_table,
+    progress_bar,
+)
+from bertsmith.errors import InputError
+from bertsmith.files import atomic_write, refuse_existing
+from bertsmith.progress import silent
 from bertsmith.reporting import formatting
 
 if TYPE_CHECKING:
@@ -155,6 +169,140 @@ def understand(
                     f"{formatting.counted(len(others), 'version')}: bertsmith mirror status lists them, "
                     f"{advice}"
                 )
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class TrafficOptions:
+    """What the calls don't tell.
+
+    Parameters
+    ----------
+    call_price
+        The price of a call to the LLM.
+    input_price
+        The price of a million input tokens, which the LLM reads.
+    output_price
+        The price of a million output tokens, which it writes.
+    calls_per_day
+        Calls a day. By default as the times in the file tell.
+    """
+
+    call_price: float | None = None
+    input_price: float = 0.0
+    output_price: float = 0.0
+    calls_per_day: float | None = None
+
+
+def plan(
+    *files: Path,
+    out: Path | None = None,
+    epsilon: float | None = None,
+    model: str | None = None,
+    tiers: str | None = None,
+    traffic: Annotated[TrafficOptions | None, Parameter(group="Prices and traffic")] = None,
+    redact: str | None = None,
+    format: str | None = None,
+    config: Path | None = None,
+    json: Flag = False,
+) -> None:
+    """Forecast from logged calls what a student could answer, by when, and what that saves.
+
+    It reads what `bertsmith mirror import` reads. For each place in your application a quick student learns
+    from most of its calls; the others say how much it could answer where 2, 5, 10 or 20 % of its answers may
+    differ from the LLM's. It asks no LLM, stores nothing, and proves nothing.
+
+    Parameters
+    ----------
+    files
+        The files. Of a batch, both.
+    out
+        Write a page to this file that one can show: HTML, without texts of calls.
+    epsilon
+        The allowed difference that you want. Default: 0.05.
+    model
+        The encoder to try. Default: minilm.
+    tiers
+        The kinds of student to try: tf-idf (words alone, which is faster), encoder, or both (default).
+    redact
+        As for `bertsmith mirror serve`.
+    format
+        A wire format of your own, as for `bertsmith mirror serve`.
+    config
+        A TOML file with the mirror's settings, such as [prices].
+    json
+        Print JSON.
+
+    Examples
+    --------
+    bertsmith mirror plan calls.jsonl --out plan.html
+
+    bertsmith mirror plan langfuse.jsonl --input-price 0.25 --output-price 2 --calls-per-day 5000
+    """
+    if not files:
+        raise InputError("Name at least one FILE of calls: JSON lines, batch files, spans or traces.")
+    traffic = traffic or TrafficOptions()
+    mirror = read_mirror_settings(StoreOptions(config=config), redact=redact, format=format)
+    if out is not None:
+        refuse_existing(out)
+    from bertsmith.mirror.importing import CallImport
+    from bertsmith.mirror.learning.plan import (
+        PLAN_COLUMNS,
+        PlanOptions,
+        describe_place,
+        format_plan_rows,
+        list_plan_facts,
+        plan_as_json,
+        plan_calls,
+        render_plan,
+    )
+    from bertsmith.mirror.learning.settings import LearnSettings
+    from bertsmith.mirror.settings import PriceSettings
+
+    given = {"epsilon": epsilon, "model": model}
+    values: dict[str, Any] = {"epsilon": mirror.epsilon, "delta": mirror.delta}
+    values |= {name: value for name, value in given.items() if value is not None}
+    if tiers is not None:
+        values["tiers"] = tuple(tiers.replace(",", " ").split())
+    prices = mirror.prices
+    if (traffic.call_price, traffic.input_price, traffic.output_price) != (None, 0.0, 0.0):
+        prices = PriceSettings(
+            call=traffic.call_price,
+            million_input_tokens=traffic.input_price,
+            million_output_tokens=traffic.output_price,
+        )
+    planned = plan_calls(
+        files,
+        CallImport(files, mirror.redactor, mirror.formats),
+        PlanOptions(LearnSettings(**values), prices, traffic.calls_per_day),
+        say=(lambda _: None)
+        if json
+        else lambda sentence: console.print(f"{sentence} …", markup=False, soft_wrap=True),
+        show=silent if json else progress_bar,
+    )
+    if out is not None:
+        atomic_write(out, render_plan(planned, shlex.join(["bertsmith", "mirror", "plan", *map(str, files)])))
+    if json:
+        print_json(plan_as_json(planned))
+        return
+    for place in planned.places:
+        print_facts(f"Planned · {place.name}", dict(list_plan_facts(place)[1:]))
+        if rows := format_plan_rows(place, planned.settings):
+            print_table(PLAN_COLUMNS, rows, "Forecast")
+        console.print(describe_place(place, planned.settings), markup=False, soft_wrap=True)
+    if planned.counts.skipped:
+        print_skipped(dict(planned.counts.skipped))
+    for note in planned.notes:
+        print_note(note)
+    if planned.left_out:
+        print_note(f"{planned.left_out:,} calls of other places, prompts or models were not looked at.")
+    names = shlex.join(map(str, files))
+    if any(place.chosen is not None for place in planned.places):
+        print_note(f"to train and prove a student with these calls: bertsmith mirror import {names}")
+    if out is None:
+        print_note("for a page that one can show: --out plan.html")
+    else:
+        print_paths(page=out)
 
 
 @takes_settings(finetune_setting_names)

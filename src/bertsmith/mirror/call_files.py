@@ -13,6 +13,7 @@ record a schema: the JSON of the answer, or the tool that it called, takes its p
 import codecs
 import contextlib
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -46,6 +47,7 @@ _TOKEN = re.compile(rb"[][{}]|" + _STRING.pattern, re.DOTALL)
 NAME = "otel"
 _OPERATIONS = ("chat", "generate_content", "text_completion")
 _FINISHED_EARLY = {"length": "truncated", "max_tokens": "truncated", "content_filter": "content-filter"}
+_COSTS = ("gen_ai.usage.cost", "llm.cost.total")  # of OpenLIT and of OpenInference
 _MALFORMED = (AttributeError, KeyError, TypeError, ValueError)
 
 
@@ -189,12 +191,15 @@ def _describe_fault(raw: bytes) -> str:
 
 @dataclass(frozen=True)
 class SpanCall:
-    """A call read from a span. `began` is in seconds since 1970; times are None if the span has none."""
+    """A call read from a span. `began` is in seconds since 1970; times are None if the span has none, and so
+    is the `cost`.
+    """
 
     request: CompletionRequest
     completion: Completion
     began: float | None
     seconds: float | None
+    cost: float | None = None
 
 
 def holds_spans(value: Mapping[str, Json]) -> bool:
@@ -269,6 +274,7 @@ def _read_call(attributes: Mapping[str, Json], span: Mapping[str, Json]) -> Span
         ),
         began,
         None if began is None or ended is None else max(0.0, ended - began),
+        read_cost(next((attributes[name] for name in _COSTS if name in attributes), None)),
     )
 
 
@@ -332,6 +338,14 @@ def parse_time(written: str) -> float:
     """
     time = datetime.fromisoformat(written)
     return (time if time.tzinfo is not None else time.replace(tzinfo=UTC)).timestamp()
+
+
+def read_cost(value: Json) -> float | None:
+    """The cost of a call as a number or as its text; None for anything else."""
+    with suppress(TypeError, ValueError):
+        cost = float(value)
+        return cost if 0 < cost < math.inf and not isinstance(value, bool) else None
+    return None
 
 
 def _read_integer(value: Json) -> int | None:

@@ -3,6 +3,8 @@
     JSON lines        {"request": …, "response": …}, with "time", "subject", "site" where they are known
     batch files       OpenAI's input and output, Anthropic's requests and results, joined by custom_id
     OpenTelemetry     spans of GenAI calls as JSON: OTLP's, and those of the SDK's console exporter
+    LangSmith         runs, as its API and its exports have them
+    Langfuse          observations, alone, in traces or in pages of its API
 
 The id of an imported call is a hash of its content: importing a file again, or one whose calls were recorded,
 adds nothing. Calls that can't be mirrored are counted once too. Answers by a student, which an application
@@ -12,7 +14,7 @@ may have logged, are not imported: nothing can be learned from them. Read `CallI
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,6 +37,7 @@ from bertsmith.mirror.call_files import (
     LocatedObject,
     holds_spans,
     parse_time,
+    read_cost,
     read_json_objects,
     read_span_calls,
 )
@@ -45,13 +48,15 @@ from bertsmith.mirror.formats.wire_format import WireFormat
 from bertsmith.mirror.identity import require_name
 from bertsmith.mirror.redaction import Redactor
 from bertsmith.mirror.store import Store
+from bertsmith.mirror.trace_files import holds_traces, iterate_spans
 from bertsmith.progress import Progress
 
 _BATCH = 500  # calls written together
 _LATEST = 4_102_444_800  # seconds since 1970, the year 2100: a larger number is in milliseconds
 _EXPECTED_FILE = "Expected a file of JSON lines, a batch file, or spans."
 _EXPECTED_OBJECT = (
-    "expected an object with request and response, a line of a batch file, or a span of OpenTelemetry"
+    "expected an object with request and response, a line of a batch file, a span of OpenTelemetry, a run of "
+    "LangSmith, or an observation of Langfuse"
 )
 
 
@@ -59,12 +64,14 @@ _EXPECTED_OBJECT = (
 class ImportCounts:
     """What an import has done: `added` calls are new, `known` ones were in the store, `skipped` counts those
     that can't be mirrored by (protocol, reason), and `unanswered` the requests of a batch without an answer.
+    `costs` has, by version, the number of calls that say what they cost, and the sum of that.
     """
 
     added: int = 0
     known: int = 0
     unanswered: int = 0
     skipped: Counter[tuple[str, str]] = field(default_factory=Counter)
+    costs: dict[str, tuple[int, float]] = field(default_factory=dict)
 
 
 class CallImport:
@@ -121,6 +128,7 @@ class CallImport:
             "pair": self._read_pair,
             "batch answer": self._read_batch_answer,
             "spans": self._read_spans,
+            "traces": self._read_traces,
         }
         try:
             for call in readers[kind](located) if kind in readers else ():
@@ -162,13 +170,16 @@ class CallImport:
             )
         if site := str(value.get("site") or ""):
             require_name(site, f"{located}: the site")
-        yield self._make_call(
+        call = self._make_call(
             read_request(form, body, path),
             lambda request: read_completion(form, request, answer),
             _answer_time(answer) if value.get("time") is None else _read_time(value["time"], located),
             site,
             tuple(names_in(value.get("subject"))),
         )
+        usage = answer.get("usage")
+        self._add_cost(call, value.get("cost") or (usage.get("cost") if isinstance(usage, dict) else None))
+        yield call
 
     def _read_batch_answer(self, located: LocatedObject) -> Iterator[Call]:
         value, name = located.value, str(located.value["custom_id"])
@@ -198,7 +209,14 @@ class CallImport:
 
     def _read_spans(self, located: LocatedObject) -> Iterator[Call | NotMirrored]:
         """Yields the calls of the spans in one object, or the reasons why they can't be mirrored."""
-        for span in read_span_calls(located.value):
+        yield from self._read_each_span([located.value])
+
+    def _read_traces(self, located: LocatedObject) -> Iterator[Call | NotMirrored]:
+        """Yields the calls of LangSmith's runs or Langfuse's observations in one object, likewise."""
+        yield from self._read_each_span(iterate_spans(located.value))
+
+    def _read_each_span(self, values: Iterable[Mapping[str, Json]]) -> Iterator[Call | NotMirrored]:
+        for span in (call for value in values for call in read_span_calls(value)):
             if isinstance(span, NotMirrored):
                 yield span
                 continue
@@ -206,7 +224,7 @@ class CallImport:
                 yield NotMirrored(STUDENT_ANSWER)
                 continue
             source, began = _origin(span.began)
-            yield make_call(
+            call = make_call(
                 span.request,
                 span.completion,
                 self._redactor,
@@ -214,6 +232,13 @@ class CallImport:
                 began=began,
                 seconds=span.seconds,
             )
+            self._add_cost(call, span.cost)
+            yield call
+
+    def _add_cost(self, call: Call, cost: Json) -> None:
+        if (money := read_cost(cost)) is not None:
+            calls, total = self.counts.costs.get(call.version, (0, 0.0))
+            self.counts.costs[call.version] = calls + 1, total + money
 
     def _make_call(
         self,
@@ -262,7 +287,9 @@ def _object_kind(value: Mapping[str, Json]) -> str:
         return "batch request" if "body" in value or "params" in value else "batch answer"
     if "request" in value and "response" in value:
         return "pair"
-    return "spans" if holds_spans(value) else "unknown"
+    if holds_spans(value):
+        return "spans"
+    return "traces" if holds_traces(value) else "unknown"
 
 
 def _is_students(request: CompletionRequest, completion: Completion) -> bool:

@@ -227,6 +227,31 @@ def picture(title: str, paint: Callable[["Axes"], None], height: float = HEIGHT)
     return _for_page(buffer.getvalue(), title)
 
 
+def squares(answered: int, differing: int) -> str:
+    """An <svg> element of a hundred squares, one for each call in a hundred: those that a student answers, of
+    which the `differing` differ from the LLM's answers, and those that the LLM goes on answering.
+    """
+    kinds = {
+        "--first": (answered - differing, f"{answered - differing} answered as the LLM would"),
+        "--second": (differing, f"{differing} answered otherwise, at most"),
+        "--line": (100 - answered, f"{100 - answered} left to the LLM"),
+    }
+    colours = [colour for colour, (count, _) in kinds.items() for _ in range(count)]
+    cells = "".join(
+        f'<rect x="{22 * (number % 20)}" y="{22 * (number // 20)}" width="19" height="19" rx="3" '
+        f'fill="var({colour})"/>'
+        for number, colour in enumerate(colours)
+    )
+    labels = "".join(
+        f'<rect x="0" y="{122 + 24 * number}" width="13" height="13" rx="2" fill="var({colour})"/>'
+        f'<text x="22" y="{133 + 24 * number}" font-size="14" fill="var(--ink)">{words}</text>'
+        for number, (colour, (_, words)) in enumerate(kinds.items())
+    )
+    title = "Of 100 calls " + ", ".join(words for _, words in kinds.values())
+    frame = f'viewBox="0 0 437 190" role="img" aria-label="{title}"'
+    return f"<svg {frame}><title>{title}</title>{cells}{labels}</svg>"
+
+
 def _points(records: Sequence[Record], x: str, y: str, scale: float = 1.0) -> list[Point]:
     curve = Curve(MOST_POINTS)
     for record in records:

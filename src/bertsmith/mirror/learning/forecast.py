@@ -14,6 +14,7 @@ from bertsmith.metrics.scores import Interval
 from bertsmith.mirror.learning.proving import (
     FAR,
     FIRST_SHARE,
+    LIKELY_TO_FAIL,
     candidate_thresholds,
     estimate_calls_needed,
     format_percent,
@@ -24,7 +25,7 @@ from bertsmith.mirror.learning.proving import (
 from bertsmith.mirror.learning.settings import LearnSettings
 from bertsmith.mirror.learning.tiers import TeacherComparison
 
-_HOPELESS = 0.5  # the probability that nothing is proven, from which on no other risk is advised
+_GROWTH = (2, 4, 8, 16)  # times the calls that are there, for which the calls needed are looked for
 _LEAST = 1e-6  # of delta, for which a forecast is made
 
 
@@ -46,7 +47,7 @@ class RiskForecast:
     @property
     def has_chance(self) -> bool:
         """Whether something will rather be proven than not."""
-        return self.unproven < _HOPELESS
+        return self.unproven < LIKELY_TO_FAIL
 
     def describe_coverage(self) -> str:
         """'about 63 % (51 % to 72 %)', 'most likely nothing (0 % to 12 %)', or 'nothing'."""
@@ -88,6 +89,16 @@ def forecast_risks(
             estimate_calls_needed(dev.confidence, dev.differs, len(dev.confidence), risk, level)
             for dev in devs
         )
+        if best.unproven >= LIKELY_TO_FAIL:  # the estimate reckons without what so few dev calls leave open
+            likely = (
+                factor * calls
+                for factor in _GROWTH
+                if any(
+                    forecast_starts(group, factor * calls, level, settings.seed).unproven < LIKELY_TO_FAIL
+                    for group in groups
+                )
+            )
+            needed = max(needed, next(likely, math.inf))
         forecasts.append(
             RiskForecast(risk, best.coverage, best.interval, best.unproven, needed, risk == wanted)
         )

@@ -40,6 +40,7 @@ from bertsmith.mirror.student_file import Claim, Claims, ProofPlan, TeacherCeili
 _WHOLE = ""
 _PLACES = 40  # numbers of answers that are tried on dev
 _FEWEST_ON_DEV = 10  # answers on dev, below which a low risk may be chance
+LIKELY_TO_FAIL = 0.5  # the probability that nothing is proven, from which on a proof isn't begun
 FAR = 20  # times the calls that are there: beyond it, it takes a better student rather than more calls
 FIRST_SHARE = 0.9  # of delta, for the most promising candidate, and of that for its whole answer
 _NOT = "not proven"
@@ -165,7 +166,20 @@ def explain_postponement(
             f"there are {calls:,} new calls to prove it with, and it takes {takes} to guarantee that "
             f"{guarantee}; the calls are kept for a later training{more}"
         )
+    if settings.by_class is None and not any(
+        _may_succeed(*group[:2], calls, epsilon, level) for group in groups
+    ):
+        return (
+            f"by the forecast the {calls:,} new calls would rather not prove that {guarantee}, so they are "
+            f"kept for a later training. {_advise('about', 2 * calls, calls, recorded, settings)}"
+        )
     return ""
+
+
+def _may_succeed(confidence: Floats, differs: Bools, calls: int, epsilon: float, level: float) -> bool:
+    """Whether a proof by so many calls rather succeeds than fails, by the forecast from dev."""
+    group = CallGroup(confidence, differs, candidate_thresholds(confidence), epsilon)
+    return forecast_starts(group, calls, level).unproven < LIKELY_TO_FAIL
 
 
 def _count_to_judge(epsilon: float) -> int:

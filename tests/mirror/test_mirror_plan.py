@@ -1,0 +1,200 @@
+"""The plan for logged calls: read from every kind of export, it forecasts, and stores nothing."""
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mirrored_calls import as_exchange, at_random, by_rule, message
+
+from bertsmith.cli.main import main
+from bertsmith.errors import InputError
+from bertsmith.mirror.importing import CallImport
+from bertsmith.mirror.redaction import BUILT_IN, Redactor
+from bertsmith.mirror.store import Store
+
+SYSTEM = "Which intent has the customer's message?"
+BEGAN = 1_770_000_000
+REDACTOR = Redactor(tuple(BUILT_IN), {})
+
+
+def answers(count: int, teacher: Any = by_rule) -> Iterator[tuple[int, str, dict[str, Any]]]:
+    draw = random.Random(0)
+    for number in range(count):
+        text = message(draw)
+        yield number, text, teacher(text, draw)
+
+
+def as_openai_run(number: int, text: str, answer: dict[str, Any]) -> dict[str, Any]:
+    """A run of LangSmith's wrapper of OpenAI's client."""
+    return {
+        "id": f"run-{number}", "name": "ChatOpenAI", "run_type": "llm",
+        "inputs": {"messages": [{"role": "system", "content": SYSTEM}, {"role": "user", "content": text}]},
+        "outputs": {"choices": [{"message": {"role": "assistant", "content": json.dumps(answer)}}]},
+        "extra": {"metadata": {"ls_model_name": "gpt-5-mini"}},
+        "start_time": f"2026-02-02T{number % 24:02}:00:00.250000",
+        "end_time": f"2026-02-02T{number % 24:02}:00:01",
+        "prompt_tokens": 100, "completion_tokens": 5, "total_cost": "0.002",
+    }  # fmt: skip
+
+
+def as_langchain_run(number: int, text: str, answer: dict[str, Any]) -> dict[str, Any]:
+    """A chain of LangChain with its run of an LLM, whose messages are serialised objects."""
+
+    def of(kind: str, content: str, **more: Any) -> dict[str, Any]:
+        return {"lc": 1, "type": "constructor", "id": ["langchain", "schema", "messages", kind],
+                "kwargs": {"content": content, **more}}  # fmt: skip
+
+    tool = {"id": "t", "type": "function", "function": {"name": "intent", "arguments": json.dumps(answer)}}
+    return {
+        "id": f"chain-{number}", "run_type": "chain", "inputs": {"text": text}, "outputs": answer,
+        "child_runs": [{
+            "id": f"llm-{number}", "run_type": "llm",
+            "inputs": {"messages": [[of("SystemMessage", SYSTEM), of("HumanMessage", text)]]},
+            "outputs": {"generations": [[{"text": "", "message": of(
+                "AIMessage", "", additional_kwargs={"tool_calls": [tool]})}]]},
+            "extra": {"invocation_params": {"model": "gpt-5-mini"}},
+            "start_time": (BEGAN + number) * 1000, "total_cost": 0.002,
+        }],
+    }  # fmt: skip
+
+
+def as_observation(number: int, text: str, answer: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "id": f"o{number}", "traceId": f"t{number}", "type": "GENERATION", "model": "gpt-5-mini",
+        "startTime": f"2026-02-02T{number % 24:02}:00:00.250Z",
+        "endTime": f"2026-02-02T{number % 24:02}:00:01.500Z",
+        "input": [{"role": "system", "content": SYSTEM}, {"role": "user", "content": text}],
+        "output": {"role": "assistant", "content": json.dumps(answer)},
+        "usageDetails": {"input": 100, "output": 5}, "costDetails": {"total": 0.002},
+    }  # fmt: skip
+
+
+def as_trace(number: int, text: str, answer: dict[str, Any]) -> dict[str, Any]:
+    """A trace with its observations, whose input and output are JSON's text; the answer is no message."""
+    observation = as_observation(number, text, answer)
+    observation |= {"input": json.dumps(observation["input"]), "output": json.dumps(answer)}
+    span = {"id": "s", "type": "SPAN", "startTime": observation["startTime"], "input": text}
+    return {"id": f"t{number}", "observations": [span, observation]}
+
+
+def as_anthropic_observation(number: int, text: str, answer: dict[str, Any]) -> dict[str, Any]:
+    observation = as_observation(number, text, answer)
+    parts = [{"type": "tool_use", "id": "t", "name": "intent", "input": answer}]
+    return observation | {
+        "input": {
+            "system": SYSTEM,
+            "messages": [{"role": "user", "content": [{"type": "text", "text": text}]}],
+        },
+        "output": {"role": "assistant", "content": parts},
+    }
+
+
+@pytest.mark.parametrize(
+    "write", [as_openai_run, as_langchain_run, as_observation, as_trace, as_anthropic_observation]
+)
+def test_traces_of_langsmith_and_langfuse_are_read_like_other_calls(tmp_path: Path, write: Any) -> None:
+    path, known = tmp_path / "traces.jsonl", list(answers(30))
+    path.write_text("".join(json.dumps(write(*one)) + "\n" for one in known))
+    with_store = Store(str(tmp_path / "s.sqlite"))
+    counts = CallImport([path], REDACTOR).into(with_store)
+    assert counts.added == 30 and not counts.skipped
+    ((_, (priced, money)),) = counts.costs.items()
+    assert priced == 30 and money == pytest.approx(0.06)
+    (version,) = with_store.versions()
+    read = list(with_store.calls(version.version))
+    assert version.model == "gpt-5-mini"
+    assert sorted(
+        (call.request.inputs[0].parts[0], json.dumps(call.completion.value)) for call in read
+    ) == sorted((text, json.dumps(answer)) for _, text, answer in known)
+    assert {message.parts for call in read for message in call.request.system} == {(SYSTEM,)}
+    assert all(call.source == "import" for call in read)
+    # Importing it again adds nothing; a page of the API and an array hold the same calls.
+    values = [write(*one) for one in known]
+    path.write_text(json.dumps(values if write is as_openai_run else {"data": values, "meta": {"page": 1}}))
+    assert CallImport([path], REDACTOR).into(with_store).added == 0
+    with_store.close()
+
+
+def test_a_trace_without_text_or_with_pictures_is_counted_and_not_read(tmp_path: Path) -> None:
+    hidden, picture = (as_observation(*one) for one in answers(2))
+    hidden |= {"input": None, "output": None}
+    picture["input"][1]["content"] = [{"type": "image_url", "image_url": {"url": "data:"}}]
+    path = tmp_path / "traces.jsonl"
+    path.write_text(json.dumps(hidden) + "\n" + json.dumps(picture))
+    counts = CallImport([path], REDACTOR).into(Store(str(tmp_path / "s.sqlite")))
+    assert dict(counts.skipped) == {("traces", "no-content"): 1, ("traces", "input-not-text"): 1}
+
+
+def write_calls(path: Path, count: int, teacher: Any = by_rule) -> Path:
+    path.write_text(
+        "".join(as_exchange(text, answer, number) for number, text, answer in answers(count, teacher))
+    )
+    return path
+
+
+def test_a_plan_forecasts_and_stores_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = write_calls(tmp_path / "calls.jsonl", 600)
+    options = ["--tiers", "tf-idf", "--call-price", "0.01", "--calls-per-day", "1000"]
+    assert main(["mirror", "plan", str(path), *options, "--out", "plan.html"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.startswith("600 calls of 1 place in your application: this takes about")
+    assert "asks no LLM and stores nothing" in said
+    assert "now, with these calls" in said and "with at most 5 % of its answers differing" in said
+    assert {own.name for own in tmp_path.iterdir()} == {"calls.jsonl", "plan.html"}
+    page = (tmp_path / "plan.html").read_text()
+    assert "This page is a forecast, no proof" in page and "http" not in page.replace("http://www.w3.org", "")
+    assert not any(text in page for _, text, _ in answers(600))
+    # The same in JSON, and the money by hand: 30 days, of which audits ask one answer in twenty again.
+    assert main(["mirror", "plan", str(path), *options, "--json"]) == 0
+    (place,) = json.loads(capsys.readouterr().out)["places"]
+    wanted = next(risk for risk in place["risks"] if risk["epsilon"] == 0.05)
+    assert place["calls_to_prove"] == 180 and place["why_not"] is None and wanted["coverage"] > 0.9
+    assert wanted["calls_per_month"] == pytest.approx(30_000 * wanted["coverage"])
+    assert wanted["saving_per_month"] == pytest.approx(300 * wanted["coverage"] * 0.95)
+    # A page that is there stays.
+    assert main(["mirror", "plan", str(path), "--out", "plan.html"]) == 2
+    assert "already exists" in capsys.readouterr().err
+
+
+def test_a_plan_says_what_cannot_be_answered_and_why(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_calls(tmp_path / "calls.jsonl", 300, at_random)
+    assert main(["mirror", "plan", str(path), "--tiers", "tf-idf"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Nothing can be expected to be proven by these 300 calls" in said
+    assert "not by this student" in said and "mirror import" not in said
+    few = write_calls(tmp_path / "few.jsonl", 30)
+    assert main(["mirror", "plan", str(few), "--tiers", "tf-idf"]) == 0
+    assert "a training needs at least 50 texts" in " ".join(capsys.readouterr().out.split())
+    prose = tmp_path / "prose.jsonl"
+    request = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
+    response = {
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": "hi"}, "finish_reason": "stop"}]
+    }
+    prose.write_text(json.dumps({"request": request, "response": response}))
+    assert main(["mirror", "plan", str(prose)]) == 2
+    assert "None of the calls can be mirrored (no-schema 1)" in capsys.readouterr().err
+    with pytest.raises(InputError, match="is not there"):
+        CallImport([tmp_path / "missing.jsonl"], REDACTOR)
+
+
+def test_a_price_is_read_from_the_calls_or_reckoned_by_their_tokens(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "traces.jsonl"
+    path.write_text("".join(json.dumps(as_observation(*one)) + "\n" for one in answers(120)))
+
+    def price(*options: str) -> float:
+        assert main(["mirror", "plan", str(path), "--tiers", "tf-idf", "--json", *options]) == 0
+        return float(json.loads(capsys.readouterr().out)["places"][0]["price_of_call"])
+
+    assert price() == pytest.approx(0.002)
+    assert price("--input-price", "10", "--output-price", "20") == pytest.approx(100 * 1e-5 + 5 * 2e-5)
+    assert price("--call-price", "0.5") == 0.5
