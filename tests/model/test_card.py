@@ -32,7 +32,10 @@ def test_it_says_what_the_model_does_how_well_and_what_it_learned_from(tmp_path:
     text = card(tmp_path)
     assert text.startswith(
         '---\nlibrary_name: "bertsmith"\npipeline_tag: "text-classification"\ntags: ["bertsmith"]\n'
-        'base_model: "sentence-transformers/all-MiniLM-L6-v2"\n---\n\n# A classifier of texts\n\nA `bert` of'
+        'base_model: "sentence-transformers/all-MiniLM-L6-v2"\nmodel-index: [{"name": "tickets", "results": '
+        '[{"task": {"type": "text-classification"}, "dataset": {"name": "tickets.csv", "type": "tickets", '
+        '"split": "test"}, "metrics": [{"type": "accuracy", "value": 0.9, "name": "accuracy"}]}]}]\n---\n\n'
+        "# A classifier of texts\n\nA `bert` of"
     )
     assert 'Predictor.load("FOLDER").predict(["A text."])' in text
     assert "Its 2 labels: `good`, `bad`." in text
@@ -41,6 +44,40 @@ def test_it_says_what_the_model_does_how_well_and_what_it_learned_from(tmp_path:
     assert "- It began from `minilm`.\n- Labelled rows: `tickets.csv`, 1,200 rows.\n" in text
     assert "Settings: method full, epochs 3, batch size 32, learning rate 2e-05, optimizer adamw." in text
     assert "Licence" in text
+
+
+PRETRAINED = {"mlm_accuracy": 0.25, "mlm_perplexity": 19.5}
+
+
+@pytest.mark.parametrize(
+    ("metrics", "split", "expected"),
+    [
+        (METRICS, "test", {"accuracy": 0.9}),
+        ({"dev": {"accuracy": 0.5}, "cross-validation": {"f1": 0.25}}, "cross-validation", {"f1": 0.25}),
+        ({"dev": {"accuracy": 0.5, "f1": float("nan")}, "test": {"f1": None}}, "dev", {"accuracy": 0.5}),
+        (PRETRAINED, None, PRETRAINED),
+        ({}, None, None),
+        ({"test": {"a": True, "b": "high"}, "x": [1]}, None, None),
+    ],
+)
+def test_the_hubs_own_reader_finds_the_figures(
+    tmp_path: Path, metrics: Any, split: str | None, expected: Any
+) -> None:
+    hub = pytest.importorskip("huggingface_hub", reason="needs the extra hub")
+    recipe = RECIPE | {"test": "/home/anna/Prüfung | 1\n.csv", "out": "/home/anna/runs/Größe: [1]"}
+    found = hub.ModelCard(card(tmp_path, provenance={"recipe": recipe, "metrics": metrics}))
+    assert (found.data.library_name, found.data.pipeline_tag) == ("bertsmith", "text-classification")
+    if expected is None:
+        assert found.data.eval_results is None
+        return
+    assert {each.metric_type: each.metric_value for each in found.data.eval_results} == expected
+    assert {each.dataset_split for each in found.data.eval_results} == {split}
+    assert found.data.model_name == "Größe: [1]"
+    first = found.data.eval_results[0]
+    names = {"test": ("Prüfung   1 .csv", "pr-fung-1")}
+    assert (first.dataset_name, first.dataset_type) == names.get(str(split), ("tickets.csv", "tickets"))
+    again = hub.ModelCard(str(found))  # written by the hub's library
+    assert again.data.to_dict() == found.data.to_dict()
 
 
 def test_an_encoder_that_was_not_trained_has_no_rate(tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ card isn't hashed, since its readers are to complete it before they publish the 
 """
 
 import json
+import math
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,12 +35,14 @@ _METRICS = {  # plain names for the metrics of a pre-training's log
     "mlm_loss": "loss of a masked token",
     "mlm_perplexity": "perplexity of a masked token",
 }
+_SPLITS = ("test", "cross-validation", "dev")  # whose figures the hub shows: the first that there is
 _TODO = """## Before you publish it
 
 Replace these lines:
 
-- Licence: of this model, and of the texts that it learned from.
-- Languages, and kinds of text.
+- Licence: of this model (`license: …` between the lines of hyphens above), and of the texts that it learned
+  from.
+- Languages (`language: …` there), and kinds of text.
 - What it is for, what it is not for, and whom its errors could harm."""
 _PREDICTOR = 'from bertsmith import Predictor\n\nPredictor.load("{folder}").predict([{input}])'
 _EMBEDDER = 'from bertsmith import Embedder\n\nEmbedder("{folder}").documents(["A text."])  # a vector each'
@@ -185,10 +189,46 @@ def _make_front_matter(folder: Path, manifest: Manifest, kind: _ModelKind, base:
     library = "bertsmith" if _is_bare(manifest) else "transformers"
     if (folder / "modules.json").exists():
         library = "sentence-transformers"
-    lines = {"library_name": library, "pipeline_tag": kind.pipeline, "tags": ["bertsmith"]}
+    lines: dict[str, Any] = {"library_name": library, "pipeline_tag": kind.pipeline, "tags": ["bertsmith"]}
     if isinstance(base, str) and (hub_name := _find_hub_name(base)):
         lines["base_model"] = hub_name
-    return "\n".join(["---", *(f"{name}: {json.dumps(value)}" for name, value in lines.items()), "---"])
+    if result := _make_result(manifest.provenance, kind):
+        out = _read_section(manifest.provenance, "recipe").get("out")
+        name = _clean(Path(str(out)).name) if out else kind.title
+        lines["model-index"] = [{"name": name, "results": [result]}]
+    written = (f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in lines.items())
+    return "\n".join(["---", *written, "---"])
+
+
+def _make_result(origin: Mapping[str, Any], kind: _ModelKind) -> dict[str, Any] | None:
+    """The figures as the hub's model index has them: of the test rows where there are any, else of
+    cross-validation or dev, or of held-out text. None without any.
+    """
+    metrics, recipe = _read_section(origin, "metrics"), _read_section(origin, "recipe")
+    split = next((name for name in _SPLITS if _finite_numbers(_read_section(metrics, name))), "")
+    numbers = _finite_numbers(_read_section(metrics, split) if split else metrics)
+    if not numbers:
+        return None
+    file = recipe.get(split) if split in ("test", "dev") else None
+    file = file or recipe.get("train") or "held-out text"
+    data = _clean(Path(file).name) if isinstance(file, str) else "rows of several files"
+    return {
+        "task": {"type": kind.pipeline},
+        # The hub wants a type: its name of a data set, or one's own.
+        "dataset": {
+            "name": data,
+            "type": re.sub(r"[^a-z0-9]+", "-", Path(data).stem.lower()).strip("-") or "own",
+        }
+        | ({"split": split} if split else {}),
+        "metrics": [
+            {"type": _clean(name), "value": value, "name": _METRICS.get(name, _clean(name))}
+            for name, value in numbers.items()
+        ],
+    }
+
+
+def _finite_numbers(part: Mapping[str, Any]) -> dict[str, float]:
+    return {name: value for name, value in part.items() if _is_number(value) and math.isfinite(value)}
 
 
 def _is_bare(manifest: Manifest) -> bool:
