@@ -87,9 +87,9 @@ def test_a_proven_student_is_replaced_by_none_of_which_less_is_proven(
         second = train_student(store, tmp_path / "out", settings=settings)
         again = train_student(store, tmp_path / "out", settings=settings)
         store.add(calls_of(300, seed=1, first=900))
-        laxer = LearnSettings(tiers=("tf-idf",), epsilon=0.2)
+        laxer = LearnSettings(tiers=("tf-idf",), epsilon=0.2, delta=0.2)  # proves 5 % too, less surely
         lax = train_student(store, tmp_path / "out", settings=laxer)
-        store.add(calls_of(300, seed=2, first=1200))
+        store.add(calls_of(600, seed=2, first=1200))
         third = train_student(store, tmp_path / "out-2", settings=settings)
     assert first.file.claims.coverage > 0 == second.file.claims.coverage
     assert (second.folder, again.folder, lax.folder) == (tmp_path / "out-2",) * 2 + (tmp_path / "out-2",)
@@ -137,7 +137,7 @@ def test_a_student_that_the_mirror_came_to_use_during_a_training_stays_and_the_n
         stages.add_student(StudentRecord("one", stage.version, str(tmp_path / "out"), 0.05, 0.05))
 
         def promote(sentence: str) -> None:
-            if sentence == "Proving":
+            if sentence.startswith("The proof isn't begun"):
                 assert stages.change(stage, replace(stage, mode="shadow", student="one"), "hand", "a test")
 
         learned = train_student(store, tmp_path / "out", settings=settings, say=promote)
