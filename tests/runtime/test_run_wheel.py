@@ -29,7 +29,7 @@ REPOSITORY = Path(__file__).parent.parent.parent
 sys.path.insert(0, str(REPOSITORY))
 import run_wheel  # noqa: E402
 
-TASKS = ("classification", "multi-label", "regression", "similarity", "reranking")
+TASKS = ("classification", "multi-label", "regression", "similarity", "reranking", "question-answering")
 TEXTS = 300
 HAS_KERNELS = pytest.mark.skipif(not kernels.has_kernels(), reason="needs the compiled kernels")
 # Answers of every folder in argv, where none of these names can be imported.

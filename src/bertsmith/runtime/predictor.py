@@ -26,6 +26,7 @@ from bertsmith.model.untrusted import plain_file
 from bertsmith.runtime.encoder import ArrayEncoder, map_tensors, read_weights
 from bertsmith.runtime.layers import ArrayLinear, ArrayNorm, activate, find_library, sum_rows
 from bertsmith.tasks.checkpoints.sentence_folder import SHORTEST, read_max_length, read_sentence_settings
+from bertsmith.tasks.examples.answer_spans import LONGEST_ANSWER, encode_passage, predict_span
 from bertsmith.tasks.examples.encoding import (
     EncodedExample,
     Pooling,
@@ -228,7 +229,7 @@ class ArrayEmbedder:
 
 
 class ArrayPredictor:
-    """A fine-tuned model: classification, multi-label, regression, re-ranking, or similarity of two texts.
+    """A trained model: classification, multi-label, regression, re-ranking, similarity, question-answering.
 
     >>> Predictor("runs/topics/model").predict(["The court granted the motion."])
     [{'label': 'law', 'confidence': 0.98, 'probabilities': {...}}]
@@ -271,12 +272,14 @@ class ArrayPredictor:
         self.max_length, self.stride = given["max_length"], given.get("stride")
         self.abstains = given.get("coverage") is not None or given.get("error_cost") is not None
         self.prompt = self.state.get("prompt", "")
-        self.decode, self.apart = answering
+        self.decode, self.apart, self.per_row = answering
         pooling = given.get("pooling")
         self.pooling: Pooling | None = None if pooling == "published" else pooling
         self.engine = BatchEngine(folder, ArrayEncoder(config, weights.tensors, str(folder), precision))
         self.reads_all = self.apart or self.pooling is not None or config.classifier_pooling == "mean"
         names = None if self.apart or self.pooling is not None else config.family.sequence_head
+        if self.per_row:
+            names = config.family.span_head
         self.names = names
         self.dense = self.norm = None
         if self.apart:
@@ -309,17 +312,20 @@ class ArrayPredictor:
             for numbers, made in self.engine.run(encoded, self._head):
                 for number, output in zip(numbers, made, strict=True):
                     outputs[number] = output
-            results += self.decode(self, np.stack(outputs)) if outputs else []
+            if outputs and self.per_row:
+                results += self.decode(self, outputs, texts[first : first + _CHUNK], encoded)
+            elif outputs:
+                results += self.decode(self, np.stack(outputs))
         return results
 
     def _encode(self, texts: Sequence[Any], before: int) -> list[EncodedExample]:
         examples = [_as_texts(text, before + number) for number, text in enumerate(texts, 1)]
         for number, example in enumerate(examples, before + 1):
             pairs = self.state.get("pairs")
-            if self.apart or pairs is None:
+            if self.apart or self.per_row or pairs is None:
                 column = self.state.get("settings", {}).get("text_pair")
                 known = self.state.get("settings", {}).get("text") is not None
-                pairs = True if self.apart else (column is not None if known else None)
+                pairs = True if self.apart or self.per_row else (column is not None if known else None)
             if pairs is not None and pairs != (len(example) == 2):
                 kind = "pairs of texts" if pairs else "single texts"
                 raise InputError(f"input {number}: the model reads {kind}; found {len(example)} texts.")
@@ -333,6 +339,10 @@ class ArrayPredictor:
             pieces = [next(ids) for _ in example]
             if self.apart:
                 encoded.append(EncodedExample(windows_apart(tokenizer, pieces, self.max_length, self.stride)))
+                continue
+            if self.per_row:
+                passage = encode_passage(pieces, tokenizer, self.max_length, self.stride)
+                encoded.append(EncodedExample(passage.windows, None, passage.pieces))
                 continue
             room = self.max_length - special_tokens(tokenizer, len(pieces))
             parts, truncation = [piece.ids for piece in pieces], tokenizer.truncation
@@ -348,8 +358,12 @@ class ArrayPredictor:
             encoded.append(EncodedExample(tuple(windows)))
         return encoded
 
-    def _head(self, states: Float32s, batch: Sequence[EncodedExample]) -> Float32s:
-        """Hidden states of the rows that the head reads -> outputs (E, C)."""
+    def _head(self, states: Float32s, batch: Sequence[EncodedExample]) -> Float32s | list[Float32s]:
+        """Hidden states of the rows that the head reads -> outputs (E, C), or (R, C) of each example."""
+        if self.per_row:
+            assert self.out is not None
+            counts = [sum(len(window.rows) for window in example.windows) for example in batch]
+            return np.split(self.out(states), np.cumsum(counts)[:-1])
         if self.apart:
             return self._compare(states, batch)
         if self.pooling is not None:
@@ -509,12 +523,26 @@ def _similarities(predictor: ArrayPredictor, outputs: Float32s) -> list[dict[str
     return [{"similarity": c, "score": lowest + (highest - lowest) * max(c, 0.0)} for c in cosines]
 
 
-_Decode = Callable[[ArrayPredictor, Float32s], list[dict[str, Any]]]
-# How outputs become answers, and whether the two texts of a pair are encoded apart.
-_ANSWERS: Mapping[str, tuple[_Decode, bool]] = {
-    "classification": (_classes, False),
-    "multi-label": (_several_labels, False),
-    "regression": (_numbers, False),
-    "reranking": (_relevances, False),
-    "similarity": (_similarities, True),
+def _spans(
+    predictor: ArrayPredictor,
+    outputs: Sequence[Float32s],
+    pairs: Sequence[Sequence[str]],
+    encoded: Sequence[EncodedExample],
+) -> list[dict[str, Any]]:
+    longest = predictor.state["settings"].get("longest_answer", LONGEST_ANSWER)
+    threshold = predictor.state.get("threshold")
+    return [
+        predict_span(output, passage, example, longest=longest, threshold=threshold)
+        for output, (_, passage), example in zip(outputs, pairs, encoded, strict=True)
+    ]
+
+
+# How outputs become answers; whether the two texts of a pair are encoded apart; whether each row has outputs.
+_ANSWERS: Mapping[str, tuple[Callable[..., list[dict[str, Any]]], bool, bool]] = {
+    "classification": (_classes, False, False),
+    "multi-label": (_several_labels, False, False),
+    "regression": (_numbers, False, False),
+    "reranking": (_relevances, False, False),
+    "similarity": (_similarities, True, False),
+    "question-answering": (_spans, False, True),
 }
