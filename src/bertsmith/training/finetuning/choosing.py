@@ -337,6 +337,16 @@ def estimate_gain(score: MethodScore) -> float:
     return round((measured * score.gain + prior * usual_gain) / (measured + prior), 3)
 
 
+def discount(score: MethodScore) -> float:
+    """By how much the cross-validated score of a method that was chosen is to be changed: of methods that are
+    equally good the luckiest is chosen, so its gain counts as far as it is expected (`estimate_gain`). At
+    most half the gain's standard error, as the larger of two equal scores is 0.56 of it too high.
+    """
+    if score.gain is None or score.error is None:
+        return 0.0
+    return min(max(estimate_gain(score) - score.gain, -score.error / 2), score.error / 2)
+
+
 def measure_gain(
     task: Task[Any], ours: Sequence[Prediction], theirs: Sequence[Prediction], examples: Sequence[Any]
 ) -> tuple[float, float, float]:

@@ -25,7 +25,7 @@ from bertsmith.tasks.heads.name_training import NamesStudy
 from bertsmith.tasks.task import Metrics, Task
 from bertsmith.text.labelled.label_names import is_label_table
 from bertsmith.training.finetune_recipe import FinetuneRecipe
-from bertsmith.training.finetuning.choosing import MethodScore
+from bertsmith.training.finetuning.choosing import MethodScore, discount
 from bertsmith.training.finetuning.column_study import ColumnStudy
 from bertsmith.training.finetuning.methods import FULL
 from bertsmith.training.finetuning.restarts import Restart
@@ -165,6 +165,8 @@ class Results:
         if not math.isfinite(score):
             return None
         groups = len(groups_of(self.task, evaluation.split.examples))
+        change = sum(discount(tried) for tried in self.tried if tried.method == self.method)
+        score = min(max(score + change, min(score, 0.0)), 1.0)
         return estimate_score(score, error, groups, self.folds, self.learning_curve)
 
     @property
