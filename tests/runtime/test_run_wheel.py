@@ -17,6 +17,7 @@ import torch
 from pydantic import ValidationError
 
 import bertsmith
+import served_models
 from bertsmith.model.config import BertConfig
 from bertsmith.model.cpu import kernels
 from bertsmith.model.locate import locate_model
@@ -68,6 +69,9 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("models")
     made = {task: save_fine_tuned(root / task, task) for task in TASKS}
+    with pytest.MonkeyPatch.context() as patch:  # without a CRF
+        patch.setitem(served_models.TASKS, "tagging", (["O", "B-PER", "I-PER", "B-LOC"], False, {}))
+        made["tagging"] = save_fine_tuned(root / "tagging", "tagging")
     return {**made, "encoder": save_encoder(root / "encoder"), "minilm": locate_model("minilm").folder}
 
 
@@ -117,7 +121,7 @@ def test_answers_without_torch_are_those_of_the_whole_package_to_the_bit(
     answers = answers_alone(installed, inputs, **environment)
     for name, folder in folders.items():
         texts = inputs[str(folder)]
-        if name in TASKS:
+        if name in (*TASKS, "tagging"):
             assert answers[str(folder)] == [*bertsmith.Predictor.load(folder).predict(texts)], name
         else:
             vectors = bertsmith.Embedder(folder).documents(texts)

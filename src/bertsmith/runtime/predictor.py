@@ -12,11 +12,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from bertsmith.arrays import Float32s
+from bertsmith.arrays import Float32s, Ints
 from bertsmith.errors import InputError, ModelError
 from bertsmith.inference.embedding.text_chunks import TextWindows
 from bertsmith.inference.embedding.vectors import Vectors, cut, normalised
 from bertsmith.metrics.calibration import Confidence, probabilities_of
+from bertsmith.metrics.entities import NONE, Scheme, legal_transitions, scheme_of_labels
 from bertsmith.model.config_json import read_labels
 from bertsmith.model.locate import locate_model
 from bertsmith.model.manifest import IMPORTED, read_unverified_manifest
@@ -39,6 +40,14 @@ from bertsmith.tasks.examples.encoding import (
     special_tokens,
     windows_apart,
 )
+from bertsmith.tasks.examples.tagged_example import (
+    TaggedExample,
+    example_of_text,
+    tagged_prediction,
+    windows_of_words,
+    word_pieces,
+)
+from bertsmith.text.tokens.tokenizer import Tokenizer
 
 _BATCH_TOKENS = 640  # for each core, as in tasks/forward_passes.py
 _CHUNK = 4096  # texts
@@ -272,14 +281,16 @@ class ArrayPredictor:
         self.max_length, self.stride = given["max_length"], given.get("stride")
         self.abstains = given.get("coverage") is not None or given.get("error_cost") is not None
         self.prompt = self.state.get("prompt", "")
-        self.decode, self.apart, self.per_row = answering
+        self.decode, self.apart, head_name = answering
+        self.per_row = head_name != "sequence_head"
         pooling = given.get("pooling")
         self.pooling: Pooling | None = None if pooling == "published" else pooling
         self.engine = BatchEngine(folder, ArrayEncoder(config, weights.tensors, str(folder), precision))
         self.reads_all = self.apart or self.pooling is not None or config.classifier_pooling == "mean"
         names = None if self.apart or self.pooling is not None else config.family.sequence_head
         if self.per_row:
-            names = config.family.span_head
+            names = getattr(config.family, head_name)
+        self.tagger = _Tagger(self.labels, self.state, folder) if head_name == "token_head" else None
         self.names = names
         self.dense = self.norm = None
         if self.apart:
@@ -307,13 +318,17 @@ class ArrayPredictor:
         require_texts(texts)
         results = list[dict[str, Any]]()
         for first in range(0, len(texts), _CHUNK):
-            encoded = self._encode(texts[first : first + _CHUNK], first)
+            part = texts[first : first + _CHUNK]
+            if self.tagger is not None:
+                part, encoded = self.tagger.encode(part, self.engine.tokenizer, self.max_length, self.stride)
+            else:
+                encoded = self._encode(part, first)
             outputs: list[Any] = [None] * len(encoded)
             for numbers, made in self.engine.run(encoded, self._head):
                 for number, output in zip(numbers, made, strict=True):
                     outputs[number] = output
             if outputs and self.per_row:
-                results += self.decode(self, outputs, texts[first : first + _CHUNK], encoded)
+                results += self.decode(self, outputs, part, encoded)
             elif outputs:
                 results += self.decode(self, np.stack(outputs))
         return results
@@ -362,6 +377,7 @@ class ArrayPredictor:
         """Hidden states of the rows that the head reads -> outputs (E, C), or (R, C) of each example."""
         if self.per_row:
             assert self.out is not None
+            states = self._dense_features(states)
             counts = [sum(len(window.rows) for window in example.windows) for example in batch]
             return np.split(self.out(states), np.cumsum(counts)[:-1])
         if self.apart:
@@ -380,16 +396,18 @@ class ArrayPredictor:
             states = pool(states, [len(window.rows) for window in windows], "mean")
         if self.names.pooled and self.engine.encoder.pooler is not None:
             states = tanh(self.engine.encoder.pooler(states))
-        if self.dense is not None:
-            config = self.engine.encoder.config
-            name = self.names.activation or config.masked_language_act
-            dense = self.dense(states)
-            states = tanh(dense) if name == "tanh" else activate(dense, name)
-        if self.norm is not None:
-            states = self.norm(states)
+        states = self._dense_features(states)
         if len(windows) == len(batch):
             return states
         return pool(states, [len(example.windows) for example in batch], "mean")
+
+    def _dense_features(self, states: Float32s) -> Float32s:
+        """States after the head's dense layer, activation and norm, as far as the family has them."""
+        if self.dense is not None and self.names is not None:
+            name = self.names.activation or self.engine.encoder.config.masked_language_act
+            dense = self.dense(states)
+            states = tanh(dense) if name == "tanh" else activate(dense, name)
+        return states if self.norm is None else self.norm(states)
 
     def _pool_windows(self, states: Float32s, batch: Sequence[EncodedExample], pooling: Pooling) -> Float32s:
         """A vector for each text of a batch, over all of its windows."""
@@ -537,12 +555,83 @@ def _spans(
     ]
 
 
-# How outputs become answers; whether the two texts of a pair are encoded apart; whether each row has outputs.
-_ANSWERS: Mapping[str, tuple[Callable[..., list[dict[str, Any]]], bool, bool]] = {
-    "classification": (_classes, False, False),
-    "multi-label": (_several_labels, False, False),
-    "regression": (_numbers, False, False),
-    "reranking": (_relevances, False, False),
-    "similarity": (_similarities, True, False),
-    "question-answering": (_spans, False, True),
+class _Tagger:
+    """Words and their tags, by the rules of the labels' scheme."""
+
+    def __init__(self, labels: Sequence[str], state: Mapping[str, Any], folder: Path) -> None:
+        settings = state.get("settings", {})
+        if settings.get("crf"):
+            raise ModelError(f"{folder} has a CRF over its tags, for which the package bertsmith is needed.")
+        self.labels, self.syllables = tuple(labels), state.get("syllables", False)
+        self.constrained, name = settings.get("constrained", True), settings.get("scheme")
+        self.scheme = Scheme(NONE)
+        if name != NONE:
+            self.scheme = scheme_of_labels(self.labels, trained_here=name is not None)
+        self.start, self.pairs = legal_transitions(self.labels)
+
+    def encode(
+        self, texts: Sequence[Any], tokenizer: Tokenizer, max_length: int, stride: int | None
+    ) -> tuple[list[TaggedExample], list[EncodedExample]]:
+        """Texts, or lists of words. Raises InputError for anything else."""
+        examples = list[TaggedExample]()
+        for number, text in enumerate(texts, 1):
+            where = f"input {number}"
+            if isinstance(text, str):
+                examples.append(example_of_text(text, where, syllables=self.syllables))
+            elif isinstance(text, Sequence) and all(isinstance(word, str) for word in text):
+                examples.append(TaggedExample(tuple(text), None, where))
+            else:
+                raise InputError(f"{where}: expected a text, or its words, found {str(text)[:80]!r}.")
+        encoded = list[EncodedExample]()
+        for example in examples:
+            pieces = tokenizer.encode_words([tokenizer.blank_before_words + run for run in example.runs])
+            tokens = word_pieces(example, pieces[0 : len(pieces)], tokenizer, skip_mark=self.constrained)
+            made = windows_of_words(tokens, tokenizer, max_length, stride)
+            encoded.append(EncodedExample(made, None, tokens.rows))
+        return examples, encoded
+
+    def best_path(self, emissions: Float32s) -> Ints:
+        """The tags (R,) of the highest sum of scores (R, C) among legal paths (Viterbi)."""
+        words = emissions.astype(np.float64)
+        if not self.constrained or not len(words):
+            return np.asarray(words.argmax(1), np.int64)
+        pairs = np.where(self.pairs, 0.0, -np.inf).T  # (C after, C before)
+        total, befores = words[0] + np.where(self.start, 0.0, -np.inf), list[Ints]()
+        for word in words[1:]:
+            sums = total + pairs
+            befores.append(sums.argmax(1))
+            total = sums.max(1) + word
+        path = [int(total.argmax())]
+        for before in reversed(befores):
+            path.append(int(before[path[-1]]))
+        return np.array(path[::-1], np.int64)
+
+
+def _tags(
+    predictor: ArrayPredictor,
+    outputs: Sequence[Float32s],
+    examples: Sequence[TaggedExample],
+    encoded: Sequence[EncodedExample],
+) -> list[dict[str, Any]]:
+    tagger = predictor.tagger
+    assert tagger is not None
+    predictions = list[dict[str, Any]]()
+    for output, example, windows in zip(outputs, examples, encoded, strict=True):
+        scores = output.reshape(-1, len(tagger.labels))
+        path = tagger.best_path(scores)
+        confidence = probabilities_of(scores)[np.arange(len(path)), path]
+        names = [tagger.labels[number] for number in path]
+        predictions.append(tagged_prediction(example, names, confidence, windows.decoding, tagger.scheme))
+    return predictions
+
+
+# How outputs become answers; whether the two texts of a pair are encoded apart; the family's head.
+_ANSWERS: Mapping[str, tuple[Callable[..., list[dict[str, Any]]], bool, str]] = {
+    "classification": (_classes, False, "sequence_head"),
+    "multi-label": (_several_labels, False, "sequence_head"),
+    "regression": (_numbers, False, "sequence_head"),
+    "reranking": (_relevances, False, "sequence_head"),
+    "similarity": (_similarities, True, "sequence_head"),
+    "question-answering": (_spans, False, "span_head"),
+    "tagging": (_tags, False, "token_head"),
 }

@@ -35,18 +35,15 @@ from bertsmith.model.config import BertConfig
 from bertsmith.tasks.evaluating.error_analysis import ErrorAnalysis, tag_errors
 from bertsmith.tasks.examples.encoding import (
     EncodedExample,
-    Window,
-    join_segments,
-    owner,
     special_tokens,
-    windows,
 )
 from bertsmith.tasks.examples.tagged_example import (
     TaggedExample,
-    entities_of,
     example_of_text,
     read_examples,
     read_texts,
+    tagged_prediction,
+    windows_of_words,
     word_pieces,
 )
 from bertsmith.tasks.heads.classifier_head import RowHead
@@ -270,16 +267,9 @@ class Tagging(Task[TaggedExample]):
         """Windows of tokens. The head reads the first token of each word, in the window that shows most of
         its context.
         """
-        ids, firsts, words = word_pieces(example, pieces, tokenizer, skip_mark=self.settings.constrained)
-        ranges = windows(ids, *self.window(tokenizer))
-        owners = owner(ranges)[firsts] if len(firsts) else np.zeros(0, np.int64)
-        ends = np.searchsorted(owners, np.arange(len(ranges)), "right")  # owners ascend, as windows do
-        encoded_windows = []
-        for number, (start, end) in enumerate(ranges):
-            owned = firsts[ends[number - 1] if number else 0 : ends[number]]
-            rows = owned - start + len(tokenizer.template.before)  # after [CLS]
-            if len(rows) or len(ranges) == 1:
-                encoded_windows.append(Window(*join_segments(tokenizer, ids[start:end]), rows))
+        tokens = word_pieces(example, pieces, tokenizer, skip_mark=self.settings.constrained)
+        words = tokens.rows
+        encoded_windows = windows_of_words(tokens, tokenizer, self.settings.max_length, self.settings.stride)
         target = None
         if example.tags is not None:
             tags = self._legal(example.tags)
@@ -288,7 +278,7 @@ class Tagging(Task[TaggedExample]):
             numbers = [self.label_ids.get(tag, -1) for tag in tags]
             # With another library's scheme there is no target to train on: only the entities are compared.
             target = None if -1 in numbers else np.array(numbers, np.int64)
-        return EncodedExample(tuple(encoded_windows), target, words)
+        return EncodedExample(encoded_windows, target, words)
 
     def head(self, config: BertConfig) -> Head:
         return TaggingHead(config, self.labels, self.settings.crf)
@@ -408,11 +398,7 @@ class Tagging(Task[TaggedExample]):
             examples, np.split(paths, ends), np.split(confidence, ends), rows_of_words, strict=True
         ):
             row_tags = [self.labels[index] for index in path]
-            tags, word_confidence = self._spread_to_words(row_tags, row_confidence, rows)
-            prediction: dict[str, Any] = {"words": list(example.words), "tags": tags}
-            prediction["confidence"] = np.round(word_confidence, 6).tolist()
-            prediction["entities"] = entities_of(example, self.in_iob2(tags)) if self.entity_tags else []
-            predictions.append(prediction)
+            predictions.append(tagged_prediction(example, row_tags, row_confidence, rows, self._scheme))
         return predictions
 
     def decode_by_folds(
@@ -503,20 +489,6 @@ class Tagging(Task[TaggedExample]):
         task = super().from_state(state, where)
         task._syllables = require_truth(state.get("syllables", False), "syllables", where)
         return task
-
-    def _spread_to_words(self, tags: list[str], confidence: Any, rows: Ints | None) -> tuple[list[str], Any]:
-        """Tags and confidences of rows -> those of words, given each word's row (W,); None if every word has
-        its own row. If words share a token, the later ones continue the entity of the first.
-        """
-        if rows is None:
-            return tags, confidence
-        row_tags = self.in_iob2(tags)
-        word_tags = [row_tags[row] for row in rows.tolist()]
-        if self.entity_tags:
-            shared = np.flatnonzero(np.diff(rows) == 0) + 1
-            for word in shared.tolist():
-                word_tags[word] = word_tags[word] if word_tags[word] == "O" else f"I{word_tags[word][1:]}"
-        return word_tags, confidence[rows]
 
     def _iob2_labels(self) -> set[str]:
         """The IOB2 tags of the labels' entities. Other schemes (IO, IOBES) write them with other letters, and

@@ -4,6 +4,8 @@ offsets; and which token is read for each word.
 W words, R rows that a head reads.
 """
 
+from __future__ import annotations
+
 import re
 from array import array
 from bisect import bisect_left, bisect_right
@@ -13,7 +15,7 @@ from hashlib import blake2b
 from itertools import chain
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
 from tokenizers import pre_tokenizers
@@ -21,10 +23,13 @@ from tokenizers import pre_tokenizers
 from bertsmith.arrays import Ints
 from bertsmith.errors import InputError
 from bertsmith.metrics.entities import NONE, Scheme, Span, spans_of_tags, tags_of_spans
-from bertsmith.text.labelled.conll import MarkedText, TaggedSentence, read_tagged
+from bertsmith.tasks.examples.encoding import Window, join_segments, owner, special_tokens, windows
 from bertsmith.text.tokens.long_texts import BLANK, TextEncoding, split_text
 from bertsmith.text.tokens.tokenizer import Tokenizer, replace_surrogates
 from bertsmith.text.words import MARKS, WITHOUT_BLANKS
+
+if TYPE_CHECKING:  # who computes without torch reads no tables
+    from bertsmith.text.labelled.conll import MarkedText, TaggedSentence
 
 # Between blanks, and each punctuation mark alone. BERT's tokenizer splits there too.
 _RUNS = pre_tokenizers.BertPreTokenizer()
@@ -66,9 +71,9 @@ class WordOffsets(Sequence[tuple[int, int]]):
     of the first word of each run between blanks, which a tokenizer reads as a whole.
     """
 
-    starts: "array[int]"
-    ends: "array[int]"
-    runs: "array[int]"
+    starts: array[int]
+    ends: array[int]
+    runs: array[int]
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -220,6 +225,8 @@ def example_of_text(
 
 def read_texts(path: Path | str, *, syllables: bool, **layout: Any) -> list[TaggedExample]:
     """Reads the untagged examples of a file; `layout` as `read_tagged` takes it."""
+    from bertsmith.text.labelled.conll import read_tagged
+
     return [as_example(sentence, None, syllables) for sentence in read_tagged(path, tagged=False, **layout)]
 
 
@@ -229,6 +236,8 @@ def read_examples(
     """Reads a tagged file's examples. `scheme_of` is called for the scheme of its sentences' tags. In a file
     of ten documents or more, each example has its document as group.
     """
+    from bertsmith.text.labelled.conll import TaggedSentence, read_tagged
+
     found = read_tagged(path, tagged=True, **layout)
     scheme = scheme_of([each.tags for each in found if isinstance(each, TaggedSentence)])
     examples = [as_example(each, scheme) for each in found]
@@ -257,6 +266,8 @@ def as_example(
 
     Raises InputError for a tag of another scheme, and for spans that tags of words can't express.
     """
+    from bertsmith.text.labelled.conll import TaggedSentence
+
     if isinstance(sentence, TaggedSentence):
         tags = None if scheme is None else tuple(_convert_tags(sentence, scheme))
         return TaggedExample(sentence.words, tags, sentence.where, id=sentence.id)
@@ -319,7 +330,7 @@ class TaggedTokens(NamedTuple):
     the row of each word; None if each word has a row of its own.
     """
 
-    ids: "array[int]"
+    ids: array[int]
     firsts: Ints
     rows: Ints | None
 
@@ -350,6 +361,56 @@ def word_pieces(
         ids.extend(run_ids)
     has_own_rows = len(firsts) == len(rows)
     return TaggedTokens(ids, np.array(firsts, np.int64), None if has_own_rows else np.array(rows, np.int64))
+
+
+def windows_of_words(
+    tokens: TaggedTokens, tokenizer: Tokenizer, max_length: int, stride: int | None
+) -> tuple[Window, ...]:
+    """Windows of a sentence's tokens, which share `stride` of them or a quarter. The head reads the first
+    token of each word, in the window that shows most of its context.
+    """
+    room = max_length - special_tokens(tokenizer, 1)
+    ranges = windows(tokens.ids, room, room // 4 if stride is None else stride)
+    firsts = tokens.firsts
+    owners = owner(ranges)[firsts] if len(firsts) else np.zeros(0, np.int64)
+    ends = np.searchsorted(owners, np.arange(len(ranges)), "right")  # owners ascend, as windows do
+    encoded_windows = list[Window]()
+    for number, (start, end) in enumerate(ranges):
+        owned = firsts[ends[number - 1] if number else 0 : ends[number]]
+        rows = owned - start + len(tokenizer.template.before)  # after [CLS]
+        if len(rows) or len(ranges) == 1:
+            encoded_windows.append(Window(*join_segments(tokenizer, tokens.ids[start:end]), rows))
+    return tuple(encoded_windows)
+
+
+def spread_to_words(
+    tags: list[str], confidence: Any, rows: Ints | None, scheme: Scheme
+) -> tuple[list[str], Any]:
+    """Tags and confidences of rows -> those of words, given each word's row (W,); None if every word has its
+    own row. If words share a token, the later ones continue the entity of the first.
+    """
+    if rows is None:
+        return tags, confidence
+    row_tags = scheme.in_iob2(tags)
+    word_tags = [row_tags[row] for row in rows.tolist()]
+    if scheme.name != NONE:
+        shared = np.flatnonzero(np.diff(rows) == 0) + 1
+        for word in shared.tolist():
+            word_tags[word] = word_tags[word] if word_tags[word] == "O" else f"I{word_tags[word][1:]}"
+    return word_tags, confidence[rows]
+
+
+def tagged_prediction(
+    example: TaggedExample, row_tags: list[str], confidence: Any, rows: Ints | None, scheme: Scheme
+) -> dict[str, Any]:
+    """A prediction with words, tags, their confidences, and the entities with their positions."""
+    tags, of_words = spread_to_words(row_tags, confidence, rows, scheme)
+    return {
+        "words": list(example.words),
+        "tags": tags,
+        "confidence": np.round(of_words, 6).tolist(),
+        "entities": entities_of(example, scheme.in_iob2(tags)) if scheme.name != NONE else [],
+    }
 
 
 class _MultiWordRuns:
