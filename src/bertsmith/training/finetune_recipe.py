@@ -315,6 +315,7 @@ class FinetuneRecipe(RunSettings):
             steps=max(round(self.epochs * steps_per_epoch), 1),
             seed=seed,
             log_every=self.log_every,
+            trackers=self.trackers,
             batch_size=self.batch_size,
             patience=self.patience,
             optimizer=self.optimizer,

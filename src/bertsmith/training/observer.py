@@ -23,6 +23,7 @@ from bertsmith.training.live_panel import EXTRA_LOSS_KEYS, RunState, draw_panel
 from bertsmith.training.log import Record, RunLog, task_metrics
 from bertsmith.training.machine import Machine
 from bertsmith.training.settings import RunSettings
+from bertsmith.training.trackers import OpenTrackers
 
 SHORTEST_PAUSE = 0.25  # seconds between two pictures
 COST_SHARE = 0.01  # the most of the time that goes into pictures
@@ -44,6 +45,7 @@ class RunObserver:
         self._folder, self._recipe, self._machine, self._console = folder, recipe, machine, console
         self._title, self._facts = title, facts
         self._log: RunLog | None = None
+        self._trackers: OpenTrackers | None = None
         self._view: LiveView | None = None
 
     @contextlib.contextmanager
@@ -55,6 +57,7 @@ class RunObserver:
             yield
             return
         with RunLog(self._folder, append=True, step=step) as self._log, contextlib.ExitStack() as stack:
+            stack.enter_context(self._open_trackers())
             if self._console is not None:
                 hours = self._recipe.hours
                 view = LiveView(
@@ -71,6 +74,18 @@ class RunObserver:
                 self.record("warning", step, message=note)
             yield
 
+    @contextlib.contextmanager
+    def _open_trackers(self) -> Iterator[None]:
+        """The trackers of the recipe, for the block."""
+        settings = self._recipe.model_dump(mode="json")
+        self._trackers = trackers = OpenTrackers(self._recipe.trackers, self._folder, settings)
+        try:
+            yield
+        except BaseException:
+            trackers.close(failed=True)
+            raise
+        trackers.close(failed=False)
+
     def record(self, kind: str, step: int, **values: Any) -> None:
         """Writes a line to the log, and shows it; nothing outside of `open`."""
         if self._log is None:
@@ -78,8 +93,11 @@ class RunObserver:
         record = self._log.write(kind, step, **values)
         if self._view is not None:
             self._view.show(record)
-        failure = self._log.pop_failure()
-        if failure is not None:
+        failures = [self._log.pop_failure()]
+        if self._trackers is not None:
+            self._trackers.record(record)
+            failures += self._trackers.pop_failures()
+        for failure in filter(None, failures):
             self.record("warning", step, message=failure)
 
     def evaluating(self, done: int, total: int | None, unit: str) -> None:

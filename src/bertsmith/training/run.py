@@ -23,6 +23,7 @@ from bertsmith.training.observer import RunObserver
 from bertsmith.training.optimizer import find_optimizer
 from bertsmith.training.run_folder import begin_folder, require_same_data, write_data_hashes
 from bertsmith.training.settings import HardwareSettings, OptimizerSettings, RunSettings
+from bertsmith.training.trackers import require_trackers
 
 
 class RecipeWithFolder(Protocol):
@@ -104,8 +105,10 @@ class Run(Generic[R]):
         self, recipe: RunSettings, hashes: dict[str, str], given: Collection[str] | None = None
     ) -> None:
         """Writes the resolved recipe, the SHA-256 of the data files by their setting's name, and the names of
-        the settings that were `given`, where that matters. Only the first process writes.
+        the settings that were `given`, where that matters. Only the first process writes. Raises InputError
+        if a tracker is not installed.
         """
+        require_trackers(recipe.trackers)
         if self.is_first:
             begin_folder(recipe, self.out, hashes, given)
 

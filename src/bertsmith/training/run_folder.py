@@ -35,7 +35,8 @@ _RUN_OUTPUTS = ("model", "results.json", "report.html", "predictions", "log.json
 # schedule. Other hardware and other micro-batches compute the same steps up to rounding, with other draws of
 # dropout.
 MAY_CHANGE: dict[str, Any] = {
-    **dict.fromkeys(("out", "guard", "hardware", "checkpoint", "log_every", "micro_batch_tokens"), True),
+    **dict.fromkeys(("out", "guard", "hardware", "checkpoint", "log_every", "trackers"), True),
+    "micro_batch_tokens": True,
     "data": {"micro_batch_tokens"},
 }
 # Settings in which a run that only does the decay may differ from the long run whose stable phase it begins
@@ -43,7 +44,7 @@ MAY_CHANGE: dict[str, Any] = {
 # the moments and the position in the text mean.
 _DECAY_SETTINGS: dict[str, Any] = {
     **dict.fromkeys(("decay_from", "steps", "hours", "out", "corpus", "masking"), True),
-    **dict.fromkeys(("evaluation", "checkpoint", "guard", "hardware", "log_every"), True),
+    **dict.fromkeys(("evaluation", "checkpoint", "guard", "hardware", "log_every", "trackers"), True),
     "optimizer": {"schedule", "warmup", "decay"},
     "data": {"micro_batch_tokens", "sequence_shares"},
 }

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, Self, Union, get_args, get_origin
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, model_validator
 
 from bertsmith.errors import RecipeError
-from bertsmith.validation import UserSettings
+from bertsmith.validation import Listed, UserSettings
 
 
 @dataclass(frozen=True)
@@ -168,6 +168,8 @@ class RunSettings(UserSettings):
     """Decides the first weights, the order, the masks and dropout."""
     log_every: int = Field(1, ge=1)
     """Steps between two lines of the log."""
+    trackers: Listed[Literal["mlflow", "wandb"]] = ()
+    """Trackers that get the run's figures too: mlflow, wandb. TensorBoard's files are always written."""
     optimizer: OptimizerSettings = OptimizerSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
     checkpoint: CheckpointSettings = CheckpointSettings()

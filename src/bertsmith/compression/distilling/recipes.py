@@ -38,6 +38,7 @@ _FINETUNE_SETTINGS = (
     "out",
     "seed",
     "log_every",
+    "trackers",
     "epochs",
     "batch_size",
     "micro_batch_tokens",

@@ -41,7 +41,7 @@ TEMPLATE = "finetune.html.jinja"
 # Settings that have no effect for a method that doesn't train the encoder.
 _TRAINING_SETTINGS = (
     *("epochs", "batch_size", "micro_batch_tokens", "evaluations", "patience", "restarts", "dropout"),
-    *("freeze_embeddings", "freeze_layers", "lora", "optimizer", "guard", "log_every"),
+    *("freeze_embeddings", "freeze_layers", "lora", "optimizer", "guard", "log_every", "trackers"),
 )
 MOST_DOTS = 2000
 _GOLDEN = 0.6180339887  # the fractional parts of its multiples spread dots evenly
