@@ -8,14 +8,16 @@ import json
 import random
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from made_student import make_student, stage_of
 from mirrored_calls import INTENT, at_random, calls_of, store_of
-from running_mirror import IN_STEP, RunningMirror, running_mirror
+from running_mirror import IN_STEP, MirrorProcess, RunningMirror, mirror_process, running_mirror, wait_until
 from scipy.stats import binomtest
 from scripted_upstream import Reply, Seen, upstream_of
 
@@ -25,7 +27,7 @@ from bertsmith.metrics.guarantees.growing_proof import GrowingProof, student_sha
 from bertsmith.mirror.answering.judging import apply_move, check_guarantees
 from bertsmith.mirror.answering.shadow_proof import ComparedCall, ShadowProof, choose_unit_calls
 from bertsmith.mirror.answering.stage_store import StageStore
-from bertsmith.mirror.answering.stages import EvidenceBatch, StudentRecord
+from bertsmith.mirror.answering.stages import EvidenceBatch, StudentRecord, set_mode
 from bertsmith.mirror.answering.training_process import read_student
 from bertsmith.mirror.learning.settings import LearnSettings
 from bertsmith.mirror.learning.train import train_student
@@ -50,8 +52,8 @@ class World:
     known, so that the student is half sure, or none.
     """
 
-    def __init__(self) -> None:
-        self.draw = random.Random(1)
+    def __init__(self, seed: int = 1) -> None:
+        self.draw = random.Random(seed)
         self.texts: list[str] = []  # in their order
 
     def differs(self, text: str) -> bool:
@@ -71,7 +73,7 @@ class World:
         }  # fmt: skip
         return Reply([json.dumps(body).encode()])
 
-    def send(self, mirror: RunningMirror, known: str) -> str:
+    def send(self, mirror: RunningMirror | MirrorProcess, known: str) -> str:
         """A call with these known words; who answered, with the reason."""
         known = known or self.draw.choice(["card", "card wire"])
         text = f"{known} {self.draw.randrange(10**9)}"
@@ -143,7 +145,7 @@ def test_a_life_with_a_proof_that_grows(tmp_path: Path, capsys: pytest.CaptureFi
             alone.record(0.5 if "wire" in text else 1.0, world.differs(text))
             needed += 1
         assert needed <= len(world.texts) - begun < needed + 5
-        assert stages.proven_thresholds() == {student.id: 0.9} == {student.id: alone.threshold()}
+        assert stages.proven_thresholds([student.id]) == {student.id: 0.9} == {student.id: alone.threshold()}
         assert stages.changes()[-1].why.endswith(f"proven on {len(world.texts) - begun} calls")
         send_until(mirror, world, "", "live", version)
         assert world.send(mirror, "card") == "answered"
@@ -155,12 +157,12 @@ def test_a_life_with_a_proof_that_grows(tmp_path: Path, capsys: pytest.CaptureFi
             if wider % 5 == 0:
                 mirror.follow()
             assert wider < 900
-        assert stages.proven_thresholds() == {student.id: 0.3}  # the same calls as 0.4
+        assert stages.proven_thresholds([student.id]) == {student.id: 0.3}  # the same calls as 0.4
         assert stage_of(stages, version).mode == "live"
         # Today's calls differ.
         before = len(world.texts)
         send_until(mirror, world, "unknown", "shadow", version)
-        assert stages.proven_thresholds() == {student.id: None}
+        assert stages.proven_thresholds([student.id]) == {student.id: None}
         assert stages.changes()[-1].why.startswith("today's calls differ: proof 2, of 0 calls so far")
         broken = [each.what for each in check_guarantees(stages) if not each.holds]
         assert any("drift" in what for what in broken)
@@ -359,3 +361,111 @@ def test_what_is_no_persons_name_makes_no_units() -> None:
     assert choose_unit_calls([(f"p{n % 9}", 60.0 * n) for n in range(18)]) == 2
     assert choose_unit_calls([(f"p{n % 3}", 60.0 * n) for n in range(180)]) == 4  # eleven minutes each
     assert choose_unit_calls([(f"p{n % 3}", 1.0 * n) for n in range(180)]) == 5
+
+
+def shadow(stages: StageStore, folder: Path) -> StudentRecord:
+    """A student with a plan in shadow, put there by a hand."""
+    (version,) = stages.stages()
+    call = stages.store.latest(version, 1)[0]
+    student = read_student(make_student(folder, call, WORDS, {}, plan=PLAN), version)
+    assert student is not None
+    stages.add_student(student)
+    stage = stage_of(stages, version)
+    assert stages.change(stage, set_mode(replace(stage, student=student.id), "shadow", 0.0), "hand", "a test")
+    return student
+
+
+def wait_for_calls(stages: StageStore, student: StudentRecord, calls: int) -> None:
+    wait_until(lambda: proof_of(stages, student.id).proof.calls >= calls)
+
+
+def test_what_is_killed_counts_no_call_twice(tmp_path: Path) -> None:
+    """A second count of either life: no more calls than were sent, and no more that differ."""
+    world, path = World(), tmp_path / "calls.sqlite"
+    with upstream_of(world.script) as upstream, closing(Store(str(path))) as opened:
+        stages, lives = StageStore(opened), list[tuple[int, float, float, list[str]]]()
+        for life in range(2):
+            with mirror_process("--upstream", upstream.url, "--store", path) as mirror:
+                if not life:
+                    world.send(mirror, "card")
+                    wait_until(stages.stages)
+                    student = shadow(stages, tmp_path / "made")
+                known, first = proof_of(stages, student.id), len(world.texts)
+                while proof_of(stages, student.id).proof.calls == known.proof.calls:  # not opened yet
+                    world.send(mirror, "card")
+                opened_at = len(world.texts)
+                for _ in range(30):
+                    world.send(mirror, "")
+                wait_for_calls(stages, student, known.proof.calls + len(world.texts) - opened_at)
+                for _ in range(10):
+                    world.send(mirror, "card wire")
+                mirror.process.kill()
+                mirror.process.wait()
+            left = proof_of(stages, student.id)
+            agreeing, differing = left.counts.sum(axis=0) - known.counts.sum(axis=0)
+            lives.append((left.proof.calls - known.proof.calls, agreeing, differing, world.texts[first:]))
+    for counted, agreeing, differing, texts in lives:
+        assert 30 <= counted == agreeing + differing <= len(texts)
+        assert differing <= sum(map(world.differs, texts))
+        assert agreeing <= sum(not world.differs(text) for text in texts)
+
+
+def test_two_mirrors_grow_one_proof(tmp_path: Path, server: str) -> None:
+    world = World()
+    settings = {**SETTINGS, "store": server}
+    with (
+        upstream_of(world.script) as upstream,
+        running_mirror(tmp_path, upstream.url, **settings) as one,
+        running_mirror(tmp_path, upstream.url, **settings) as other,
+    ):
+        world.send(one, "card")
+        one.settle()
+        student = shadow(one.stages, tmp_path / "made")
+        for mirror in (one, other):
+            wait_until(lambda mirror=mirror: mirror.app.reconciler.open_students.by_version)
+        worlds = World(2), World(3)
+
+        def send(mirror: RunningMirror, own: World) -> None:
+            for _ in range(40):
+                own.send(mirror, "")
+
+        threads = [
+            threading.Thread(target=send, args=pair) for pair in zip((one, other), worlds, strict=True)
+        ]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+        for mirror in (one, other):
+            mirror.follow()
+        # A second count: by what the LLM said of each text, as long as all are compared in shadow.
+        proof = proof_of(one.stages, student.id)
+        texts = [text for own in worlds for text in own.texts]
+        expected = np.zeros((4, 2))
+        for text in texts:
+            expected[1 if "wire" in text else 0, int(world.differs(text))] += 1
+        if stage_of(one.stages, student.version).mode == "shadow":
+            assert proof.counts.tolist() == expected.tolist()
+        else:  # what the student answered and no audit asked is missing
+            assert (proof.counts <= expected).all() and proof.threshold == 0.9
+        thresholds = [
+            each.app.reconciler.open_students.by_version[student.version].student.student.proven_threshold  # type: ignore[union-attr]
+            for each in (one, other)
+        ]
+        assert thresholds == [proof.threshold, proof.threshold]
+
+
+def test_a_hand_promotes_to_shadow_and_not_beyond(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    call = calls_of(1)[0]
+    folder, path = (
+        make_student(tmp_path / "made", call, {"visa": {"intent": "card"}}, {}, plan=PLAN),
+        tmp_path / "c",
+    )
+    with closing(Store(str(path))) as store:
+        store.add([call])
+    command = ["mirror", "promote", call.site, "--student", str(folder), "--store", str(path)]
+    assert main([*command, "--to", "canary"]) == 2
+    assert "may not answer yet: its proof has not begun" in " ".join(capsys.readouterr().err.split())
+    assert main(command) == 0
+    assert main(["mirror", "promote", call.site, "--store", str(path)]) == 2
+    assert "may not answer yet: proof 1, of 0 calls so far" in " ".join(capsys.readouterr().err.split())

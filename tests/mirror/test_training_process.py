@@ -21,6 +21,7 @@ from bertsmith.mirror.answering.stages import Stage
 from bertsmith.mirror.answering.training_process import Trainer, train_command
 from bertsmith.mirror.settings import MirrorSettings, read_settings
 from bertsmith.mirror.store import Store
+from bertsmith.mirror.student_file import ProofPlan
 
 
 @pytest.fixture
@@ -94,6 +95,26 @@ def test_a_proven_student_is_known_and_an_unproven_one_is_not(
     assert Path(student.folder).parent == Path(settings.students)
     # The next one gets another folder: this one may be answering.
     assert trainer._folder(stage(stages)) != Path(student.folder)
+
+
+def test_a_student_with_a_plan_is_known_and_its_proof_begins(
+    settings: MirrorSettings, stages: StageStore, tmp_path: Path
+) -> None:
+    (call,) = stages.store.calls(stage(stages).version)
+    counts = ((9.0, 0.0), (9.0, 1.0))
+    plan = ProofPlan(
+        epsilon=0.1, delta=0.05, thresholds=(0.5,), starts=(1.0,), counts=counts, forecast=(9, 20, None)
+    )
+    made = make_student(tmp_path / "made", call, {"text": {}}, {}, plan=plan)
+    trainer = Trainer(
+        settings, stages, running(f"import shutil, sys; shutil.copytree({str(made)!r}, sys.argv[1])")
+    )
+    assert trainer.begin(stage(stages), 1)
+    _, student = ended(trainer)
+    assert student.plan == plan
+    assert stages.trainings()[call.version].outcome.endswith("whose proof goes on in shadow")
+    proof = stages.evidence()[student.id].proof
+    assert proof is not None and (proof.number, proof.plan, proof.threshold) == (1, plan, None)
 
 
 def test_a_training_that_fails_is_told_with_where_to_look(

@@ -428,7 +428,8 @@ def migrate(
             student = next((Path(stages.students()[number].folder) for number in serving), None)
         judged = None if student is None else MirrorStudent.open(student)
         if judged is not None and student is not None:
-            judged.proven_threshold = stages.proven_thresholds().get(student_id(student))
+            number = student_id(student)
+            judged.proven_threshold = stages.proven_thresholds([number]).get(number)
         llm = Upstream(upstream, present.protocol, key_from, formats=settings.formats)
         with llm, progress_bar("Asking the new LLM") as progress:
             replayed = replay(

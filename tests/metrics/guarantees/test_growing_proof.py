@@ -241,3 +241,27 @@ def test_what_does_not_fit_is_refused_and_changes_nothing() -> None:
         GrowingProof([0.5], [0.7, 0.7], EPSILON, DELTA)
     with pytest.raises(InputError, match="state of a proof"):
         GrowingProof.from_json({**before, "most": [0.0, 0.0]})
+
+
+def test_a_forecast_is_what_proofs_then_take() -> None:
+    """By very many calls that were seen, so that only chance is left; then by few, which leaves more open."""
+    draws = generator(30)
+    counts = np.array([[190, 2], [185, 8], [180, 15], [170, 30], [150, 50], [0, 0]])
+    rates = counts.ravel() / counts.sum()
+    confidences = np.repeat([0.9, 0.7, 0.5, 0.3, 0.1, -1.0], 2)
+    needed = []
+    for _ in range(150):
+        proof = GrowingProof(THRESHOLDS, STARTS, EPSILON, DELTA)
+        while proof.threshold() is None:
+            places = draws.choice(len(rates), 40, p=rates)
+            for place in places:
+                proof.record(confidences[place], place % 2)
+        needed.append(proof.calls)
+    low, middle, high = GrowingProof(THRESHOLDS, STARTS, EPSILON, DELTA).forecast(1000 * counts)
+    assert np.quantile(needed, [0.1, 0.5, 0.9]) == pytest.approx([low, middle, high], rel=0.25)
+    few = GrowingProof(THRESHOLDS, STARTS, EPSILON, DELTA).forecast(counts / 10)
+    assert few[0] <= 1.1 * low and few[2] > 1.5 * high
+    assert proof.forecast(counts) == (0, 0, 0)
+    assert GrowingProof(THRESHOLDS, STARTS, EPSILON, DELTA).forecast(counts[:, ::-1])[0] == np.inf
+    with pytest.raises(InputError, match=r"counts of agreeing and differing calls \(6, 2\), found \(5, 2\)"):
+        proof.forecast(counts[1:])

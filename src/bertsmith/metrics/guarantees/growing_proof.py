@@ -46,7 +46,7 @@ from bertsmith.metrics.guarantees.learn_then_test import fallback_test, falling
 # Parts of the largest possible bet. The best one for a rate of r is 1 - r / epsilon.
 BETS: Floats = np.array([0.06, 0.12, 0.2, 0.3, 0.42, 0.56, 0.72, 0.9])
 _FORMAT = 1
-_SIMULATIONS, _LOOKS = 200, 80  # of a forecast
+_SIMULATIONS, _LOOKS = 300, 300  # of a forecast
 
 
 @check_arguments(delta=share, number=integer_from(1))
@@ -156,17 +156,17 @@ class GrowingProof:
         if self.proven().any():
             return 0.0, 0.0, 0.0
         draws = np.random.default_rng(seed)
-        seen = seen.copy()
-        seen[0, 1] += 0.5
-        rates = draws.standard_gamma(seen, (_SIMULATIONS, *seen.shape))
+        begins = np.flatnonzero(self.starts)  # nothing else is proven first
+        bands = np.add.reduceat(seen, np.append(0, begins + 1), axis=0)  # (K', 2) between those
+        bands[0, 1] += 0.5
+        rates = draws.standard_gamma(bands, (_SIMULATIONS, *bands.shape))
         looks = np.unique(np.geomspace(1, most, _LOOKS).round().astype(np.int64))
         shares = (rates / rates.sum(axis=(1, 2), keepdims=True)).reshape(_SIMULATIONS, 1, -1)
         drawn = draws.multinomial(np.diff(looks, prepend=0), shares)
-        drawn = drawn.reshape(_SIMULATIONS, len(looks), *seen.shape)
-        sums = drawn.cumsum(axis=1).cumsum(axis=2)[:, :, :-1]  # (S, L, K, 2)
-        begins = self.starts > 0  # nothing else is proven first
+        drawn = drawn.reshape(_SIMULATIONS, len(looks), *bands.shape)
+        sums = drawn.cumsum(axis=1).cumsum(axis=2)[:, :, :-1]  # (S, L, K' - 1, 2)
         gains = log_gains([self.epsilon, self.epsilon - 1], self.epsilon, largest_unit=self.largest_unit)
-        wealth = np.logaddexp.reduce(sums[:, :, begins] @ gains + self._log_wealth[begins], axis=-1)
+        wealth = np.logaddexp.reduce(sums @ gains + self._log_wealth[begins], axis=-1)
         most_wealth = np.maximum(np.maximum.accumulate(wealth, axis=1), self._most[begins])
         needed_wealth = -np.log(self.delta * self.starts[begins])
         proven = np.any(most_wealth >= needed_wealth, axis=2)  # (S, L)

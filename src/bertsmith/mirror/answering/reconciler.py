@@ -237,7 +237,7 @@ class Reconciler:
 
     def _follow_proofs(self) -> None:
         """Tells the students whose proof grows in shadow from which confidence on they may answer by now."""
-        for number, threshold in self.store.proven_thresholds().items():
+        for number, threshold in self.store.proven_thresholds(self._open).items():
             if (opened := self._open.get(number)) is None or opened.student.proven_threshold == threshold:
                 continue
             opened.student.proven_threshold = threshold

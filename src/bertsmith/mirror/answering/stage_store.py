@@ -238,9 +238,10 @@ class StageStore:
         with self._reading() as connection:
             return {row.id: StudentRecord(*row) for row in connection.execute(select(STUDENTS))}
 
-    def proven_thresholds(self) -> dict[str, float | None]:
-        """By student, of those whose proof grows in shadow, the laxest threshold proven so far."""
-        query = select(EVIDENCE.c.student, EVIDENCE.c.proof).where(EVIDENCE.c.proof.is_not(None))
+    def proven_thresholds(self, students: Iterable[str]) -> dict[str, float | None]:
+        """Of those of the students whose proof grows in shadow, the laxest threshold proven so far."""
+        grown = and_(EVIDENCE.c.student.in_(sorted(students)), EVIDENCE.c.proof.is_not(None))
+        query = select(EVIDENCE.c.student, EVIDENCE.c.proof).where(grown)
         with self._reading() as connection:
             return {
                 row.student: ShadowProof.from_json(orjson.loads(row.proof)).threshold
