@@ -140,7 +140,7 @@ def test_a_plan_forecasts_and_stores_nothing(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     path = write_calls(tmp_path / "calls.jsonl", 600)
-    options = ["--tiers", "tf-idf", "--call-price", "0.01", "--calls-per-day", "1000"]
+    options = ["--kinds", "tf-idf", "--call-price", "0.01", "--calls-per-day", "1000"]
     assert main(["mirror", "plan", str(path), *options, "--out", "plan.html"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert said.startswith("600 calls of 1 place in your application: this takes about")
@@ -166,12 +166,12 @@ def test_a_plan_says_what_cannot_be_answered_and_why(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = write_calls(tmp_path / "calls.jsonl", 300, at_random)
-    assert main(["mirror", "plan", str(path), "--tiers", "tf-idf"]) == 0
+    assert main(["mirror", "plan", str(path), "--kinds", "tf-idf"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "Nothing can be expected to be proven by these 300 calls" in said
     assert "not by this student" in said and "mirror import" not in said
     few = write_calls(tmp_path / "few.jsonl", 30)
-    assert main(["mirror", "plan", str(few), "--tiers", "tf-idf"]) == 0
+    assert main(["mirror", "plan", str(few), "--kinds", "tf-idf"]) == 0
     assert "a training needs at least 50 texts" in " ".join(capsys.readouterr().out.split())
     prose = tmp_path / "prose.jsonl"
     request = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
@@ -192,7 +192,7 @@ def test_a_price_is_read_from_the_calls_or_reckoned_by_their_tokens(
     path.write_text("".join(json.dumps(as_observation(*one)) + "\n" for one in answers(120)))
 
     def price(*options: str) -> float:
-        assert main(["mirror", "plan", str(path), "--tiers", "tf-idf", "--json", *options]) == 0
+        assert main(["mirror", "plan", str(path), "--kinds", "tf-idf", "--json", *options]) == 0
         return float(json.loads(capsys.readouterr().out)["places"][0]["price_of_call"])
 
     assert price() == pytest.approx(0.002)

@@ -215,7 +215,7 @@ def test_as_many_calls_are_asked_for_as_the_next_training_keeps_to_prove_with() 
     needed, many = fewest_calls(0.05, 0.9 * 0.05), fewest_calls(0.0005, 0.9 * 0.05)
     assert advice(needed - 3, round((needed - 3) / 0.3)) == "Record at least 11 more calls"
     assert advice(needed - 3, 5000) == "Record at least 3 more calls"  # 5,000, nearly all of them used
-    option = f"eep more of them to prove with: --most-calibration {many}"
+    option = f"eep more of them to prove with: --most-proof-calls {many}"
     # Those of the 50,000 that aren't kept have been learned from, and can't prove any more.
     assert many > 4000
     assert advice(4000, 50_000, 0.0005) == f"Record at least {many - 4000:,} more calls and k{option}"

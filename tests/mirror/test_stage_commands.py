@@ -111,7 +111,11 @@ def test_a_share_is_for_a_promotion_to_canary_alone(
 @pytest.mark.parametrize(
     ("command", "arguments", "said"),
     [
-        ("promote", ["nowhere"], "There is no call site or version 'nowhere' in the store."),
+        (
+            "promote",
+            ["nowhere"],
+            "There is no place in your application and no version 'nowhere' in the store.",
+        ),
         ("promote", ["SITE"], "has no student that could answer. Train one: bertsmith mirror train --site"),
         ("promote", ["SITE", "--student", "none"], "none is no student: it has no student.json"),
         ("demote", ["SITE"], "is in mode record and can't be demoted to record"),

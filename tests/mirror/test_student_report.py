@@ -67,6 +67,9 @@ def test_from_a_log_to_a_student_by_commands_alone(
     page.feed((out / "report.html").read_text())
     for expected in (
         "What is proven",
+        "What this means",
+        "at most 5 % differ from what the LLM would have said",
+        "It no longer holds if",
         "whole answer",
         "«text»",
         "Agreement by texts learned from",

@@ -374,7 +374,7 @@ def test_what_is_advised_where_all_that_may_prove_are_too_few_is_enough(tmp_path
         few = WORDS.model_copy(update={"most_calibration": 50})
         why = train_student(store, tmp_path / "student", settings=few).why
         assert (
-            "Record at least 11 more calls and keep more of them to prove with: --most-calibration 61" in why
+            "Record at least 11 more calls and keep more of them to prove with: --most-proof-calls 61" in why
         )
         store.add(calls_of(11, seed=1, first=900))
         more = WORDS.model_copy(update={"most_calibration": 61})
@@ -499,10 +499,10 @@ def test_too_few_calls_and_sites_that_are_not_there_are_one_sentence(tmp_path: P
     with store_of(tmp_path, calls_of(60)) as store:
         with pytest.raises(InputError, match="at least 50 texts"):
             train_student(store, tmp_path / "students" / "s", settings=WORDS)
-        with pytest.raises(InputError, match="no call site 'nowhere'"):
+        with pytest.raises(InputError, match="no calls of a place 'nowhere'"):
             train_student(store, tmp_path / "student", site="nowhere", settings=WORDS)
         store.add(calls_of(10, first=100, site="second"))
-        with pytest.raises(InputError, match="several call sites"):
+        with pytest.raises(InputError, match="several places"):
             train_student(store, tmp_path / "student", settings=WORDS)
     assert not list(tmp_path.glob("student*"))
 

@@ -281,7 +281,7 @@ def label(
     _print_asking("Labelled", result)
     if version_pair is not None:
         print_note(
-            f"These calls are a version of their own in the call site {site}: the student of its other "
+            f"These calls are a version of their own of {site}: the student of its other "
             "version learns nothing from them. So that it does: "
             f"bertsmith mirror merge {site} {' '.join(version_pair)}{name_store(store_options)}"
         )

@@ -102,10 +102,14 @@ class LearningOptions:
     """
 
     model: str | None = None
-    tiers: str | None = None
+    tiers: Annotated[str | None, Parameter(name=("--kinds", "--tiers"))] = None
     enough: float | None = None
-    calibration_share: float | None = None
-    most_calibration: int | None = None
+    calibration_share: Annotated[float | None, Parameter(name=("--proof-share", "--calibration-share"))] = (
+        None
+    )
+    most_calibration: Annotated[int | None, Parameter(name=("--most-proof-calls", "--most-calibration"))] = (
+        None
+    )
     restarts: int | None = None
     seed: int | None = None
 
@@ -199,7 +203,7 @@ def plan(
     out: Path | None = None,
     epsilon: float | None = None,
     model: str | None = None,
-    tiers: str | None = None,
+    kinds: str | None = None,
     traffic: Annotated[TrafficOptions | None, Parameter(group="Prices and traffic")] = None,
     redact: str | None = None,
     format: str | None = None,
@@ -222,7 +226,7 @@ def plan(
         The allowed difference that you want. Default: 0.05.
     model
         The encoder to try. Default: minilm.
-    tiers
+    kinds
         The kinds of student to try: tf-idf (words alone, which is faster), encoder, or both (default).
     redact
         As for `bertsmith mirror serve`.
@@ -262,8 +266,8 @@ def plan(
     given = {"epsilon": epsilon, "model": model}
     values: dict[str, Any] = {"epsilon": mirror.epsilon, "delta": mirror.delta}
     values |= {name: value for name, value in given.items() if value is not None}
-    if tiers is not None:
-        values["tiers"] = tuple(tiers.replace(",", " ").split())
+    if kinds is not None:
+        values["tiers"] = tuple(kinds.replace(",", " ").split())
     prices = mirror.prices
     if (traffic.call_price, traffic.input_price, traffic.output_price) != (None, 0.0, 0.0):
         prices = PriceSettings(
@@ -347,7 +351,7 @@ def train(
 
     bertsmith mirror train --call-price 0.002 --error-price 0.1
 
-    bertsmith mirror train --tiers tf-idf
+    bertsmith mirror train --kinds tf-idf
     """
     mirror = read_mirror_settings(store_options)
     values = {"epsilon": mirror.epsilon, "delta": mirror.delta} | collect_options(claim, learning)
@@ -436,7 +440,7 @@ def set_risk(student: Path, *, epsilon: float, store_options: StoreOptions = ANY
 def _print_profile(profile: "SiteProfile", options: str) -> None:
     latest = profile.latest
     facts = {
-        "call site": profile.site,
+        "place in your application": profile.site,
         "versions": ", ".join(version.version for version in profile.versions),
         "LLM": latest.model,
         "calls": f"{profile.calls:,}",
@@ -462,7 +466,7 @@ def _print_profile(profile: "SiteProfile", options: str) -> None:
     if refused:
         print_table(("part", "why it can't be learned", "required"), refused, "Not learned")
     if profile.why_not:
-        print_note(f"This call site can't be mirrored: {profile.why_not}.")
+        print_note(f"These calls can't be mirrored: {profile.why_not}.")
     else:
         command = f"bertsmith mirror train --site {profile.site}{options}"
         print_note(f"to train a student on these calls: {command}")
@@ -511,7 +515,7 @@ def _print_learned(learned: "LearningResult", store: str) -> None:
     file, parts = learned.file, learned.parts
     texts = len(parts.train) + len(parts.dev)
     facts = {
-        "call site": file.site,
+        "place in your application": file.site,
         "learned from": f"{len(parts.learned):,} calls, {texts:,} different texts",
         "kept to prove it with": f"{len(parts.calibration):,} calls",
         "student": f"{tier_title(file.tier)}: your small model, which learned from the LLM",

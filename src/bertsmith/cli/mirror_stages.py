@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 Mode = Literal["record", "shadow", "canary", "live"]
 _SHOWN = 40  # versions of a site in the table
 _SITES = (
-    "Call site: one place in your application that calls the LLM, with all calls of the same prompt. A "
+    "Place: where your application calls the LLM; it has all calls of the same prompt. A "
     "changed prompt, schema or model begins a new version of it."
 )
 _STUDENTS = "Student: your small model, which learned from the LLM's answers. Relayed: answered by the LLM."
@@ -48,8 +48,8 @@ _MODES = {
 def status(*, store_options: StoreOptions = ANY_STORE, json: Flag = False) -> None:
     """Show what has been recorded, who answers, and what that saves.
 
-    A call site is one place in your application that calls the LLM: all calls with the same prompt. It lists
-    the call sites, their versions and their fields. For each version with a student, your small model, it
+    A place in your application that calls the LLM has all calls with the same prompt. This lists the places,
+    their versions and their fields. For each version with a student, your small model, it
     shows the mode, how often the student answered and differed from the LLM, and the calls, time and money
     saved. It also counts the calls that could not be mirrored.
 
@@ -75,7 +75,10 @@ def status(*, store_options: StoreOptions = ANY_STORE, json: Flag = False) -> No
             return
         versions, skipped, calls = opened.versions(), opened.skipped(), opened.count()
         answering = read_accounts(stages, settings.prices)
-        facts = {"calls": f"{calls:,}", "call sites": f"{len({version.site for version in versions}):,}"}
+        facts = {
+            "calls": f"{calls:,}",
+            "places in your application": f"{len({version.site for version in versions}):,}",
+        }
         print_facts("Recorded", facts)
         if versions:
             _print_versions(versions)
@@ -125,10 +128,10 @@ def _print_versions(versions: "list[VersionCount]") -> None:
         fields += [
             (version.site, version.version, path, " or ".join(kinds)) for path, kinds in kinds_of.items()
         ]
-    header = ("call site", "version", "schema", "model", "calls", "first", "last")
-    print_table(header, rows, "By call site and version")
+    header = ("place", "version", "schema", "model", "calls", "first", "last")
+    print_table(header, rows, "By place in your application, and version")
     console.print(_SITES, markup=False, soft_wrap=True)
-    print_table(("call site", "version", "field", "JSON type"), fields, "Fields of the answers")
+    print_table(("place", "version", "field", "JSON type"), fields, "Fields of the answers")
     if len(versions) > _SHOWN:
         print_note(
             f"{len(versions) - _SHOWN:,} more versions with fewer calls. Where each call opens one, its "
@@ -159,7 +162,7 @@ def _print_accounts(accounts: "list[Account]", students: "Mapping[str, StudentRe
         for account in accounts
     ]
     header = (
-        "call site", "version", "mode", "student", "answered", "relayed", "compared", "differ",
+        "place", "version", "mode", "student", "answered", "relayed", "compared", "differ",
         f"with {confidence}", "drift",
     )  # fmt: skip
     print_table(header, rows, "Who answers")
@@ -237,7 +240,8 @@ def promote(
     Parameters
     ----------
     site
-        A call site; or one of its versions, if several have students. `bertsmith mirror status` lists both.
+        A place in your application, by its name; or one of its versions, if several have students.
+        `bertsmith mirror status` lists both.
     to
         The mode to promote to. By default the next one.
     student
@@ -303,12 +307,12 @@ def demote(
 ) -> None:
     """Let a student do less at a SITE: live → canary → shadow → record. Or go back to the former student.
 
-    A call site that was demoted by hand doesn't rise by itself, also with --auto, until a hand promotes it.
+    What was demoted by hand doesn't rise by itself, also with --auto, until a hand promotes it.
 
     Parameters
     ----------
     site
-        A call site; or one of its versions, if several have students.
+        A place in your application, by its name; or one of its versions, if several have students.
     to
         The mode to demote to. By default the one before.
     former
@@ -431,7 +435,7 @@ def check(*, store_options: StoreOptions = ANY_STORE, files: bool = True, json: 
             (check.site, check.version, check.mode, "holds" if check.holds else "BROKEN", check.what)
             for check in checks
         ]
-        print_table(("call site", "version", "mode", "", "what"), rows, "Guarantees")
+        print_table(("place", "version", "mode", "", "what"), rows, "Guarantees")
     else:
         print_note(
             "Nothing was checked: no student has served in this store yet. If one should, look whether "

@@ -139,7 +139,7 @@ class StageStore:
         if not matches:
             names = {word for stage in stages.values() for word in (stage.site, stage.version)}
             raise InputError(
-                f"There is no call site or version {name!r} in the store."
+                f"There is no place in your application and no version {name!r} in the store."
                 f"{did_you_mean(name, sorted(names))} `bertsmith mirror status` lists them."
             )
         versions = ", ".join(sorted(stage.version for stage in matches))

@@ -414,9 +414,11 @@ def render_plan(plan: CallPlan, command: str) -> str:
     hopeful = [place for place in plan.places if place.chosen is not None]
     calls = sum(place.calls for place in plan.places)
     answered = sum(place.calls * place.chosen.coverage for place in hopeful if place.chosen is not None)
+    allowed = {format_upper_percent(place.chosen.epsilon) for place in hopeful if place.chosen is not None}
+    where = f", where {' or '.join(sorted(allowed))} may differ" if allowed else ""
     headline = [
         (
-            "of the calls could be answered locally",
+            f"of the calls could be answered locally{where}",
             format_percent(round(answered / calls, 2)) if answered else "none",
         ),
         ("saved a month", "unknown" if plan.saving is None else f"{plan.saving:,.2f}"),

@@ -230,7 +230,7 @@ def _advise(about: str, needed: int, calls: int, recorded: int, settings: LearnS
     more = max(needed - calls, math.ceil(needed / settings.calibration_share) - recorded)
     steps = [f"record {about} {more:,} more calls"] if more > 0 else []
     if needed > settings.most_calibration:
-        steps.append(f"keep more of them to prove with: --most-calibration {needed}")
+        steps.append(f"keep more of them to prove with: --most-proof-calls {needed}")
     sentence = " and ".join(steps)
     return sentence[:1].upper() + sentence[1:]
 
@@ -656,6 +656,30 @@ def _describe_parts(claims: Claims) -> str:
             f"{confidence} confidence: {', '.join(fields)}."
         )
     return " ".join(sentences)
+
+
+def explain_claim(claims: Claims) -> list[str]:
+    """The claim on the whole answer in five sentences for readers without statistics; empty without one."""
+    claim = claims.whole
+    if claim is None:
+        return []
+    answered, allowed = format_percent(round(claim.coverage, 2)), format_upper_percent(claim.epsilon)
+    return [
+        f"On {claim.calls:,} calls that it had never seen, the student was compared with the LLM.",
+        f"Where it is surest, it may answer: that was {answered} of these calls; the LLM answers all others.",
+        f"Of the student's answers, at most {allowed} differ from what the LLM would have said.",
+        f"This isn't only what was seen: were it more, {claim.calls:,} calls would hide it in at most "
+        f"{format_upper_percent(claim.delta)} of such proofs.",
+        "It says that the student answers as the LLM does, not that either of them is right.",
+    ]
+
+
+VOIDS = (
+    "Other inputs come than those that it was proven on.",
+    "The LLM, its prompt or the schema changes.",
+    "Someone chooses texts in order to mislead the student.",
+    "The same calls are used for another proof, by hand.",
+)
 
 
 def list_next_steps(claims: Claims, student: str) -> list[str]:

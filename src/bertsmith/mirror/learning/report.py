@@ -9,6 +9,7 @@ Quotes are texts too, and so are parts beside the fields and values that a field
 counted and left out. So are the keys of such parts: the object that they stand in is named.
 """
 
+import math
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -33,9 +34,11 @@ from bertsmith.mirror.learning.forecast import RiskForecast, format_forecast_row
 from bertsmith.mirror.learning.learned_calls import CallSplit, LearnedCall
 from bertsmith.mirror.learning.limits import CallCurve
 from bertsmith.mirror.learning.proving import (
+    VOIDS,
     describe_ceiling,
     describe_claims,
     describe_plan,
+    explain_claim,
     format_agreement_row,
     format_claim_rows,
     format_percent,
@@ -43,8 +46,8 @@ from bertsmith.mirror.learning.proving import (
     list_next_steps,
 )
 from bertsmith.mirror.learning.tiers import TeacherComparison, tier_title
-from bertsmith.mirror.student_file import CallsUsed, StudentFile
-from bertsmith.reporting.charts import FIRST, MUTED, SECOND, picture
+from bertsmith.mirror.student_file import CallsUsed, Claims, StudentFile
+from bertsmith.reporting.charts import FIRST, MUTED, SECOND, picture, squares
 from bertsmith.reporting.page import as_markup, render_page
 from bertsmith.reporting.tables import Table
 
@@ -101,6 +104,9 @@ def render_report(report: StudentReport) -> str:
             ("calls to prove it with", f"{file.calibration.calls:,}"),
         ],
         warnings=[f"Not proven: {report.why}."] if report.why else [],
+        meaning=explain_claim(file.claims),
+        voids=VOIDS,
+        squares=_draw_squares(file.claims),
         steps=[
             *([f"{describe_plan(file.plan)}."] if file.plan is not None else []),
             *list_next_steps(file.claims, shlex.quote(str(report.folder))),
@@ -132,10 +138,18 @@ def render_report(report: StudentReport) -> str:
     )
 
 
+def _draw_squares(claims: Claims) -> Any:
+    """The claim on the whole answer as a hundred calls; None without one."""
+    if claims.whole is None:
+        return None
+    answered = round(100 * claims.whole.coverage)
+    return as_markup(squares(answered, min(answered, math.floor(answered * claims.epsilon + 0.5))))
+
+
 def _list_facts(report: StudentReport) -> list[tuple[str, str]]:
     file = report.file
     facts = [
-        ("call site", file.site),
+        ("place in your application", file.site),
         ("LLM (the teacher)", file.teacher),
         ("versions", ", ".join(file.templates)),
         ("learned from", _describe_calls(file.trained_on)),

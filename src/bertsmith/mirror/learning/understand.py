@@ -94,7 +94,7 @@ class SiteProfile:
         """Raises InputError with `why_not` where no model can be trained."""
         if self.why_not:
             raise InputError(
-                f"The call site {self.site} can't be mirrored: {self.why_not}. "
+                f"The calls of {self.site} can't be mirrored: {self.why_not}. "
                 f"bertsmith mirror understand {self.site} shows what was found."
             )
 
@@ -213,12 +213,10 @@ class LearningRecords:
         if not sites:
             raise InputError("The store has no calls yet: bertsmith mirror serve records them.")
         if site is None and len(sites) > 1 and version is None:
-            raise InputError(
-                f"The store has several call sites: name one with --site ({', '.join(sites[:12])})."
-            )
+            raise InputError(f"The store has several places: name one with --site ({', '.join(sites[:12])}).")
         if site is not None and site not in sites:
             raise InputError(
-                f"The store has no call site {site!r}.{did_you_mean(site, sites)} "
+                f"The store has no calls of a place {site!r}.{did_you_mean(site, sites)} "
                 f"There are: {', '.join(sites[:12])}."
             )
         fitting = [group for group in groups if site is None or group[0].site == site]
@@ -229,7 +227,7 @@ class LearningRecords:
             if not fitting:
                 raise InputError(
                     f"There is no version {version!r}"
-                    f"{f' of the call site {site}' if site else ''}: bertsmith mirror status shows all."
+                    f"{f' of {site}' if site else ''}: bertsmith mirror status shows all."
                 )
         return fitting[-1]
 
@@ -239,13 +237,11 @@ class LearningRecords:
         """
         existing = {version.version for version in self.store.versions() if version.site == site}
         if len(set(versions)) < 2:
-            raise InputError(
-                "Name the call site, then at least two of its versions that are to count as one."
-            )
+            raise InputError("Name the place, then at least two of its versions that are to count as one.")
         for version in versions:
             if version not in existing:
                 raise InputError(
-                    f"The call site {site!r} has no version {version!r}.{did_you_mean(version, existing)} "
+                    f"The place {site!r} has no version {version!r}.{did_you_mean(version, existing)} "
                     "bertsmith mirror status shows all."
                 )
         into = self._merged()

@@ -51,8 +51,8 @@ export function versionsSection(state, site, chosen, choose) {
   return section(
     "versions",
     `Versions (${whole(versions.length)})`,
-    hint("A call site is one place in your application that calls the LLM: all calls with the same prompt. A changed prompt, schema or model begins a new version of it, which is learned from apart. If only words of the prompt changed: bertsmith mirror merge."),
-    table(["version", "mode", "model", "calls", "first", "last"], rows, "Versions of the call site"),
+    hint("A place in your application has all calls to the LLM with the same prompt. A changed prompt, schema or model begins a new version of it, which is learned from apart. If only words of the prompt changed: bertsmith mirror merge."),
+    table(["version", "mode", "model", "calls", "first", "last"], rows, "Versions of this place in your application"),
     versions.length > most.length ? hint(`${whole(versions.length - most.length)} more with fewer calls. Where each call opens a version, its text stands in the system prompt.`) : null,
   );
 }
