@@ -18,10 +18,15 @@ from pydantic import ValidationError
 
 import bertsmith
 import served_models
-from bertsmith.model.config import BertConfig
+from bertsmith.data.batch import PackedBatch
+from bertsmith.model.bert import Bert
+from bertsmith.model.checkpoint import load_encoder, save_checkpoint
+from bertsmith.model.config import BertConfig, make_config
 from bertsmith.model.cpu import kernels
+from bertsmith.model.cpu.inference import prepare_for_inference
 from bertsmith.model.locate import locate_model
 from bertsmith.runtime import Embedder, Predictor, plain_models
+from bertsmith.runtime.encoder import ArrayEncoder, read_weights
 from bertsmith.runtime.server import OneModel, make_server
 from bertsmith.text.tokens.tokenizer_json import TokenizerFile
 from served_models import inputs_of, save_encoder, save_fine_tuned
@@ -159,6 +164,32 @@ def test_the_wheel_holds_nothing_that_imports_what_it_must_not() -> None:
             )
         }
         assert not names & (run_wheel.NEVER | {"bertsmith"}), name
+
+
+@HAS_KERNELS
+@pytest.mark.parametrize(
+    "family", ["roberta", "mpnet", "jina_bert", "albert", "modernbert", "nomic_bert", "gte"]
+)
+@pytest.mark.parametrize("precision", ["int16", "float32"])
+def test_every_kind_of_positions_has_the_same_bits(tmp_path: Path, family: str, precision: str) -> None:
+    torch.manual_seed(0)
+    shape = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
+    config = make_config({"model_type": family, "vocab_size": 300, **shape}, "a test")
+    model = Bert(config)
+    for weights in model.parameters():
+        weights.data.normal_(0, 0.2) if weights.ndim > 1 else weights.data.add_(0.05)
+    tensors = {f"encoder.{name}": tensor for name, tensor in model.state_dict().items()}
+    name = config.family.class_prefix + "Model"
+    save_checkpoint(tmp_path / "model", tensors, config, name, task="encoder")
+    lengths = np.array([5, 170, 64, 3])
+    ids = np.random.default_rng(0).integers(5, 300, lengths.sum())
+    whole = prepare_for_inference(load_encoder(tmp_path / "model"), getattr(torch, precision))
+    with torch.inference_mode():
+        expected = whole(PackedBatch.pack(ids, np.zeros_like(ids), lengths)).numpy()
+    config, read, _ = read_weights(tmp_path / "model")
+    encoder = ArrayEncoder(config, read.tensors, "a test", precision)
+    found = encoder(ids, np.zeros_like(ids), lengths.tolist())
+    assert np.array_equal(found.view(np.int32), expected.view(np.int32))
 
 
 @HAS_KERNELS

@@ -1,4 +1,4 @@
-"""Rotary positions and local attention in config.json, which has two forms of them.
+"""Rotary positions and local attention in config.json, which has two forms of them; and their angles.
 
     old    global_rope_theta, local_rope_theta, global_attn_every_n_layers        (transformers 4)
     new    rope_parameters: {full_attention: {rope_type, rope_theta}, sliding_attention: …}, layer_types
@@ -14,8 +14,12 @@ so, since transformers has no "ntk".
 import reprlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
+import numpy as np
+
+from bertsmith.arrays import Float32s
 from bertsmith.errors import ModelError
 
 _LAYER_TYPES = ("full_attention", "sliding_attention")
@@ -236,3 +240,26 @@ SCALED = RotaryKeys(
     _read_scaled,
     _write_scaled,
 )
+
+
+_FEWEST_POSITIONS = 128  # of a table; longer ones double it
+
+
+def rotary_tables(theta: float, factor: float, size: int, positions: int) -> tuple[Float32s, Float32s]:
+    """The cosines and sines, each (P, D / 2), of the angles of at least so many positions (Su et al. 2021),
+    for the kernels. Angles are products of float32, as transformers has them; each value is rounded once, so
+    that it is the same whatever library torch has, and without torch.
+    """
+    length = _FEWEST_POSITIONS
+    while length < positions:
+        length *= 2
+    return _tables(theta, factor, size, length)
+
+
+@lru_cache(maxsize=32)  # layers share them
+def _tables(theta: float, factor: float, size: int, positions: int) -> tuple[Float32s, Float32s]:
+    exponents = np.arange(0, size, 2, dtype=np.float32) / np.float32(size)
+    powers = np.power(theta, exponents.astype(np.float64)).astype(np.float32)
+    frequencies = np.float32(1) / powers / np.float32(factor)
+    angles = np.outer(np.arange(positions, dtype=np.float32), frequencies).astype(np.float64)
+    return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)

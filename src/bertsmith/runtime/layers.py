@@ -7,7 +7,6 @@ within 1e-5 of it, where there are no kernels.
 import ctypes
 import math
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,6 +15,7 @@ import numpy.typing as npt
 from bertsmith.arrays import Float32s, Ints
 from bertsmith.model.config import BertConfig
 from bertsmith.model.cpu import kernels
+from bertsmith.model.rotary_json import rotary_tables
 
 _GROUP = 128  # inputs of an output that share a scale in int16
 _LARGEST_CODE = 2**15 - 1  # of a weight
@@ -213,15 +213,6 @@ class StructLayer:
         return outputs
 
 
-@lru_cache(maxsize=8)
-def rotary_tables(theta: float, factor: float, size: int, length: int) -> tuple[Float32s, Float32s]:
-    """The cosines and sines (L, D / 2) of the angles at positions 0 … L - 1 (Su et al. 2021)."""
-    exponents = np.arange(0, size, 2, dtype=np.float32) / np.float32(size)
-    frequencies = np.float32(1) / np.power(np.float32(theta), exponents, dtype=np.float32)
-    angles = np.outer(np.arange(length, dtype=np.float32), frequencies / np.float32(factor))
-    return np.cos(angles, dtype=np.float32), np.sin(angles, dtype=np.float32)
-
-
 class ArrayLayer:
     """NumPy's operations, for any processor and any shape."""
 
@@ -282,6 +273,7 @@ class ArrayLayer:
         halves = self.config.rotary_pairs == "halves"
         first = vectors[..., : size // 2] if halves else vectors[..., ::2]
         second = vectors[..., size // 2 :] if halves else vectors[..., 1::2]
+        cosines, sines = cosines[:length], sines[:length]
         turned = first * cosines - second * sines, second * cosines + first * sines
         return np.concatenate(turned, -1) if halves else np.stack(turned, -1).reshape(vectors.shape)
 

@@ -20,6 +20,7 @@ from bertsmith.model.layers.attention import select_rows
 from bertsmith.model.layers.disentangled import DistanceRows
 from bertsmith.model.layers.elementwise import Activation
 from bertsmith.model.layers.layer import Layer
+from bertsmith.model.rotary_json import rotary_tables
 
 PRECISIONS = torch.float32, torch.int16
 _GROUP = 128  # inputs of an output that share a scale in int16
@@ -200,7 +201,9 @@ class KernelLayer(nn.Module):
         mixed = torch.empty_like(states)
         tables: tuple[Tensor | None, Tensor | None] = None, None
         if self.rotary is not None:
-            tables = self.rotary.tables(max(batch.lengths, default=1), states.device)
+            shape = self.rotary.theta, self.rotary.factor, self.rotary.head_size
+            cosines, sines = rotary_tables(*shape, max(batch.lengths, default=1))
+            tables = torch.from_numpy(cosines), torch.from_numpy(sines)
         distances = None if self.distance_rows is None else self.distance_rows.within(batch.lengths)
         inputs = states.data_ptr(), as_c_array(batch.lengths), count, *map(_address, tables)
         bias, reach = self.position_bias, 0
