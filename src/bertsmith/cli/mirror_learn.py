@@ -517,7 +517,7 @@ def _print_learned(learned: "LearningResult", store: str) -> None:
     facts = {
         "place in your application": file.site,
         "learned from": f"{len(parts.learned):,} calls, {texts:,} different texts",
-        "kept to prove it with": f"{len(parts.calibration):,} calls",
+        "kept for the proof": f"{len(parts.calibration):,} calls",
         "student": f"{tier_title(file.tier)}: your small model, which learned from the LLM",
     }
     if learned.unmatched:

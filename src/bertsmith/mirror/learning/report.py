@@ -88,7 +88,7 @@ def render_report(report: StudentReport) -> str:
     file, comparison = report.file, report.calibration or report.dev
     calls = report.parts.calibration if report.calibration is not None else report.parts.dev
     is_proven = report.calibration is not None
-    part = "the calls to prove it with" if is_proven else "the calls to choose the model by"
+    part = "the calls kept for the proof" if is_proven else "the calls to choose the model by"
     fitting = "of the calls with this prompt" if report.unmatched else "of the calls"
     return render_page(
         "student.html.jinja",
@@ -101,7 +101,7 @@ def render_report(report: StudentReport) -> str:
             ),
             ("of all its answers agree", format_percent(comparison.agreement)),
             ("calls learned from", f"{file.trained_on.calls:,}"),
-            ("calls to prove it with", f"{file.calibration.calls:,}"),
+            ("calls kept for the proof", f"{file.calibration.calls:,}"),
         ],
         warnings=[f"Not proven: {report.why}."] if report.why else [],
         meaning=explain_claim(file.claims),
