@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertsmith.tasks.examples.encoding import owner, windows
-from bertsmith.tasks.question_answering import (
+from bertsmith.tasks.examples.answer_spans import (
     RankedAnswers,
     WindowScores,
     best_pairs,
     decode,
     gold_span,
 )
+from bertsmith.tasks.examples.encoding import owner, windows
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 LETTERS = string.ascii_lowercase + string.digits + "äß東한й,.-€"

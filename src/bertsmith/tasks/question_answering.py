@@ -22,12 +22,6 @@ from bertsmith.metrics.scores import question_scores
 from bertsmith.metrics.thresholds import no_answer_threshold
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.evaluating.error_analysis import ErrorAnalysis, span_errors
-from bertsmith.tasks.examples.answer_spans import LONGEST_ANSWER as LONGEST_ANSWER
-from bertsmith.tasks.examples.answer_spans import N_BEST as N_BEST
-from bertsmith.tasks.examples.answer_spans import RankedAnswers as RankedAnswers
-from bertsmith.tasks.examples.answer_spans import WindowScores as WindowScores
-from bertsmith.tasks.examples.answer_spans import best_pairs as best_pairs
-from bertsmith.tasks.examples.answer_spans import decode as decode
 from bertsmith.tasks.examples.answer_spans import encode_passage, gold_span, predict_span
 from bertsmith.tasks.examples.encoding import EncodedExample
 from bertsmith.tasks.heads.classifier_head import RowHead
