@@ -276,7 +276,7 @@ class Life:
         assert uses["proving"] == file["calibration"]["calls"] == file["claims"]["whole"]["calls"]
         tiles = {name: value for value, name in re.findall("<b>([^<]*)</b><span>([^<]*)</span>", report)}
         assert tiles["calls learned from"] == str(uses["calls"])
-        assert tiles["calls to prove it with"] == str(uses["proving"])
+        assert tiles["calls kept for the proof"] == str(uses["proving"])
         return uses
 
     def merge(self) -> None:
