@@ -28,7 +28,7 @@ async function look() {
   by("waiting").hidden = state !== null;
   const shown = state === null ? waiting(by("waiting"), () => stopping.abort(), "Reading the store") : null;
   try {
-    state = (await ask("state", undefined, stopping.signal)).data;
+    state = (await ask(new URL("state", document.baseURI), undefined, stopping.signal)).data;
     by("unlock").hidden = true;
     say(refusal);
     show();
@@ -59,7 +59,7 @@ function say(sentence) {
 async function move(version, name) {
   refusal = "";
   try {
-    const { data } = await ask("stages", { version: version.version, revision: version.stage.revision, move: name });
+    const { data } = await ask(new URL("stages", document.baseURI), { version: version.version, revision: version.stage.revision, move: name });
     by("said").textContent = `Version ${version.version} is in mode ${data.mode} now.`;
   } catch (error) {
     refusal = error.message;
