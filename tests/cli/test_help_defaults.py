@@ -52,4 +52,6 @@ def default_in(text: str) -> str | None:
 def written(default: Any) -> str:
     if isinstance(default, bool):
         return "on" if default else "off"
+    if isinstance(default, tuple):  # as the command line takes it
+        return ",".join(map(str, default))
     return f"{default:.6g}" if isinstance(default, float) else str(default)
