@@ -434,7 +434,7 @@ def _train_candidates(
         )
     if translated is not None:
         notes.append(translated.as_sentence())
-        train = [*parts.train, *translated.calls]
+        train = [*translated.calls, *parts.train]  # the latest last, which a memory of texts keeps
 
     def add(candidate: StudentCandidate | None) -> None:
         if candidate is not None:
