@@ -84,6 +84,7 @@ def compare(rows: list[tuple[str, str]], vectors: np.ndarray, change: str, seed:
     names, labels = np.unique([rows[number][1] for number in order], return_inverse=True)
     changed = labels if change == "the same" else change_labels(x, labels, change, draws)
     former, new = (add_noise(values, len(names), draws) for values in (labels, changed))
+    by_text = dict(zip(texts, x, strict=True))
     shape = AnswerShape(
         fields=(Field(keys=("intent",), kind="enum", values=tuple(names.tolist())),), order=(("intent",),)
     )
@@ -94,6 +95,9 @@ def compare(rows: list[tuple[str, str]], vectors: np.ndarray, change: str, seed:
             for n in range(start, end)
         ]
 
+    def features(some: list[str]) -> np.ndarray:
+        return np.stack([by_text[text] for text in some])
+
     targets = np.eye(len(names), dtype=np.float32)
     others = slice(_FORMER + max(_NEW), None)
     before = largest_coverage(fit(x[:_FORMER], targets[former[:_FORMER]])(x[others]), former[others])
@@ -102,7 +106,7 @@ def compare(rows: list[tuple[str, str]], vectors: np.ndarray, change: str, seed:
         end = _FORMER + count
         own = targets[new[_FORMER:end]]
         calls = as_calls(0, _FORMER, former), as_calls(_FORMER, end, new)
-        translated = translate_former(*calls, shape, seed)
+        translated = translate_former(*calls, shape, seed, features)
         assert translated is not None
         shares = np.zeros((_FORMER, len(names)), np.float32)
         for row, call in zip(shares, translated.calls, strict=True):
@@ -116,8 +120,8 @@ def compare(rows: list[tuple[str, str]], vectors: np.ndarray, change: str, seed:
         low, high = (f"{100 * max(share, 0):.1f}" for share in translated.change)
         results[count] = {
             "before": before,
-            "found": find_change([*calls[0], *calls[1]], shape, seed) is not None,
-            "told": f"{low} to {high} %, truly {100 * (former[:end] != new[:end]).mean():.1f}",
+            "found": find_change([*calls[0], *calls[1]], shape, seed, features) is not None,
+            "told": f"{low} to {high} %, truly {100 * (labels != changed).mean():.1f}",
         } | {way: largest_coverage(fit(*learned)(x[others]), new[others]) for way, learned in ways.items()}
     return results
 

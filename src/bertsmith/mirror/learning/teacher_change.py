@@ -12,33 +12,38 @@ no name tells.
 C classes of a field, E calls.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
-from scipy.special import softmax
+from scipy.special import softmax, xlogy
+from scipy.stats import fisher_exact
 
-from bertsmith.arrays import Bools, Floats
+from bertsmith.arrays import Bools, Float32s, Floats
+from bertsmith.errors import BertsmithError
+from bertsmith.inference.embedding.embedder import Embedder
+from bertsmith.metrics.baselines import TOKEN
 from bertsmith.metrics.guarantees.bounds import binomial_p_value, clopper_pearson
 from bertsmith.metrics.scores import Interval
 from bertsmith.mirror.call import LABELLED, UNDATED
 from bertsmith.mirror.fields import AnswerShape, Field, FieldHead
 from bertsmith.mirror.learning.learned_calls import LearnedCall, hash_fraction, is_drawn, read_calls
+from bertsmith.mirror.learning.settings import LearnSettings
 from bertsmith.mirror.learning.targets import build_heads, build_targets
-from bertsmith.mirror.learning.tiers import fit_head_temperature, fit_word_model
+from bertsmith.mirror.learning.tiers import fit_classes
 from bertsmith.mirror.learning.understand import LearningRecords, SiteProfile, understand
-from bertsmith.mirror.student import WordModel
 
+Features = Callable[[Sequence[str]], Any]  # texts -> (E, F), dense or sparse; None where there are none
 _KINDS = ("enum", "boolean", "ordinal")  # of fields with one of several values
 _KEPT = 2.0  # calls that speak for a label's keeping its meaning, before any is seen
 _NEW_WEIGHT = 5.0  # of a new call beside a former one, in the second model
 _LEAST = 1e-4  # probability that the new teacher gives any label
 _HELD_OUT = 0.2  # of the former calls, to know how often their model differs without any change
 _FEWEST = 50  # new calls that tell the teachers apart
-_MOST_SCANNED = 4000  # calls that are looked through for a change, evenly
-_SMALLEST_CHANGE = 0.05  # of the mean probability
+_LATEST = (150, 250, 400, 650, 1000, 1600, 2500, 4000, 6500)  # calls that may be since a change
+_CHANGE_BY_CHANCE = 0.002
 _HARM_BY_CHANCE = 0.01
-_PERMUTATIONS = 500  # none of which has as large a change, so that one is found by chance in 0.2 %
 
 
 @dataclass(frozen=True)
@@ -67,49 +72,88 @@ class TranslatedCalls:
         )
 
 
-def find_change(calls: Sequence[LearnedCall], shape: AnswerShape, seed: int = 0) -> float | None:
-    """Since when the answers of a version differ from those before, in seconds since 1970: the time at which
-    the probabilities of the answers under models that haven't seen them change most. None where such a
-    change is no more than chance makes or smaller than 5 points, and where it does no harm to learn from the
-    earlier answers as they are: the inputs may have changed, or the teacher errs more often.
+def word_features(texts: Sequence[str]) -> Any:
+    """(E, F): TF-IDF of words and pairs of words; None where no text has a word."""
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    try:
+        return TfidfVectorizer(ngram_range=(1, 2), token_pattern=TOKEN, sublinear_tf=True).fit_transform(
+            texts
+        )
+    except ValueError:  # an empty vocabulary
+        return None
+
+
+def embedding_features(model: str) -> Features:
+    """The vectors (E, F) of an encoder, of each text once. Raises MissingExtra and ModelError where there is
+    no such encoder.
+    """
+    embedder, vectors = Embedder(model), dict[str, Float32s]()
+
+    def features(texts: Sequence[str]) -> Any:
+        new = list({text: None for text in texts if text not in vectors})
+        if new:
+            vectors.update(zip(new, np.asarray(embedder.documents(new), np.float32), strict=True))
+        return np.stack([vectors[text] for text in texts])
+
+    return features
+
+
+def choose_features(settings: LearnSettings) -> Features:
+    """Vectors of the encoder that a student starts from, else words."""
+    if "encoder" not in settings.tiers:
+        return word_features
+    try:
+        return embedding_features(settings.model)
+    except BertsmithError:  # the training says what is missing
+        return word_features
+
+
+def find_change(
+    calls: Sequence[LearnedCall], shape: AnswerShape, seed: int = 0, features: Features = word_features
+) -> float | None:
+    """Since when the answers of a version differ from those before, in seconds since 1970. None where they
+    don't, by models of the calls before some latest ones, against what such models miss among the earlier
+    calls (Fisher's exact test); and where it does no harm to learn from the earlier answers as they are: the
+    inputs may have changed, or the teacher errs more often.
 
     `calls` are in the order of time; those of a labelled file, and those without a time, are left out.
     """
     calls = [c for c in calls if c.source not in (LABELLED, UNDATED) and is_drawn(c, seed)]
-    calls = calls[:: -(-len(calls) // _MOST_SCANNED) or 1]
-    if any(field.kind not in _KINDS for field in shape.fields) or len(calls) < 4 * _FEWEST:
+    counts = [count for count in _LATEST if 2 * count <= len(calls)]
+    if any(field.kind not in _KINDS for field in shape.fields) or not counts:
         return None
-    heads = build_heads(shape, calls)
+    heads, x = build_heads(shape, calls), features([call.text for call in calls])
+    if x is None:
+        return None
     halves = np.array([hash_fraction(call.text, seed) < 0.5 for call in calls])
-    losses = np.zeros(len(calls))
+    differs = np.zeros(len(calls), np.bool_)
     for is_own in (halves, ~halves):
-        model = fit_word_model([calls[n] for n in np.flatnonzero(~is_own)], heads, shape)
-        if model is None:
-            return None
-        own = [calls[n] for n in np.flatnonzero(is_own)]
-        logits = model.logits([call.text for call in own])
-        for head in heads:
-            field = shape.field(head.path)
-            targets = np.nan_to_num(build_targets(head, field, own))
-            calibrated = fit_head_temperature(head, shape, logits[head.path], own)
-            shares = calibrated.probabilities(field, logits[head.path])
-            losses[is_own] += (1 - (targets * shares).sum(axis=1)) / len(heads)
-    places = np.arange(_FEWEST, len(calls) - _FEWEST + 1)
-    errors = np.sqrt(1 / places + 1 / (len(calls) - places))  # of a difference of means, but for a factor
+        own, others = np.flatnonzero(is_own), np.flatnonzero(~is_own)
+        model = _fit(x[others], [calls[n] for n in others], heads, shape)
+        differs[own] = _differing(_logits(x[own], model), [calls[n] for n in own], heads, shape)
 
-    def differences(losses: Floats) -> Floats:
-        sums = losses.cumsum()
-        return np.asarray((sums[-1] - sums[places - 1]) / (len(calls) - places) - sums[places - 1] / places)
+    def latest_differing(count: int) -> Bools:
+        model = _fit(x[:-count], calls[:-count], heads, shape)
+        return _differing(_logits(x[-count:], model), calls[-count:], heads, shape)
 
-    changes, rng = differences(losses), np.random.default_rng(seed)
-    best = int(np.argmax(np.abs(changes) / errors))
-    if abs(changes[best]) < _SMALLEST_CHANGE:
+    p_values = []
+    for count in counts:
+        new, before = latest_differing(count), differs[:-count]
+        table = [[new.sum(), count - new.sum()], [before.sum(), len(before) - before.sum()]]
+        p_values.append(float(fisher_exact(table, alternative="greater")[1]))
+    best = int(np.argmin(p_values))
+    if p_values[best] * len(counts) > _CHANGE_BY_CHANCE:
         return None
-    by_chance = (np.max(np.abs(differences(rng.permutation(losses))) / errors) for _ in range(_PERMUTATIONS))
-    if any(other >= abs(changes[best]) / errors[best] for other in by_chance):
-        return None
-    place = int(places[best])
-    return calls[place].began if _is_harmful(calls[:place], calls[place:], heads, shape, seed) else None
+    # Where, among twice as many: the place that divides them best into two rates.
+    window = min(2 * counts[best], len(calls) // 2)
+    sums = latest_differing(window).cumsum()
+    places = np.arange(1, window - counts[0] // 2 + 1)
+    parts = (sums[places - 1], places), (sums[-1] - sums[places - 1], window - places)
+    likelihood = sum(xlogy(k, k / n) + xlogy(n - k, (n - k) / n) for k, n in parts)
+    place = len(calls) - window + int(places[np.argmax(likelihood)])
+    is_harmful = _is_harmful(calls[:place], calls[place:], heads, shape, seed, features)
+    return calls[place].began if is_harmful else None
 
 
 def _is_harmful(
@@ -118,6 +162,7 @@ def _is_harmful(
     heads: Sequence[FieldHead],
     shape: AnswerShape,
     seed: int,
+    features: Features,
 ) -> bool:
     """Whether learning from the `former` calls as they are is worse for the new ones than learning from them
     translated: by the sign test on new calls that neither has learned from.
@@ -125,15 +170,15 @@ def _is_harmful(
     is_dev = [hash_fraction(call.text, seed + 4) < 0.5 for call in new]
     dev = [call for call, is_own in zip(new, is_dev, strict=True) if is_own]
     train = [call for call, is_own in zip(new, is_dev, strict=True) if not is_own]
-    translated = translate_former(former, train, shape, seed)
-    if translated is None or not dev:
+    translated = translate_former(former, train, shape, seed, features)
+    x = features([call.text for call in (*former, *train, *dev)])
+    if translated is None or x is None or not dev:
         return False
-    agrees = []
-    for calls in ([*former, *train], [*translated.calls, *train]):
-        model = fit_word_model(calls, heads, shape)
-        if model is None:
-            return False
-        agrees.append(~_differing(model, dev, heads, shape))
+    x, own = x[: -len(dev)], x[-len(dev) :]
+    agrees = [
+        ~_differing(_logits(own, _fit(x, calls, heads, shape)), dev, heads, shape)
+        for calls in ([*former, *train], [*translated.calls, *train])
+    ]
     worse, better = int((agrees[0] & ~agrees[1]).sum()), int((agrees[1] & ~agrees[0]).sum())
     return float(binomial_p_value(worse, worse + better, 0.5)) < _HARM_BY_CHANCE
 
@@ -158,7 +203,11 @@ def read_former_calls(records: LearningRecords, profile: SiteProfile) -> list[Le
 
 
 def translate_former(
-    former: Sequence[LearnedCall], new: Sequence[LearnedCall], shape: AnswerShape, seed: int = 0
+    former: Sequence[LearnedCall],
+    new: Sequence[LearnedCall],
+    shape: AnswerShape,
+    seed: int = 0,
+    features: Features = word_features,
 ) -> TranslatedCalls | None:
     """The former teacher's calls with targets for the new one. None where the answers aren't all one of
     several values, where there are too few calls, or where the texts have no words.
@@ -169,13 +218,13 @@ def translate_former(
     learned = [call for call, is_held_out in zip(former, held_out, strict=True) if not is_held_out]
     if len(learned) < _FEWEST:
         return None
-    heads = build_heads(shape, [*former, *new])
-    first = fit_word_model(learned, heads, shape)
-    if first is None:
+    heads, x = build_heads(shape, [*former, *new]), features([call.text for call in (*former, *new)])
+    if x is None:
         return None
-    new_logits = first.logits([call.text for call in new])
-    new_differs, former_differs = (_differing(first, calls, heads, shape) for calls in (new, former))
-    former_differs = former_differs[held_out]
+    first = _fit(x[np.flatnonzero(~held_out)], learned, heads, shape)
+    former_logits, new_logits = _logits(x[: len(former)], first), _logits(x[len(former) :], first)
+    new_differs = _differing(new_logits, new, heads, shape)
+    former_differs = _differing(former_logits, former, heads, shape)[held_out]
     translated = list(former)
     through = [
         _pass_through(head, shape.field(head.path), softmax(new_logits[head.path], axis=1), former, new)
@@ -184,10 +233,7 @@ def translate_former(
     for head, (_, targets) in zip(heads, through, strict=True):
         translated = _with_targets(translated, head, shape.field(head.path), targets)
     weights = np.repeat([1.0, _NEW_WEIGHT], [len(former), len(new)])
-    second = fit_word_model([*translated, *new], heads, shape, weights)
-    if second is None:
-        return None
-    logits = second.logits([call.text for call in former])
+    logits = _logits(x[: len(former)], _fit(x, [*translated, *new], heads, shape, weights))
     for head, (matrix, _) in zip(heads, through, strict=True):
         field = shape.field(head.path)
         told = np.nan_to_num(build_targets(head, field, former)) @ matrix + _LEAST
@@ -197,11 +243,30 @@ def translate_former(
     return TranslatedCalls(translated, counts[1], counts[0], counts[3], counts[2], _difference(*counts))
 
 
+def _fit(
+    x: Any,
+    calls: Sequence[LearnedCall],
+    heads: Sequence[FieldHead],
+    shape: AnswerShape,
+    weights: Floats | None = None,
+) -> dict[str, Floats]:
+    """The weights (F + 1, C) of logistic regression by path, from features x (E, F)."""
+    matrices = {}
+    for head in heads:
+        targets = build_targets(head, shape.field(head.path), calls)
+        rows = np.flatnonzero(~np.isnan(targets).any(axis=1))
+        matrices[head.path] = fit_classes(x[rows], targets[rows], None if weights is None else weights[rows])
+    return matrices
+
+
+def _logits(x: Any, matrices: Mapping[str, Floats]) -> dict[str, Floats]:
+    return {path: np.asarray(x @ matrix[:-1] + matrix[-1]) for path, matrix in matrices.items()}
+
+
 def _differing(
-    model: WordModel, calls: Sequence[LearnedCall], heads: Sequence[FieldHead], shape: AnswerShape
+    logits: Mapping[str, Floats], calls: Sequence[LearnedCall], heads: Sequence[FieldHead], shape: AnswerShape
 ) -> Bools:
-    """(E,) whether the model's answer differs from the call's."""
-    logits = model.logits([call.text for call in calls])
+    """(E,) whether a model's answer differs from the call's."""
     predictions = {head.path: head.predict(shape.field(head.path), logits[head.path]) for head in heads}
     return np.array(
         [

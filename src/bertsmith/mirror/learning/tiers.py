@@ -151,13 +151,10 @@ def train_word_candidate(
 
 
 def fit_word_model(
-    train: Sequence[LearnedCall],
-    heads: Sequence[FieldHead],
-    shape: AnswerShape,
-    weights: Floats | None = None,
+    train: Sequence[LearnedCall], heads: Sequence[FieldHead], shape: AnswerShape
 ) -> WordModel | None:
     """Logistic regression over TF-IDF of words and pairs of words, one for each head. None where no text has
-    a word. `weights` (E,) of the calls count for fields with one of several values.
+    a word.
     """
     from sklearn.feature_extraction.text import TfidfVectorizer
 
@@ -179,11 +176,8 @@ def fit_word_model(
         field = shape.field(head.path)
         targets = build_targets(head, field, train)
         targeted = np.flatnonzero(~np.isnan(targets).any(axis=1))
-        rows, targets = features[targeted], targets[targeted]
-        if field.kind == "labels":
-            matrix = _fit_labels(rows, targets)
-        else:
-            matrix = _fit_classes(rows, targets, None if weights is None else weights[targeted])
+        fit = _fit_labels if field.kind == "labels" else fit_classes
+        matrix = fit(features[targeted], targets[targeted])
         matrices[head.path] = matrix.astype(np.float32)
     return WordModel(vectoriser.get_feature_names_out().tolist(), vectoriser.idf_, matrices)
 
@@ -201,7 +195,7 @@ def fit_head_temperature(
     return head.model_copy(update={"temperature": fit_temperature(logits[has_target], gold)})
 
 
-def _fit_classes(features: Any, targets: Floats, row_weights: Floats | None = None) -> Floats:
+def fit_classes(features: Any, targets: Floats, row_weights: Floats | None = None) -> Floats:
     """Weights of a softmax over classes: (F + 1, C), the last row the bias. Where the teacher was unsure, a
     text counts for several classes, weighted by their probabilities; by `row_weights` (E,) more or less.
     """
@@ -322,7 +316,7 @@ def find_contradicted(vectors: Floats | Float32s, labels: Ints) -> Bools:
     folds = np.random.default_rng(0).permutation(count) % _FOLDS
     for fold in range(_FOLDS):
         others = folds != fold
-        weights = _fit_classes(memory.vectors[others], np.eye(classes)[labels[others]])
+        weights = fit_classes(memory.vectors[others], np.eye(classes)[labels[others]])
         modelled[~others] = softmax(memory.vectors[~others] @ weights[:-1] + weights[-1], axis=1)
     every = np.arange(count)
     return np.asarray(

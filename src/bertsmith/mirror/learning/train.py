@@ -68,7 +68,12 @@ from bertsmith.mirror.learning.proving import (
 )
 from bertsmith.mirror.learning.report import StudentReport, render_report, summarise_findings
 from bertsmith.mirror.learning.settings import LearnSettings
-from bertsmith.mirror.learning.teacher_change import find_change, read_former_calls, translate_former
+from bertsmith.mirror.learning.teacher_change import (
+    choose_features,
+    find_change,
+    read_former_calls,
+    translate_former,
+)
 from bertsmith.mirror.learning.tiers import (
     StudentCandidate,
     TeacherComparison,
@@ -280,7 +285,8 @@ def _start_run(
     _require_field(settings, profile)
     read = read_calls(store, profile)
     former, name = read_former_calls(records, profile), secrets.token_hex(6)
-    since = find_change(read.calls, profile.shape, settings.seed)
+    say("Comparing the answers with earlier ones")
+    since = find_change(read.calls, profile.shape, settings.seed, choose_features(settings))
     later = [call for call in read.calls if since is not None and call.began >= since]
     if since is not None and len(later) < _FEWEST_SINCE:
         say(f"{_describe_time(since)} That is too lately to learn it: train again after more calls.")
@@ -425,7 +431,9 @@ def _train_candidates(
     learned = {call.text for call in parts.learned}
     former = join_by_text((call for call in training.former if call.text not in learned), shape)
     translated = (
-        translate_former(former, [*parts.train, *parts.dev], shape, settings.seed) if former else None
+        translate_former(former, [*parts.train, *parts.dev], shape, settings.seed, choose_features(settings))
+        if former
+        else None
     )
     if training.since is not None:
         notes.append(
