@@ -424,8 +424,9 @@ def migrate(
         profile = understand(opened, group)
         profile.require_mirrorable()
         if student is None:
-            serving = {stages.stages()[part.version].student for part in group} - {""}
-            student = next((Path(stages.students()[number].folder) for number in serving), None)
+            by_version, students = stages.stages(), stages.students()
+            serving = [number for part in group if (number := by_version[part.version].student)]
+            student = Path(students[serving[-1]].folder) if serving else None
         judged = None if student is None else MirrorStudent.open(student)
         if judged is not None and student is not None:
             number = student_id(student)
@@ -450,6 +451,10 @@ def migrate(
             raise InputError("The new LLM gave no answer that can be compared.")
         change = compare_teachers(replayed, profile.shape, judged)
         _print_change(change)
+        print_note(
+            f"the new LLM's answers are version {replayed.version}, the latest of {profile.site} now. While "
+            f"the application asks the present one, train with --version {present.version}"
+        )
         named, store = f"{profile.site} --version {replayed.version}", name_store(store_options)
         if change.student is None or not change.student.holds:
             print_note(f"a student for the new LLM: bertsmith mirror train --site {named}{store}")

@@ -75,7 +75,7 @@ class NeighbourMemory:
         return cosines[nearest], nearest
 
     def save(self, folder: Path) -> None:
-        """Writes neighbours.safetensors into the folder."""
+        """Writes neighbours.safetensors into the folder, without any text."""
         tensors: dict[str, npt.NDArray[np.generic]] = {"vectors": self.vectors.astype(np.float16)}
         for path, numbers in self.outputs.items():
             tensors[f"outputs:{path}"] = numbers

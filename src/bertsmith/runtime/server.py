@@ -61,7 +61,7 @@ class OneModel:
         return {"/health": {"status": "ok"}, "/info": info, "/v1/models": listed}.get(path)
 
     def openai_embeddings(self, body: Mapping[str, Any]) -> Any:
-        """OpenAI's embeddings of `input`."""
+        """The body of OpenAI's /v1/embeddings for a request's `input`."""
         texts = _texts(body.get("input"), "input")
         embedder = self._embedder()
         kind = body.get("encoding_format", "float")
@@ -85,7 +85,7 @@ class OneModel:
         return {"object": "list", "data": data, "model": self.name, "usage": usage}
 
     def embed(self, body: Mapping[str, Any]) -> Any:
-        """TEI's vectors of `inputs`."""
+        """The body of TEI's /embed for a request's `inputs`."""
         texts, embedder = _texts(body.get("inputs"), "inputs"), self._embedder()
         vectors = embedder.documents(texts)
         return (normalised(vectors) if body.get("normalize") and not embedder.normalise else vectors).tolist()

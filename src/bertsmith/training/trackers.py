@@ -33,7 +33,7 @@ class Tracker(ABC):
 
     @abstractmethod
     def close(self, *, failed: bool) -> None:
-        """Ends the run."""
+        """Ends the run, as the tracker shows it."""
 
 
 class MLflowTracker(Tracker):
@@ -100,7 +100,7 @@ class OpenTrackers:
                 self._try(name, partial(tracker.log, figures, record["step"]))
 
     def close(self, *, failed: bool) -> None:
-        """Ends the runs."""
+        """Ends the run of each tracker."""
         for name, tracker in list(self._trackers.items()):
             self._try(name, partial(tracker.close, failed=failed))
         self._trackers.clear()

@@ -372,7 +372,7 @@ def list_plan_facts(place: PlacePlan) -> list[tuple[str, str]]:
 
 
 def plan_as_json(plan: CallPlan) -> dict[str, Any]:
-    """The plan for programs."""
+    """The plan as JSON values, for programs to read."""
     return {
         "files": list(plan.files),
         "epsilon": plan.settings.epsilon,

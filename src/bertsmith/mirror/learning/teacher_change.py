@@ -62,7 +62,7 @@ class TranslatedCalls:
     change: Interval
 
     def as_sentence(self) -> str:
-        """The change in words."""
+        """How many answers are learned from, and how many the teachers answer differently."""
         low, high = (f"{100 * max(end, 0.0):.2g} %" for end in self.change)
         return (
             f"It also learns from {len(self.calls):,} answers of the former LLM or prompt. The present one "
