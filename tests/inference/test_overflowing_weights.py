@@ -53,7 +53,7 @@ def with_large_weights(folder: Path) -> Path:
 
 
 def large_weights(weights: torch.Tensor) -> torch.Tensor:
-    """Of both signs. With equal weights the products are a layer norm's sum, which rounding alone keeps from zero."""
+    """Of both signs: with equal ones the products are a layer norm's sum, zero but for rounding."""
     signs = torch.randint(0, 2, weights.shape, generator=torch.Generator().manual_seed(0)) * 2 - 1
     return signs.to(weights.dtype) * 1e37
 

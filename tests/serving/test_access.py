@@ -115,10 +115,29 @@ def test_without_keys_other_peoples_pages_are_refused_on_this_machine_alone(fold
             }
 
     others = ["http://evil.example:8000", "null", "http://[", "", "http://127.0.0.1.evil.example"]
-    ours = ["http://127.0.0.1:8000", "http://localhost", "http://[::1]:8000", "https://models.example"]
+    others += ["https://evil.example", "https://127.0.0.1.evil.example"]
+    ours = ["http://127.0.0.1:8000", "http://localhost", "http://[::1]:8000", "https://localhost:8000"]
     assert statuses("127.0.0.1", others) == {403}
     assert statuses("127.0.0.1", ours) == {200}
     assert statuses("0.0.0.0", others) == {200}
+
+
+def test_without_keys_a_page_over_https_is_the_proxys_own(folder: Path) -> None:
+    """Another site's page may send a request that needs no preflight, though it can't read the answer."""
+    page = {"origin": "https://models.example"}
+    with threaded_server(make_app(read_settings([f"intents={folder}"], None, {}, {}))) as server:
+        for headers, status in (
+            ({"sec-fetch-site": "same-origin"}, 200),  # nginx hands on its own name of the service by default
+            ({"host": "models.example"}, 200),
+            ({}, 403),
+            ({"sec-fetch-site": "cross-site"}, 403),
+            ({"sec-fetch-site": "same-site"}, 403),
+            ({"sec-fetch-site": "none"}, 403),
+            ({"host": "models.example", "sec-fetch-site": "cross-site"}, 403),
+        ):
+            assert server.ask("/v1/intents", {"inputs": "bano"}, {**page, **headers}).status == status, (
+                headers
+            )
 
 
 def test_one_of_several_processes_replaces_no_model(folder: Path, app: FastAPI) -> None:

@@ -183,12 +183,13 @@ class Access:
         path, is_reading = route_path(scope), scope["method"] in ("GET", "HEAD")
         if not (is_reading and (path in _PUBLIC or path.startswith(PAGE_FILES))):
             headers = dict(scope["headers"])
-            authorization, api_key, origin = (
-                headers.get(name, b"").decode("latin-1") for name in (b"authorization", b"api-key", b"origin")
+            authorization, api_key, origin, host, site = (
+                headers.get(name, b"").decode("latin-1")
+                for name in (b"authorization", b"api-key", b"origin", b"host", b"sec-fetch-site")
             )
             try:
                 if self._is_local and b"origin" in headers and origin not in self.origins:
-                    _require_own_page(origin)
+                    _require_own_page(origin, host, site)
                 client = self.keys.find_client(authorization, api_key)
             except Refusal as refusal:
                 await self.refuse(refusal, scope, receive, send)
@@ -198,16 +199,19 @@ class Access:
         await self.app(scope, receive, send)
 
 
-def _require_own_page(origin: str) -> None:
-    """Raises PermissionDeniedError unless the Origin header names a page of this machine.
+def _require_own_page(origin: str, host: str, site: str) -> None:
+    """Raises PermissionDeniedError unless the Origin header names a page of this machine or of its proxy.
 
     An attacker may bind a host name to 127.0.0.1 (DNS rebinding): to the browser, the attacker's page and
-    this service then have the same origin. The service itself speaks http only, so over http only loopback
-    names pass; a page over https comes through the operator's proxy. A page that hides its name sends "null".
+    this service then have the same origin. So over http only loopback names pass. Over https the attacker has
+    no certificate for that, and the operator's proxy serves the page: the browser says that page and service
+    are one site (`site`, Sec-Fetch-Site, which no page can set; an old browser doesn't send it), or the proxy
+    hands on its name (`host`). A page that hides its name sends "null".
     """
     try:
         parts = urlsplit(origin)
-        is_ours = parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts.hostname or ""))
+        is_proxied = parts.scheme == "https" and (site == "same-origin" if site else parts.netloc == host)
+        is_ours = is_proxied or (parts.scheme in ("http", "https") and is_loopback(parts.hostname or ""))
     except ValueError:
         is_ours = False
     if not is_ours:
