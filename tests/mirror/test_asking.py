@@ -271,7 +271,7 @@ def test_recorded_inputs_are_asked_again_as_they_were(protocol: str, llm: Upstre
         calls = [replace(each, request=replace(each.request, protocol=protocol)) for each in calls]
     with store_of(tmp_path, calls) as store:
         group = LearningRecords(store).group(None)
-        version = choose_version(store, group).version
+        version = choose_version(group).version
         with asked(llm, protocol) as upstream:
             with pytest.raises(InputError, match="count must be 1 or more inputs to ask again, found -3"):
                 ask_again(store, version, upstream, -3, NOTHING, Budget())
@@ -306,11 +306,11 @@ def test_the_traffic_is_asked_again_and_not_the_labelled_file_that_was_merged_wi
         (labelled,) = {each.version for each in store.versions()} - {traffic.version}
         merged = LearningRecords(store).merge("desk", [traffic.version, labelled])
         assert max(merged, key=lambda each: each.ended).version == labelled
-        assert choose_version(store, merged).version == traffic.version
-        assert choose_version(store, merged, labelled).version == labelled
+        assert choose_version(merged).version == traffic.version
+        assert choose_version(merged, labelled).version == labelled
         with asked(llm) as upstream:
             ask_again(store, labelled, upstream, 5, NOTHING, Budget())
-        assert choose_version(store, LearningRecords(store).group("desk")).version == traffic.version
+        assert choose_version(LearningRecords(store).group("desk")).version == traffic.version
 
 
 def test_what_cannot_be_asked_is_one_sentence(tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ from scripted_upstream import Reply, Seen, Upstream, upstream_of
 from bertsmith.cli.main import main
 from bertsmith.mirror.fields import AnswerShape, Field
 from bertsmith.mirror.learning.learned_calls import LearnedCall
-from bertsmith.mirror.learning.teacher_change import find_change, translate_former
-from bertsmith.mirror.learning.understand import LearningRecords
+from bertsmith.mirror.learning.teacher_change import find_change, read_former_calls, translate_former
+from bertsmith.mirror.learning.understand import LearningRecords, understand
 from bertsmith.mirror.store import Store
 from bertsmith.mirror.student import MirrorStudent
 from bertsmith.mirror.student_file import read_student_file
@@ -157,6 +157,32 @@ def test_a_new_prompt_is_compared_as_a_version_of_its_own(
     assert new.templates[version].input_of(call.request), "the student reads calls of the new prompt"
     printed = migrate(store, llm, capsys, "--prompt", "Two classes of it.", "--count", 30)
     assert "transfer other" in printed and "a student for the new LLM: bertsmith mirror train" in printed
+
+
+def test_what_another_llm_was_only_asked_is_not_taken_for_the_latest_version(
+    store: Store, llm: Upstream, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (present,) = store.versions()
+    printed = migrate(store, llm, capsys, "--model", "llm-3", "--count", 100)
+    assert "train with --version" not in printed
+    (asked,) = (version for version in store.versions() if version.version != present.version)
+    assert asked.traffic_ended is None and asked.ended > present.ended
+    records = LearningRecords(store)
+    assert [group[0].version for group in records.groups()] == [asked.version, present.version]
+    train(store, tmp_path / "student")
+    file = read_student_file(tmp_path / "student")
+    assert (list(file.templates), file.teacher) == ([present.version], present.model)
+
+    # Also of versions that count as one, and for a version that begins later: it follows the traffic.
+    records.merge(present.site, [present.version, asked.version])
+    assert understand(store, records.group(None)).latest.version == present.version
+    migrate(store, llm, capsys, "--prompt", "Two classes of it.", "--count", 80, "--version", present.version)
+    newest = calls_of(60, seed=4, first=2_000_000, prompt="Say the intent.")
+    store.add(newest)
+    profile = understand(store, records.group(None))
+    assert profile.latest.version == newest[0].version
+    former = {call.version for call in read_former_calls(records, profile)}
+    assert former == {present.version, asked.version}
 
 
 def test_what_cannot_be_compared_is_one_sentence(

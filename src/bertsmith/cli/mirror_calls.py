@@ -314,8 +314,7 @@ def relabel(
     count
         Inputs to ask once more; those asked before count.
     version
-        One of the site's versions. By default the one with the latest call; of merged ones, the one with the
-        latest call that was not labelled or asked again.
+        One of the site's versions. By default the one that the application called last.
     seed
         Another seed draws other inputs.
     key_from
@@ -332,7 +331,7 @@ def relabel(
         from bertsmith.mirror.learning.asking import Budget, Upstream, ask_again, choose_version
 
         limits = limits or BudgetOptions()
-        drawn = choose_version(opened, _open_records(opened).group(site, version), version)
+        drawn = choose_version(_open_records(opened).group(site, version), version)
         llm = Upstream(upstream, drawn.protocol, key_from, formats=settings.formats)
         with llm, progress_bar("Asking again") as progress:
             result = ask_again(
@@ -389,7 +388,7 @@ def migrate(
     out
         Where the student is written for the new LLM, if what is proven of it holds there too.
     version
-        One of the site's versions, the present one. By default that of the latest call.
+        One of the site's versions, the present one. By default the one that the application called last.
     seed
         Another seed draws other inputs.
     key_from
@@ -416,11 +415,7 @@ def migrate(
 
         records, stages = _open_records(opened), StageStore(opened)
         group = records.group(site, version)
-        if version is None:  # the latest traffic, not what was put to another LLM since
-            groups = [other for other in records.groups() if other[0].site == group[0].site]
-            present = choose_version(opened, [part for other in groups for part in other])
-            group = records.group(site, present.version)
-        present = choose_version(opened, group, version)
+        present = choose_version(group, version)
         profile = understand(opened, group)
         profile.require_mirrorable()
         if student is None:
@@ -451,10 +446,6 @@ def migrate(
             raise InputError("The new LLM gave no answer that can be compared.")
         change = compare_teachers(replayed, profile.shape, judged)
         _print_change(change)
-        print_note(
-            f"the new LLM's answers are version {replayed.version}, the latest of {profile.site} now. While "
-            f"the application asks the present one, train with --version {present.version}"
-        )
         named, store = f"{profile.site} --version {replayed.version}", name_store(store_options)
         if change.student is None or not change.student.holds:
             print_note(f"a student for the new LLM: bertsmith mirror train --site {named}{store}")

@@ -131,7 +131,7 @@ def understand(
     site
         As `bertsmith mirror status` shows it. By default every site.
     version
-        One of its versions; those merged with it count too. By default the one with the latest call.
+        One of its versions; those merged with it count too. By default the one that was called last.
     json
         Print JSON.
 
@@ -335,7 +335,7 @@ def train(
     site
         As `bertsmith mirror status` shows it. Needed if there are several.
     version
-        One of its versions; those merged with it count too. By default the one with the latest call.
+        One of its versions; those merged with it count too. By default the one that was called last.
     out
         The student's folder. Default: students/SITE, where the mirror's settings have no other folder for
         `students`. Another student there is replaced, unless the mirror uses it, more is proven of it, or

@@ -13,6 +13,7 @@ SYSTEM_ROLES = ("system", "developer")
 # Sources of calls that the mirror made itself: a recorded input asked again (not part of the traffic), and a
 # text of a file that was to be labelled.
 AGAIN, LABELLED = "again", "label"
+OWN_SOURCES = (AGAIN, LABELLED)
 IMPORTED, UNDATED = "import", "undated"  # sources of calls that were recorded elsewhere
 STUDENT_ANSWER = "student-answer"  # reason not to record a call: a student answered it, not the LLM
 OWN_ID_PREFIX = "bertsmith"  # begins the number in the id of every answer by a student

@@ -15,12 +15,12 @@ from sqlite3 import DatabaseError, OperationalError
 from typing import Any
 
 import orjson
-from sqlalchemy import ColumnElement, Connection, Table, and_, delete, func, inspect, or_, select, text
+from sqlalchemy import ColumnElement, Connection, Table, and_, case, delete, func, inspect, or_, select, text
 from sqlalchemy.dialects import postgresql, sqlite
 
 from bertsmith.errors import InputError
 from bertsmith.files import atomic_file, make_folder, refuse_existing
-from bertsmith.mirror.call import AGAIN, IMPORTED, UNDATED, Call
+from bertsmith.mirror.call import AGAIN, IMPORTED, OWN_SOURCES, UNDATED, Call
 from bertsmith.mirror.database import (
     READING,
     damaged_error,
@@ -59,7 +59,8 @@ _JOINED_CALLS = (  # rows of calls with the columns of their version
 @dataclass(frozen=True)
 class VersionCount:
     """A version of a site and the number of its calls. `began` and `ended` are the times of its first and
-    last call, in seconds since 1970; `fields` the (JSON path, type) pairs of its answers.
+    last call, in seconds since 1970; `fields` the (JSON path, type) pairs of its answers. `traffic_ended` is
+    the time of the last call that the application made; None where the mirror asked all of them itself.
     """
 
     site: str
@@ -71,6 +72,12 @@ class VersionCount:
     began: float
     ended: float
     fields: tuple[tuple[str, str], ...]
+    traffic_ended: float | None = None
+
+    @property
+    def recency(self) -> tuple[float, float]:
+        """Orders versions by their latest traffic; those without any come first, by their latest call."""
+        return self.traffic_ended or 0.0, self.ended
 
 
 class Store:
@@ -333,7 +340,8 @@ class Store:
     def versions(self) -> list[VersionCount]:
         """All versions with the counts of their calls, the oldest site first."""
         counted = (
-            select(CALLS.c.version, func.count(), func.min(CALLS.c.began), func.max(CALLS.c.began))
+            select(CALLS.c.version, func.count(), func.min(CALLS.c.began), func.max(CALLS.c.began),
+                   func.max(case((CALLS.c.source.not_in(OWN_SOURCES), CALLS.c.began))))
             .group_by(CALLS.c.version)
         )  # fmt: skip
         with self._reading() as connection:
@@ -350,11 +358,20 @@ class Store:
             ).all()
         versions: list[VersionCount] = []
         for row in rows:
-            _, calls, began, ended = counts.get(row.id, (row.id, 0, row.began, row.began))
-            own = tuple(fields.get(row.id, ()))
+            of_none = (row.id, 0, row.began, row.began, None)
+            _, calls, began, ended, traffic_ended = counts.get(row.id, of_none)
             versions.append(
                 VersionCount(
-                    row.site, row.id, row.protocol, row.schema_name, row.model, calls, began, ended, own
+                    row.site,
+                    row.id,
+                    row.protocol,
+                    row.schema_name,
+                    row.model,
+                    calls,
+                    began,
+                    ended,
+                    tuple(fields.get(row.id, ())),
+                    traffic_ended,
                 )
             )
         return versions

@@ -42,7 +42,7 @@ from bertsmith.mirror.answering.stages import (
     empty_evidence,
     read_evidence_row,
 )
-from bertsmith.mirror.call import AGAIN, LABELLED
+from bertsmith.mirror.call import AGAIN, OWN_SOURCES
 from bertsmith.mirror.database import READING, is_sqlite
 from bertsmith.mirror.store import Store
 from bertsmith.mirror.tables import (
@@ -425,7 +425,7 @@ class StageStore:
         query = (
             select(
                 name,
-                func.avg(case((CALLS.c.source.not_in((AGAIN, LABELLED)), CALLS.c.seconds))),
+                func.avg(case((CALLS.c.source.not_in(OWN_SOURCES), CALLS.c.seconds))),
                 func.avg(CALLS.c.input_tokens),
                 func.avg(CALLS.c.output_tokens),
             )

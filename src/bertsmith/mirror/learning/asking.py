@@ -391,28 +391,23 @@ def label_texts(
 def find_other_version(
     question: LabellingPrompt, upstream: Upstream, store: Store, redactor: Redactor, site: str
 ) -> tuple[str, str] | None:
-    """The latest other version of the site and the version of these calls, which a student would learn from
-    separately. None where they were merged or there is no other.
+    """The other version of the site with the latest traffic, and the version of these calls, which a student
+    would learn from separately. None where they were merged or there is no other.
     """
     own = version_id(redactor.begin_call().redact_request(upstream.parse_request(question.body(GAP))), site)
     groups = [group for group in LearningRecords(store).groups() if group[0].site == site]
     others = [group for group in groups if own not in {version.version for version in group}]
     if not others or len(others) == len(groups):  # none of them was answered
         return None
-    return max(others[-1], key=lambda version: version.ended).version, own
+    return max(others[-1], key=lambda version: version.recency).version, own
 
 
-def choose_version(store: Store, group: Sequence[VersionCount], named: str | None = None) -> VersionCount:
+def choose_version(group: Sequence[VersionCount], named: str | None = None) -> VersionCount:
     """The version of a merged group whose inputs are asked again: the `named` one, else the one with the
     latest call of the traffic, or of a labelled file where there is no traffic.
     """
-
-    def latest(version: VersionCount) -> tuple[bool, float]:
-        calls = store.calls(version.version)
-        times = ((call.source not in (AGAIN, LABELLED), call.began) for call in calls)
-        return max(times, default=(False, 0.0))
-
-    return next((version for version in group if version.version == named), None) or max(group, key=latest)
+    latest = max(group, key=lambda version: version.recency)
+    return next((version for version in group if version.version == named), latest)
 
 
 def ask_again(

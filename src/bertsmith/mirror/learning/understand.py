@@ -33,7 +33,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 
 from bertsmith.errors import InputError, did_you_mean
-from bertsmith.mirror.call import AGAIN, Call
+from bertsmith.mirror.call import AGAIN, OWN_SOURCES, Call
 from bertsmith.mirror.database import READING, is_sqlite
 from bertsmith.mirror.fields import ABSENT, AnswerShape, Field, format_value
 from bertsmith.mirror.learning.schema_fields import AnswerObservation, infer_shape
@@ -87,8 +87,8 @@ class SiteProfile:
 
     @property
     def latest(self) -> VersionCount:
-        """The version with the latest call."""
-        return max(self.versions, key=lambda version: version.ended)
+        """The version with the latest call of the traffic; without traffic, with the latest call."""
+        return max(self.versions, key=lambda version: version.recency)
 
     def require_mirrorable(self) -> None:
         """Raises InputError with `why_not` where no model can be trained."""
@@ -109,7 +109,7 @@ def understand(
     templates = _find_templates(latest)
     calls = [call for version_calls in latest.values() for call in version_calls]
     fitting = sum(_extract_input(call, templates) is not None for call in calls)
-    newest = max(calls, key=lambda call: call.began, default=None)
+    newest = max(calls, key=lambda call: (call.source not in OWN_SOURCES, call.began), default=None)
     shape_calls = calls
     if to_prove:
         shape_calls = [
@@ -196,16 +196,18 @@ class LearningRecords:
     # -- versions ------------------------------------------------------------------------------------------
 
     def groups(self) -> list[tuple[VersionCount, ...]]:
-        """Versions that count as one, each group oldest first; the group with the latest call last."""
+        """Versions that count as one, each group oldest first; the group with the latest call of the traffic
+        last, after groups of which there are only answers that the mirror asked for itself.
+        """
         into = self._merged()
         groups: dict[str, list[VersionCount]] = {}
         for version in self.store.versions():
             groups.setdefault(into.get(version.version, version.version), []).append(version)
         ordered = [tuple(sorted(group, key=lambda version: version.began)) for group in groups.values()]
-        return sorted(ordered, key=lambda group: max(version.ended for version in group))
+        return sorted(ordered, key=lambda group: max(version.recency for version in group))
 
     def group(self, site: str | None, version: str | None = None) -> tuple[VersionCount, ...]:
-        """The group of the site that has the latest call, or the one that `version` is in. Without a site,
+        """The group of the site that has the latest traffic, or the one that `version` is in. Without a site,
         the store's only one. Raises InputError saying what there is.
         """
         groups = self.groups()

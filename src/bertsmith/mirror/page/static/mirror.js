@@ -71,7 +71,7 @@ async function move(version, name) {
 /** From the address: #site/version. */
 function chosen() {
   const [site, name] = decodeURIComponent(location.hash.slice(1)).split("/");
-  const order = [...state.versions].sort((one, other) => rank(other) - rank(one) || other.ended - one.ended);
+  const order = [...state.versions].sort((one, other) => rank(other) - rank(one) || (other.traffic_ended ?? 0) - (one.traffic_ended ?? 0) || other.ended - one.ended);
   return state.versions.find((each) => each.site === site && each.version === name) ?? order.find((each) => each.site === site) ?? order[0];
 }
 
