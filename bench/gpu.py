@@ -9,11 +9,11 @@ Wikipedia's pairs (on_gpu/work.py). Both sides train with float32 weights under 
 1, fused AdamW and dropout of 0.1, but none on attention weights on a GPU: our variable-length attention has
 none there, and so transformers is given none (on the processor both have it). Ours is the real loop, masks
 drawn and batches packed within the step; transformers has SDPA on padded batches that were made beforehand,
-eager and under torch.compile. Ours under torch.compile has its layers compiled but not its attention; no
-command of the library does that yet. Sides take turns, figures are medians over the rounds. Tokens are real
-ones, and the share of the peak counts only operations that no implementation can avoid, over the speed of an
-8192-wide bfloat16 product on the spot. Each part has a share of the time, and every row is written as soon as
-it is known.
+eager and under torch.compile. Ours under torch.compile is one graph from token ids to hidden states,
+whatever the lengths; no command of the library does that yet. Sides take turns, figures are medians over the
+rounds. Tokens are real ones, and the share of the peak counts only operations that no implementation can
+avoid, over the speed of an 8192-wide bfloat16 product on the spot. Each part has a share of the time, and
+every row is written as soon as it is known.
 """
 
 import argparse

@@ -1,19 +1,22 @@
 """Our sides: steps of the real loop, and an encoder that pools what it reads."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from bertsmith.data.batch import Sequences
+from bertsmith.data.batch import PackedBatch, Sequences
 from bertsmith.data.masking import Masker, MaskingRates
 from bertsmith.data.stream import Cursor, GlobalBatch
 from bertsmith.inference.embedding.embedder import pooled_in_batches
 from bertsmith.model.bert import Bert
 from bertsmith.model.config import BertConfig
 from bertsmith.model.layers import attention
+from bertsmith.model.layers.attention import supports_flash_attention
 from bertsmith.tasks.classification import Classification
 from bertsmith.tasks.examples.encoding import EncodedExample
 from bertsmith.tasks.finetuning import EncodedExamples, FinetuningObjective
@@ -27,6 +30,7 @@ from bertsmith.training.settings import CheckpointSettings, EvaluationSettings, 
 from on_gpu.scale import Scale
 
 _NEVER = 1_000_000_000
+_ROUNDED = 128  # tokens: one graph serves the lengths up to the next multiple
 
 
 class Steps:
@@ -52,7 +56,7 @@ class Pretraining(Steps):
     def __init__(self, scale: Scale, size: str, tokenizer: Tokenizer, *, compiled: bool = False) -> None:
         task = pretraining_task(scale.config(size), tokenizer, scale.device)
         if compiled:
-            compile_layers(task.model.encoder)
+            compile_encoder(task.model.encoder)
         super().__init__(task, scale)
 
 
@@ -74,7 +78,7 @@ class Embedding:
         self.config = scale.config(size)
         self._encoder = Bert(self.config).to(scale.device).eval()
         if compiled:
-            compile_layers(self._encoder)
+            compile_encoder(self._encoder)
 
     def prepare(self, encoded: Sequence[EncodedExample]) -> Sequence[EncodedExample]:
         """Nothing: packing and copies are part of the work."""
@@ -122,7 +126,7 @@ def finetuning_task(
     task = Classification(Classification.Settings(), ("no", "yes"))
     model = TaskModel(Bert(config), task.head(config)).to(device)
     if compiled:
-        compile_layers(model.encoder)
+        compile_encoder(model.encoder)
     return FinetuningObjective(task, model, EncodedExamples(examples, examples), None, 32, 0, device)
 
 
@@ -132,14 +136,32 @@ def global_batches(objective: FinetuningObjective, count: int) -> list[Sequences
     return [batch.sequences for batch in islice(batches, count)]
 
 
-def compile_layers(encoder: Bert) -> None:
-    """torch.compile for each layer but its attention, whose lengths differ in every batch: that is one kernel
-    already, and elsewhere the number of tokens is all that changes.
+def compile_encoder(encoder: Bert, backend: str | Callable[..., Any] = "inductor") -> None:
+    """torch.compile for the whole encoder, once for batches of all lengths: the numbers of tokens, sequences
+    and rows are symbols, and the longest length, which the kernel of attention wants on the host, is rounded
+    up, which changes no value. On a GPU there is one graph; on a processor attention, whose kernels torch
+    can't follow, divides it.
     """
-    if not hasattr(attention.attend, "_torchdynamo_disable"):
+    if on_cpu := not supports_flash_attention(
+        encoder.embeddings.token.weight.device.type, torch.bfloat16, 64
+    ):
         attention.attend = torch.compiler.disable(attention.attend)
-    for layer in encoder.layers:
-        layer.compile(dynamic=True)
+
+    def encode(batch: PackedBatch, rows: Tensor | None) -> Tensor:
+        states, relative = encoder.embeddings(batch), encoder.relative_table()
+        last = encoder.config.num_hidden_layers - 1
+        for number in range(last + 1):
+            states = encoder.apply_layer(number, states, batch, rows if number == last else None, relative)
+        return states if encoder.final_norm is None else encoder.final_norm(states)
+
+    compiled = torch.compile(encode, dynamic=True, fullgraph=not on_cpu, backend=backend)
+
+    def forward(batch: PackedBatch, rows: Tensor | None = None) -> Tensor:
+        longest = -(-max(batch.lengths) // _ROUNDED) * _ROUNDED
+        states: Tensor = compiled(batch if on_cpu else replace(batch, lengths=(longest,)), rows)
+        return states[: -batch.padding] if rows is None and batch.padding else states
+
+    encoder.forward = forward  # type: ignore[method-assign]
 
 
 class _NoText:

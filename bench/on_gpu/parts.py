@@ -129,7 +129,7 @@ class Parts:
                 yield {"model": size} | row
 
     def profile(self, seconds: float) -> Rows:
-        """A pre-training step by groups of kernels, as the loop does it and with its layers compiled."""
+        """A pre-training step by groups of kernels, as the loop does it and with its encoder compiled."""
         size = self.scale.pretrained[0]
         for compiled in (False, True)[: 1 + self.compiled]:
             side = ours.Pretraining(self.scale, size, self.tokenizer, compiled=compiled)

@@ -60,7 +60,7 @@ class Pretraining(_Training):
         rows = max(self._scale.step_tokens // max(int(sequences.lengths.max()), least), 1)
         found = []
         for start in range(0, len(sequences), rows):
-            part = sequences.select_rows(np.arange(start, min(start + rows, len(sequences))))
+            part = sequences.take(np.arange(start, min(start + rows, len(sequences))))
             batch = pad(part, max(least, 0), rows if least else len(part))
             chosen = (torch.rand(batch["input_ids"].shape) < _RATE) & batch["attention_mask"].bool()
             batch["labels"] = batch["input_ids"].where(chosen, _IGNORED)

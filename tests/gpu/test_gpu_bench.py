@@ -10,8 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn import functional as F
 
-from on_gpu import work
+from bertsmith.data.batch import PackedBatch
+from bertsmith.model.bert import Bert
+from bertsmith.model.layers import attention, layer
+from bertsmith.model.layers.elementwise import Dropout
+from on_gpu import ours, work
 from on_gpu.clock import Clock, OutOfTime, at_most
 from on_gpu.kernels import group_of
 from on_gpu.record import Record
@@ -158,9 +164,36 @@ def test_all_of_it_runs_in_miniature_without_rare_packages(tmp_path: Path) -> No
     for name, part in parts.items():
         assert part["end"].startswith("finished"), name
         assert part["rows"], name
+    assert not [row for part in parts.values() for row in part["rows"] if "Error" in str(row.values())]
     checked = [row for row in parts["checks"]["rows"] if "allowed" in row]
     assert len(checked) > 20
     assert {row["result"] for row in checked} == {"right"}
     sides = [row for row in parts["pre-training BERT-tiny"]["rows"] if row["side"] == "ours"]
     assert [row["pairs"] for row in sides] == ["16", "64", "mixed"]
     assert all(float(row["real tokens/s"].replace(",", "")) > 0 for row in sides)
+
+
+def test_the_compiled_encoder_is_one_graph_for_batches_of_all_lengths(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Traced without data, by the branches that a GPU takes."""
+    monkeypatch.setattr(attention, "supports_flash_attention", lambda *_: True)
+    monkeypatch.setattr(ours, "supports_flash_attention", lambda *_: True)
+    monkeypatch.setattr(layer, "can_fuse_gelu", lambda *_: False)
+    monkeypatch.setattr(Dropout, "forward", lambda self, x: F.dropout(x, self.probability))
+    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 1)
+    graphs = []
+
+    def count(graph: torch.fx.GraphModule, inputs: object) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    encoder = Bert(small(torch.device("cpu")).config("BERT-base")).train()
+    ours.compile_encoder(encoder, backend=count)
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.autocast("cpu", torch.bfloat16):
+        for lengths, rows in (((3, 9, 20), 7), ((1, 2, 3, 4, 30), 12), ((60, 50), 110)):
+            batch = PackedBatch.pack(*np.zeros((2, sum(lengths)), np.int64), np.array(lengths))
+            assert encoder(batch, torch.zeros(rows, dtype=torch.int64)).shape[0] == rows
+    assert len(graphs) == 1
+    attended = [node for node in graphs[0].graph.nodes if "varlen_attn" in str(node.target)]
+    assert len(attended) == encoder.config.num_hidden_layers
