@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
+from starlette.testclient import TestClient
 
 import bertsmith
 import served_models
@@ -28,6 +30,8 @@ from bertsmith.model.locate import locate_model
 from bertsmith.runtime import Embedder, Predictor, plain_models
 from bertsmith.runtime.encoder import ArrayEncoder, read_weights
 from bertsmith.runtime.server import OneModel, make_server
+from bertsmith.serving.app import make_app
+from bertsmith.serving.settings import read_settings
 from bertsmith.text.tokens.tokenizer_json import TokenizerFile
 from served_models import inputs_of, save_encoder, save_fine_tuned
 
@@ -313,7 +317,7 @@ def test_commands_answer_and_refuse_with_one_sentence(
 
 def test_a_server_answers_by_the_routes_of_both_kinds(folders: dict[str, Path]) -> None:
     texts = inputs_of("encoder", 3)
-    embedded = ask(folders["encoder"], "/v1/embeddings", {"input": texts})
+    embedded = ask(folders["encoder"], "/v1/embeddings", {"input": texts, "long_text": "truncate"})
     expected = Embedder(folders["encoder"]).documents(texts)
     assert [entry["embedding"] for entry in embedded["data"]] == expected.tolist()
     assert ask(folders["encoder"], "/embed", {"inputs": texts}) == expected.tolist()
@@ -330,13 +334,98 @@ def test_a_server_answers_by_the_routes_of_both_kinds(folders: dict[str, Path]) 
     assert ask(folders["encoder"], "/health", None) == {"status": "ok"}
 
 
-def ask(folder: Path, path: str, body: Any, status: int = 200) -> Any:
+EMBEDDED = (
+    ({"inputs": ["a big dog", "ship"]}, 200),
+    ({"inputs": "dog", "normalize": False}, 200),
+    ({"inputs": "dog", "dimensions": 5}, 200),
+    ({"inputs": "dog", "dimensions": 5, "normalize": False}, 200),
+    ({"inputs": "dog", "prompt_name": "query"}, 200),
+    ({"inputs": "dog", "prompt_name": "document"}, 200),
+    ({"inputs": "dog", "prompt_name": "poem"}, 422),
+    ({"inputs": "dog " * 600}, 200),
+    ({"inputs": "dog " * 600, "truncate": True}, 200),
+    ({"inputs": "dog " * 600, "truncate": False}, 422),
+    ({"inputs": "dog", "normalise": False}, 422),
+    ({"inputs": "dog", "model": None, "user": "me"}, 200),
+)
+OF_OPENAI = (
+    ({"input": ["a big dog", "ship"]}, 200),
+    ({"input": "dog", "kind": "query", "dimensions": 7}, 200),
+    ({"input": "dog", "prompt_name": "document"}, 200),
+    ({"input": "dog", "kind": "document", "prompt_name": "document"}, 422),
+    ({"input": "dog " * 600}, 422),
+    ({"input": "dog " * 600, "long_text": "truncate"}, 200),
+    ({"input": "dog", "truncate": True}, 422),
+)
+
+
+@pytest.mark.parametrize("default", [None, "query"])
+def test_vectors_and_refusals_of_the_server_are_those_of_the_service(
+    folders: dict[str, Path], tmp_path: Path, default: str | None
+) -> None:
+    """It put the prompt of documents before each text, and passed over normalize, dimensions, truncate and
+    all that it didn't know.
+    """
+    folder = tmp_path / "prompted"
+    shutil.copytree(folders["minilm"], folder)
+    prompts = {"query": "query: ", "document": "passage: "}
+    (folder / "config_sentence_transformers.json").write_text(
+        json.dumps({"prompts": prompts, "default_prompt_name": default})
+    )
+    with TestClient(make_app(read_settings([str(folder)], None, {}))) as service:
+        for body, status in EMBEDDED:
+            ours, theirs = ask(folder, "/embed", body, status), service.post("/embed", json=body)
+            assert theirs.is_success == (status == 200), body
+            if status == 200:
+                assert np.array_equal(np.float32(ours), np.float32(theirs.json())), body
+        for body, status in OF_OPENAI:
+            path, named = "/v1/embeddings", {**body, "model": folder.name}
+            ours, theirs = ask(folder, path, named, status), service.post(path, json=named)
+            assert theirs.is_success == (status == 200), body
+            if status == 200:
+                assert ours["usage"] == theirs.json()["usage"], body
+                for mine, other in zip(ours["data"], theirs.json()["data"], strict=True):
+                    assert np.array_equal(np.float32(mine["embedding"]), np.float32(other["embedding"])), body
+
+
+def test_what_the_server_can_t_do_for_answers_is_refused(folders: dict[str, Path]) -> None:
+    for key in ({"raw_scores": True}, {"truncate": False}, {"top_k": 1}):
+        ask(folders["classification"], "/predict", {"inputs": "dog", **key}, status=422)
+        ask(folders["reranking"], "/rerank", {"query": "dog", "texts": ["a"], **key}, status=422)
+    answered = ask(folders["classification"], "/predict", {"inputs": "dog", "raw_scores": False})
+    assert "label" in answered
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Content-Type": "text/plain"}, 415),
+        ({"Content-Type": "application/x-www-form-urlencoded"}, 415),
+        ({"Origin": "https://evil.example"}, 403),
+        ({"Origin": "http://localhost.evil.example"}, 403),
+        ({"Origin": "http://["}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Origin": "http://127.0.0.1:3000"}, 200),
+        ({"Origin": "http://[::1]:3000"}, 200),
+        ({"Origin": "https://example.com", "Sec-Fetch-Site": "same-origin"}, 200),
+        ({"Origin": "https://example.com", "Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Content-Length": "9" * 5000}, 413),
+    ],
+)
+def test_pages_of_other_sites_are_refused(
+    folders: dict[str, Path], headers: dict[str, str], status: int
+) -> None:
+    ask(folders["classification"], "/predict", {"inputs": "dog"}, status, **headers)
+
+
+def ask(folder: Path, path: str, body: Any, status: int = 200, **headers: str) -> Any:
     server = make_server(OneModel(str(folder)), "127.0.0.1", 0)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(f"http://127.0.0.1:{server.server_address[1]}{path}", data)
+        headers = {"Content-Type": "application/json"} | headers
+        request = urllib.request.Request(f"http://127.0.0.1:{server.server_address[1]}{path}", data, headers)
         try:
             with urllib.request.urlopen(request) as answer:
                 assert answer.status == status

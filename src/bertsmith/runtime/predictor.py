@@ -206,15 +206,16 @@ class ArrayEmbedder:
 
     def queries(self, texts: Sequence[str]) -> Vectors:
         """Embeds texts that are searched for: (E, D). Raises InputError unless `texts` is a list of texts."""
-        return self._embed(texts, self.prefixes["query"])
+        return self.embed(texts, self.prefixes["query"])
 
     def documents(self, texts: Sequence[str]) -> Vectors:
         """Embeds texts that are searched in: (E, D). Raises InputError unless `texts` is a list of texts."""
-        return self._embed(texts, self.prefixes["document"])
+        return self.embed(texts, self.prefixes["document"])
 
     encode = documents
 
-    def _embed(self, texts: Sequence[str], prefix: str) -> Vectors:
+    def embed(self, texts: Sequence[str], prefix: str) -> Vectors:
+        """Embeds texts behind a prefix: (E, D). Raises InputError unless `texts` is a list of texts."""
         require_texts(texts)
         vectors = np.empty((len(texts), self.width), np.float32)
         end = 0

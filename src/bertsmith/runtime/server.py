@@ -1,27 +1,45 @@
 """A model over HTTP by Python's own server: OpenAI's embeddings, and text-embeddings-inference's routes.
 
 GET  /health  /info  /v1/models
-POST /v1/embeddings              {"input": text or texts, "encoding_format": "float" or "base64"}
-POST /embed                      {"inputs": text or texts, "normalize": true}
-POST /predict                    {"inputs": text, pair or a list of them}
-POST /rerank                     {"query": text, "texts": texts, "return_text": false}
+POST /v1/embeddings  {"input": text or texts, "encoding_format": "float" or "base64", "dimensions": 384,
+                      "kind": "query" or "document", "prompt_name": name, "long_text": "error" or "truncate"}
+POST /embed          {"inputs": text or texts, "normalize": true, "truncate": true, "dimensions": 384,
+                      "prompt_name": name}
+POST /predict        {"inputs": text, pair or a list of them}
+POST /rerank         {"query": text, "texts": texts, "return_text": false}
+
+What `bertsmith serve` has too means the same there. A key that isn't known would change no answer without a
+word, so it is refused.
 """
 
 import base64
 import json
+import re
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import BertsmithError, InputError, ModelError
-from bertsmith.inference.embedding.vectors import normalised
+from bertsmith.inference.embedding.vectors import Vectors, cut, normalised
 from bertsmith.runtime import Embedder, Predictor
+from bertsmith.tasks.checkpoints.sentence_folder import read_sentence_settings
 
 _LARGEST = 8 << 20  # bytes of a request
 _MOST_TEXTS = 2048
+_LONGEST_LENGTH = 9  # digits: Python refuses to parse thousands
+_THIS_MACHINE = re.compile(r"https?://(?:localhost|127(?:\.\d{1,3}){3}|\[::1\])(?::\d+)?")
+_CHANGES_NOTHING = {
+    "model",
+    "user",
+    "metadata",
+    "request_id",
+    "priority",
+    "safety_identifier",
+    "service_tier",
+}
 
 
 class OneModel:
@@ -29,13 +47,15 @@ class OneModel:
 
     def __init__(self, model: str, precision: str | None = None) -> None:
         """Opens a folder as what it was made for. Raises ModelError for neither vectors nor predictions."""
-        self.name = Path(model).name
+        parts = Path(model).parts
+        self.name = parts[-2] if parts[-1:] == ("model",) and len(parts) > 1 else Path(model).name
         self.embedder: Embedder | None = None
         self.predictor: Predictor | None = None
         try:
             self.predictor = Predictor(model, precision=precision)
         except ModelError as reason:
-            self.embedder = Embedder(model, precision=precision)
+            self.embedder = Embedder(model, normalise=False, precision=precision)
+            self.prompts = read_sentence_settings(self.embedder.folder)
             self.reason = str(reason)
         else:
             self.reason = f"{model} gives predictions"
@@ -62,36 +82,73 @@ class OneModel:
 
     def openai_embeddings(self, body: Mapping[str, Any]) -> Any:
         """The body of OpenAI's /v1/embeddings for a request's `input`."""
-        texts = _texts(body.get("input"), "input")
-        embedder = self._embedder()
-        kind = body.get("encoding_format", "float")
-        if kind not in ("float", "base64"):
-            raise InputError(f"encoding_format must be float or base64, found {str(kind)[:40]!r}.")
-        if body.get("dimensions") not in (None, embedder.width):
-            raise InputError(f"dimensions must be {embedder.width}, found {str(body['dimensions'])[:40]}.")
-        vectors = embedder.documents(texts)
-        tokens = sum(len(ids) for ids in embedder.engine.tokenizer.encode_batch(texts))
+        keys = ("input", "encoding_format", "dimensions", "kind", "prompt_name", "long_text")
+        _require_known(body, keys)
+        texts, form = _texts(body.get("input"), "input"), _choice(body, "encoding_format", "float", "base64")
+        cuts = _choice(body, "long_text", "error", "truncate") == "truncate"
+        vectors, tokens = self._embed(texts, body, cuts=cuts)
         data = [
             {
                 "object": "embedding",
                 "index": number,
                 "embedding": vector.tolist()
-                if kind == "float"
+                if form == "float"
                 else base64.b64encode(vector.astype("<f4").tobytes()).decode(),
             }
-            for number, vector in enumerate(vectors)
+            for number, vector in enumerate(normalised(vectors))
         ]
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
         return {"object": "list", "data": data, "model": self.name, "usage": usage}
 
     def embed(self, body: Mapping[str, Any]) -> Any:
         """The body of TEI's /embed for a request's `inputs`."""
-        texts, embedder = _texts(body.get("inputs"), "inputs"), self._embedder()
-        vectors = embedder.documents(texts)
-        return (normalised(vectors) if body.get("normalize") and not embedder.normalise else vectors).tolist()
+        _require_known(body, ("inputs", "normalize", "truncate", "dimensions", "prompt_name"))
+        texts, cuts = _texts(body.get("inputs"), "inputs"), _flag(body, "truncate", usual=True)
+        vectors, _ = self._embed(texts, body, cuts=cuts)
+        return (normalised(vectors) if _flag(body, "normalize", usual=True) else vectors).tolist()
+
+    def _embed(self, texts: list[str], body: Mapping[str, Any], *, cuts: bool) -> tuple[Vectors, int]:
+        """Vectors of any length behind the prompt of a request, and the number of their tokens."""
+        if self.embedder is None:
+            raise InputError(f"This model makes no vectors: {self.reason}.")
+        prompt, room = self._choose_prompt(body), self.embedder.windows.room
+        counts = [
+            len(ids)
+            for ids in self.embedder.engine.tokenizer.encode_batch(
+                [prompt + text for text in texts], room + 1
+            )
+        ]
+        if not cuts and max(counts) > room:
+            number = next(number for number, count in enumerate(counts, 1) if count > room)
+            raise InputError(
+                f"Input {number} is longer than the {self.embedder.max_length} tokens that the model reads. "
+                "Shorten it, or say long_text = 'truncate' (truncate = true for /embed)."
+            )
+        special = self.embedder.max_length - room
+        vectors, dimensions = self.embedder.embed(texts, prompt), body.get("dimensions")
+        if dimensions is not None:
+            if type(dimensions) is not int:
+                raise InputError(f"dimensions must be a number, found {str(dimensions)[:40]!r}.")
+            vectors = cut(vectors, dimensions, normalise=False)
+        return vectors, sum(min(count, room) + special for count in counts)
+
+    def _choose_prompt(self, body: Mapping[str, Any]) -> str:
+        """The prompt that `kind` or `prompt_name` names; the folder's default one without either."""
+        settings, kind, name = self.prompts, body.get("kind"), body.get("prompt_name")
+        if kind is not None and name is not None:
+            raise InputError("kind and prompt_name both choose a prompt: say one of them.")
+        if kind is not None:
+            kind = _choice(body, "kind", "query", "document")
+            return settings.query_prefix if kind == "query" else settings.document_prefix
+        return (
+            settings.default_prompt
+            if name is None
+            else settings.prompts[_choice(body, "prompt_name", *settings.prompts)]
+        )
 
     def predict(self, body: Mapping[str, Any]) -> Any:
         """A prediction of ours for each of `inputs`; a lone text gives one."""
+        _require_known(body, ("inputs", "raw_scores", "truncate"), ("raw_scores", False), ("truncate", True))
         given, predictor = body.get("inputs"), self._predictor()
         if isinstance(given, str):
             return predictor.predict([given])[0]
@@ -101,6 +158,8 @@ class OneModel:
 
     def rerank(self, body: Mapping[str, Any]) -> Any:
         """TEI's ranking of `texts` by `query`, the best first."""
+        keys = ("query", "texts", "return_text", "raw_scores", "truncate")
+        _require_known(body, keys, ("raw_scores", False), ("truncate", True))
         query, texts = body.get("query"), _texts(body.get("texts"), "texts")
         if not isinstance(query, str):
             raise InputError("query must be a text.")
@@ -109,15 +168,11 @@ class OneModel:
         if "score" not in answers[0]:
             raise InputError(f"The model is for {predictor.task}, which gives no score to rank by.")
         scored = [
-            {"index": number, "score": answer["score"]} | ({"text": text} if body.get("return_text") else {})
+            {"index": number, "score": answer["score"]}
+            | ({"text": text} if _flag(body, "return_text", usual=False) else {})
             for number, (text, answer) in enumerate(zip(texts, answers, strict=True))
         ]
         return sorted(scored, key=lambda entry: -entry["score"])
-
-    def _embedder(self) -> Embedder:
-        if self.embedder is None:
-            raise InputError(f"This model makes no vectors: {self.reason}.")
-        return self.embedder
 
     def _predictor(self) -> Predictor:
         if self.predictor is None:
@@ -132,6 +187,31 @@ def _texts(value: Any, name: str) -> list[str]:
     if not 1 <= len(texts) <= _MOST_TEXTS:
         raise InputError(f"{name} must be 1 to {_MOST_TEXTS} texts, found {len(texts)}.")
     return texts
+
+
+def _require_known(body: Mapping[str, Any], keys: Sequence[str], *fixed: tuple[str, bool]) -> None:
+    """Raises InputError for another key, and for one of `fixed` with another value than its own."""
+    for name, value in body.items():
+        if value is not None and name not in keys and name not in _CHANGES_NOTHING:
+            raise InputError(f"There is no {name[:80]!r} here: {', '.join(keys)}.")
+        if value is not None and (name, not value) in fixed:
+            raise InputError(f"{name} = {str(value).lower()[:40]} needs the package bertsmith. Leave it out.")
+
+
+def _choice(body: Mapping[str, Any], name: str, *values: str) -> str:
+    """One of the values, the first one where the request has none."""
+    if (value := body.get(name)) is None:
+        return values[0]
+    if value not in values:
+        raise InputError(f"{name} must be {' or '.join(values)}, found {str(value)[:40]!r}.")
+    return str(value)
+
+
+def _flag(body: Mapping[str, Any], name: str, *, usual: bool) -> bool:
+    value = body.get(name)
+    if value is not None and type(value) is not bool:
+        raise InputError(f"{name} must be true or false, found {str(value)[:40]!r}.")
+    return usual if value is None else value
 
 
 class _RequestHandler(BaseHTTPRequestHandler):
@@ -153,11 +233,14 @@ class _RequestHandler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         route = self.service.routes.get(self.path.partition("?")[0])
         length = self.headers.get("Content-Length", "")
-        if not length.isdecimal() or int(length) > _LARGEST:
+        if not length.isdecimal() or len(length) > _LONGEST_LENGTH or int(length) > _LARGEST:
             self.close_connection = True
             self._answer(413, _problem(f"Send at most {_LARGEST:,} bytes, and their Content-Length."))
             return
         content = self.rfile.read(int(length))
+        if (refused := self._refuse_page()) is not None:
+            self._answer(*refused)
+            return
         if route is None:
             self._answer(404, _problem("There is no such path.", "not_found"))
             return
@@ -172,6 +255,18 @@ class _RequestHandler(BaseHTTPRequestHandler):
             self._answer(422, _problem(str(error)))
         except (BertsmithError, MemoryError) as error:
             self._answer(500, _problem(str(error), "server_error"))
+
+    def _refuse_page(self) -> tuple[int, Any] | None:
+        """The answer to another site's page in a browser, which could ask this machine without a word: one by
+        its form or by its name for this machine. None for all others.
+        """
+        if self.headers.get_content_type() != "application/json":
+            return 415, _problem("Send JSON, with the header Content-Type: application/json.")
+        origin, site = self.headers.get("Origin"), self.headers.get("Sec-Fetch-Site")
+        is_of_proxy = site == "same-origin" and str(origin).startswith("https:")
+        if origin is not None and not is_of_proxy and not _THIS_MACHINE.fullmatch(origin):
+            return 403, _problem(f"Pages of {origin[:80]!r} may not ask here.", "permission_error")
+        return None
 
     def _answer(self, status: int, body: Any) -> None:
         content = json.dumps(body).encode()
