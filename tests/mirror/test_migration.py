@@ -8,15 +8,21 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from mirrored_calls import calls_of, intent_of, store_of
+from mirrored_calls import call_of, calls_of, intent_of, store_of
 from scripted_upstream import Reply, Seen, Upstream, upstream_of
 
 from bertsmith.cli.main import main
+from bertsmith.mirror.call import Call
 from bertsmith.mirror.fields import AnswerShape, Field
+from bertsmith.mirror.learning.asking import AskingResult, Replay
 from bertsmith.mirror.learning.learned_calls import LearnedCall
+from bertsmith.mirror.learning.migration import compare_teachers
+from bertsmith.mirror.learning.proving import empty_claims
+from bertsmith.mirror.learning.settings import LearnSettings
 from bertsmith.mirror.learning.teacher_change import find_change, read_former_calls, translate_former
 from bertsmith.mirror.learning.understand import LearningRecords, understand
 from bertsmith.mirror.store import Store
@@ -24,14 +30,18 @@ from bertsmith.mirror.student import MirrorStudent
 from bertsmith.mirror.student_file import read_student_file
 
 NEW = "llm-2"
+FREQUENT = "bano delo wire giru fano"  # what a third of the customers write
 
 
 def answer(seen: Seen) -> Reply:
     """llm-2 says what the rule says, llm-3 `other` where the rule says `transfer`; so does a prompt of "Two
-    classes".
+    classes". llm-4 says so of the frequent text alone.
     """
     body = seen.json()
-    intent = intent_of(str(body["messages"][-1]["content"]))
+    text = str(body["messages"][-1]["content"])
+    intent = intent_of(text)
+    if body["model"] == "llm-4" and FREQUENT in text:
+        intent = "other"
     if (body["model"] == "llm-3" or "Two classes" in str(body["messages"][0])) and intent == "transfer":
         intent = "other"
     choice = {"index": 0, "finish_reason": "stop"}
@@ -183,6 +193,91 @@ def test_what_another_llm_was_only_asked_is_not_taken_for_the_latest_version(
     assert profile.latest.version == newest[0].version
     former = {call.version for call in read_former_calls(records, profile)}
     assert former == {present.version, asked.version}
+
+
+def with_frequent(calls: list[Call]) -> list[Call]:
+    """The calls, of which every third has the frequent text."""
+    frequent = {"intent": intent_of(FREQUENT)}
+    return [
+        call_of(FREQUENT, frequent, round((call.began - 1.7e9) / 60)) if not number % 3 else call
+        for number, call in enumerate(calls)
+    ]
+
+
+def test_an_input_that_is_frequent_counts_as_often_as_it_comes(
+    llm: Upstream, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A third of the student's answers differ from those of llm-4, all to one text, that it has learned: by
+    different texts it is one in hundreds.
+    """
+    student = tmp_path / "student"
+    with store_of(tmp_path, with_frequent(calls_of(900))) as store:
+        train(store, student)
+        store.add(with_frequent(calls_of(300, seed=1, first=900)))
+        given = ("--model", "llm-4", "--student", student, "--count", 300, "--out", tmp_path / "x")
+        printed = migrate(store, llm, capsys, *given)
+        asked = [str(seen.json()["messages"][-1]["content"]) for seen in llm.seen]
+        assert sum(FREQUENT in text for text in asked) == 100
+        assert "isn't true: the present student can't answer for it" in printed
+        assert not (tmp_path / "x").exists()
+        # Another seed and a smaller number look at the same calls once more, and a larger one goes on.
+        again = migrate(store, llm, capsys, *given[:4], "--count", 30, "--seed", 5)
+        assert "calls compared 300" in again and len(llm.seen) == 300
+        store.add(with_frequent(calls_of(60, seed=2, first=1200)))
+        migrate(store, llm, capsys, *given[:4], "--count", 340, "--seed", 7)
+        assert len(llm.seen) == 340
+
+
+def test_only_traffic_proves_that_a_student_holds_for_another_llm(
+    store: Store, llm: Upstream, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Labelled texts aren't like the traffic, and calls without a time may be older than what was learned."""
+    student = tmp_path / "student"
+    train(store, student)
+    for seed, source in enumerate(("label", "undated"), 1):
+        store.add(calls_of(150, seed=seed, first=1000 * seed, source=source))
+    printed = migrate(store, llm, capsys, "--model", NEW, "--student", student, "--count", 400)
+    assert "calls that no training has used 0" in printed and "isn't proven yet" in printed
+
+
+def test_whoever_is_forgotten_is_forgotten_in_the_new_llms_answers_too(
+    llm: Upstream, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls = calls_of(60)
+    personal = calls_of(5, seed=1, first=60, subject="customer-4711")
+    with store_of(tmp_path, [*calls, *personal]) as store:
+        migrate(store, llm, capsys, "--model", NEW, "--count", 65)
+        assert len(llm.seen) == 65 and store.count() == 130
+        assert store.forget("customer-4711") == 10
+        assert store.count() == 120
+
+
+def test_a_student_is_compared_as_its_own_claim_compares(
+    tmp_path: Path, llm: Upstream, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A number's tolerance comes from the answers seen. With the wider one of later calls the student would
+    agree where in service it doesn't.
+    """
+    shape = AnswerShape(fields=(Field(keys=("n",), kind="number", tolerance=1.0),), order=(("n",),))
+    wide = AnswerShape(fields=(Field(keys=("n",), kind="number", tolerance=50.0),), order=(("n",),))
+    schema = {"type": "object", "properties": {"n": {"type": "number"}}, "required": ["n"]}
+    calls = [call_of(f"bano {n}", {"n": 10.0}, n, schema=schema) for n in range(200)]
+    others = [call_of(f"bano {n}", {"n": 40.0}, 1000 + n, schema=schema) for n in range(200)]
+
+    class Ten:
+        """A student that always says 10."""
+
+        file = SimpleNamespace(claims=empty_claims(LearnSettings()), shape=shape)
+
+        def input_of(self, request: Any, version: str) -> str:
+            return str(request.inputs[0].parts[0])
+
+        def answer(self, texts: list[str]) -> list[Any]:
+            return [SimpleNamespace(values={"$.n": 10.0}, is_sure=True) for _ in texts]
+
+    replayed = Replay(AskingResult(), "new", list(zip(calls, others, strict=True)), set())
+    survival = compare_teachers(replayed, wide, Ten()).student  # type: ignore[arg-type]
+    assert survival is not None and survival.differing == 200 and not survival.holds
 
 
 def test_what_cannot_be_compared_is_one_sentence(

@@ -366,7 +366,7 @@ def migrate(
 ) -> None:
     """Compare a new LLM or a new prompt with the present one, before the application changes.
 
-    Recorded inputs are drawn at random and put to the new one, within a budget. It shows how often both
+    Recorded calls are drawn at random and put to the new one, within a budget. It shows how often both
     answer alike, what changes most, and whether what is proven of the present student holds for the new LLM
     too. The answers are kept: a student for the new LLM learns from them. Repeat the command to go on with an
     interrupted job, or with a larger --count to know more.
@@ -382,7 +382,7 @@ def migrate(
     prompt
         The new system prompt, in several words, or the name of a file that holds it. Default: the present.
     count
-        Inputs to compare with; those compared before count.
+        Calls to compare with; those compared before count.
     student
         A student's folder. Default: the one that serves.
     out
@@ -390,7 +390,7 @@ def migrate(
     version
         One of the site's versions, the present one. By default the one that the application called last.
     seed
-        Another seed draws other inputs.
+        Another seed draws other calls, beside those compared before.
     key_from
         The environment variable that holds the LLM's key. Default: OPENAI_API_KEY or ANTHROPIC_API_KEY.
 
@@ -465,7 +465,7 @@ def migrate(
 def _print_change(change: "TeacherChange") -> None:
     """The comparison of two LLMs, and what is proven of the student beside the new one."""
     facts = {
-        "inputs compared": f"{change.inputs:,}",
+        "calls compared": f"{change.inputs:,}",
         "answered alike": _format_rate(1 - change.differing / change.inputs, change.agreement),
     }
     if len(change.fields) > 1:
@@ -477,7 +477,7 @@ def _print_change(change: "TeacherChange") -> None:
         return
     claims = survival.student.file.claims
     facts = {
-        "inputs that no training has used": f"{survival.inputs:,}",
+        "calls that no training has used": f"{survival.inputs:,}",
         "of them it is sure of": f"{survival.sure:,}",
     }
     if survival.sure:
@@ -493,7 +493,7 @@ def _print_change(change: "TeacherChange") -> None:
         print_note(f"that {most} isn't true: the present student can't answer for it.")
     else:
         print_note(
-            f"that {most} isn't proven yet. A larger --count may prove it: only inputs that no training has "
+            f"that {most} isn't proven yet. A larger --count may prove it: only calls that no training has "
             "used count."
         )
 

@@ -31,6 +31,10 @@ _CALL_REFUSED = (400, 403, 413, 422, 451)  # other statuses are about the key, t
 _RETRYABLE = (408, 409, 425, 429, *range(500, 600))
 
 
+class SubjectFingerprint(str):
+    """The keyed hash that stands for a subject in a store: what is read there isn't hashed once more."""
+
+
 class NotMirrored(Exception):
     """A call can't be mirrored. `reason` is a code such as no-schema, truncated or input-not-text."""
 

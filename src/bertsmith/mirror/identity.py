@@ -199,6 +199,11 @@ def imported_call_id(content: str, began: float) -> str:
     return _fingerprint([content, began])[:32]
 
 
+def replayed_call_id(recorded: str, version: str) -> str:
+    """The id of the call in which another teacher, of this version, answers the input of a recorded one."""
+    return _fingerprint([recorded, version])[:32]
+
+
 def content_hash(request: CompletionRequest, completion: Completion) -> str:
     """A hash of the request and its answer, including the provider's id of the answer."""
     messages = [[message.role, *message.parts] for message in request.messages]

@@ -219,7 +219,7 @@ class Recorder:
         try:
             request = self.redactor.begin_call().redact_request(exchange.request)
             version = version_id(request, site_id(exchange.request, exchange.named))
-            request = replace(request, subjects=(*exchange.subjects, *request.subjects))
+            request = replace(request, subjects=tuple(dict.fromkeys((*exchange.subjects, *request.subjects))))
         except Exception as error:
             LOG.error("a call could not be looked at: %s", type(error).__name__)
             return []

@@ -20,7 +20,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from bertsmith.errors import InputError
 from bertsmith.files import atomic_file, make_folder, refuse_existing
-from bertsmith.mirror.call import AGAIN, IMPORTED, OWN_SOURCES, UNDATED, Call
+from bertsmith.mirror.call import IMPORTED, OWN_SOURCES, UNDATED, Call, SubjectFingerprint
 from bertsmith.mirror.database import (
     READING,
     damaged_error,
@@ -164,10 +164,11 @@ class Store:
             )
             rows = []
             for call in new:
-                subjects: Iterable[str] = call.request.subjects
-                if call.source != AGAIN:  # those were read from this store and have fingerprints already
-                    subjects = dict.fromkeys(map(self.fingerprint, subjects))
-                rows.append(call_row(call, subjects))
+                names = call.request.subjects  # of a question that was read from this store, fingerprints
+                subjects = [
+                    name if isinstance(name, SubjectFingerprint) else self.fingerprint(name) for name in names
+                ]
+                rows.append(call_row(call, dict.fromkeys(subjects)))
             added = len(self._insert(connection, CALLS, rows))
             self._count(connection, skipped or {})
             self._count(connection, Counter(self._new_imports(connection, imports or {})))

@@ -28,7 +28,7 @@ from typing import Any
 import orjson
 from sqlalchemy import BigInteger, Column, Float, ForeignKey, Index, Integer, MetaData, Table, Text
 
-from bertsmith.mirror.call import Call, ChatMessage, Completion, CompletionRequest, Json
+from bertsmith.mirror.call import Call, ChatMessage, Completion, CompletionRequest, Json, SubjectFingerprint
 
 LAYOUT = 7
 OLDER = (1, 2, 3, 4, 5, 6)  # earlier layouts: opening a store adds the tables and columns that they lack
@@ -331,7 +331,7 @@ def read_call_row(row: Any) -> Call:
         _parse_json(row.schema),
         row.way,
         _parse_json(row.parameters),
-        tuple((row.subject or "").split()),
+        tuple(map(SubjectFingerprint, (row.subject or "").split())),
     )
     probabilities = _parse_json(row.probabilities) or {}
     completion = Completion(

@@ -14,7 +14,7 @@ import math
 import os
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -29,6 +29,7 @@ from bertsmith.mirror.call import (
     AGAIN,
     LABELLED,
     SYSTEM_ROLES,
+    UNDATED,
     Call,
     Completion,
     CompletionRequest,
@@ -38,7 +39,7 @@ from bertsmith.mirror.call import (
 from bertsmith.mirror.exchange import make_call, read_completion, read_request
 from bertsmith.mirror.formats.registry import DEFAULT_FORMAT, FORMATS
 from bertsmith.mirror.formats.wire_format import Tokens, WireFormat
-from bertsmith.mirror.identity import site_id, version_id
+from bertsmith.mirror.identity import replayed_call_id, site_id, version_id
 from bertsmith.mirror.learning.learned_calls import hash_fraction, is_drawn
 from bertsmith.mirror.learning.understand import LearningRecords
 from bertsmith.mirror.redaction import Redactor
@@ -439,27 +440,29 @@ def ask_again(
     return replace(result, known=len(drawn) - len(new))
 
 
-def draw_calls(
-    store: Store, version: str, count: int, seed: int, last: Collection[str] = frozenset()
-) -> list[Call]:
+def draw_calls(store: Store, version: str, count: int, seed: int) -> list[Call]:
     """`count` recorded calls of a version with different inputs, drawn by their ids from those that are
-    distributed like the traffic; fewer where there aren't as many. Calls with an id in `last` only come where
-    the others aren't enough. Raises InputError for a count below 1.
+    distributed like the traffic; fewer where there aren't as many. Raises InputError for a count below 1.
     """
-    if count < 1:
-        raise InputError(f"count must be 1 or more inputs to ask again, found {count:,}.")
+    _require_count(count)
     first: dict[tuple[tuple[str, ...], ...], Call] = {}
     for call in store.calls(version):
         if call.source != AGAIN and is_drawn(call, seed):  # as in proving
             first.setdefault(_input_parts(call.request), call)
-    return sorted(first.values(), key=lambda call: (call.id in last, hash_fraction(call.id, seed)))[:count]
+    return sorted(first.values(), key=lambda call: hash_fraction(call.id, seed))[:count]
+
+
+def _require_count(count: int) -> None:
+    if count < 1:
+        raise InputError(f"count must be 1 or more inputs to ask again, found {count:,}.")
 
 
 @dataclass(frozen=True)
 class Replay:
     """The result of asking another teacher. `version` is the id of the version that the application begins
-    with it. `pairs` are the drawn calls that it has answered, in the order of the draw, each with its answer;
-    `used` are the ids of those that a training has used.
+    with it. `pairs` are the drawn calls that it has answered, each with its answer, in the order in which
+    they were asked. `used` are the ids of those that prove nothing: a training has used them, or they are no
+    traffic.
     """
 
     result: AskingResult
@@ -482,40 +485,60 @@ def replay(
     at_once: int = 4,
     progress: Progress | None = None,
 ) -> Replay:
-    """Puts `count` recorded inputs of a version to another `model`, or under another system `prompt`: those
+    """Puts `count` recorded calls of a version to another `model`, or under another system `prompt`: those
     that no training has used, and others where they aren't enough. Its answers are stored like those to a
     labelled file, under the version that the application will begin with it: a student of that version learns
-    from them. Inputs that it has answered aren't asked again. Raises InputError as `ask_all`, and where the
-    calls have no system prompt to replace.
+    from them. Raises InputError as `ask_all`, and where the calls have no system prompt to replace.
+
+    An input that came often is drawn and asked as often, so that the answers are like those to the traffic.
+    No call is asked about twice. Those asked about earlier count first, whatever the seed: with more calls
+    the same sequence goes on.
     """
+    _require_count(count)
     used = LearningRecords(store).used_calls()
-    drawn = draw_calls(store, version, count, seed, used)
-    questions = [_with_teacher(call.request, model, prompt, redactor) for call in drawn]
-    sites = {call.site for call in drawn}
-    if not questions or len(sites) > 1:
+    calls = [call for call in store.calls(version) if call.source != AGAIN and is_drawn(call, 0)]
+    if not calls:
         raise InputError("There are no recorded inputs to put to another LLM: bertsmith mirror status.")
-    (site,) = sites
-    versions = Counter(version_id(question, site) for question in questions)
-    if version in versions:
+    is_labelled = all(call.source in (LABELLED, UNDATED) for call in calls)
+    no_traffic = (UNDATED,) if is_labelled else (LABELLED, UNDATED)  # as in split_calls
+    used |= {call.id for call in calls if call.source in no_traffic}
+    teacher = _with_teacher(calls[0].request, model, prompt, redactor)  # of all calls of the version
+    site, new_version = calls[0].site, version_id(teacher, calls[0].site)
+    if version == new_version:
         raise InputError(
             "That is the LLM and the prompt that these calls were recorded with. Name another --model or "
             "--prompt; bertsmith mirror relabel asks the same once more."
         )
-    new_version = versions.most_common(1)[0][0]
-
-    def answers() -> dict[tuple[tuple[str, ...], ...], Call]:
-        return {_input_parts(call.request): call for version in versions for call in store.calls(version)}
-
-    known = answers()
-    new = [question for question in questions if _input_parts(question) not in known]
+    ids = {call.id: replayed_call_id(call.id, new_version) for call in calls}
+    known = {call.id for call in store.calls(new_version)}
+    calls.sort(key=lambda call: (call.id in used, ids[call.id] not in known, hash_fraction(call.id, seed)))
+    count = max(count, sum(call.id not in used and ids[call.id] in known for call in calls))
+    drawn = calls[:count]
+    new = {
+        ids[call.id]: replace(
+            teacher, messages=(*teacher.system, *call.request.inputs), subjects=call.request.subjects
+        )
+        for call in drawn
+        if ids[call.id] not in known
+    }
+    names = {id(question): name for name, question in new.items()}
 
     def as_call(request: CompletionRequest, completion: Completion, began: float, seconds: float) -> Call:
-        made = make_call(request, completion, redactor, source=LABELLED, began=began, seconds=seconds)
-        return replace(made, site=site, version=version_id(request, site))
+        made = make_call(
+            request,
+            completion,
+            redactor,
+            source=LABELLED,
+            began=began,
+            seconds=seconds,
+            call_id=names[id(request)],
+        )
+        return replace(made, site=site, version=new_version)
 
-    result = ask_all(new, upstream, store, as_call, budget, at_once, progress)
-    known, parts = answers(), [_input_parts(call.request) for call in drawn]
-    pairs = [(call, known[key]) for call, key in zip(drawn, parts, strict=True) if key in known]
+    result = ask_all(list(new.values()), upstream, store, as_call, budget, at_once, progress)
+    answers = {call.id: call for call in store.calls(new_version)}
+    pairs = [(call, answers[ids[call.id]]) for call in drawn if ids[call.id] in answers]
+    pairs.sort(key=lambda pair: (pair[1].began, pair[1].id))
     result = replace(result, known=len(drawn) - len(new))
     return Replay(result, new_version, pairs, used & {call.id for call in drawn})
 

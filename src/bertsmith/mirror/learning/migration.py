@@ -32,9 +32,9 @@ from bertsmith.mirror.template import MessageTemplate, PartTemplate, PromptTempl
 
 @dataclass(frozen=True)
 class StudentSurvival:
-    """What the present student's proof is worth for the new teacher. Of `inputs`, which no training has used,
-    the student is sure of `sure`; there `differing` of its answers differ from the new teacher's, a rate with
-    this `interval`. `holds`: that at most epsilon do is proven.
+    """What the present student's proof is worth for the new teacher. Of `inputs`, of calls that no training
+    has used, the student is sure of `sure`; there `differing` of its answers differ from the new teacher's, a
+    rate with this `interval`. `holds`: that at most epsilon do is proven.
     """
 
     student: MirrorStudent
@@ -65,8 +65,8 @@ def compare_teachers(
 ) -> TeacherChange:
     """Compares the answers to the replayed inputs. `student` is the present one.
 
-    The student is judged by inputs that no training has used: on those it has learned from it agrees more
-    often. Its proof may be looked at after each answer, so asking about more inputs later is no second test
+    The student is judged by calls that no training has used: on those it has learned from it agrees more
+    often. Its proof may be looked at after each answer, so asking about more of them later is no second test
     (`growing_proof`).
     """
     pairs = replay.pairs
@@ -81,7 +81,7 @@ def compare_teachers(
     agreeing = clopper_pearson(len(pairs) - differing, len(pairs), delta)
     ranked = sorted(changes.items(), key=lambda item: (-item[1], item[0]))
     fresh = [pair for pair in pairs if pair[0].id not in replay.used]
-    survival = None if student is None else _judge_student(fresh, shape, student)
+    survival = None if student is None else _judge_student(fresh, student)
     return TeacherChange(
         len(pairs),
         differing,
@@ -96,10 +96,8 @@ def _show(values: Values, path: str) -> str:
     return format_value(values[path]) if path in values else "nothing"
 
 
-def _judge_student(
-    pairs: Sequence[tuple[Call, Call]], shape: AnswerShape, student: MirrorStudent
-) -> StudentSurvival:
-    claims = student.file.claims
+def _judge_student(pairs: Sequence[tuple[Call, Call]], student: MirrorStudent) -> StudentSurvival:
+    claims, shape = student.file.claims, student.file.shape  # as in service
     inputs = [(student.input_of(call.request, call.version), other) for call, other in pairs]
     texts = [text for text, _ in inputs if text is not None]
     answers = iter(student.answer(texts) if texts else ())
@@ -141,13 +139,13 @@ def write_surviving_student(
         coverage_interval=tuple(clopper_pearson(survival.sure, survival.inputs, claims.delta)),
     )
     fresh = [other for call, other in replay.pairs if call.id not in replay.used]
-    times = [other.began for other in fresh]
+    times, inputs = [other.began for other in fresh], {other.request.inputs for other in fresh}
     changed = {
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "teacher": fresh[0].request.model,
         "templates": {replay.version: template},
         "claims": Claims(epsilon=claims.epsilon, delta=claims.delta, whole=claim),
-        "calibration": CallsUsed(calls=len(fresh), texts=len(fresh), began=min(times), ended=max(times)),
+        "calibration": CallsUsed(calls=len(fresh), texts=len(inputs), began=min(times), ended=max(times)),
         "plan": None,
         "ceiling": None,
     }
