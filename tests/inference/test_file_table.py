@@ -179,3 +179,27 @@ def resident(path: Path) -> int:
         line.split()[1] for start in starts for line in lines[start : start + 20] if line.startswith("Rss:")
     ]
     return 1024 * sum(map(int, sizes[: len(starts)]))
+
+
+def test_tables_are_the_same_if_all_their_rows_are(folder: Path, tmp_path: Path) -> None:
+    """Beside other tensors and in other files, until one is written to."""
+    shutil.copytree(folder, tmp_path / "other")
+    rewrite(tmp_path / "other", lambda tensors: tensors.pop("bert.pooler.dense.bias"))
+    tables = [
+        FileTable(path / "model.safetensors", name)
+        for path, name in ((folder, find_table_of(folder)), (tmp_path / "other", WORDS))
+    ]
+    assert tables[0].has_rows_of(tables[1])
+    rewrite(tmp_path / "other", lambda tensors: tensors[WORDS].view(-1)[-1].add_(1e-3))
+    assert not tables[0].has_rows_of(FileTable(tmp_path / "other" / "model.safetensors", WORDS))
+    assert tables[0].has_rows_of(tables[1])  # which reads the file that it opened
+    with torch.no_grad():
+        tables[1].weight[0, 0] += 1
+    assert not tables[0].has_rows_of(tables[1])
+
+
+def find_table_of(folder: Path) -> str:
+    (name,) = (
+        name for name in load_file(folder / "model.safetensors") if name.endswith("word_embeddings.weight")
+    )
+    return name

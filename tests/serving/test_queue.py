@@ -3,6 +3,7 @@
 import asyncio
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,8 @@ import numpy as np
 import pytest
 import torch
 
+from bertsmith.model.bert import Bert
+from bertsmith.model.config import make_config
 from bertsmith.serving.operations.operation import ForwardPass, PreparedRequest
 from bertsmith.serving.queue import Job, WorkQueue
 from bertsmith.serving.refusals import DeadlineError, ServiceOverload
@@ -112,8 +115,8 @@ def test_what_would_be_late_is_refused_at_once_and_told_when_to_come_back() -> N
         queue.admit(job([500], 2.3))
     assert refused.value.retry_after == pytest.approx(0.2, abs=0.05)  # 2.5 seconds of work, due in 2.3
     with pytest.raises(ServiceOverload):
-        queue.require_time_left(time.monotonic() - 0.1, "")
-    queue.require_time_left(time.monotonic() + 2.3, "")
+        queue.require_time_left(time.monotonic() - 0.1, "", "a")
+    queue.require_time_left(time.monotonic() + 2.3, "", "a")
     assert queue.size == 1
     assert queue.waiting_tokens == 2000
 
@@ -235,6 +238,65 @@ def test_who_was_away_has_nothing_saved_up() -> None:
     for _ in range(10):
         queue.admit(job([100], 60, "b"))
     assert [taken(queue)[0].key for _ in range(10)].count("b") == 5
+
+
+@in_a_loop
+def test_models_that_share_an_encoder_are_computed_in_one_batch() -> None:
+    queue, encoder = (
+        WorkQueue(10_000),
+        Bert(make_config({"hidden_size": 16, "num_attention_heads": 1, "num_hidden_layers": 1}, "test")),
+    )
+    shared = [ForwardPass(RUN.compute, RUN.device, name, encoder=encoder) for name in "xyz"]
+    jobs = [job([20], run=run) for run in (shared[0], RUN, shared[1], OTHER, shared[2], shared[0])]
+    for request in jobs:
+        queue.admit(request)
+    batch = queue.take(100, time.monotonic())
+    assert batch is not None
+    assert {sequence.job for sequence in batch.sequences} == {jobs[0], jobs[2], jobs[4], jobs[5]}
+    assert batch.models == set("xyz")
+    assert [len(taken(queue)) for _ in range(3)] == [1, 1, 0]
+
+
+@in_a_loop
+def test_a_flood_to_one_model_does_not_delay_another() -> None:
+    """Though both are of one key, and the flood came first."""
+    queue = WorkQueue(1_000_000)
+    queue.rate = 1000.0
+    for _ in range(200):
+        queue.admit(job([100], 60))
+    for _ in range(10):
+        taken(queue)
+    others = [job([100], 60, run=OTHER) for _ in range(5)]
+    for request in others:
+        queue.admit(request)
+    order = [taken(queue)[0] for _ in range(12)]
+    assert set(others) < set(order)
+
+
+@in_a_loop
+def test_a_request_in_time_is_admitted_beside_a_flood_to_another_model() -> None:
+    queue = WorkQueue(10_000)
+    queue.rate = 1000.0
+    for _ in range(100):
+        queue.admit(job([100], 120))
+    with pytest.raises(ServiceOverload):
+        queue.admit(job([100], 120))
+    queue.admit(job([100], 0.5, run=OTHER))  # of 0.2 seconds, as each flow has half
+    with pytest.raises(ServiceOverload):
+        queue.admit(job([300], 0.5, run=OTHER))
+
+
+@in_a_loop
+def test_a_key_has_no_more_for_asking_several_models() -> None:
+    queue = WorkQueue(1_000_000)
+    runs = [ForwardPass(RUN.compute, RUN.device, name) for name in "abcd"]
+    for number in range(200):
+        queue.admit(job([100], 60, "many", runs[number % 4]))
+        queue.admit(job([100], 60, "one", runs[0]))
+    order = [batch.sequences[0].job for _ in range(80) if (batch := queue.take(100, time.monotonic()))]
+    assert sum(request.key == "one" for request in order) == pytest.approx(40, abs=2)
+    of_many = Counter(request.prepared.forward.model for request in order if request.key == "many")
+    assert all(count == pytest.approx(10, abs=1) for count in of_many.values())
 
 
 @in_a_loop

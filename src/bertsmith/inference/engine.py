@@ -19,7 +19,8 @@ from bertsmith.model.cpu.inference import prepare_for_inference, usual_precision
 from bertsmith.model.cpu.kernel_layer import KernelLayer, use_kernels
 from bertsmith.model.cpu.onednn_layer import PackedLayer
 from bertsmith.model.cpu.process import one_core_threads
-from bertsmith.model.own_tokenizer import load_own_tokenizer
+from bertsmith.model.cpu.shared_encoder import share_encoder
+from bertsmith.model.own_tokenizer import load_shared_tokenizer
 from bertsmith.model.static_table import StaticTable
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
@@ -50,7 +51,7 @@ def start_engine(
     Raises InputError for int16 without kernels, TokenizerError for a folder without a usable tokenizer.
     """
     on, compute_dtype = make_ready(model, device, compute_dtype)
-    return Engine(model, load_own_tokenizer(folder, _find_encoder(model).config), on, compute_dtype)
+    return Engine(model, load_shared_tokenizer(folder, _find_encoder(model).config), on, compute_dtype)
 
 
 def make_ready(
@@ -74,6 +75,8 @@ def make_ready(
         one_core_threads(torch.get_num_threads())
     if encoder is not model:
         use_kernels(model)
+    if isinstance(encoder, Bert) and target_device.type == "cpu":
+        share_encoder(encoder)
     model.eval()  # for good: a call that ends in one thread must not turn dropout on in another
     return target_device, compute_dtype
 

@@ -27,6 +27,7 @@ _TYPES: dict[str, tuple[torch.dtype, type[np.signedinteger[Any]], int]] = {
     "BF16": (torch.bfloat16, np.int16, 0x7F80),
 }
 _CHECKED_AT_ONCE = 1 << 22  # values
+_COMPARED_AT_ONCE = 1 << 24  # bytes; read, not mapped, since what is mapped counts as memory
 
 
 class FileTable(nn.Embedding):
@@ -64,6 +65,7 @@ class FileTable(nn.Embedding):
         rows = torch.frombuffer(mapping, dtype=dtype, count=len(numbers), offset=begin)
         vocabulary, width = entry["shape"]
         super().__init__(vocabulary, width, _weight=rows.view(vocabulary, width), _freeze=True)
+        self._begin, self._version = begin, self.weight._version
 
     def forward(self, token_ids: Tensor) -> Tensor:
         """The rows (N, E) of tokens (N,), in float32."""
@@ -74,6 +76,21 @@ class FileTable(nn.Embedding):
                 "rename it."
             )
         return super().forward(token_ids).float()
+
+    def has_rows_of(self, other: "FileTable") -> bool:
+        """Whether both tables are the same, bit for bit, and neither was written to. Reads both files."""
+        sizes = {(table.weight.dtype, *table.weight.shape) for table in (self, other)}
+        if len(sizes) > 1 or any(
+            table._read_state() != table._state or table.weight._version != table._version
+            for table in (self, other)
+        ):
+            return False
+        size = self.weight.nbytes
+        return all(
+            os.pread(self._file, min(_COMPARED_AT_ONCE, size - start), self._begin + start)
+            == os.pread(other._file, min(_COMPARED_AT_ONCE, size - start), other._begin + start)
+            for start in range(0, size, _COMPARED_AT_ONCE)
+        )
 
     def _read_state(self) -> tuple[int, int]:
         status = os.fstat(self._file)

@@ -1,8 +1,10 @@
 """Reads the tokenizer of a model folder, and checks that it fits the model."""
 
+from collections.abc import Hashable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 from tokenizers import Tokenizer as Backend
 
@@ -21,6 +23,7 @@ from bertsmith.text.tokens.value_tokenizers import VALUE_FILES, load_tokenizer
 if TYPE_CHECKING:
     from bertsmith.model.static_table import StaticConfig
 
+_IN_USE: WeakValueDictionary[tuple[Hashable, ...], Tokenizer] = WeakValueDictionary()
 # transformers' classes that do just what tokenizer.json says.
 _GENERAL_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend", "PreTrainedTokenizer")
 
@@ -48,6 +51,18 @@ def load_own_tokenizer(folder: Path, config: "BertConfig | StaticConfig") -> Tok
             "belong together."
         )
     return tokenizer
+
+
+def load_shared_tokenizer(folder: Path, config: "BertConfig | StaticConfig") -> Tokenizer:
+    """Loads as `load_own_tokenizer` does, but returns an equal tokenizer that is in use already, if there is
+    one: a vocabulary takes some megabytes.
+    """
+    tokenizer = load_own_tokenizer(folder, config)
+    if type(tokenizer) is not Tokenizer:  # one of values, whose scales aren't in its hash
+        return tokenizer
+    roles = tokenizer.pad_id, tokenizer.unk_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id
+    key = tokenizer.sha256, tokenizer.truncation, tokenizer.one_segment, roles
+    return _IN_USE.setdefault(key, tokenizer)
 
 
 def _require_special_tokens(folder: Path) -> None:

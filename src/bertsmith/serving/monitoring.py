@@ -38,7 +38,7 @@ from bertsmith.serving import LOG
 from bertsmith.serving.models import probe_once
 from bertsmith.serving.protocols.routing import JsonResponse, make_router
 from bertsmith.serving.proxies import route_path
-from bertsmith.serving.queue import WorkQueue
+from bertsmith.serving.queue import JobBatch, WorkQueue
 from bertsmith.serving.refusals import PermissionDeniedError, UnsupportedRequest
 from bertsmith.serving.served_model import ServedModel
 from bertsmith.serving.service import Service, ServiceAnswer
@@ -141,7 +141,12 @@ class Metrics:
         self._queue, self._process = queue, psutil.Process()
         if _MULTIPROCESS_VARIABLE not in os.environ:
             ProcessCollector(registry=self.registry)
-        queue.on_batch = lambda batch: self.batches.labels(batch.forward.model).observe(batch.tokens)
+        queue.on_batch = self._record_batch
+
+    def _record_batch(self, batch: JobBatch) -> None:
+        """Records the tokens that were computed together, for each model that they were computed for."""
+        for name in batch.models:
+            self.batches.labels(name).observe(batch.tokens)
 
     def record_answer(self, answer: ServiceAnswer) -> None:
         """Records the tokens of an answer and the seconds that it took."""

@@ -1,23 +1,25 @@
 """The queue of requests: decides which are admitted and which are computed next.
 
-    admit ──► [ key → its jobs by deadline ] ──► take: one batch of one pass, within a token budget
+    admit ──► [ flow → its jobs by deadline ] ──► take: one batch of one encoder, within a token budget
        └► ServiceOverload, with the seconds after which to come back
 
-The next job is the most urgent one of the key that was granted the fewest tokens, so that one client's flood
-doesn't delay the others (start-time fair queueing, Goyal et al. 1996). A request is admitted if, by the
-measured rate, it will meet its deadline and make no other request of its key miss one. Times are those of
-time.monotonic, in seconds.
+A flow has the requests of one key to one model. The next job is the most urgent one of the flow that was
+granted the fewest tokens for its weight, so that one client's flood, or one to a single model, doesn't delay
+the others (start-time fair queueing, Goyal et al. 1996). Keys weigh the same, whatever number of models each
+asks; so do the models that a key asks. A request is admitted if, by the measured rate, it will meet its
+deadline and make no other request of its flow miss one. Times are those of time.monotonic, in seconds.
 """
 
 import asyncio
 import math
 import time
 from bisect import insort
+from collections import Counter
 from collections.abc import Callable, Sequence
 from threading import Condition, Lock
 from typing import Any, NamedTuple
 
-from bertsmith.serving.operations.operation import ForwardPass, PreparedRequest
+from bertsmith.serving.operations.operation import PreparedRequest, compute_together
 from bertsmith.serving.refusals import DeadlineError, ServiceOverload
 from bertsmith.tasks.examples.encoding import EncodedExample
 from bertsmith.tasks.task import Outputs
@@ -37,6 +39,7 @@ class Job:
         self, prepared: PreparedRequest, deadline: float, key: str, loop: asyncio.AbstractEventLoop
     ) -> None:
         self.prepared, self.deadline, self.key, self.loop = prepared, deadline, key, loop
+        self.flow = _FlowName(key, prepared.forward.model)
         self.future: asyncio.Future[Any] = loop.create_future()
         self.outputs: list[Any] = [None] * len(prepared.encoded)
         self.next_index = 0  # the first sequence that no worker has taken
@@ -78,6 +81,13 @@ class Job:
             return
 
 
+class _FlowName(NamedTuple):
+    """Whose requests to which model wait together."""
+
+    key: str
+    model: str
+
+
 class JobSequence(NamedTuple):
     """One sequence of a job, by its position in the prepared request."""
 
@@ -90,11 +100,22 @@ class JobSequence(NamedTuple):
 
 
 class JobBatch(NamedTuple):
-    """Sequences of several jobs that one forward pass computes together."""
+    """Sequences of several jobs that one forward pass of an encoder computes together, for one model or for
+    several that share the encoder.
+    """
 
-    forward: ForwardPass
     sequences: Sequence[JobSequence]
     tokens: int
+
+    @property
+    def models(self) -> set[str]:
+        """The names of the models that answer."""
+        return {sequence.job.prepared.forward.model for sequence in self.sequences}
+
+    def compute_outputs(self) -> list[Outputs]:
+        """The outputs of each sequence. Raises NotFinite."""
+        passes = [sequence.job.prepared.forward for sequence in self.sequences]
+        return compute_together(passes, [sequence.encoded for sequence in self.sequences])
 
 
 class WorkQueue:
@@ -109,33 +130,35 @@ class WorkQueue:
         self.waiting_tokens = 0
         self.began_waiting = self.last_finished = time.monotonic()
         self.on_batch: Callable[[JobBatch], None] = lambda batch: None
-        self._queues: dict[str, _KeyQueue] = {}  # of the keys that have a waiting job
+        self._flows: dict[_FlowName, _Flow] = {}  # those that have a waiting job
         self._count = 0  # jobs admitted so far, which orders those of equal deadlines
         self._in_flight = 0  # tokens that workers are computing
 
     # -- the event loop's side -------------------------------------------------------------------------------
 
-    def require_time_left(self, deadline: float, key: str) -> None:
-        """Raises ServiceOverload if even an empty request of this key would miss the deadline."""
+    def require_time_left(self, deadline: float, key: str, model: str) -> None:
+        """Raises ServiceOverload if even an empty request of this key to the model would miss the
+        deadline.
+        """
         with self.changed:
-            self._require_time(deadline, key, 0)
+            self._require_time(deadline, _FlowName(key, model), 0)
 
     def admit(self, job: Job) -> None:
         """Adds a whole job, or raises ServiceOverload."""
         tokens = job.waiting_tokens
         with self.changed:
-            self._require_time(job.deadline, job.key, tokens)
-            self._require_room(job.key, tokens)
-            if not self._queues:
+            self._require_time(job.deadline, job.flow, tokens)
+            self._require_room(job.flow, tokens)
+            if not self._flows:
                 self.began_waiting = time.monotonic()
-            if job.key not in self._queues:
-                # A new key starts at the least of the others: it can't claim the time before it came.
-                least = min((client.granted for client in self._queues.values()), default=0.0)
-                self._queues[job.key] = _KeyQueue(least)
-            client = self._queues[job.key]
+            if job.flow not in self._flows:
+                # A new flow starts at the least of the others: it can't claim the time before it came.
+                least = min((flow.granted for flow in self._flows.values()), default=0.0)
+                self._flows[job.flow] = _Flow(job.key, least)
+            flow = self._flows[job.flow]
             self._count += 1
-            insort(client.jobs, (job.deadline, self._count, job))
-            client.waiting += tokens
+            insort(flow.jobs, (job.deadline, self._count, job))
+            flow.waiting += tokens
             self.waiting_tokens += tokens
             self.changed.notify_all()
 
@@ -150,7 +173,7 @@ class WorkQueue:
     def size(self) -> int:
         """The number of jobs that wait; callable from any thread."""
         with self.changed:
-            return sum(len(client.jobs) for client in self._queues.values())
+            return sum(len(flow.jobs) for flow in self._flows.values())
 
     def estimate_wait(self) -> float:
         """The estimated seconds until all present work is computed."""
@@ -170,27 +193,29 @@ class WorkQueue:
         """
         late_jobs = [
             job
-            for client in self._queues.values()
-            for _, _, job in client.jobs
+            for flow in self._flows.values()
+            for _, _, job in flow.jobs
             # A job that a worker has begun goes on: else a retry would compute its finished part again.
             if job.is_over or (job.deadline <= now and not job.next_index)
         ]
         for job in late_jobs:
             self._remove(job)
             job.fail(self.make_deadline_error())
-        if not self._queues:
+        if not self._flows:
             return None
-        clients = sorted(self._queues.values(), key=lambda client: client.granted)
-        forward, sequences, tokens = clients[0].jobs[0][2].prepared.forward, list[JobSequence](), 0
-        waiting = [(client, job) for client in clients for _, _, job in client.jobs]
-        for client, job in waiting:
+        flows, models = sorted(self._flows.values(), key=lambda flow: flow.granted), self._count_models()
+        layers, sequences, tokens = flows[0].jobs[0][2].prepared.forward.layers, list[JobSequence](), 0
+        waiting = [(flow, job) for flow in flows for _, _, job in flow.jobs]
+        for flow, job in waiting:
             if sequences and tokens >= budget:
                 break
-            if job.prepared.forward is forward:
-                tokens += self._take_sequences(client, job, sequences, budget - tokens, now)
+            if job.prepared.forward.layers is layers:
+                taken = self._take_sequences(flow, job, sequences, budget - tokens, now)
+                flow.granted += taken * models[flow.key]
+                tokens += taken
         self._in_flight += tokens
         self.computing += 1
-        batch = JobBatch(forward, sequences, tokens)
+        batch = JobBatch(sequences, tokens)
         self.on_batch(batch)  # counted before any of its answers is sent
         return batch
 
@@ -215,7 +240,7 @@ class WorkQueue:
         self.rate = self._squares / self._products
 
     def _take_sequences(
-        self, client: "_KeyQueue", job: Job, sequences: list[JobSequence], room: int, now: float
+        self, flow: "_Flow", job: Job, sequences: list[JobSequence], room: int, now: float
     ) -> int:
         """Moves as many sequences of a job to `sequences` as fit into `room`; returns their tokens."""
         tokens = 0
@@ -228,40 +253,54 @@ class WorkQueue:
             job.next_index += 1
             job.begun = job.begun or now
         job.waiting_tokens -= tokens
-        client.waiting -= tokens
-        client.granted += tokens
+        flow.waiting -= tokens
         self.waiting_tokens -= tokens
         if job.next_index == len(job.prepared.encoded):
             self._remove(job)
         return tokens
 
-    def _require_room(self, key: str, tokens: int) -> None:
+    def _count_models(self, *more: _FlowName) -> Counter[str]:
+        """How many models each key waits for, with further flows: a flow's weight is one by its key's
+        number.
+        """
+        return Counter(name.key for name in {*self._flows, *more})
+
+    def _require_room(self, name: _FlowName, tokens: int) -> None:
         """Raises ServiceOverload if the queue is full. A single key may use all `most_tokens`. If several
-        keys wait, each has an equal share, even if another has filled the queue, up to twice `most_tokens` in
-        all.
+        keys wait, each has an equal share, and in it each model that the key waits for, even if another has
+        filled the queue, up to twice `most_tokens` in all.
         """
         if not self.waiting_tokens:
             return
-        mine = self._queues[key].waiting if key in self._queues else 0
-        share = self.most_tokens / len({key, *self._queues})
-        within, total = mine + tokens <= share, self.waiting_tokens + tokens
+        models = self._count_models(name)
+        share = self.most_tokens / len(models)
+        mine = sum(flow.waiting for flow in self._flows.values() if flow.key == name.key)
+        of_model = self._flows[name].waiting if name in self._flows else 0
+        within = mine + tokens <= share or of_model + tokens <= share / models[name.key]
+        total = self.waiting_tokens + tokens
         if total <= self.most_tokens * (2 if within else 1) and (within or not mine):
             return
         wait = max(self.waiting_tokens / self.rate, _SHORTEST_WAIT)
-        whose = f", {mine:,} of them this key's" if len(self._queues) > 1 and mine else ""
+        whose = f", {mine:,} of them this key's" if len(models) > 1 and mine else ""
         raise ServiceOverload(
             f"{self.waiting_tokens:,} tokens are waiting already{whose}. {_retry_sentence(wait)}", wait
         )
 
-    def _require_time(self, deadline: float, key: str, tokens: int) -> None:
-        """Raises ServiceOverload if the request would miss its deadline or delay another of its key too long.
+    def _require_time(self, deadline: float, name: _FlowName, tokens: int) -> None:
+        """Raises ServiceOverload if the request would miss its deadline or delay another of its flow too
+        long.
 
-        All more urgent work of its own key comes first, and of each other key at most as much as that.
+        All more urgent work of its own flow comes first, and of each other flow at most as much as that, by
+        their weights.
         """
-        client = self._queues.get(key)
-        mine = client.jobs if client is not None else []
-        others = [other.waiting for other in self._queues.values() if other is not client]
-        now, before = time.monotonic(), tokens  # `before`: tokens of this key up to and including a request
+        own, models = self._flows.get(name), self._count_models(name)
+        mine = own.jobs if own is not None else []
+        others = [
+            (flow.waiting, models[name.key] / models[flow.key])
+            for flow in self._flows.values()
+            if flow is not own
+        ]
+        now, before = time.monotonic(), tokens  # `before`: tokens of this flow up to and including a request
         lateness = [0.0]
         for due, _, job in mine:
             if due <= deadline:
@@ -280,32 +319,36 @@ class WorkQueue:
                 wait,
             )
 
-    def _estimate_end(self, now: float, mine: int, others: Sequence[int]) -> float:
-        """When `mine` tokens of a key will be computed, if each other key gets at most as many first."""
-        return now + (self._in_flight + mine + sum(min(tokens, mine) for tokens in others)) / self.rate
+    def _estimate_end(self, now: float, mine: int, others: Sequence[tuple[int, float]]) -> float:
+        """When `mine` tokens of a flow will be computed, if each other flow gets as many times that first as
+        its weight is larger. `others` are the waiting tokens and the relative weights of these.
+        """
+        before = sum(min(waiting, mine * weight) for waiting, weight in others)
+        return now + (self._in_flight + mine + before) / self.rate
 
     def _remove(self, job: Job) -> None:
-        """Takes a job, if it still waits, out of its key's queue, and drops the queue if it is empty."""
-        client = self._queues.get(job.key)
-        if client is None:
+        """Takes a job, if it still waits, out of its flow, and drops the flow if it is empty."""
+        flow = self._flows.get(job.flow)
+        if flow is None:
             return
-        for index, (_, _, other) in enumerate(client.jobs):
+        for index, (_, _, other) in enumerate(flow.jobs):
             if other is job:
-                del client.jobs[index]
-                client.waiting -= job.waiting_tokens
+                del flow.jobs[index]
+                flow.waiting -= job.waiting_tokens
                 self.waiting_tokens -= job.waiting_tokens
                 break
-        if not client.jobs:
-            del self._queues[job.key]
+        if not flow.jobs:
+            del self._flows[job.flow]
 
 
-class _KeyQueue:
-    """The jobs of one key, the most urgent first, as (deadline, count, job). `granted`: the tokens that
-    workers took, counted from the least of the other keys when this one came; `waiting`: the tokens that no
-    worker has taken.
+class _Flow:
+    """The jobs of one key for one model, the most urgent first, as (deadline, count, job). `granted`: the
+    tokens that workers took, by the flow's weight, counted from the least of the other flows when this one
+    came; `waiting`: the tokens that no worker has taken.
     """
 
-    def __init__(self, granted: float) -> None:
+    def __init__(self, key: str, granted: float) -> None:
+        self.key = key
         self.jobs: list[tuple[float, int, Job]] = []
         self.granted, self.waiting = granted, 0
 

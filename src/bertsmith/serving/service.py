@@ -115,7 +115,7 @@ class Service:
             )
         began = time.monotonic()
         deadline = self.compute_deadline(request.timeout_ms)
-        self.queue.require_time_left(deadline, request.key)  # before time is spent on tokenising
+        self.queue.require_time_left(deadline, request.key, model.name)  # before time is spent on tokenising
         prepared = await self._prepare(operation.prepare, request, deadline)
         prepared_at = time.monotonic()
         job = Job(prepared, deadline, request.key, asyncio.get_running_loop())

@@ -131,13 +131,13 @@ def _compute_batch(batch: JobBatch) -> None:
     fail.
     """
     try:
-        outputs = batch.forward.compute_outputs([sequence.encoded for sequence in batch.sequences])
+        outputs = batch.compute_outputs()
     except Exception as error:
         if len(batch.sequences) == 1:
             batch.sequences[0].job.fail(error)
             return
         for sequence in batch.sequences:
-            _compute_batch(JobBatch(batch.forward, [sequence], sequence.encoded.tokens))
+            _compute_batch(JobBatch([sequence], sequence.encoded.tokens))
         return
     for sequence, output in zip(batch.sequences, outputs, strict=True):
         sequence.job.settle(sequence.position, output)

@@ -3,26 +3,33 @@ Outputs are checked to be finite, because finite weights can still overflow.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import accumulate
 from threading import Lock
 from typing import Any, NamedTuple
 
+import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from bertsmith.arrays import Ints
 from bertsmith.data.batch import PackedBatch, usual_batch_tokens
 from bertsmith.errors import NotFinite
+from bertsmith.model.bert import Bert
 from bertsmith.model.cpu.onednn_layer import ROWS
 from bertsmith.model.cpu.onednn_matmul import MIN_TOKENS, fast_matmul
 from bertsmith.model.cpu.process import one_core_threads
-from bertsmith.tasks.examples.encoding import EncodedExample, Layout, pack_examples
+from bertsmith.tasks.examples.encoding import EncodedExample, Layout, Window, every_row, pack_examples
+from bertsmith.tasks.task import Outputs
 
 _BATCH_TOKENS = 640  # for each core: 1,024 are one per cent faster and need 40 MB more
 _BATCHES = 4  # for each core at least, if there are enough tokens: otherwise cores end at different times
+_CPU = torch.device("cpu")
 Compute = Callable[[PackedBatch, Layout], Tensor]
 
 
@@ -168,6 +175,74 @@ def packed_batch(
     """Packs the examples into one batch on the device; `numbers` become its keys."""
     multiple = ROWS if device.type == "cpu" else 1  # otherwise each packed product would copy to pad rows
     return PackedBatch.of(pack_examples(encoded, numbers), device, multiple)
+
+
+@dataclass(frozen=True, eq=False)
+class HeadPass:
+    """What is computed of the hidden states that an encoder shared by several heads gives.
+
+    `answer` makes the outputs of the states of the rows that the layout names (R, H), or with `reads_all` of
+    all tokens (N, H). `per_row`: there is an output for each row, else one for each example.
+    """
+
+    answer: Callable[[Tensor, Layout], Tensor]
+    per_row: bool = False
+    reads_all: bool = False
+
+
+def answer_heads(
+    encoder: Bert, heads: Sequence[HeadPass], encoded: Sequence[EncodedExample]
+) -> list[Outputs]:
+    """The outputs of each example (E,) by its head (E,), in one forward pass of the encoder on a processor,
+    in this thread and without gradients. Windows that several examples have are computed once.
+
+    With the kernels the outputs are those of each example alone, to the bit. Raises NotFinite.
+    """
+    windows = dict[Hashable, list[Window]]()  # those of equal tokens, by these, which heads may read in part
+    keys = [[_tokens_of(window) for window in example.windows] for example in encoded]
+    for head, example, example_keys in zip(heads, encoded, keys, strict=True):
+        for window, key in zip(example.windows, example_keys, strict=True):
+            if head.reads_all:
+                window = replace(window, rows=every_row(len(window.token_ids)))
+            windows.setdefault(key, []).append(window)
+    merged = [replace(equal[0], rows=_join_rows(equal)) for equal in windows.values()]
+    starts = dict(zip(windows, accumulate((len(window.rows) for window in merged), initial=0), strict=False))
+    rows = dict(zip(windows, (window.rows for window in merged), strict=True))
+    packed = [EncodedExample((window,)) for window in merged]
+    batch, layout = packed_batch(packed, range(len(packed)), _CPU), Layout(packed, _CPU)
+    numbers_of = dict[HeadPass, list[int]]()
+    for number, head in enumerate(heads):
+        numbers_of.setdefault(head, []).append(number)
+    results = dict[int, Outputs]()
+    with torch.inference_mode(), fast_matmul(len(batch.token_ids)):
+        states = encoder(batch, layout.rows)
+        for head, numbers in numbers_of.items():
+            places = [
+                starts[key]
+                + np.searchsorted(rows[key], every_row(len(rows[key])) if head.reads_all else window.rows)
+                for number in numbers
+                for window, key in zip(encoded[number].windows, keys[number], strict=True)
+            ]
+            own = Layout([encoded[number] for number in numbers], _CPU)
+            answer = head.answer(states[torch.from_numpy(np.concatenate(places))], own)
+            outputs = require_finite(answer).numpy()
+            ends = np.cumsum(own.rows_of_example)[:-1]
+            results |= zip(numbers, np.split(outputs, ends) if head.per_row else outputs, strict=True)
+    return [results[number] for number in range(len(encoded))]
+
+
+def _tokens_of(window: Window) -> Hashable:
+    """All that an encoder reads of a window."""
+    values = None if window.values is None else window.values.tobytes()
+    return window.token_ids.tobytes(), window.segment_ids.tobytes(), values
+
+
+def _join_rows(windows: Sequence[Window]) -> Ints:
+    """The rows that at least one of several windows of equal tokens has, ascending."""
+    first = windows[0].rows
+    if all(window.rows is first for window in windows):
+        return first
+    return np.unique(np.concatenate([window.rows for window in windows]))
 
 
 def _run_in_threads(

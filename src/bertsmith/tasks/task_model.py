@@ -46,6 +46,13 @@ class TaskModel(nn.Module):
         outputs: Tensor = self.head(self.states(batch, layout), layout)
         return outputs
 
+    def answer(self, states: Tensor, layout: Layout) -> Tensor:
+        """The head's outputs, as of `forward`, for the encoder's hidden states: of the layout's rows (R, H),
+        or of all tokens (N, H) where the head reads them.
+        """
+        outputs: Tensor = self.head(self.encoder.pool(states) if self.head.pooled else states, layout)
+        return outputs
+
     def states(self, batch: PackedBatch, layout: Layout) -> Tensor:
         """The hidden states that the head reads: of the layout's rows, all tokens, or the pooler."""
         states: Tensor = self.encoder(batch, None if self.head.reads_all else layout.rows)

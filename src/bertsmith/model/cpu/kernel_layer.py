@@ -4,7 +4,7 @@ N tokens in the packed batch, H hidden size, I feed-forward width, R rows that a
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -221,6 +221,11 @@ class KernelLayer(nn.Module):
         if failed or library.feed_forward(self.struct, *addresses):
             raise MemoryError(f"no memory for a layer of {len(hidden_states):,} tokens")
         return outputs
+
+    def packed_weights(self) -> Iterator[Tensor]:
+        """All weights, as the kernels read them."""
+        for part in (self.linears, self.norms, self.distances):
+            yield from (value for values in part.values() for value in values if isinstance(value, Tensor))
 
     def __getstate__(self) -> dict[str, Any]:
         """The attributes with arrays in place of tensors: torch's pickler, which multiprocessing uses, would

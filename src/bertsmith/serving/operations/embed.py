@@ -12,12 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bertsmith.data.batch import PackedBatch
 from bertsmith.errors import InputError
 from bertsmith.inference.embedding.embedder import Embedder, projected
 from bertsmith.inference.embedding.text_chunks import TextWindows
 from bertsmith.inference.embedding.vectors import Vectors, cut, normalised
-from bertsmith.inference.engine import Engine, autocasting
+from bertsmith.inference.engine import Engine
 from bertsmith.model.bert import Bert
 from bertsmith.model.static_table import StaticTable
 from bertsmith.serving.operations.operation import ForwardPass, Operation, Options, PreparedRequest
@@ -193,12 +192,12 @@ class EmbedOperation:
     def __init__(self, encoder: TextEncoder) -> None:
         self.encoder = encoder
 
-        def compute(batch: PackedBatch, layout: Layout) -> Tensor:
-            with autocasting(encoder.encoder, encoder.device, encoder.compute_dtype):
-                states = encoder.encoder(batch, layout.rows)
+        def pool(states: Tensor, layout: Layout) -> Tensor:
             return pool_examples(states.float(), layout, encoder.pooling)
 
-        self.forward = ForwardPass(compute, encoder.device, encoder.name)
+        self.forward = ForwardPass.of_encoder(
+            encoder.encoder, pool, encoder.device, encoder.compute_dtype, encoder.name
+        )
 
     def prepare(self, inputs: Sequence[Any], options: Options, names: Sequence[str] = ()) -> PreparedRequest:
         """Tokenises the inputs; `names` as in `TextEncoder.make_sequences`. Raises InputError,
@@ -271,13 +270,14 @@ class EmbedTokensOperation:
         self.encoder = replace(
             encoder, windows=replace(encoder.windows, first_row_only=False, skips_prompt=False)
         )
-
-        def compute(batch: PackedBatch, layout: Layout) -> Tensor:
-            with autocasting(encoder.encoder, encoder.device, encoder.compute_dtype):
-                states: Tensor = encoder.encoder(batch, layout.rows)
-            return states.float()
-
-        self.forward = ForwardPass(compute, encoder.device, encoder.name, per_row=True)
+        self.forward = ForwardPass.of_encoder(
+            encoder.encoder,
+            lambda states, layout: states.float(),
+            encoder.device,
+            encoder.compute_dtype,
+            encoder.name,
+            per_row=True,
+        )
 
     def prepare(self, inputs: Sequence[Any], options: Options) -> PreparedRequest:
         if options.long_text == "windows":

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bertsmith.data.batch import PackedBatch
 from bertsmith.errors import InputError
 from bertsmith.inference.engine import Engine
 from bertsmith.model.cpu.kernel_layer import as_kernel_linear
@@ -41,12 +40,13 @@ class FillMaskOperation:
         decoder.out_features, decoder.in_features = decoder.weight.shape
         decode = as_kernel_linear(decoder, model)
 
-        def compute(batch: PackedBatch, layout: Layout) -> Tensor:
-            states = model.encoder(batch, layout.rows)
+        def find_logits(states: Tensor, layout: Layout) -> Tensor:
             logits: Tensor = decode(model.masked_language(states))
             return logits.float()
 
-        self.forward = ForwardPass(compute, engine.device, name, per_row=True)
+        self.forward = ForwardPass.of_encoder(
+            model.encoder, find_logits, engine.device, engine.compute_dtype, name, per_row=True
+        )
 
     def prepare(self, inputs: Sequence[Any], options: Options) -> PreparedRequest:
         if options.long_text in ("truncate", "windows"):

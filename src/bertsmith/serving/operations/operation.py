@@ -5,6 +5,7 @@ E examples (sequences) of a request.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -12,8 +13,12 @@ import torch
 from torch import Tensor
 
 from bertsmith.data.batch import PackedBatch
+from bertsmith.inference.engine import autocasting
+from bertsmith.model.bert import Bert
+from bertsmith.model.cpu.kernel_layer import KernelLayer
+from bertsmith.model.static_table import StaticTable
 from bertsmith.tasks.examples.encoding import EncodedExample, Layout
-from bertsmith.tasks.forward_passes import forward_pass
+from bertsmith.tasks.forward_passes import HeadPass, answer_heads, forward_pass
 from bertsmith.tasks.task import Outputs
 
 LongText = Literal["error", "truncate", "windows"]
@@ -21,16 +26,53 @@ LongText = Literal["error", "truncate", "windows"]
 
 @dataclass(frozen=True, eq=False)
 class ForwardPass:
-    """Computes a batch with one model. Only sequences of the same pass are computed together.
+    """Computes a batch with one model. Sequences of several passes are computed together only where these
+    have the same `layers`, those of an encoder that several heads share.
 
     `per_row`: there is one output for each hidden state that the head reads, such as a word's, else one for
-    each example.
+    each example. `head` is what is computed of the hidden states of `encoder`, if the encoder can be shared.
     """
 
     compute: Callable[[PackedBatch, Layout], Tensor]
     device: torch.device
     model: str
     per_row: bool = False
+    encoder: Bert | None = None
+    head: HeadPass | None = None
+
+    @classmethod
+    def of_encoder(
+        cls,
+        encoder: Bert | StaticTable,
+        answer: Callable[[Tensor, Layout], Tensor],
+        device: torch.device,
+        compute_dtype: torch.dtype,
+        model: str,
+        *,
+        per_row: bool = False,
+        reads_all: bool = False,
+    ) -> "ForwardPass":
+        """The pass that makes `answer` of an encoder's hidden states, which are as in `HeadPass`. Heads share
+        an encoder whose layers are the kernels', since these give the same bits in every batch.
+        """
+
+        def compute(batch: PackedBatch, layout: Layout) -> Tensor:
+            with autocasting(encoder, device, compute_dtype):
+                states = encoder(batch, None if reads_all else layout.rows)
+            return answer(states, layout)
+
+        if (
+            isinstance(encoder, Bert)
+            and encoder.layer_weights is None
+            and all(isinstance(layer, KernelLayer) for layer in encoder.layers)
+        ):
+            return cls(compute, device, model, per_row, encoder, HeadPass(answer, per_row, reads_all))
+        return cls(compute, device, model, per_row)
+
+    @cached_property
+    def layers(self) -> object:
+        """What the passes of one batch have in common: the layers of their encoder, or the pass itself."""
+        return self if self.encoder is None else self.encoder.layers
 
     def compute_outputs(self, encoded: Sequence[EncodedExample]) -> list[Outputs]:
         """The outputs of each example. Raises NotFinite for a NaN or an infinity."""
@@ -39,6 +81,14 @@ class ForwardPass:
             return list(computed.outputs)
         ends = np.cumsum(computed.layout.rows_of_example)[:-1]
         return list(np.split(computed.outputs, ends))
+
+
+def compute_together(passes: Sequence[ForwardPass], encoded: Sequence[EncodedExample]) -> list[Outputs]:
+    """The outputs of each example by its pass; all passes have the same `layers`. Raises NotFinite."""
+    first, heads = passes[0], [head for forward in passes if (head := forward.head) is not None]
+    if first.encoder is None or all(forward is first for forward in passes):
+        return first.compute_outputs(encoded)
+    return answer_heads(first.encoder, heads, encoded)
 
 
 @dataclass(frozen=True)

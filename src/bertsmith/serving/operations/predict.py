@@ -7,7 +7,6 @@ from typing import Any
 
 from torch import Tensor
 
-from bertsmith.data.batch import PackedBatch
 from bertsmith.errors import InputError
 from bertsmith.inference.engine import Engine
 from bertsmith.inference.ranking.reranker import relevant_label, score_of
@@ -31,10 +30,18 @@ class PredictOperation:
         model = engine.model
         self.option_names: frozenset[str] = frozenset() if model.head.per_row else frozenset({"logits"})
 
-        def compute(batch: PackedBatch, layout: Layout) -> Tensor:
-            return at_least_float32(model(batch, layout))
+        def answer(states: Tensor, layout: Layout) -> Tensor:
+            return at_least_float32(model.answer(states, layout))
 
-        self.forward = ForwardPass(compute, engine.device, name, model.head.per_row)
+        self.forward = ForwardPass.of_encoder(
+            model.encoder,
+            answer,
+            engine.device,
+            engine.compute_dtype,
+            name,
+            per_row=model.head.per_row,
+            reads_all=model.head.reads_all,
+        )
         # "truncate" reads a text's first window alone; a tagging task refuses it in `prepare`.
         first_window = task if task.is_pretokenized else _copy_with_stride(task, None)
         overlap = max((task.settings.max_length - 3) // 4, 0)

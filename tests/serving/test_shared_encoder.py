@@ -1,0 +1,185 @@
+"""Models with one frozen encoder: it is in memory once, and computes for all heads together, to the bit."""
+
+import asyncio
+import gc
+import random
+import shutil
+import weakref
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from bertsmith import Embedder, Predictor
+from bertsmith.model.cpu import kernels, shared_encoder
+from bertsmith.serving.models import Models
+from bertsmith.serving.operations.operation import Options, PreparedRequest, compute_together
+from bertsmith.serving.service import Service, ServiceRequest
+from bertsmith.serving.settings import ServingSettings, read_settings
+from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model, save_task_model
+from served_models import TASKS, inputs_of, save_encoder, save_fine_tuned, save_pretrained
+
+pytestmark = pytest.mark.skipif(
+    not kernels.has_kernels() or torch.cuda.is_available(), reason="equal bits are the compiled kernels'"
+)
+
+
+def with_encoder_of(source: Path, folder: Path) -> None:
+    """Puts the encoder of one model in the place of another's, but for its pooler."""
+    model, task = load_task_model(folder)
+    encoder = load_task_model(source)[0].encoder
+    wanted = {name: value for name, value in encoder.state_dict().items() if not name.startswith("pooler.")}
+    model.encoder.load_state_dict(model.encoder.state_dict() | wanted)
+    tokenizer = Predictor.load(folder).tokenizer
+    shutil.rmtree(folder)
+    save_task_model(folder, model, task, tokenizer, {})
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Every task on one encoder, and a model with an encoder of its own."""
+    folder = tmp_path_factory.mktemp("shared")
+    found = {name: save_fine_tuned(folder / name, name) for name in TASKS}
+    for number in range(3):
+        found[f"head{number}"] = save_fine_tuned(folder / f"head{number}", "classification", seed=number + 20)
+    for name in list(found)[1:]:
+        with_encoder_of(found["classification"], found[name])
+    found["encoder"] = save_encoder(folder / "encoder")
+    found["masked-language"] = save_pretrained(folder / "pretrained")
+    return found | {"apart": save_fine_tuned(folder / "apart", "classification", seed=9)}
+
+
+@pytest.fixture(scope="module")
+def models(folders: dict[str, Path]) -> Models:
+    opened = Models(settings_of(folders))
+    opened.open_all()
+    return opened
+
+
+def settings_of(folders: dict[str, Path]) -> ServingSettings:
+    return read_settings([f"{name}={folder}" for name, folder in folders.items()], None, {}, {})
+
+
+def inputs_for(name: str, count: int, seed: int) -> list[Any]:
+    return inputs_of(
+        "classification" if name not in TASKS and name != "masked-language" else name, count, seed
+    )
+
+
+def bits(results: Any) -> list[Any]:
+    return [result.tobytes() if isinstance(result, np.ndarray) else result for result in results]
+
+
+def test_equal_encoders_are_in_memory_once(folders: dict[str, Path]) -> None:
+    first, second, apart = (Predictor.load(folders[name]) for name in ("head0", "head1", "apart"))
+    assert first.model.encoder.layers is second.model.encoder.layers
+    assert first.model.encoder.embeddings is second.model.encoder.embeddings
+    assert first.tokenizer is second.tokenizer is apart.tokenizer
+    assert apart.model.encoder.layers is not first.model.encoder.layers
+    exact = Predictor.load(folders["head0"], compute_dtype=torch.float32)
+    assert exact.model.encoder.layers is not first.model.encoder.layers  # of another precision
+    embedder = Embedder(folders["encoder"])
+    assert embedder.encoder.layers is first.model.encoder.layers
+
+
+def test_an_encoder_is_freed_with_its_last_model(folders: dict[str, Path]) -> None:
+    predictors = [Predictor.load(folders["apart"], compute_dtype=torch.float32) for _ in range(2)]
+    layers = weakref.ref(predictors[0].model.encoder.layers)
+    assert predictors[1].model.encoder.layers is layers()
+    del predictors[0]
+    gc.collect()
+    assert layers() is predictors[0].model.encoder.layers
+    del predictors[0]
+    gc.collect()
+    assert layers() is None
+
+
+@pytest.mark.parametrize(
+    "name", ["layers.1.feed_forward.down.weight", "embeddings.token.weight", "layers.0.attention.qkv.bias"]
+)
+def test_one_other_weight_is_another_encoder(
+    name: str, folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether or not the hash of the small weights notices it."""
+    monkeypatch.setattr(shared_encoder, "_SMALL", 0)
+    monkeypatch.setattr(shared_encoder, "_HASHES", weakref.WeakKeyDictionary())
+    model, task = load_task_model(folders["head0"])
+    with torch.no_grad():
+        model.encoder.get_parameter(name).view(-1)[3] += 0.5
+    first = Predictor.load(folders["head0"])
+    save_task_model(tmp_path / "other", model, task, first.tokenizer, {})
+    assert Predictor.load(tmp_path / "other").model.encoder.layers is not first.model.encoder.layers
+    assert Predictor.load(folders["head1"]).model.encoder.layers is first.model.encoder.layers
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_heads_computed_together_answer_as_each_alone(models: Models, seed: int) -> None:
+    draw = random.Random(seed)
+    requests: list[PreparedRequest] = []
+    for model in models:
+        if model.name == "apart":
+            continue
+        for operation in model.operations:
+            if operation in ("rerank", "similarity"):
+                continue
+            for _ in range(draw.randint(0, 3)):
+                inputs = inputs_for(model.name, draw.randint(1, 3), draw.randint(0, 4))  # some of them equal
+                if model.name == "masked-language" and operation != "fill_mask":
+                    inputs = inputs_of("classification", 2, draw.randint(0, 4))
+                if operation in ("embed", "embed_tokens") and not all(isinstance(i, str) for i in inputs):
+                    inputs = [text for pair in inputs for text in pair]
+                requests.append(model.operation(operation).prepare(inputs, Options()))
+    assert len({id(request.forward.layers) for request in requests}) == 1
+    draw.shuffle(requests)
+    owners = [(request, encoded) for request in requests for encoded in request.encoded]
+    draw.shuffle(owners)
+    outputs = compute_together([request.forward for request, _ in owners], [encoded for _, encoded in owners])
+    by_sequence = {id(encoded): output for (_, encoded), output in zip(owners, outputs, strict=True)}
+    for request in requests:
+        together = [request.reduce(by_sequence[id(encoded)]) for encoded in request.encoded]
+        assert bits(request.finish(together)) == bits(request.compute_answer())
+
+
+def test_a_text_asked_of_several_heads_is_encoded_once(models: Models) -> None:
+    requests = [
+        models[name].operation("predict").prepare(["bano delo firu", "kano"], Options())
+        for name in ("head0", "head1", "head2")
+    ]
+    encoder = requests[0].forward.encoder
+    assert encoder is not None
+    lengths: list[tuple[int, ...]] = []
+    hook = encoder.layers[0].register_forward_hook(
+        lambda layer, inputs, output: lengths.append(inputs[1].lengths)
+    )
+    encoded = [(request.forward, sequence) for request in requests for sequence in request.encoded]
+    compute_together([forward for forward, _ in encoded], [sequence for _, sequence in encoded])
+    hook.remove()
+    assert lengths == [(5, 3)]
+
+
+def test_a_service_batches_heads_and_answers_as_each_alone(models: Models, folders: dict[str, Path]) -> None:
+    names = [name for name in folders if name not in ("encoder", "masked-language")]
+    settings = settings_of(folders)
+    mixed: list[set[str]] = []
+
+    async def ask() -> None:
+        service = Service(settings, models)
+        service.queue.on_batch = lambda batch: mixed.append(batch.models)
+        service.start()
+        draw = random.Random(4)
+        chosen = [draw.choice(names) for _ in range(300)]
+        asked = [(name, inputs_for(name, 1, number % 7)) for number, name in enumerate(chosen)]
+        answers = await asyncio.gather(
+            *(service.answer(ServiceRequest(inputs, name, "predict")) for name, inputs in asked)
+        )
+        await service.stop()
+        for (name, inputs), answer in zip(asked, answers, strict=True):
+            alone = models[name].operation("predict").prepare(inputs, Options()).compute_answer()
+            assert bits(answer.results) == bits(alone)
+            assert answer.model.name == name
+
+    asyncio.run(ask())
+    assert max(map(len, mixed)) > 3
+    assert all(batch == {"apart"} or "apart" not in batch for batch in mixed)
