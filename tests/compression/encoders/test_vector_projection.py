@@ -21,9 +21,8 @@ from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import save_checkpoint
 from bertsmith.serving.operations.embed import make_text_encoder, make_vector_operations
 from bertsmith.serving.operations.operation import Options
+from bertsmith.tasks.checkpoints.projection_folders import SentenceModule, read_projection
 from bertsmith.tasks.checkpoints.sentence_folder import (
-    SentenceModule,
-    read_projection,
     write_sentence_folder,
 )
 from bertsmith.tasks.heads.pooling import DENSE_ACTIVATIONS

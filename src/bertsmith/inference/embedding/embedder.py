@@ -43,10 +43,10 @@ from bertsmith.model.cpu.kernel_layer import use_kernels_beside
 from bertsmith.model.static_table import StaticTable, is_static, load_static
 from bertsmith.progress import Progress
 from bertsmith.tasks.checkpoints.infer_task import locate_vector_model
+from bertsmith.tasks.checkpoints.projection_folders import read_projection
 from bertsmith.tasks.checkpoints.sentence_folder import (
     SHORTEST,
     load_vector_encoder,
-    read_projection,
     read_sentence_settings,
 )
 from bertsmith.tasks.examples.encoding import EncodedExample, Layout

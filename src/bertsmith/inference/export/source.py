@@ -22,11 +22,11 @@ from bertsmith.inference.engine import start_engine
 from bertsmith.inference.export.padded import PaddedModel, StatesHead, VectorOutputs, padded_head
 from bertsmith.model.bert import Bert
 from bertsmith.tasks.checkpoints.infer_task import locate_with_layers, model_kind
+from bertsmith.tasks.checkpoints.projection_folders import read_projection
 from bertsmith.tasks.checkpoints.sentence_folder import (
     SentenceSettings,
     load_vector_encoder,
     read_pooling,
-    read_projection,
     read_sentence_settings,
     refuse_unpooled_prompts,
 )

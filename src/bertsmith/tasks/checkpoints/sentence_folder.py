@@ -14,26 +14,14 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, get_args
 
 from bertsmith.errors import ModelError
-from bertsmith.files import sha256, tensors_written_to, write_json
-from bertsmith.model.folder_keys import (
-    DENSE,
-    DROPOUT,
-    LAYER_NORM,
-    MATRYOSHKA,
-    MODULES,
-    NORMALIZE,
-    POOLING,
-    TRANSFORMER,
-    WEIGHTED_LAYER_POOLING,
-    FileKeys,
-)
+from bertsmith.files import sha256, write_json
+from bertsmith.model.folder_keys import MATRYOSHKA, MODULES, POOLING, TRANSFORMER
 from bertsmith.model.locate import SENTENCE_SETTINGS
 from bertsmith.model.manifest import read_unverified_manifest
 from bertsmith.model.sentence_files import (
@@ -44,20 +32,30 @@ from bertsmith.model.sentence_files import (
     read_sentence_config,
     read_table_max_length,
     table_folder,
-    torch_module_name,
 )
-from bertsmith.model.untrusted import plain_file, read_settings, read_small_json, read_tensors
+from bertsmith.model.untrusted import plain_file, read_settings, read_small_json
+from bertsmith.tasks.checkpoints.projection_folders import (
+    LAYER_KEYS,
+    WEIGHTS,
+    WITHOUT_FILES,
+    SentenceModule,
+    as_projection,
+    read_checked,
+    read_layer_settings,
+    read_layer_weights,
+    read_projection,
+    write_layer,
+)
 from bertsmith.tasks.examples.encoding import Pooling
 
 if TYPE_CHECKING:  # who computes without torch reads these folders too
-    from torch import Tensor, nn
+    from torch import nn
 
     from bertsmith.model.bert import Bert
     from bertsmith.model.config import BertConfig
     from bertsmith.model.static_table import StaticTable
-    from bertsmith.tasks.heads.pooling import Projection, ProjectionLayer
+    from bertsmith.tasks.heads.pooling import Projection
 
-_WEIGHTS = "model.safetensors"
 _MODULES = "modules.json"
 _PROMPTS = "config_sentence_transformers.json"
 _TOKENIZER = "tokenizer_config.json"
@@ -71,9 +69,7 @@ _DOCUMENT_PROMPTS = ("document", "passage", "corpus")
 _DOT = ("dot", "dot_product")
 _EXPECTED = "an encoder, a pooling, and then Dense, LayerNorm, Normalize and Dropout in any order"
 _LAYER_WEIGHTS = "WeightedLayerPooling"
-_WITHOUT_FILES = ("Normalize", "Dropout")  # their folder may be missing: Git and the hub keep no empty ones
 _WITH_WEIGHTS = ("Dense", "LayerNorm")
-_LAYER_KEYS = {"Dense": DENSE, "LayerNorm": LAYER_NORM, "Normalize": NORMALIZE, "Dropout": DROPOUT}
 _TASKS_OF_VECTORS = ("encoder", "pretraining", "imported", "similarity", "retrieval")
 _NOT_COMPUTED = {
     "WordEmbeddings": "looks words up in a table in place of an encoder",
@@ -86,97 +82,6 @@ _NOT_COMPUTED = {
     "CLIPModel": "reads images",
 }
 _NAMES = {"cls": "cls_token", "mean": "mean_tokens", "max": "max_tokens"}
-
-
-@dataclass(frozen=True)
-class SentenceModule:
-    """A module of sentence-transformers: its class and its folder, which may be missing."""
-
-    kind: str
-    folder: Path
-
-
-def read_projection(modules: Sequence[SentenceModule], width: int) -> Projection | None:
-    """The layers H -> D behind the pooling of a model of this width, see `SentenceSettings.projection`; None
-    without any.
-
-    Raises ModelError for an activation that isn't torch's, layers that don't fit each other, and broken
-    files.
-    """
-    from bertsmith.model.layers.initialisation import meta_init
-    from bertsmith.tasks.heads.pooling import Projection, make_projection_layer
-
-    layers: list[ProjectionLayer] = []
-    inputs = width
-    for module in modules:
-        settings, where = _read_layer_settings(module)
-        layer = meta_init(lambda: make_projection_layer(module.kind, settings, where))  # noqa: B023
-        outputs = layer.width(inputs)
-        if outputs is None:
-            raise ModelError(
-                f"{where}: this {module.kind} is for vectors of {_inputs_of(layer)} dimensions, and what is "
-                f"before it makes {inputs}. Use a folder whose files belong together."
-            )
-        _load_layer(layer, module.folder)
-        layers.append(layer)
-        inputs = outputs
-    return Projection(layers).eval().requires_grad_(False) if layers else None
-
-
-def _inputs_of(layer: ProjectionLayer) -> Any:
-    return layer.settings.get("in_features", layer.settings.get("dimension"))
-
-
-def _read_layer_settings(module: SentenceModule) -> tuple[dict[str, Any], str]:
-    """The keys of a layer's config.json that aren't null or about names, and the file's path."""
-    if not (module.folder / "config.json").exists() and module.kind in _WITHOUT_FILES:
-        return {}, str(module.folder)
-    path = plain_file(module.folder, "config.json")
-    settings = _read_checked(_LAYER_KEYS[module.kind], path)
-    if module.kind == "Dense":
-        from bertsmith.tasks.heads.pooling import DENSE_ACTIVATIONS
-
-        dotted_name = settings.get("activation_function", "torch.nn.Tanh")
-        settings["activation_function"] = torch_module_name(dotted_name)
-        if settings["activation_function"] not in DENSE_ACTIVATIONS:
-            raise ModelError(
-                f"{path}: activation_function is {reprlib.repr(dotted_name)}. Bertsmith computes "
-                f"{', '.join(DENSE_ACTIVATIONS)} of torch.nn, and never imports what a file names. Use "
-                "another model."
-            )
-    named = {key: value for key, value in settings.items() if value is not None and "module_" not in key}
-    return named, str(path)
-
-
-def _load_layer(layer: ProjectionLayer, folder: Path) -> None:
-    """Loads a layer from its folder. Raises ModelError unless its file has just the layer's tensors."""
-    expected = layer.state_dict()
-    if not expected:
-        return
-    if not (folder / _WEIGHTS).exists() and (folder / "pytorch_model.bin").exists():
-        raise ModelError(
-            f"{folder} holds a pytorch_model.bin, a format that can run code. Convert the model once, "
-            f"safely: bertsmith import {folder.parent} --out NEW_FOLDER"
-        )
-    path = plain_file(folder, _WEIGHTS)
-    tensors = read_tensors(path)
-    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-    wanted = {name: tuple(tensor.shape) for name, tensor in expected.items()}
-    if shapes != wanted:
-        raise ModelError(
-            f"{path}: expected {_describe_shapes(wanted)}, as config.json says; found "
-            f"{_describe_shapes(shapes)}. Use a folder whose files belong together."
-        )
-    for name, tensor in tensors.items():
-        if not (tensor.is_floating_point() and bool(tensor.isfinite().all())):
-            raise ModelError(f"{path}: a value of {name} isn't a finite number. Take another copy.")
-    layer.load_state_dict({name: tensor.float() for name, tensor in tensors.items()}, assign=True)
-
-
-def _describe_shapes(shapes: Mapping[str, tuple[int, ...]]) -> str:
-    """The first tensors by name, with their shapes."""
-    named = [f"{name[:40]} {shape}" for name, shape in sorted(shapes.items())[:4]]
-    return ", ".join(named) + (" and more" if len(shapes) > 4 else "") or "no tensors"
 
 
 def _no_prompts() -> dict[str, str]:
@@ -218,15 +123,15 @@ class SentenceSettings:
         """A hash of all weights in the folder that vectors depend on, and of what else the projection
         computes: that of the encoder's file, if there is nothing else.
         """
-        parts = [sha256(self.encoder / _WEIGHTS)]
+        parts = [sha256(self.encoder / WEIGHTS)]
         if self.layer_weights is not None:
-            parts.append(sha256(self.layer_weights / _WEIGHTS))
+            parts.append(sha256(self.layer_weights / WEIGHTS))
         if not self.include_prompt:
             parts.append("without prompts")
         for module in self.projection:
-            settings, _ = _read_layer_settings(module)
+            settings, _ = read_layer_settings(module)
             if module.kind in _WITH_WEIGHTS:
-                parts.append(sha256(module.folder / _WEIGHTS))
+                parts.append(sha256(module.folder / WEIGHTS))
             is_linear = settings.get("activation_function") == "Identity"
             if module.kind != "Dropout" and (not is_linear or settings.get("use_residual")):
                 parts.append(f"{module.kind} {json.dumps(settings, sort_keys=True)}")
@@ -280,38 +185,11 @@ def load_vector_encoder(settings: SentenceSettings, *, table_in_file: bool = Fal
 
     folder = settings.encoder
     checkpoint = read_checkpoint(folder, table_in_file=table_in_file)
-    encoder = encoder_of(checkpoint, f"{folder}/{_WEIGHTS}")
+    encoder = encoder_of(checkpoint, f"{folder}/{WEIGHTS}")
     if settings.layer_weights is not None:
         count = len(encoder.layer_sequence) + 1
-        encoder.layer_weights = _read_layer_weights(settings.layer_weights, count)
+        encoder.layer_weights = read_layer_weights(settings.layer_weights, count)
     return encoder
-
-
-def _read_layer_weights(folder: Path, count: int) -> Tensor:
-    """The weight of each of `count` hidden states, zero below the first layer that has one."""
-    import torch
-
-    path = plain_file(folder, "config.json")
-    settings = _read_checked(WEIGHTED_LAYER_POOLING, path)
-    start, layers = settings.get("layer_start", 4), settings.get("num_hidden_layers", 12)
-    tensors = read_tensors(plain_file(folder, _WEIGHTS))
-    weights, shapes = tensors.get("layer_weights"), {name: tuple(t.shape) for name, t in tensors.items()}
-    expected = layers + 1 - start if type(start) is type(layers) is int else -1
-    if weights is None or len(tensors) > 1 or weights.shape != (expected,) or not 0 <= start < count:
-        raise ModelError(
-            f"{path}: expected layer_start, num_hidden_layers, and a weight of each layer from one to the "
-            f"other; found {reprlib.repr(start)}, {reprlib.repr(layers)} and {_describe_shapes(shapes)}. "
-            "Use a folder whose files belong together."
-        )
-    if start + expected != count:
-        raise ModelError(
-            f"{path}: num_hidden_layers is {layers}, but the encoder has {count - 1} layers. Use a folder "
-            "whose files belong together."
-        )
-    weights = weights.float()
-    if not bool((weights / weights.sum()).isfinite().all()):
-        raise ModelError(f"{folder}: the weights of the layers have no finite mean. Take another copy.")
-    return torch.cat([torch.zeros(start), weights])
 
 
 def refuse_unpooled_prompts(folder: Path, settings: SentenceSettings, product: str) -> None:
@@ -458,7 +336,7 @@ def _projection_of(modules: Sequence[SentenceModule]) -> tuple[SentenceModule, .
     """The modules behind the pooling but for the normalisation at the end, which the caller decides on."""
     kinds = [module.kind for module in modules]
     start, end = kinds.index("Pooling") + 1, len(kinds)
-    while end > start and kinds[end - 1] in _WITHOUT_FILES:
+    while end > start and kinds[end - 1] in WITHOUT_FILES:
         end -= 1
     return (*modules[start:end], *(module for module in modules[end:] if module.kind == "Dropout"))
 
@@ -473,7 +351,7 @@ def _read_checked_modules(folder: Path) -> list[SentenceModule]:
                 f"{folder} has a module {kind}, which {_NOT_COMPUTED[kind]}: Bertsmith doesn't compute that. "
                 f"Use a model of {_EXPECTED}."
             )
-        if kind not in ("Transformer", _LAYER_WEIGHTS, "Pooling", *_LAYER_KEYS):
+        if kind not in ("Transformer", _LAYER_WEIGHTS, "Pooling", *LAYER_KEYS):
             raise ModelError(
                 f"{folder} has a module {kind}, which Bertsmith doesn't compute yet: without it the vectors "
                 f"would differ. Use a model of {_EXPECTED}."
@@ -497,7 +375,7 @@ def _read_checked_modules(folder: Path) -> list[SentenceModule]:
         )
     for module in modules:
         if module.kind == "Normalize":
-            _read_layer_settings(module)
+            read_layer_settings(module)
     return modules
 
 
@@ -513,13 +391,13 @@ def _find_layer_weights(encoder: Path, modules: Sequence[SentenceModule]) -> Pat
 
 def _includes_prompt(pooling: Path) -> bool:
     """Whether the tokens of a prompt are pooled too."""
-    includes = _read_checked(POOLING, plain_file(pooling, "config.json")).get("include_prompt")
+    includes = read_checked(POOLING, plain_file(pooling, "config.json")).get("include_prompt")
     return includes is None or bool(includes)
 
 
 def _read_pooling_mode(module: Path) -> Pooling:
     path = plain_file(module, "config.json")
-    settings = _read_checked(POOLING, path)
+    settings = read_checked(POOLING, path)
     # Older versions have flags such as pooling_mode_mean_tokens; without any it is the mean.
     flags = {match[1]: settings[key] for key in settings if (match := _LEGACY_MODE.fullmatch(key))}
     flagged = [name for name, is_on in flags.items() if is_on] or ["mean"]
@@ -536,7 +414,7 @@ def _read_pooling_mode(module: Path) -> Pooling:
 def _read_sentence_bert_config(encoder: Path) -> Mapping[str, Any]:
     """The content of sentence_bert_config.json, or of the file of older versions; empty without one."""
     file_name = next((name for name in SENTENCE_SETTINGS if (encoder / name).exists()), None)
-    return {} if file_name is None else _read_checked(TRANSFORMER, plain_file(encoder, file_name))
+    return {} if file_name is None else read_checked(TRANSFORMER, plain_file(encoder, file_name))
 
 
 def _find_max_length(settings: Mapping[str, Any], encoder: Path) -> int | None:
@@ -553,13 +431,6 @@ def _find_max_length(settings: Mapping[str, Any], encoder: Path) -> int | None:
             "altered."
         )
     return limit
-
-
-def _read_checked(keys: FileKeys, path: Path) -> dict[str, Any]:
-    """The content of a file. Raises ModelError for a key or value that `keys` doesn't accept."""
-    settings = read_settings(path)
-    keys.require(settings, str(path))
-    return settings
 
 
 def write_sentence_folder(
@@ -585,11 +456,11 @@ def write_sentence_folder(
     modules = [_module_entry(0, "", "Transformer"), _module_entry(1, "1_Pooling", "Pooling")]
     (folder / "1_Pooling").mkdir()
     if isinstance(projection, nn.Linear):
-        projection = _as_projection(projection)
+        projection = as_projection(projection)
     for layer in () if projection is None else projection.layers:
         path = f"{len(modules)}_{layer.kind}"
         modules.append(_module_entry(len(modules), path, layer.kind))
-        _write_layer(folder / path, layer)
+        write_layer(folder / path, layer)
     if normalise:
         path = f"{len(modules)}_Normalize"
         modules.append(_module_entry(len(modules), path, "Normalize"))
@@ -597,7 +468,7 @@ def write_sentence_folder(
     if classifier is not None:
         path = f"{len(modules)}_Dense"
         modules.append(_module_entry(len(modules), path, "Dense"))
-        _write_layer(folder / path, *_as_projection(classifier).layers)
+        write_layer(folder / path, *as_projection(classifier).layers)
     write_json(folder / "modules.json", modules)
     chosen = {f"pooling_mode_{name}": name == _NAMES[pooling] for name in _NAMES.values()}
     write_json(
@@ -614,34 +485,6 @@ def write_sentence_folder(
                 "similarity_fn_name": similarity,
             },
         )
-
-
-def _as_projection(linear: nn.Linear) -> Projection:
-    """A linear layer as a Dense without an activation, on the same weights."""
-    from bertsmith.model.layers.initialisation import meta_init
-    from bertsmith.tasks.heads.pooling import Dense, Projection
-
-    dense = meta_init(lambda: Dense(linear.in_features, linear.out_features, linear.bias is not None))
-    dense.linear = linear
-    return Projection([dense])
-
-
-def _write_layer(folder: Path, layer: ProjectionLayer) -> None:
-    from safetensors.torch import save_file
-
-    from bertsmith.tasks.heads.pooling import Dense
-
-    folder.mkdir()
-    settings = dict(layer.settings)
-    if isinstance(layer, Dense):
-        activation = type(layer.activation_function)
-        settings["activation_function"] = f"{activation.__module__}.{activation.__name__}"
-    if settings:
-        write_json(folder / "config.json", settings)
-    weights = {name: tensor.detach().contiguous() for name, tensor in layer.state_dict().items()}
-    if weights:
-        with tensors_written_to(folder / _WEIGHTS):
-            save_file(weights, folder / _WEIGHTS)
 
 
 def _module_entry(number: int, path: str, kind: str) -> dict[str, Any]:

@@ -24,10 +24,10 @@ from bertsmith.model.locate import locate_model
 from bertsmith.model.own_tokenizer import load_own_tokenizer
 from bertsmith.model.sentence_files import makes_vectors
 from bertsmith.model.student import is_alike
+from bertsmith.tasks.checkpoints.projection_folders import read_projection
 from bertsmith.tasks.checkpoints.sentence_folder import (
     SentenceSettings,
     find_encoder_folder,
-    read_projection,
     read_sentence_settings,
     refuse_unpooled_prompts,
 )
