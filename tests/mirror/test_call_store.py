@@ -291,8 +291,8 @@ def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
 
 def test_another_layout_is_refused_and_left_alone(store: Store, address: str) -> None:
     with store.engine.begin() as connection:
-        connection.execute(update(META).where(META.c.name == "layout").values(value="8"))
-    with pytest.raises(InputError, match="has layout 8, and this version of Bertsmith reads and writes 7"):
+        connection.execute(update(META).where(META.c.name == "layout").values(value="9"))
+    with pytest.raises(InputError, match="has layout 9, and this version of Bertsmith reads and writes 8"):
         Store(address)
     assert {each.name for each in METADATA.sorted_tables} <= set(inspect(store.engine).get_table_names())
 

@@ -21,8 +21,14 @@ from test_call_store import call_of
 from test_mirrored_clients import JSON_SCHEMA, messages
 
 from bertsmith.errors import InputError
-from bertsmith.mirror.answering.judging import PromotionRules, approve_candidate, judge_stage
+from bertsmith.mirror.answering.judging import (
+    PromotionRules,
+    approve_candidate,
+    describe_candidate,
+    judge_stage,
+)
 from bertsmith.mirror.answering.open_students import VersionStudents, add_merged_versions
+from bertsmith.mirror.answering.shadow_proof import ComparedCall
 from bertsmith.mirror.answering.stage_store import StageStore
 from bertsmith.mirror.answering.stages import (
     EvidenceBatch,
@@ -256,6 +262,44 @@ def test_a_candidate_takes_its_turn_or_is_let_go(store: Store) -> None:
     assert (begun.mode, begun.student, begun.candidate) == ("shadow", "y", "")
 
 
+def test_a_candidate_that_would_answer_less_waits_until_it_answers_more(store: Store) -> None:
+    store.add([call_of(1)])
+    stages = StageStore(store)
+    (before,) = stages.stages().values()
+    assert stages.change(before, set_mode(replace(before, student="x"), "live", 1.0), "hand", "")
+
+    def compare(number: str, sure: int, unsure: int) -> Any:
+        """Audits of a half of the sure calls, and all of the others."""
+        calls = [ComparedCall(0.9, False, 0.5, 0.5, is_sure=True)] * sure
+        calls += [ComparedCall(0.1, False, 1.0, 0.5)] * unsure
+        student = StudentRecord(number, "v", "folder", EPSILON, DELTA)
+        stages.fold(student, EvidenceBatch([StudentComparison(False, 0.5, 0.5)] * sure, calls=calls))
+        return stages.evidence()
+
+    assert compare("x", 30, 0)["x"].coverage == 1.0
+    (before,) = stages.stages().values()
+    assert stages.change(before, replace(before, candidate="y"), "evidence", "")
+    compare("x", 30, 40)  # 60 % of all calls; those before the candidate came don't count
+    evidence = compare("y", 20, 80)
+    assert (evidence["x"].coverage, evidence["y"].coverage) == (0.6, pytest.approx(1 / 3))
+    (live,) = stages.stages().values()
+    assert judge_stage(live, evidence, RULES) is None
+    waits = "of the calls since candidate y came it may answer 33.3 %, student x 60 %: it waits, since it"
+    assert describe_candidate(live, evidence).startswith(waits)
+    after, _ = judge_stage(live, {"y": evidence["y"]}, RULES) or (live, "")
+    assert after.student == "y", "of a student that can't be compared nothing is known"
+    after, why = judge_stage(live, compare("y", 60, 0), RULES) or (live, "")
+    assert (after.student, after.former) == ("y", "x") and "may answer 66.7 %, student x 60 %" in why
+    # A student whose own answers differ too often is no measure.
+    stages.fold(
+        StudentRecord("x", "v", "folder", EPSILON, DELTA),
+        EvidenceBatch([StudentComparison(True, 0.5, 0.5)] * 4),
+    )
+    evidence = compare("y", 0, 200)
+    after, _ = judge_stage(live, evidence, RULES) or (live, "")
+    assert evidence["y"].coverage < 0.6 and after.student == "y"
+
+
 def test_a_candidate_that_a_hand_approved_in_record_goes_on_to_shadow() -> None:
     approved = approve_candidate(Stage("v", "s", candidate="y"))
     assert (approved.mode, approved.student, approved.candidate) == ("record", "y", "")
@@ -266,20 +310,21 @@ def test_a_candidate_that_a_hand_approved_in_record_goes_on_to_shadow() -> None:
         assert judge_stage(replace(stage, is_held=True), {}, RULES) is None
 
 
-@pytest.mark.parametrize("layout", ["1", "3", "4", "5", "6"])
+@pytest.mark.parametrize("layout", ["1", "3", "4", "5", "6", "7"])
 def test_a_store_of_an_earlier_layout_gets_what_it_lacks(store: Store, layout: str) -> None:
     store.add([call_of(1)])
     (stage,) = StageStore(store).stages().values()
     assert StageStore(store).change(stage, replace(stage, mode="shadow", student="x"), "evidence", "")
     evidence_of(StageStore(store), [AGREES])
     with store.engine.begin() as connection:
-        if layout != "6":
+        if layout not in "67":
             connection.execute(sql("UPDATE mirror_stages SET is_held = 1"))  # as is_automatic was
             connection.execute(sql("ALTER TABLE mirror_stages RENAME COLUMN is_held TO is_automatic"))
-        connection.execute(sql("ALTER TABLE mirror_evidence DROP COLUMN proof"))
+        for column in ("sure", "seen", *(["proof"] if layout != "7" else [])):
+            connection.execute(sql(f"ALTER TABLE mirror_evidence DROP COLUMN {column}"))
         if layout == "1":
             AUDITS.drop(connection)
-        lacking = {"6": (), "5": ("site_weight",), "4": ("site_weight",)}
+        lacking = {"7": (), "6": (), "5": ("site_weight",), "4": ("site_weight",)}
         for column in lacking.get(layout, ("weight", "site_weight")):
             connection.execute(sql(f"ALTER TABLE mirror_calls DROP COLUMN {column}"))
         connection.execute(update(META).where(META.c.name == "layout").values(value=layout))
@@ -294,6 +339,7 @@ def test_a_store_of_an_earlier_layout_gets_what_it_lacks(store: Store, layout: s
         assert StageStore(again).audit_outcomes() == {}
         assert not StageStore(again).stages()[version.version].is_held
         assert StageStore(again).evidence()["x"].proof is None
+        assert StageStore(again).evidence()["x"].coverage == 0
         assert StageStore(again).evidence()["x"].audits.count == 1
         again.close()
 

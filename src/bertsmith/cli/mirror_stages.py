@@ -65,6 +65,7 @@ def status(*, store_options: StoreOptions = ANY_STORE, json: Flag = False) -> No
     bertsmith mirror status --store calls.sqlite --json
     """
     from bertsmith.mirror.answering.accounts import read_accounts
+    from bertsmith.mirror.answering.judging import describe_candidate
     from bertsmith.mirror.page.state import StateReader, describe_progress
 
     settings = read_mirror_settings(store_options)
@@ -85,9 +86,13 @@ def status(*, store_options: StoreOptions = ANY_STORE, json: Flag = False) -> No
         if answering:
             _print_accounts(answering, stages.students())
             named = {number for each in answering for number in (each.stage.student, each.stage.candidate)}
-            for number, known in stages.evidence().items():
+            evidence = stages.evidence()
+            for number, known in evidence.items():
                 if known.proof is not None and number in named:
                     print_note(f"student {number}: {describe_progress(known.proof)['text']}.")
+            for stage in (account.stage for account in answering):
+                if sentence := describe_candidate(stage, evidence):
+                    print_note(sentence)
         for training in stages.trainings().values():
             began = datetime.fromtimestamp(training.began, UTC).strftime("%Y-%m-%d %H:%M")
             if training.until > datetime.now(UTC).timestamp():
@@ -384,8 +389,12 @@ def _warn_of_doubts(
     store: str,
 ) -> None:
     """A note where a hand promotes a student that was compared less often than --auto waits for, or differed
-    too often so far.
+    too often so far; and where a candidate that answers less takes the place.
     """
+    from bertsmith.mirror.answering.judging import describe_candidate
+
+    if after.student == before.candidate and (sentence := describe_candidate(before, evidence)):
+        print_note(sentence)
     fewest = settings.canary_calls if before.mode == "canary" else settings.shadow_calls
     student = evidence.get(before.student)
     compared = 0 if student is None else student.in_stage

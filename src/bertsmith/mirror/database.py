@@ -405,8 +405,9 @@ def _prepare(connection: Connection, name: str, *, create: bool) -> None:
         METADATA.create_all(connection)
         for column in {"weight", "site_weight"} - _columns(connection, CALLS):
             connection.execute(text(f"ALTER TABLE {CALLS.name} ADD COLUMN {column} FLOAT"))
-        if "proof" not in _columns(connection, EVIDENCE):
-            connection.execute(text(f"ALTER TABLE {EVIDENCE.name} ADD COLUMN proof TEXT"))
+        added = {"proof": "TEXT", "sure": "FLOAT", "seen": "FLOAT"}
+        for column in added.keys() - _columns(connection, EVIDENCE):
+            connection.execute(text(f"ALTER TABLE {EVIDENCE.name} ADD COLUMN {column} {added[column]}"))
         if "is_held" not in _columns(connection, STAGES):  # replaces a column that was never used
             connection.execute(text(f"ALTER TABLE {STAGES.name} RENAME COLUMN is_automatic TO is_held"))
             connection.execute(update(STAGES).values(is_held=0))

@@ -30,8 +30,8 @@ from sqlalchemy import BigInteger, Column, Float, ForeignKey, Index, Integer, Me
 
 from bertsmith.mirror.call import Call, ChatMessage, Completion, CompletionRequest, Json, SubjectFingerprint
 
-LAYOUT = 7
-OLDER = (1, 2, 3, 4, 5, 6)  # earlier layouts: opening a store adds the tables and columns that they lack
+LAYOUT = 8
+OLDER = (1, 2, 3, 4, 5, 6, 7)  # earlier layouts: opening a store adds the tables and columns that they lack
 METADATA = MetaData()
 
 META = Table(
@@ -162,6 +162,8 @@ EVIDENCE = Table(
     Column("in_stage", Integer, nullable=False),  # of these, since the stage last changed
     Column("has_drifted", Integer, nullable=False),
     Column("proof", Text),  # JSON, as ShadowProof.as_json; NULL if a claim was proven before it served
+    Column("sure", Float),  # weight of the calls it was sure of, since the stage's candidate last changed
+    Column("seen", Float),  # weight of all calls compared since then; NULL in an earlier layout
 )
 TALLIES = Table(
     "mirror_tallies",

@@ -82,10 +82,14 @@ def judge_stage(
         return set_mode(begun, SHADOW, 0.0), describe_training(is_proven=trained is None or not trained.proof)
     if stage.mode == SHADOW and (why := _find_proof(student)):
         return set_mode(stage, CANARY, rules.canary_share), why
-    if stage.mode == SHADOW and stage.student and (why := _find_proof(candidate)):
+    if not stage.student or candidate is None or answers_less(candidate, student):
+        candidate = None  # as long as it would answer less it stays a candidate
+    if stage.mode == SHADOW and (why := _find_proof(candidate)):
         return promote_candidate(stage), f"{_OF_CANDIDATE} {stage.candidate}: {why}"
-    if stage.student and _agrees(candidate, rules.shadow_calls):
-        return promote_candidate(stage), f"{_OF_CANDIDATE} {stage.candidate}: {describe_evidence(candidate)}"
+    if _agrees(candidate, rules.shadow_calls):
+        coverages = describe_candidate(stage, evidence)
+        why = "; ".join(filter(None, [describe_evidence(candidate), coverages]))
+        return promote_candidate(stage), f"{_OF_CANDIDATE} {stage.candidate}: {why}"
     if stage.mode == SHADOW and _agrees(student, rules.shadow_calls):
         return set_mode(stage, CANARY, rules.canary_share), describe_evidence(student)
     if stage.mode == CANARY and _agrees(student, rules.canary_calls):
@@ -113,6 +117,25 @@ def _agrees(evidence: Evidence | None, calls: int) -> TypeGuard[Evidence]:
     if evidence is None or evidence.in_stage < max(calls, 1):
         return False
     return evidence.audits.rate() <= evidence.audits.epsilon
+
+
+def answers_less(candidate: Evidence, student: Evidence | None) -> bool:
+    """Whether the candidate would answer fewer calls than the student, whose answers agree with its claim."""
+    if student is None or student.audits.rate() > student.audits.epsilon:
+        return False
+    return candidate.coverage < student.coverage
+
+
+def describe_candidate(stage: Stage, evidence: Mapping[str, Evidence]) -> str:
+    """How much a candidate may answer beside the student, in a sentence; empty where nothing is compared."""
+    candidate, student = evidence.get(stage.candidate), evidence.get(stage.student)
+    if candidate is None or student is None or not (candidate.seen and student.seen):
+        return ""
+    waits = ": it waits, since it would answer less" if answers_less(candidate, student) else ""
+    return (
+        f"of the calls since candidate {stage.candidate} came it may answer "
+        f"{100 * candidate.coverage:.3g} %, student {stage.student} {100 * student.coverage:.3g} %{waits}"
+    )
 
 
 def describe_evidence(evidence: Evidence) -> str:

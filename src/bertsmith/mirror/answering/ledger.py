@@ -119,7 +119,8 @@ class _StudentComparer(NamedTuple):
                 continue
             differs = bool(outcome.reason) or student.differs(routing.values, outcome.teacher_answer)
             confidence = _given_confidence(routing.confidence, routing.answer)
-            update.batch(routing.student).calls.append(_compared_call(outcome, confidence, differs))
+            call = _compared_call(outcome, confidence, differs, routing.is_sure)
+            update.batch(routing.student).calls.append(call)
             if not routing.is_sure:
                 continue
             kind = "audit" if routing.audit else stage.mode
@@ -238,7 +239,8 @@ def _compare_silently(
         if not is_part:
             batch.confidences.append(answer.confidence)
         differs = bool(outcome.reason) or student.differs(answer.values, outcome.teacher_answer)
-        call = _compared_call(outcome, _given_confidence(answer.confidence, answer.answer), differs)
+        confidence = _given_confidence(answer.confidence, answer.answer)
+        call = _compared_call(outcome, confidence, differs, answer.is_sure)
         batch.calls.append(call)
         if not answer.is_sure:
             update.count(stage, student.id, f"{kind}-unsure")
@@ -247,7 +249,7 @@ def _compare_silently(
         batch.comparisons.append(StudentComparison(differs, call.probability, call.least))
 
 
-def _compared_call(outcome: CallOutcome, confidence: float, differs: bool) -> ComparedCall:
+def _compared_call(outcome: CallOutcome, confidence: float, differs: bool, is_sure: bool) -> ComparedCall:
     """The LLM answers what the current student isn't sure of, and a sample of the rest."""
     routing, request = outcome.routing, outcome.request
     return ComparedCall(
@@ -257,6 +259,7 @@ def _compared_call(outcome: CallOutcome, confidence: float, differs: bool) -> Co
         routing.least if routing is not None else 1.0,
         outcome.began,
         " ".join(request.subjects) if request is not None else "",
+        is_sure,
     )
 
 

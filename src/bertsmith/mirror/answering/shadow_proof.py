@@ -49,7 +49,7 @@ _Part = tuple[float, bool, float, float]  # confidence, differs, probability, le
 class ComparedCall:
     """A call that the LLM answered too. `confidence` is the student's, -1 where its answer would never be
     given. `probability` and `least` are those of `GrowingProof.record`. `began` is in seconds since 1970;
-    `person` is whom the call is about, empty where it names nobody.
+    `person` is whom the call is about, empty where it names nobody. `is_sure`: the student may answer it.
     """
 
     confidence: float
@@ -58,6 +58,7 @@ class ComparedCall:
     least: float = 1.0
     began: float = 0.0
     person: str = ""
+    is_sure: bool = False
 
 
 @dataclass

@@ -197,6 +197,8 @@ class StageStore:
                 fresh.add(after.candidate)
             counted_anew = update(EVIDENCE).where(EVIDENCE.c.student.in_(sorted(fresh)))
             connection.execute(counted_anew.values(in_stage=0))
+            if after.candidate != before.candidate:  # both are compared on the same calls from now on
+                connection.execute(counted_anew.values(sure=0.0, seen=0.0))
         return True
 
     def changes(self) -> list[StageChange]:

@@ -150,6 +150,8 @@ class StudentComparison:
 class Evidence:
     """What is known about a student at work: its audits, the drift test with its reference confidences, the
     number of comparisons `in_stage`, since its stage last changed, and the `proof` of one that came without.
+    `seen` is the weight of all compared calls since the stage's candidate last changed, so that student and
+    candidate have seen the same ones; of them it was `sure`.
     """
 
     audits: Audits
@@ -157,6 +159,15 @@ class Evidence:
     drift: Drift | None = None
     in_stage: int = 0
     proof: ShadowProof | None = None
+    sure: float = 0.0
+    seen: float = 0.0
+
+    @property
+    def coverage(self) -> float:
+        """The share of all calls that the student may answer, by the compared ones; 0 without any."""
+        if self.proof is not None and self.proof.threshold is not None:
+            return self.proof.coverage(self.proof.threshold)
+        return self.sure / self.seen if self.seen else 0.0
 
     @property
     def decision(self) -> Decision:
@@ -181,8 +192,10 @@ class Evidence:
         calls: Iterable[ComparedCall] = (),
     ) -> "Evidence":
         """The evidence with these added. The audits and the proof are updated in place."""
+        calls = list(calls)
         if self.proof is not None:
             self.proof.add(calls)
+        weights = [(call.least / call.probability, call.is_sure) for call in calls]
         count = 0
         for comparison in comparisons:
             self.audits.record(float(comparison.differs), comparison.probability, comparison.least)
@@ -195,7 +208,14 @@ class Evidence:
             reference.append(confidence)
             if len(reference) == _REFERENCE:
                 drift, reference = Drift(reference, _DRIFT_DELTA), []
-        return replace(self, reference=tuple(reference), drift=drift, in_stage=self.in_stage + count)
+        return replace(
+            self,
+            reference=tuple(reference),
+            drift=drift,
+            in_stage=self.in_stage + count,
+            sure=self.sure + sum(weight for weight, is_sure in weights if is_sure),
+            seen=self.seen + sum(weight for weight, _ in weights),
+        )
 
     def after_drift(self, number: int) -> "Evidence":
         """The evidence of a student whose traffic has changed: its proof begins anew as the `number`-th, and
@@ -217,6 +237,8 @@ class Evidence:
             "in_stage": self.in_stage,
             "has_drifted": int(self.has_drifted),
             "proof": None if self.proof is None else json.dumps(self.proof.as_json()),
+            "sure": self.sure,
+            "seen": self.seen,
         }
 
 
@@ -234,6 +256,8 @@ def read_evidence_row(row: Any) -> Evidence:
         Drift.from_json(drift["test"]) if "test" in drift else None,
         row.in_stage,
         None if row.proof is None else ShadowProof.from_json(json.loads(row.proof)),
+        row.sure or 0.0,
+        row.seen or 0.0,
     )
 
 

@@ -141,6 +141,7 @@ class StateReader:
                 "decision": evidence.decision,
                 "compared": evidence.audits.count,
                 "in_stage": evidence.in_stage,
+                "coverage": evidence.coverage if evidence.seen else None,
                 "rate": evidence.audits.rate() if evidence.audits.count else None,
                 "low": low,
                 "high": high,

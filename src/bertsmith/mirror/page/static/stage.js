@@ -101,6 +101,7 @@ function next(state, version) {
   if (stage.candidate) {
     const of = state.students[stage.candidate];
     parts.push(h("p", {}, "Candidate ", h("code", {}, stage.candidate), `: ${many(of?.compared ?? 0, "answer")} compared${stage.student ? ", beside the present one" : ""}.`));
+    if (of?.coverage != null && student?.coverage != null) parts.push(h("p", {}, `Of the calls since it came it may answer ${share(of.coverage)}, the present one ${share(student.coverage)}.`));
     if (isGrowing(of)) parts.push(grown(of.proof));
   }
   return parts;
