@@ -15,6 +15,7 @@ from bertsmith.metrics.guarantees.learn_then_test import (
     threshold_sequence,
 )
 from bertsmith.metrics.guarantees.sample_size import fewest_calls
+from bertsmith.mirror.answering.shadow_proof import ComparedCall, ShadowProof
 from bertsmith.mirror.learning import proving
 from bertsmith.mirror.learning.forecast import advise_risk, forecast_risks
 from bertsmith.mirror.learning.proving import (
@@ -211,8 +212,9 @@ def test_as_many_calls_are_asked_for_as_the_next_training_keeps_to_prove_with() 
     def advice(calls: int, recorded: int, epsilon: float = 0.05) -> str:
         return explain_postponement([good], calls, recorded, LearnSettings(epsilon=epsilon)).split(". ")[-1]
 
-    # A tenth of delta is for the other risks of the ladder.
-    needed, many = fewest_calls(0.05, 0.9 * 0.05), fewest_calls(0.0005, 0.9 * 0.05)
+    # A tenth of delta is for the other risks of the ladder, 2 % for a proof in shadow after one that failed.
+    level = 0.9 * 0.98 * 0.05
+    needed, many = fewest_calls(0.05, level), fewest_calls(0.0005, level)
     assert advice(needed - 3, round((needed - 3) / 0.3)) == "Record at least 11 more calls"
     assert advice(needed - 3, 5000) == "Record at least 3 more calls"  # 5,000, nearly all of them used
     option = f"eep more of them to prove with: --most-proof-calls {many}"
@@ -246,9 +248,43 @@ def test_after_a_proof_that_failed_as_many_calls_are_asked_for_as_the_claim_take
 ) -> None:
     draw = np.random.default_rng(0)
     few = judged(draw.random(100), np.arange(100) % 50 == 0, fields)
-    needed = estimate_calls_needed(few.confidence, few.differs, 100, 0.05, settings.delta * share)
+    level = settings.delta * 0.98 * share  # 2 % are kept back for a proof in shadow
+    needed = estimate_calls_needed(few.confidence, few.differs, 100, 0.05, level)
     result = prove([candidate()], [few], [few], settings, recorded=10**6)
     assert f"Record about {needed:,} more calls" in result.why
+
+
+def test_after_a_proof_that_failed_another_goes_on_in_shadow_with_the_part_of_delta_kept_back() -> None:
+    draw = np.random.default_rng(3)
+    dev, few = falling_risk(draw, 400), judged(draw.random(60), np.arange(60) % 30 == 0)
+    failed = prove([candidate()], [dev], [few], SETTINGS, 1000, unit_calls=2)
+    assert failed.tried and not failed.claims.coverage and failed.why
+    assert failed.plan is not None and failed.plan.unit_calls == 2
+    assert failed.plan.delta == pytest.approx(0.02 * SETTINGS.delta)
+    assert sum(map(sum, failed.plan.counts)) == 460, "it is planned by all calls that it won't count"
+    succeeded = prove([candidate()], [dev], [falling_risk(draw, 2000)], SETTINGS)
+    assert succeeded.claims.coverage and succeeded.plan is None
+    assert succeeded.claims.whole is not None and succeeded.claims.whole.delta == SETTINGS.delta
+    assert prove([candidate()], [dev], [few], LearnSettings(by_class="$.f0")).plan is None
+
+
+@pytest.mark.slow
+def test_at_the_border_both_proofs_together_are_as_rarely_wrong_as_they_say() -> None:
+    def is_wrong(seed: int) -> bool:
+        draw = np.random.default_rng(seed)
+        # Lucky development calls, so that it is begun and planned at all.
+        dev = judged(draw.random(400), draw.random(400) < 0.01)
+        result = prove([candidate()], [dev], [at_the_border(draw, 400)], SETTINGS)
+        if result.claims.coverage or result.plan is None:
+            return bool(result.claims.coverage)
+        proof = ShadowProof(result.plan, 1)
+        stream = at_the_border(draw, 2000)
+        calls = zip(stream.confidence.tolist(), stream.differs.tolist(), strict=True)
+        proof.add(ComparedCall(*call) for call in calls)
+        return proof.threshold is not None
+
+    wrong = sum(map(is_wrong, range(300)))
+    assert binomtest(wrong, 300, SETTINGS.delta, "greater").pvalue > 0.001
 
 
 def test_answers_that_are_hardly_ever_given_are_too_few_to_judge() -> None:

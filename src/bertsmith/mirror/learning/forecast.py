@@ -15,6 +15,7 @@ from bertsmith.mirror.learning.proving import (
     FAR,
     FIRST_SHARE,
     LIKELY_TO_FAIL,
+    calibration_delta,
     candidate_thresholds,
     estimate_calls_needed,
     format_percent,
@@ -77,7 +78,7 @@ def forecast_risks(
     forecasts = []
     for risk in risks:
         part = first if risk == wanted else max((1 - first) / max(len(risks) - 1, 1), _LEAST)
-        level = settings.delta * shared * part
+        level = calibration_delta(settings) * shared * part
         groups = [
             CallGroup(dev.confidence, dev.differs, candidate_thresholds(dev.confidence), risk) for dev in devs
         ]

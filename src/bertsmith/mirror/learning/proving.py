@@ -4,7 +4,9 @@ puts them into words.
 One test covers the claims of all candidates: on the whole answer at each risk of a ladder and, where there
 are several fields, on each of them. The claims hold together, so they hold for whichever candidate and risk
 are chosen, also later. They share delta by a graph that is planned on dev: nearly all is for the whole answer
-of the most promising candidate at the risk that is wanted. Read `prove` first.
+of the most promising candidate at the risk that is wanted. A small part of delta is kept back beforehand:
+where nothing is proven, a proof at that part goes on in shadow, with other calls, and all that either of the
+two ever claims is true together with probability 1 - delta. Read `prove` first.
 
 E calls, T thresholds.
 """
@@ -43,6 +45,7 @@ _FEWEST_ON_DEV = 10  # answers on dev, below which a low risk may be chance
 LIKELY_TO_FAIL = 0.5  # the probability that nothing is proven, from which on a proof isn't begun
 FAR = 20  # times the calls that are there: beyond it, it takes a better student rather than more calls
 FIRST_SHARE = 0.9  # of delta, for the most promising candidate, and of that for its whole answer
+KEPT_BACK = 0.02  # of delta, for a proof in shadow where the one on calibration calls fails
 _NOT = "not proven"
 _STREAMS = (1000, 2000, 4000, 8000, 16_000)  # calls in shadow that a proof is planned for
 _UNLIKELY = 0.2  # that a planned proof proves nothing
@@ -51,8 +54,8 @@ _UNLIKELY = 0.2  # that a planned proof proves nothing
 @dataclass(frozen=True)
 class ProofResult:
     """The index of the chosen candidate and its claims. `why`: the reason why nothing is proven, or empty;
-    `tried`: whether the calibration calls were used; `plan`: how to go on proving in shadow, where they
-    weren't.
+    `tried`: whether the calibration calls were used; `plan`: how to go on proving in shadow, where nothing
+    is proven.
     """
 
     chosen: int
@@ -209,12 +212,12 @@ def _describe_too_few(comparisons: Sequence[TeacherComparison], settings: LearnS
 def _largest_level(devs: Sequence[TeacherComparison], calls: int, settings: LearnSettings) -> float:
     """The largest share of delta that a claim by which the student may answer is tested at."""
     if settings.call_price is not None:
-        return settings.delta * FIRST_SHARE
+        return calibration_delta(settings) * FIRST_SHARE
     if settings.by_class is not None:
         _, graph = _plan_claims(devs, calls, settings)
         return settings.delta * max(planned.share for planned in graph.values())
     first_of = (len(devs) > 1) + (len(devs[0].fields) > 1 or len(settings.risks) > 1)
-    return settings.delta * FIRST_SHARE**first_of
+    return calibration_delta(settings) * FIRST_SHARE**first_of
 
 
 def _answering_groups(comparison: TeacherComparison, settings: LearnSettings) -> list[tuple[Floats, Bools]]:
@@ -309,9 +312,12 @@ def prove(
     calibrations: Sequence[TeacherComparison],
     settings: LearnSettings,
     recorded: int = 0,
+    unit_calls: int | None = None,
 ) -> ProofResult:
     """Proves the claims of all candidates, cheapest first, and chooses the first that answers enough of the
-    calls, else the one that answers most. `recorded` calls are there in all.
+    calls, else the one that answers most. `recorded` calls are there in all; `unit_calls` are those of
+    ProofPlan. The plan of a proof in shadow also comes from the calibration calls, since none of them is
+    among those that it will count.
     """
     if settings.call_price is not None:
         claims = _prove_by_prices(devs, calibrations, settings)
@@ -325,11 +331,29 @@ def prove(
         best = max(
             range(len(claims)), key=lambda number: (_rank_others(claims[number]), devs[number].agreement)
         )
+        seen = [_join(dev, proven) for dev, proven in zip(devs, calibrations, strict=True)]
+        kept_back = settings.model_copy(update={"delta": KEPT_BACK * settings.delta})
+        plan, _ = plan_proof(seen[best], kept_back, unit_calls)
         return ProofResult(
-            best, claims[best], _explain_failure(calibrations[best], devs, settings, recorded), True
+            best, claims[best], _explain_failure(calibrations[best], devs, settings, recorded), True, plan
         )
     chosen = next((index for index, coverage in enumerate(coverages) if coverage >= settings.enough), best)
     return ProofResult(chosen, claims[chosen], "", True)
+
+
+def _join(one: TeacherComparison, other: TeacherComparison) -> TeacherComparison:
+    """The whole answers of both; without fields."""
+    return TeacherComparison(
+        np.concatenate([one.confidence, other.confidence]),
+        np.concatenate([one.differs, other.differs]),
+        {},
+        [*one.answers, *other.answers],
+    )
+
+
+def calibration_delta(settings: LearnSettings) -> float:
+    """The part of delta for the calibration calls. Claims of each class are never proven in shadow."""
+    return settings.delta * (1.0 if settings.by_class is not None else 1 - KEPT_BACK)
 
 
 def _rank_others(claims: Claims) -> tuple[float, float]:
@@ -372,7 +396,7 @@ def _prove_by_field(
     claims = []
     for dev, proven in zip(devs, _certify_groups(devs, calibrations, settings), strict=True):
         whole, others = _build_ladder(proven, settings)
-        fields = {path: _as_claim(proven[path]) if path in proven else whole for path in dev.fields}
+        fields = {path: _as_claim(proven[path], settings) if path in proven else whole for path in dev.fields}
         claims.append(
             Claims(epsilon=settings.epsilon, delta=settings.delta, whole=whole, fields=fields, others=others)
         )
@@ -388,7 +412,7 @@ def _build_ladder(
     laxest: Claim | None = None
     whole, others = None, list[Claim]()
     for risk in settings.risks:
-        own = _as_claim(proven[_risk_name(risk, settings)])
+        own = _as_claim(proven[_risk_name(risk, settings)], settings)
         is_better = own is not None and (laxest is None or own.coverage > laxest.coverage)
         if is_better:
             laxest = own
@@ -409,7 +433,7 @@ def _prove_by_class(
             delta=settings.delta,
             whole=None,
             by=settings.by_class,
-            classes={name: _as_claim(certificate) for name, certificate in proven.items()},
+            classes={name: _as_claim(certificate, settings) for name, certificate in proven.items()},
             calls=len(calibration.confidence),
         )
         for calibration, proven in zip(
@@ -434,7 +458,7 @@ def _certify_groups(
         for name, group in planned.items()
         for own in (calls.get(name, nothing),)
     }
-    proven = certify_by_graph(groups, graph, settings.delta)
+    proven = certify_by_graph(groups, graph, calibration_delta(settings))
     return [
         {name: proven[_claim_name(number, name)] for name in _build_groups(dev, settings)}
         for number, dev in enumerate(devs)
@@ -453,12 +477,13 @@ def _plan_claims(
     """
     groups = [_build_groups(dev, settings) for dev in devs]
     plan = _plan_classes if settings.by_class is not None else _plan_fields
-    alone = [plan(own, calls, settings.delta) for own in groups]
+    delta = calibration_delta(settings)
+    alone = [plan(own, calls, delta) for own in groups]
     order = sorted(range(len(devs)), key=lambda number: -alone[number][1])
     shares = _share_out([alone[number][1] for number in order])
     planned, graph = {}, {}
     for number, part in zip(order, shares, strict=True):
-        own, _ = plan(groups[number], calls, settings.delta * part) if 0 < part < 1 else alone[number]
+        own, _ = plan(groups[number], calls, delta * part) if 0 < part < 1 else alone[number]
         for name, group_share in own.items():
             planned[_claim_name(number, name)] = groups[number][name]
             passes = {_claim_name(number, other): passed for other, passed in group_share.passes.items()}
@@ -567,9 +592,9 @@ def _prove_by_prices(
         for number, dev in enumerate(devs)
         for epsilon in prices.risks
     }
-    calls = len(calibrations[0].differs)
+    calls, delta = len(calibrations[0].differs), calibration_delta(settings)
     savings = {
-        key: prices.saving(forecast_starts(group, calls, settings.delta).coverage, group.epsilon)
+        key: prices.saving(forecast_starts(group, calls, delta).coverage, group.epsilon)
         for key, group in planned.items()
     }
     order = sorted(planned, key=lambda key: -savings[key])
@@ -579,9 +604,9 @@ def _prove_by_prices(
         group, calibration = planned[number, epsilon], calibrations[number]
         name = _claim_name(number, str(epsilon))
         groups[name] = CallGroup(calibration.confidence, calibration.differs, group.thresholds, epsilon)
-        starts = forecast_starts(group, calls, settings.delta * (part or 1.0)).starts
+        starts = forecast_starts(group, calls, delta * (part or 1.0)).starts
         graph[name] = GroupShare(part, starts)
-    proven = certify_by_graph(groups, graph, settings.delta)
+    proven = certify_by_graph(groups, graph, delta)
     claims = []
     for number, _ in enumerate(devs):
         own = [proven[_claim_name(number, str(epsilon))] for epsilon in prices.risks]
@@ -591,16 +616,22 @@ def _prove_by_prices(
             default=None,
         )
         epsilon = best.epsilon if best is not None else prices.break_even
-        others = [Claim.from_certificate(other) for other in own if other is not None and other is not best]
+        others = [
+            claim
+            for certificate in own
+            if certificate is not best and (claim := _as_claim(certificate, settings)) is not None
+        ]
         others.sort(key=lambda claim: claim.epsilon)
-        claims.append(
-            Claims(epsilon=epsilon, delta=settings.delta, whole=_as_claim(best), others=tuple(others))
-        )
+        whole = _as_claim(best, settings)
+        claims.append(Claims(epsilon=epsilon, delta=settings.delta, whole=whole, others=tuple(others)))
     return claims
 
 
-def _as_claim(proven: Certificate | None) -> Claim | None:
-    return None if proven is None else Claim.from_certificate(proven)
+def _as_claim(proven: Certificate | None, settings: LearnSettings) -> Claim | None:
+    """The claim with the delta that it has together with what a proof in shadow may claim."""
+    if proven is None:
+        return None
+    return Claim.from_certificate(proven).model_copy(update={"delta": settings.delta})
 
 
 def describe_claims(claims: Claims, unmatched: int = 0) -> str:

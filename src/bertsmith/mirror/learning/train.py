@@ -516,15 +516,15 @@ def _prove_candidates(
         if not conflicts:
             break
         parts = replace(parts, calibration=[call for call in parts.calibration if call.id not in conflicts])
+    unit_calls = choose_unit_calls(StageStore(records.store).persons(training.profile.templates))
     if why:
         say("The proof isn't begun, since it would fail: the calls kept for it stay unused")
-        persons = StageStore(records.store).persons(training.profile.templates)
-        return postpone(devs, why, settings, choose_unit_calls(persons)), [], parts
+        return postpone(devs, why, settings, unit_calls), [], parts
     say(f"Proving, with the {len(parts.calibration):,} calls kept for it")
     calibrations = [
         compare_with_teacher(candidate, parts.calibration, training.profile.shape) for candidate in candidates
     ]
-    result = prove(candidates, devs, calibrations, settings, len(training.read.calls))
+    result = prove(candidates, devs, calibrations, settings, len(training.read.calls), unit_calls)
     return result, calibrations, parts
 
 
