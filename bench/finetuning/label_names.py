@@ -57,7 +57,7 @@ from bertsmith.tasks.examples.text_settings import choose_pooling
 from bertsmith.tasks.examples.text_task import TextExample
 from bertsmith.tasks.heads.label_names import BOLD, CAUTIOUS, NEAREST, ROWS, ROWS_TEXTS, normalise
 from bertsmith.tasks.heads.linear_start import LinearProbe, compute_features
-from bertsmith.tasks.heads.name_training import NameTraining, name_examples, phrase_names
+from bertsmith.tasks.heads.name_training import NameTraining, name_examples, phrase_names, suit_phrasings
 from bertsmith.tasks.registry import find_task
 from bertsmith.training.finetuning.choosing import HeldOutOutputs, MethodWork, race_methods
 from bertsmith.training.finetuning.methods import LINEAR, NAMES, NAMES_TEXTS
@@ -269,15 +269,14 @@ class _Features(NamedTuple):
         task: Any = task_class(task_class.Settings(max_length=_MAX_LENGTH))
         choose_pooling(task, folder)
         phrasings = phrase_names(dict.fromkeys(sorted({label for _, label in train}), ""))
-        named = name_examples(phrasings, list(phrasings))
-        task.fit(named)
-        answering = AnsweringModel(begin_task_model(folder, task).model, task, folder)
-        encoded = [
-            answering.encode(
-                [TextExample(text, None, label, str(row)) for row, (text, label) in enumerate(part)]
-            )
+        examples = [
+            [TextExample(text, None, label, str(row)) for row, (text, label) in enumerate(part)]
             for part in (train, test)
         ]
+        named = name_examples(suit_phrasings(phrasings, examples[0]), list(phrasings))
+        task.fit(named)
+        answering = AnsweringModel(begin_task_model(folder, task).model, task, folder)
+        encoded = [answering.encode(part) for part in examples]
         vectors = [
             torch.stack(compute_features(answering.model, part.encoded)).float()
             for part in (*encoded, answering.encode(named))

@@ -29,7 +29,7 @@ from bertsmith.tasks.heads.label_names import (
     classify_with_rows,
     normalise,
 )
-from bertsmith.tasks.heads.name_training import NameTraining
+from bertsmith.tasks.heads.name_training import NameTraining, phrase_names, suit_phrasings
 from bertsmith.tasks.registry import find_task
 from bertsmith.text.labelled.label_names import humanise_label, is_code, read_label_names
 from bertsmith.training.finetune_recipe import make_finetune_recipe
@@ -204,6 +204,27 @@ def test_a_name_is_read_as_words(label: str, words: str) -> None:
 @pytest.mark.parametrize("code", ["A1", "3", "0", "x", "-", "B-12", "1.5", "ID7", "#4", "e\u0301"])
 def test_codes_say_nothing(code: str) -> None:
     assert is_code(code)
+
+
+def test_names_of_questions_are_worded_as_answers() -> None:
+    phrasings = phrase_names({"place": "", "number": ""}, "it asks for a {}")
+    texts = [
+        TextExample(f"How many are {number}?" + " " * (number % 2), None, None, "") for number in range(8)
+    ]
+    texts += [TextExample("Where\uff1f ", None, None, ""), TextExample("Tell me where.", None, None, "")]
+    of_questions = suit_phrasings(phrasings, texts)
+    assert of_questions["place"][:3] == (
+        "it asks for a place",
+        "the answer is place",
+        "the answer is a place",
+    )
+    assert {"what number?", "which number?"} < set(of_questions["number"])
+    statements = [TextExample("Tell me how many.", None, None, "")] * 4
+    for others in ([*texts, *statements], []):
+        usual = suit_phrasings(phrasings, others)
+        assert usual["place"][:2] == ("it asks for a place", "a text about place")
+        assert not any("?" in phrasing for phrasing in usual["place"])
+        assert len(usual["place"]) == len(of_questions["place"])
 
 
 def test_descriptions_explain_codes(tmp_path: Path) -> None:

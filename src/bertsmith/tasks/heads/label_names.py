@@ -41,6 +41,21 @@ PHRASINGS = (
     "someone wants to {}",
     "the customer asks about {}",
 )
+# Where the texts are questions, a name says what the answer is, or what is asked about.
+QUESTION_PHRASINGS = (
+    "{}",
+    "the answer is {}",
+    "the answer is a {}",
+    "asking for a {}",
+    "what {}?",
+    "which {}?",
+    "what is the {}?",
+    "what is the name of the {}?",
+    "a question about {}",
+    "the question asks for {}",
+    "a question that asks for a {}",
+    "it is a {}",
+)
 _PHRASING_SETS = ((0,), (0, 1, 2, 3), tuple(range(len(PHRASINGS))))  # the mean of each is a vector of a name
 NEAREST = "the nearest name"
 CAUTIOUS, BOLD = "the names and, cautiously, the texts", "the names and, boldly, the texts"

@@ -28,6 +28,7 @@ from bertsmith.tasks.finetuning import EncodedExamples, encode_examples
 from bertsmith.tasks.heads.label_names import (
     NEAREST,
     PHRASINGS,
+    QUESTION_PHRASINGS,
     ROWS_TEXTS,
     TEMPERATURE,
     NameStart,
@@ -57,12 +58,14 @@ _ITERATIONS = 60  # of the optimiser
 _MOST_CONFUSED = 5  # pairs of labels that are told
 # What six to twenty labelled rows brought beyond names and texts: the mean, the ends of eight in ten sets.
 _TEN_ROWS_AFTER_TEXTS, _TEN_ROWS_AFTER_NEAREST = (0.02, -0.02, 0.06), (0.07, -0.01, 0.15)
+_QUESTION_MARKS, _MOSTLY_QUESTIONS = ("?", "\uff1f", "\u061f"), 0.8
 _UNSURE, _DOUBTFUL = 5, 0.1  # texts shown; share of texts that are told to be doubtful
 
 
 def phrase_names(names: Mapping[str, str], hint: str | None = None) -> dict[str, tuple[str, ...]]:
     """The phrasings of each label: the first in the `hint`, such as "the customer asks about {}", if there is
-    one, and with its description; the others as in PHRASINGS. `names` has the descriptions, "" for none.
+    one, and with its description; the others as in PHRASINGS, and then as in QUESTION_PHRASINGS without their
+    first. `suit_phrasings` chooses of these. `names` has the descriptions, "" for none.
     """
     if hint is not None and hint.count("{}") != 1:
         raise InputError(
@@ -73,8 +76,23 @@ def phrase_names(names: Mapping[str, str], hint: str | None = None) -> dict[str,
         words = description if description and is_code(name) else humanise_label(name)
         bare = words if hint is None else hint.replace("{}", words)
         described = f"{bare}: {description}" if description and words != description else bare
-        phrasings[name] = (described, *(phrasing.replace("{}", words) for phrasing in PHRASINGS[1:]))
+        others = (*PHRASINGS[1:], *QUESTION_PHRASINGS[1:])
+        phrasings[name] = (described, *(phrasing.replace("{}", words) for phrasing in others))
     return phrasings
+
+
+def suit_phrasings(
+    phrasings: Mapping[str, Sequence[str]], examples: Sequence[TextExample]
+) -> dict[str, tuple[str, ...]]:
+    """Of the phrasings of each label those for questions if four of five of the texts end in a question mark,
+    else the others. Of 1,500 questions MiniLM then gets 50 to 62 % right by four sets of names of six kinds
+    of answer, and 45 to 58 % by the others (nearest name: 43 to 53 %).
+    """
+    questions = sum(example.text.rstrip().endswith(_QUESTION_MARKS) for example in examples)
+    count = len(PHRASINGS)
+    if not examples or questions < _MOSTLY_QUESTIONS * len(examples):
+        return {label: tuple(words[:count]) for label, words in phrasings.items()}
+    return {label: (words[0], *words[count:]) for label, words in phrasings.items()}
 
 
 def require_named(examples: Sequence[TextExample], names: Collection[str]) -> None:
@@ -137,10 +155,12 @@ class NameTraining:
         probe: LinearProbe | None = None,
     ) -> "NameTraining":
         """Computes features by the `model`, which the `task` is fitted for; those of `train` are the
-        `probe`'s, if it has all of them. `phrasings` are those of each label, `texts` may be empty.
+        `probe`'s, if it has all of them. `phrasings` are those of each label, by `phrase_names`; `texts` may
+        be empty.
         """
         start = time.monotonic()
-        names = encode_examples(task, name_examples(phrasings, task.labels), tokenizer)
+        suited = suit_phrasings(phrasings, [*train.examples, *texts.examples])
+        names = encode_examples(task, name_examples(suited, task.labels), tokenizer)
         of_names = torch.stack(compute_features(model, names.encoded)).float()
         if not len(train):
             rows = of_names[:0]
