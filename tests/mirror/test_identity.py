@@ -9,7 +9,7 @@ import pytest
 from bertsmith.mirror.call import NotMirrored
 from bertsmith.mirror.exchange import read_request
 from bertsmith.mirror.formats.registry import FORMATS_BY_NAME, find_format
-from bertsmith.mirror.identity import site_id, version_id
+from bertsmith.mirror.identity import AnswererChange, find_answerer_change, site_id, version_id
 from bertsmith.mirror.redaction import Redactor
 
 CHAT_FORMAT, RESPONSES_FORMAT = FORMATS_BY_NAME["openai-chat"], FORMATS_BY_NAME["openai-responses"]
@@ -306,3 +306,17 @@ def test_another_description_or_choice_of_tools_is_another_version(
 )
 def test_settings_and_inputs_open_no_version(form: Any, body: dict[str, Any], setting: Any) -> None:
     assert version(form, body | setting) == version(form, body)
+
+
+def test_another_model_behind_the_same_name_is_told_once_it_has_followed_the_former() -> None:
+    def change(*models: str) -> AnswererChange | None:
+        return find_answerer_change([(float(at), model) for at, model in enumerate(models)])
+
+    assert change(*["a-05"] * 30, *["a-08"] * 20) == (30.0, "a-05", "a-08")
+    assert change(*["a-05"] * 30, *["", "a-08"] * 20) == (31.0, "a-05", "a-08"), "some answers name none"
+    assert change(*["a-05"] * 30, *["a-08"] * 19) is None
+    assert change(*["a-05"] * 19, *["a-08"] * 90) is None
+    assert change(*["a-05"] * 90) is change() is change(*[""] * 90) is None
+    # A slow change ends with the last answer of the former; a model that now and then stands in is none.
+    assert change(*["a-05"] * 60, *["a-05", "a-08"] * 20, *["a-08"] * 20) == (99.0, "a-05", "a-08")
+    assert change(*(["a-08"] * 50 + ["b"]) * 30, *["a-08"] * 50) is None

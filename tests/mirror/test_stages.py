@@ -24,6 +24,7 @@ from bertsmith.errors import InputError
 from bertsmith.mirror.answering.judging import (
     PromotionRules,
     approve_candidate,
+    check_guarantees,
     describe_candidate,
     judge_stage,
 )
@@ -308,6 +309,28 @@ def test_a_candidate_that_a_hand_approved_in_record_goes_on_to_shadow() -> None:
         assert begun == replace(stage, mode="shadow")
         assert judge_stage(stage, {}, replace(RULES, is_automatic=False)) is None
         assert judge_stage(replace(stage, is_held=True), {}, RULES) is None
+
+
+def test_another_model_behind_the_alias_breaks_what_was_promised_of_an_earlier_student(
+    store: Store,
+) -> None:
+    calls = [replace(call_of(n), began=1e9 + n) for n in range(60)]
+    dated = [
+        replace(call, completion=replace(call.completion, model="m-08" if n < 30 else "m-11"))
+        for n, call in enumerate(calls)
+    ]
+    again = replace(call_of(99), began=2e9, source="again")  # asked by the mirror itself
+    store.add([*dated, replace(again, completion=replace(again.completion, model="x"))])
+    stages = StageStore(store)
+    (stage,) = stages.stages().values()
+    said = "since 2001-09-09 01:47 UTC m-11 answers, and before mostly m-08 did"
+    assert stages.answerer_changes()[stage.version].as_sentence() == said
+    for number, added, holds in (("old", 1e9, False), ("new", 1.5e9, True)):
+        stages.add_student(StudentRecord(number, stage.version, "folder", EPSILON, DELTA, added))
+        (before,) = stages.stages().values()
+        assert stages.change(before, set_mode(replace(before, student=number), "live", 1.0), "hand", "")
+        checks = check_guarantees(stages, looks_at_files=False)
+        assert any(said in check.what and not check.holds for check in checks) != holds
 
 
 @pytest.mark.parametrize("layout", ["1", "3", "4", "5", "6", "7"])

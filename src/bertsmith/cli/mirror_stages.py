@@ -93,6 +93,8 @@ def status(*, store_options: StoreOptions = ANY_STORE, json: Flag = False) -> No
             for stage in (account.stage for account in answering):
                 if sentence := describe_candidate(stage, evidence):
                     print_note(sentence)
+        for version, change in stages.answerer_changes().items():
+            print_note(f"version {version}: {change.as_sentence()}.")
         for training in stages.trainings().values():
             began = datetime.fromtimestamp(training.began, UTC).strftime("%Y-%m-%d %H:%M")
             if training.until > datetime.now(UTC).timestamp():
@@ -416,8 +418,8 @@ def check(*, store_options: StoreOptions = ANY_STORE, files: bool = True, json: 
     there is nothing to check.
 
     It checks the answers for which the LLM was asked too, against the share that may differ; whether the
-    evidence has demoted a student; whether the calls have changed; audits that got no answer; and the
-    students' files against their hashes.
+    evidence has demoted a student; whether the calls have changed, or the model that answers them; audits
+    that got no answer; and the students' files against their hashes.
 
     Parameters
     ----------

@@ -9,14 +9,19 @@ Parts of a system prompt that vary from call to call (the time, ids, counters, t
 by a name in guillemets, such as «date». So the calls have one version, and a reader of the prompt sees which
 parts were replaced. All other numbers and words stay: a change in them is a change of the prompt. A rule ("if
 the user is VIP") and examples ("Agent: Billing", then "Agent: Loans") name nobody, and stay too.
+
+The model of a version is the one that the request names: often an alias (gpt-4o) or a deployment of Azure's,
+behind which another dated model may answer some day. The answer names that one; `find_answerer_change` says
+since when.
 """
 
 import hashlib
 import re
-from collections import defaultdict
-from collections.abc import Collection
+from collections import Counter, defaultdict
+from collections.abc import Collection, Sequence
+from datetime import UTC, datetime
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -30,6 +35,7 @@ _READ_BY_MODEL = (
     *("functions", "function_call", "guided_json"),
 )
 _WITH_FORMAT = ("text", "output_config")
+_FEWEST_ANSWERS = 20  # by each of two models, before one has followed the other
 _LENGTH = 12  # hexadecimal digits: the chance that any two of a million sites collide is 1 in 560
 _MONTH = (
     r"(?:Jan(?:uary)?|Feb(?:ruary)?|Mar(?:ch)?|Apr(?:il)?|May|June?|July?|Aug(?:ust)?|Sep(?:t(?:ember)?)?"
@@ -190,6 +196,37 @@ def version_id(request: CompletionRequest, site: str) -> str:
             read[name] = parameter["format"]
     parts = [site, request.protocol, request.way, request.model, request.schema, system]
     return _fingerprint([*parts, request.schema_name, read])[:_LENGTH]
+
+
+class AnswererChange(NamedTuple):
+    """Another model answers under a version's name `since` a time (seconds since 1970): `present`, where
+    mostly `former` had answered.
+    """
+
+    since: float
+    former: str
+    present: str
+
+    def as_sentence(self) -> str:
+        """Since when which model answers, in words."""
+        since = datetime.fromtimestamp(self.since, UTC).strftime("%Y-%m-%d %H:%M")
+        return f"since {since} UTC {self.present} answers, and before mostly {self.former} did"
+
+
+def find_answerer_change(answers: Sequence[tuple[float, str]]) -> AnswererChange | None:
+    """The change of the model that answers, from (time, model) of each answer in the order of time; answers
+    that name none are left out. None as long as the latest model has answered fewer than 20 calls in a row,
+    and where it had answered most calls before: a provider may now and then pass a call on to another.
+    """
+    named = [(at, model) for at, model in answers if model]
+    if not named:
+        return None
+    present = named[-1][1]
+    first = next((place for place in range(len(named), 0, -1) if named[place - 1][1] != present), 0)
+    before = Counter(model for _, model in named[:first])
+    if min(first, len(named) - first) < _FEWEST_ANSWERS or 2 * before[present] > first:
+        return None
+    return AnswererChange(named[first][0], before.most_common(1)[0][0], present)
 
 
 def imported_call_id(content: str, began: float) -> str:

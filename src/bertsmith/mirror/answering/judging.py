@@ -233,11 +233,13 @@ class GuaranteeCheck:
 def check_guarantees(store: StageStore, *, looks_at_files: bool = True) -> list[GuaranteeCheck]:
     """Checks each version whose stage was ever changed, sorted by site and version: whether evidence demoted
     it, whether its student's rate of differing answers is allowed, whether the traffic has drifted, whether
-    too many audits got no answer, and whether the student's files are intact. Without `looks_at_files` the
+    another model answers since the student came, whether too many audits got no answer, and whether the
+    student's files are intact. Without `looks_at_files` the
     files are left out: they may be on other machines.
     """
     stages = [stage for stage in store.stages().values() if stage.revision]
     students, all_evidence, changes = store.students(), store.evidence(), store.changes()
+    answerers = store.answerer_changes()
     checks: list[GuaranteeCheck] = []
     for stage in sorted(stages, key=lambda stage: (stage.site, stage.version)):
 
@@ -260,6 +262,11 @@ def check_guarantees(store: StageStore, *, looks_at_files: bool = True) -> list[
             add_check(evidence.decision != "demote", f"{describe_evidence(evidence)}; {most}")
         if evidence is not None and evidence.has_drifted:  # even if it is no longer sure of any call
             add_check(False, "drift: today's calls differ from those that the student was first compared on")
+        change = answerers.get(stage.version)
+        if change is not None and student is not None and student.added < change.since:
+            add_check(
+                False, f"another model: {change.as_sentence()}; the student learned from the former one"
+            )
         if stage.student_answers:
             audits = store.audit_outcomes(stage.version).items()
             outcomes = {outcome: count for (of, outcome), count in audits if of == stage.student}

@@ -44,6 +44,7 @@ from bertsmith.mirror.answering.stages import (
 )
 from bertsmith.mirror.call import AGAIN, OWN_SOURCES
 from bertsmith.mirror.database import READING, is_sqlite
+from bertsmith.mirror.identity import AnswererChange, find_answerer_change
 from bertsmith.mirror.store import Store
 from bertsmith.mirror.tables import (
     AGREEMENT,
@@ -124,6 +125,22 @@ class StageStore:
             for row in connection.execute(select(VERSIONS.c.id, VERSIONS.c.site)):
                 stages.setdefault(row.id, Stage(row.id, row.site))
         return stages
+
+    def answerer_changes(self) -> dict[str, AnswererChange]:
+        """By version, since when another model answers the application's calls; most have no such change."""
+        own = CALLS.c.source.not_in(OWN_SOURCES)
+        columns = CALLS.c.version, CALLS.c.began, CALLS.c.answer_model
+        several = (
+            select(CALLS.c.version).where(own).group_by(CALLS.c.version)
+            .having(func.min(CALLS.c.answer_model) != func.max(CALLS.c.answer_model))
+        )  # fmt: skip
+        query = select(*columns).where(own, CALLS.c.version.in_(several)).order_by(CALLS.c.began, CALLS.c.id)
+        answers: dict[str, list[tuple[float, str]]] = {}
+        with self._reading() as connection:
+            for version, began, model in connection.execute(query):
+                answers.setdefault(version, []).append((began, model))
+        changes = {version: find_answerer_change(of_version) for version, of_version in answers.items()}
+        return {version: change for version, change in changes.items() if change is not None}
 
     def find(self, name: str) -> Stage:
         """The stage of a version, or of a site where only one of its versions has a student. Raises
