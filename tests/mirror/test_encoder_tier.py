@@ -11,22 +11,28 @@ from typing import Any
 import numpy as np
 import pytest
 from mirrored_calls import (
+    FILLERS,
     INTENT,
     NAMES,
     Teacher,
     at_random,
     by_rule,
+    call_of,
     calls_of,
     intent_of,
     message,
     store_of,
     tiny_encoder,
 )
+from scipy.stats import binomtest
 
+from bertsmith.cli.main import main
 from bertsmith.errors import DiskFull, InputError, MissingExtra, ModelError
+from bertsmith.mirror.fields import AnswerShape, Field
 from bertsmith.mirror.learning import tiers as encoder_tier
 from bertsmith.mirror.learning import train
 from bertsmith.mirror.learning.settings import LearnSettings
+from bertsmith.mirror.learning.targets import find_value_names
 from bertsmith.mirror.learning.train import LearningResult, train_student
 from bertsmith.mirror.learning.understand import LearningRecords
 from bertsmith.mirror.neighbours import NeighbourMemory
@@ -344,6 +350,68 @@ def test_beside_few_calls_the_names_of_the_values_teach_too() -> None:
     assert build_name_calls(shape_of("card", "fees", kind="labels"), calls) == []
     two = (shape.fields[0], shape.fields[0].model_copy(update={"keys": ("y",)}))
     assert build_name_calls(AnswerShape(fields=two, order=(("x",), ("y",))), calls) == []
+
+
+def test_a_student_from_names_learns_no_answer_and_all_of_them_judge_it(
+    tmp_path: Path, encoder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    draw, signs = random.Random(0), ["visa", "wire", "hello"]
+    schema = object_of(intent={"type": "string", "enum": signs})
+    texts = [f"{draw.choice(FILLERS)} {sign} {sign} {sign}" for sign in draw.choices(signs, k=50)]
+    given = {"max_length=32", "hardware.threads=1"}
+    answers, students = dict[str, list[Any]](), dict[str, MirrorStudent]()
+    for name, shift in (("right", 0), ("wrong", 1)):
+        said = [signs[(signs.index(text.split()[1]) + shift) % 3] for text in texts]
+        calls = [
+            call_of(text, {"intent": word}, n, schema=schema)
+            for n, (text, word) in enumerate(zip(texts, said))
+        ]
+        (tmp_path / name).mkdir()
+        with store_of(tmp_path / name, calls) as store:
+            with pytest.raises(InputError, match="by the names of the values: --from-names"):
+                train_student(store, tmp_path / name / "student", settings=LearnSettings(tiers=("tf-idf",)))
+            out = tmp_path / name / "student"
+            command = ["mirror", "train", "--store", str(store.engine.url.database), "--model", str(encoder)]
+            assert main([*command, "--from-names", "--out", str(out), *given]) == 0
+            assert not LearningRecords(store).calibration_calls()
+            assert len(LearningRecords(store).used_calls()) == 50
+        printed = " ".join(capsys.readouterr().out.split())
+        student = students[name] = MirrorStudent.open(out)
+        answers[name] = [answer.answer["intent"] for answer in student.answer(texts)]
+        agreeing = sum(answer == word for answer, word in zip(answers[name], said, strict=True))
+        low, high = binomtest(agreeing, 50).proportion_ci(0.95, "exact")
+        expected = (
+            f"agrees with the LLM in {agreeing} of 50 calls ({100 * low:.3g}% to {100 * high:.3g}% with"
+        )
+        assert f"From the names of 3 values (0 described) and no answer it {expected}" in printed
+        assert "Forecast with 2,000 calls kept for the proof" in printed
+        assert student.file.claims.whole is None and student.file.tier == "encoder"
+        assert (student.file.plan is not None) == (name == "right"), (
+            "it comes to shadow where that may prove it"
+        )
+        assert not any(answer.is_sure for answer in student.answer(texts))
+    assert answers["right"] == answers["wrong"], "it has learned no answer"
+    assert sum(a == text.split()[1] for a, text in zip(answers["right"], texts, strict=True)) >= 45
+
+
+def test_the_names_of_values_are_described_by_the_schema_or_the_prompt() -> None:
+    described = {
+        "anyOf": [{"const": "card", "description": "Cards and pins"}, {"const": "c2"}, {"const": "x"}]
+    }
+    prompt = "Sort it.\n- **c2**: where it is late\n* other - all else\ncards: no"
+    call = call_of("a", {"intent": "card"}, 0, schema=object_of(intent=described), prompt=prompt)
+    shape = AnswerShape(
+        fields=(Field(keys=("intent",), kind="enum", values=("card", "c2", "other")),), order=(("intent",),)
+    )
+    names = {"card": "Cards and pins", "c2": "where it is late", "other": "all else"}
+    assert find_value_names(shape, call.request) == names
+    for values in (("c1", "c2"), ("card",)):
+        field = shape.fields[0].model_copy(update={"values": values})
+        with pytest.raises(InputError, match="takes answers with one field of several values whose names"):
+            find_value_names(shape.model_copy(update={"fields": (field,)}), call.request)
+    two = shape.model_copy(update={"fields": shape.fields * 2})
+    with pytest.raises(InputError, match=r"found \$\.intent \(enum\), \$\.intent \(enum\)"):
+        find_value_names(two, call.request)
 
 
 def test_the_cheaper_tier_is_taken_where_it_is_enough(

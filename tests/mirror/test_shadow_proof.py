@@ -31,7 +31,7 @@ from bertsmith.mirror.answering.stages import EvidenceBatch, StudentRecord, set_
 from bertsmith.mirror.answering.training_process import read_student
 from bertsmith.mirror.learning.settings import LearnSettings
 from bertsmith.mirror.learning.train import train_student
-from bertsmith.mirror.page.state import StateReader
+from bertsmith.mirror.page.state import StateReader, describe_progress
 from bertsmith.mirror.store import Store
 from bertsmith.mirror.student import MirrorStudent
 from bertsmith.mirror.student_file import ProofPlan
@@ -469,3 +469,21 @@ def test_a_hand_promotes_to_shadow_and_not_beyond(tmp_path: Path, capsys: pytest
     assert main(command) == 0
     assert main(["mirror", "promote", call.site, "--store", str(path)]) == 2
     assert "may not answer yet: proof 1, of 0 calls so far" in " ".join(capsys.readouterr().err.split())
+
+
+def test_until_a_proof_stands_it_says_how_often_the_student_agrees_and_what_it_may_come_to_answer() -> None:
+    plan = PLAN.model_copy(update={"counts": ((0, 0),) * 4})
+    proof = ShadowProof(plan, 1)
+    assert proof.agreement() is None
+    proof.add([ComparedCall(0.95, False), ComparedCall(0.95, False), ComparedCall(-1, True)])
+    text = describe_progress(proof)["text"]
+    assert "So far it agrees with the LLM in 2 of 3 calls (9.43% to 99.2% with 95 % confidence)" in text
+    few = proof.forecast()
+    assert few.coverage < few.interval.high and few.unproven > 0
+    proof.add([ComparedCall(0.95, False)] * 600 + [ComparedCall(0.1, True)] * 300)
+    proof.proof = ShadowProof(plan, 1).proof  # as if it didn't stand yet
+    many = proof.forecast()
+    assert many.coverage == pytest.approx(602 / 903, abs=0.03) and many.interval.low > 0.6
+    beside = ShadowProof(plan, 1)
+    beside.add([ComparedCall(0.95, False, 1.0, 0.5)])
+    assert beside.agreement() is None, "beside a student that answers, the compared calls aren't like all"

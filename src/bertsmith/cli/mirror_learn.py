@@ -99,6 +99,8 @@ class LearningOptions:
         Trainings of the encoder, of which the best is kept. Default: 1.
     seed
         The same calls and seed give the same student. Default: 0.
+    from_names
+        Begin by the names of the values, and learn no answer: for a first forecast, from 20 calls on.
     """
 
     model: str | None = None
@@ -112,6 +114,7 @@ class LearningOptions:
     )
     restarts: int | None = None
     seed: int | None = None
+    from_names: Flag = False
 
 
 def understand(
@@ -501,7 +504,7 @@ def _profile_as_json(profile: "SiteProfile") -> dict[str, Any]:
 
 
 def _print_learned(learned: "LearningResult", store: str) -> None:
-    from bertsmith.mirror.learning.forecast import format_forecast_rows
+    from bertsmith.mirror.learning.forecast import foreseen_calls, format_forecast_rows
     from bertsmith.mirror.learning.proving import (
         describe_ceiling,
         describe_claims,
@@ -516,7 +519,9 @@ def _print_learned(learned: "LearningResult", store: str) -> None:
     texts = len(parts.train) + len(parts.dev)
     facts = {
         "place in your application": file.site,
-        "learned from": f"{len(parts.learned):,} calls, {texts:,} different texts",
+        "learned from": f"{len(parts.learned):,} calls, {texts:,} different texts"
+        if parts.train
+        else f"the names of the values, and {len(parts.learned):,} inputs without their answers",
         "kept for the proof": f"{len(parts.calibration):,} calls",
         "student": f"{tier_title(file.tier)}: your small model, which learned from the LLM",
     }
@@ -527,8 +532,12 @@ def _print_learned(learned: "LearningResult", store: str) -> None:
     print_table(("student", "agrees with the LLM", "calls"), rows, "On the calls to choose the model by")
     if learned.forecasts:
         header: tuple[str, ...] = ("allowed difference", "calls answered", "calls that the proof needs")
-        rows = format_forecast_rows(learned.forecasts, len(parts.calibration))
-        print_table(header, rows, f"Forecast with {len(parts.calibration):,} calls kept for the proof")
+        kept = foreseen_calls(len(parts.calibration))
+        print_table(
+            header,
+            format_forecast_rows(learned.forecasts, kept),
+            f"Forecast with {kept:,} calls kept for the proof",
+        )
     if not learned.why or file.claims.others or any(file.claims.fields.values()):
         header = ("part", "confidence from", "answers", "of them differ", "guaranteed")
         print_table(header, format_claim_rows(file.claims), "Proven")

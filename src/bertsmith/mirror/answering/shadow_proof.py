@@ -33,7 +33,10 @@ import numpy as np
 
 from bertsmith.arrays import Floats
 from bertsmith.errors import InputError
+from bertsmith.metrics.guarantees.bounds import clopper_pearson
 from bertsmith.metrics.guarantees.growing_proof import GrowingProof, student_share
+from bertsmith.metrics.guarantees.learn_then_test import CallGroup
+from bertsmith.metrics.guarantees.sample_size import StartForecast, forecast_starts
 from bertsmith.mirror.student_file import ProofPlan
 
 NEVER = -1.0  # the confidence of an answer that is never given
@@ -41,6 +44,7 @@ UNIT_SECONDS = 600.0  # calls of one person within this time are one unit
 _MOST_WAITING = 500  # units; of more, the oldest is recorded before its time is over
 _LARGEST_UNIT = 5  # calls
 _COUNTED = 0.9  # of the calls that name somebody
+_MANY = 4000  # compared calls, of a forecast
 _BATCHES = 100  # last batches that are known by their id
 _Part = tuple[float, bool, float, float]  # confidence, differs, probability, least
 
@@ -160,6 +164,27 @@ class ShadowProof:
         )
         return low, middle, high
 
+    def forecast(self) -> StartForecast:
+        """What the student can be expected to answer once many calls are compared, by those so far and, as
+        long as the traffic hasn't changed, those of development.
+        """
+        planned = np.array(self.plan.counts) if not self.drifts else np.zeros_like(self.counts)
+        counts = np.rint(planned + self.counts).astype(np.int64).ravel()
+        thresholds = self.proof.thresholds
+        confidence = np.repeat(np.repeat(np.append(thresholds, NEVER), 2), counts)
+        differs = np.repeat(np.tile([False, True], len(thresholds) + 1), counts)
+        group = CallGroup(confidence, differs, thresholds, self.plan.epsilon)
+        # Evidence that may be looked at at any time takes about ten times that of one look.
+        return forecast_starts(group, _MANY, self.proof.delta / 10)
+
+    def agreement(self) -> tuple[int, int] | None:
+        """Of how many compared calls the answers agree, and the number of calls; None where the compared ones
+        aren't like all calls, as beside a student that answers some.
+        """
+        calls = round(self.counts.sum())
+        is_like_all = calls == self.proof.calls and np.array_equal(self.counts, np.rint(self.counts))
+        return (round(self.counts[:, 0].sum()), calls) if calls and is_like_all else None
+
     def describe(self) -> str:
         """How far the proof is and what it claims, in words: 'from confidence 0.71 on, 64% of the calls, with
         95 % confidence at most 5 % of its answers differ: proven on 512 calls'.
@@ -232,6 +257,15 @@ def choose_unit_calls(calls: Iterable[tuple[str, float]]) -> int | None:
         if sum(min(size, most) for size in sizes.values()) >= _COUNTED * named:
             return most
     return _LARGEST_UNIT
+
+
+def describe_agreement(agreeing: int, calls: int) -> str:
+    """'agrees with the LLM in 37 of 50 calls (59.6% to 85.4% with 95 % confidence)'."""
+    low, high = clopper_pearson(agreeing, calls, 0.05)
+    return (
+        f"agrees with the LLM in {agreeing:,} of {calls:,} calls ({100 * low:.3g}% to {100 * high:.3g}% with "
+        "95 % confidence)"
+    )
 
 
 def describe_calls(low: int | None, middle: int | None, high: int | None) -> str:

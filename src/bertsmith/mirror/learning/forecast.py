@@ -28,6 +28,7 @@ from bertsmith.mirror.learning.tiers import TeacherComparison
 
 _GROWTH = (2, 4, 8, 16)  # times the calls that are there, for which the calls needed are looked for
 _LEAST = 1e-6  # of delta, for which a forecast is made
+_FORESEEN = 2000  # calls
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,11 @@ def forecast_risks(
             RiskForecast(risk, best.coverage, best.interval, best.unproven, needed, risk == wanted)
         )
     return tuple(forecasts)
+
+
+def foreseen_calls(kept: int) -> int:
+    """The calls to prove by that a forecast reckons with: those that are kept, or many where none are."""
+    return kept or _FORESEEN
 
 
 def format_forecast_rows(forecasts: Sequence[RiskForecast], calls: int) -> list[list[str]]:

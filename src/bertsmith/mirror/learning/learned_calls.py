@@ -290,7 +290,8 @@ def hash_fraction(text: str, seed: int) -> float:
 @dataclass(frozen=True)
 class CallSplit:
     """The split of the calls. `train` and `dev` have each text once; `learned` are the calls that both come
-    from, and `judging` the ids of those in dev.
+    from, and `judging` the ids of those in dev. Where nothing is learned but names, dev has all calls, as
+    often as they came.
     """
 
     train: list[LearnedCall]
@@ -365,6 +366,9 @@ def split_by_ids(
     """Splits calls whose calibration ids are given, as in a resumed training. Raises InputError where there
     are too few texts.
     """
+    if settings.from_names:
+        dev = sample_like_traffic(calls, settings.seed)
+        return CallSplit([], dev, [], dev, frozenset(call.id for call in dev))
     calibration = set(calibration)
     learned = [call for call in calls if call.id not in calibration]
     dev = [call for call in learned if hash_fraction(call.text, settings.seed) < settings.dev_share]
@@ -380,7 +384,8 @@ def split_by_ids(
         raise InputError(
             f"There are {len(calls):,} calls with {len(parts.train) + len(parts.dev):,} different texts to "
             f"learn from; a training needs at least {MIN_TEXTS} texts beside those that it proves with. "
-            "Record more calls, or have a file labelled by bertsmith mirror label."
+            "Record more calls, or have a file labelled by bertsmith mirror label. For a first forecast, by "
+            "the names of the values: --from-names."
         )
     return parts
 

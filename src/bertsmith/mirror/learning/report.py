@@ -30,7 +30,7 @@ from bertsmith.mirror.fields import (
     is_number,
     json_path,
 )
-from bertsmith.mirror.learning.forecast import RiskForecast, format_forecast_rows
+from bertsmith.mirror.learning.forecast import RiskForecast, foreseen_calls, format_forecast_rows
 from bertsmith.mirror.learning.learned_calls import CallSplit, LearnedCall
 from bertsmith.mirror.learning.limits import CallCurve
 from bertsmith.mirror.learning.proving import (
@@ -87,7 +87,7 @@ def render_report(report: StudentReport) -> str:
     """The HTML page; texts and values are escaped."""
     file, comparison = report.file, report.calibration or report.dev
     calls = report.parts.calibration if report.calibration is not None else report.parts.dev
-    is_proven = report.calibration is not None
+    is_proven, kept = report.calibration is not None, foreseen_calls(len(report.parts.calibration))
     part = "the calls kept for the proof" if is_proven else "the calls to choose the model by"
     fitting = "of the calls with this prompt" if report.unmatched else "of the calls"
     return render_page(
@@ -113,9 +113,9 @@ def render_report(report: StudentReport) -> str:
             *([report.advice] if report.advice else []),
         ],
         forecast=Table(
-            f"Forecast with {len(report.parts.calibration):,} calls kept for the proof, before any was used",
+            f"Forecast with {kept:,} calls kept for the proof, before any was used",
             ["allowed difference", "calls answered", "calls that the proof needs"],
-            format_forecast_rows(report.forecasts, len(report.parts.calibration)),
+            format_forecast_rows(report.forecasts, kept),
         ),
         claim=describe_claims(file.claims, report.unmatched),
         claims=Table(

@@ -18,7 +18,9 @@ class LearnSettings(UserSettings):
     The latest `calibration_share` of the calls, at most `most_calibration`, prove the claim; `dev_share` of
     the other texts choose the model. The first of `tiers` that answers `enough` of the calls wins, else the
     one that answers most. `by_class` is the path of a field whose values get a threshold and a claim each.
-    `model` is the encoder to fine-tune; `restarts` and `overrides` are those of fine-tuning.
+    `model` is the encoder to fine-tune; `restarts` and `overrides` are those of fine-tuning. `from_names`
+    begins by the names of the values and the inputs alone: no answer is learned, so all of them say how often
+    the student agrees.
     """
 
     epsilon: _Share = 0.05
@@ -36,6 +38,7 @@ class LearnSettings(UserSettings):
     restarts: int = Field(1, ge=1)
     overrides: tuple[str, ...] = ()
     seed: int = 0
+    from_names: bool = False
 
     @property
     def risks(self) -> tuple[float, ...]:
@@ -52,6 +55,14 @@ class LearnSettings(UserSettings):
         names += [override.partition("=")[0] for override in self.overrides]
         if names and "encoder" not in self.tiers:
             raise ValueError(f"{names[0]} is for an encoder: leave it out, or add encoder to tiers")
+        return self
+
+    @model_validator(mode="after")
+    def _names_alone(self) -> Self:
+        if self.from_names and (self.by_class is not None or "encoder" not in self.tiers):
+            raise ValueError(
+                "from_names is for an encoder with a claim on all answers: leave out by_class and tiers"
+            )
         return self
 
     @model_validator(mode="after")

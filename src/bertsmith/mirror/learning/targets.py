@@ -4,6 +4,7 @@ find quotes. Read `build_heads` and `build_targets` first.
 E calls, C outputs.
 """
 
+import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 
 from bertsmith.arrays import Floats
 from bertsmith.errors import InputError
+from bertsmith.mirror.call import CompletionRequest
 from bertsmith.mirror.fields import (
     ABSENT,
     AnswerShape,
@@ -135,6 +137,38 @@ def build_name_calls(shape: AnswerShape, train: Sequence[LearnedCall]) -> list[L
         for name in names
         if name not in codes
     ]
+
+
+def find_value_names(shape: AnswerShape, request: CompletionRequest) -> dict[str, str]:
+    """The values of the one field with their descriptions, "" for none, as the schema of a request gives them
+    (`anyOf` or `oneOf` of constants), or a line such as "- card_arrival: the card hasn't come" of the field's
+    description or the system prompt. Raises InputError where the answer isn't one of several named values.
+    """
+    field = shape.fields[0] if len(shape.fields) == 1 else None
+    names = [] if field is None or field.kind != "enum" else [v for v in field.values if isinstance(v, str)]
+    schema: Any = request.schema
+    for key in field.keys if field is not None else ():
+        schema = schema.get("properties", {}).get(key, {}) if isinstance(schema, Mapping) else {}
+    schema = schema if isinstance(schema, Mapping) else {}
+    told = {
+        option["const"]: str(option["description"])
+        for option in (*schema.get("anyOf", ()), *schema.get("oneOf", ()))
+        if isinstance(option, Mapping) and option.keys() >= {"const", "description"}
+    }
+    prompt = [part for message in request.system for part in message.parts]
+    lines = "\n".join([str(schema.get("description", "")), *prompt])
+    for name in names:
+        line = re.search(rf"(?im)^\W*{re.escape(name)}\W*?(?::| [-–—] )[ *]*(\S.*)$", lines)
+        told.setdefault(name, line[1].strip() if line is not None else "")
+    codes = [name for name in names if is_code(name) and not told[name]]
+    if len(names) < 2 or are_mostly_codes(codes, len(names)):
+        paths = ", ".join(f"{one.path} ({one.kind})" for one in shape.fields)
+        raise InputError(
+            "A student from names takes answers with one field of several values whose names, or their "
+            f"descriptions in the schema or the prompt, say what they mean; found {paths}"
+            f"{f' with {codes[0]!r}' if codes else ''}. Record more calls and train without --from-names."
+        )
+    return {name: told[name] for name in names}
 
 
 def build_tags(shape: AnswerShape) -> dict[str, tuple[str, str]]:

@@ -280,6 +280,34 @@ def train_encoder_candidates(
     return [_make_encoder_candidate(*model, work / SPANS, tagger, tags, shape) for model in models]
 
 
+def train_named_candidate(
+    names: Mapping[str, str],
+    calls: Sequence[LearnedCall],
+    shape: AnswerShape,
+    settings: LearnSettings,
+    work: Path,
+    console: Console | None = None,
+) -> StudentCandidate:
+    """A student that has learned no answer: by the `names` of the values of the one field, with their
+    descriptions, and by the texts of the calls (bertsmith.tasks.heads.label_names). The answers fit the
+    temperature alone, which changes none of its own. Raises as `finetune` does.
+    """
+    (field,), folder = shape.fields, work / MODEL
+    folder.mkdir(parents=True, exist_ok=True)
+    texts = list(dict.fromkeys(call.text for call in calls))
+    unlabelled = folder / "texts.jsonl"
+    atomic_write(unlabelled, "".join(json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts))
+    options: dict[str, Any] = {"names": dict(names), "unlabelled": str(unlabelled)}
+    trained = _run_finetuning("classification", settings, folder, console, options)
+    outputs = EncoderFieldModel(load_predictor(trained), {field.path: len(names)})
+    places = {value: number for number, value in enumerate(field.classes)}
+    assert outputs.predictor is not None
+    head = FieldHead(path=field.path, classes=tuple(places[name] for name in outputs.predictor.task.labels))
+    logits = outputs.logits([call.text for call in calls])
+    head = fit_head_temperature(head, shape, logits[field.path], calls)
+    return _make_encoder_candidate((head,), outputs, folder, work / SPANS, None, {}, shape)
+
+
 def _leave_out_contradicted(
     head: FieldHead,
     outputs: EncoderFieldModel,
@@ -474,6 +502,13 @@ def _finetune_model(
         options["restarts"] = settings.restarts
     if method != AUTO:
         options["method"] = method
+    return _run_finetuning(task, settings, work, console, options)
+
+
+def _run_finetuning(
+    task: str, settings: LearnSettings, work: Path, console: Console | None, options: Mapping[str, Any]
+) -> Path:
+    """Fine-tunes with `options` in the folder `work`, or goes on there, and returns the model's folder."""
     try:
         result = finetune(
             task,

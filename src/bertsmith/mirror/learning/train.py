@@ -30,7 +30,7 @@ from bertsmith.files import (
     remove_empty,
     write_json,
 )
-from bertsmith.mirror.answering.shadow_proof import choose_unit_calls
+from bertsmith.mirror.answering.shadow_proof import choose_unit_calls, describe_agreement
 from bertsmith.mirror.answering.stage_store import StageStore, read_findings, save_findings
 from bertsmith.mirror.fields import AnswerShape
 from bertsmith.mirror.learning.forecast import (
@@ -38,6 +38,7 @@ from bertsmith.mirror.learning.forecast import (
     advise_risk,
     describe_forecast,
     forecast_risks,
+    foreseen_calls,
 )
 from bertsmith.mirror.learning.learned_calls import (
     CallSplit,
@@ -68,6 +69,7 @@ from bertsmith.mirror.learning.proving import (
 )
 from bertsmith.mirror.learning.report import StudentReport, render_report, summarise_findings
 from bertsmith.mirror.learning.settings import LearnSettings
+from bertsmith.mirror.learning.targets import find_value_names
 from bertsmith.mirror.learning.teacher_change import (
     choose_features,
     find_change,
@@ -79,6 +81,7 @@ from bertsmith.mirror.learning.tiers import (
     TeacherComparison,
     compare_with_teacher,
     train_encoder_candidates,
+    train_named_candidate,
     train_word_candidate,
 )
 from bertsmith.mirror.learning.understand import LearningRecords, SiteProfile, understand
@@ -99,6 +102,9 @@ from bertsmith.mirror.student_file import (
 from bertsmith.mirror.template import PromptTemplate
 
 _FEWEST_SINCE = 150  # calls since the answers changed, to learn the new ones from
+_FROM_NAMES = (
+    "it begins by names alone, so all recorded calls tell how often it agrees, and none is kept for a proof"
+)
 _PLAN, _REPORT = "plan.json", "report.html"
 _PARTS = {FILE, MODEL, SPANS, _REPORT, ".DS_Store"}  # of a student's folder; macOS writes the last
 Say = Callable[[str], None]
@@ -284,9 +290,11 @@ def _start_run(
     profile.require_mirrorable()
     _require_field(settings, profile)
     read = read_calls(store, profile)
-    former, name = read_former_calls(records, profile), secrets.token_hex(6)
-    say("Comparing the answers with earlier ones")
-    since = find_change(read.calls, profile.shape, settings.seed, choose_features(settings))
+    former, name, since = list[LearnedCall](), secrets.token_hex(6), None
+    if not settings.from_names:
+        former = read_former_calls(records, profile)
+        say("Comparing the answers with earlier ones")
+        since = find_change(read.calls, profile.shape, settings.seed, choose_features(settings))
     later = [call for call in read.calls if since is not None and call.began >= since]
     if since is not None and len(later) < _FEWEST_SINCE:
         say(f"{_describe_time(since)} That is too lately to learn it: train again after more calls.")
@@ -360,8 +368,11 @@ def _run_training(
             "teaches nothing, and in the proof each of them counts as different."
         )
     with _removed_where_refused(training.work):
-        candidates, devs = _train_candidates(training, console, say, notes)
-    forecasts = forecast_risks(devs, len(parts.calibration), settings)
+        if settings.from_names:
+            candidates, devs = _begin_from_names(training, records, console, say, notes)
+        else:
+            candidates, devs = _train_candidates(training, console, say, notes)
+    forecasts = forecast_risks(devs, foreseen_calls(len(parts.calibration)), settings)
     if forecasts:
         say(describe_forecast(forecasts))
     verdict, calibrations, parts = _prove_candidates(training, records, candidates, devs, say)
@@ -371,10 +382,14 @@ def _run_training(
     if why and (sentence := describe_uneven_fields(dev, target_epsilon(settings))):
         why = f"{why}. {sentence}"
     ceiling = estimate_teacher_ceiling(training.read.calls, training.read.again, shape, settings.delta)
-    say("Learning curve")
-    recorded = len(training.read.calls) + training.read.unmatched
-    floor = 0.0 if ceiling is None else max(1 - ceiling.high, 0.0)
-    curve = fit_call_curve(parts.train, parts.dev, shape, dev, chosen.tier, floor, settings.seed, recorded)
+    curve = None
+    if not settings.from_names:
+        say("Learning curve")
+        recorded = len(training.read.calls) + training.read.unmatched
+        floor = 0.0 if ceiling is None else max(1 - ceiling.high, 0.0)
+        curve = fit_call_curve(
+            parts.train, parts.dev, shape, dev, chosen.tier, floor, settings.seed, recorded
+        )
     file = build_student_file(
         training.profile, chosen, verdict.claims, parts, verdict.tried, ceiling, verdict.plan
     )
@@ -472,6 +487,24 @@ def _train_candidates(
     return candidates, devs
 
 
+def _begin_from_names(
+    training: _LearningRun, records: LearningRecords, console: Console | None, say: Say, notes: list[str]
+) -> tuple[list[StudentCandidate], list[TeacherComparison]]:
+    """The candidate that learns no answer, and its comparison on all of them. Adds to `notes`."""
+    profile, calls = training.profile, training.parts.dev
+    (newest,) = records.store.latest(profile.latest.version, 1)
+    names = find_value_names(profile.shape, newest.request)
+    say(f"Beginning by the names of {len(names):,} values ({training.settings.model})")
+    candidate = train_named_candidate(names, calls, profile.shape, training.settings, training.work, console)
+    dev = compare_with_teacher(candidate, calls, profile.shape)
+    described = sum(map(bool, names.values()))
+    notes.append(
+        f"From the names of {len(names):,} values ({described:,} described) and no answer it "
+        f"{describe_agreement(int((~dev.differs).sum()), len(calls))}."
+    )
+    return [candidate], [dev]
+
+
 def _choose_method(
     candidates: Sequence[StudentCandidate], dev: Sequence[LearnedCall], shape: AnswerShape, epsilon: float
 ) -> StudentCandidate | None:
@@ -507,7 +540,9 @@ def _prove_candidates(
     """
     settings, parts = training.settings, training.parts
     while True:
-        why = explain_postponement(devs, len(parts.calibration), len(training.read.calls), settings)
+        why = _FROM_NAMES
+        if not settings.from_names:
+            why = explain_postponement(devs, len(parts.calibration), len(training.read.calls), settings)
         used: dict[Any, list[str]] = dict(group_ids_by_use(parts))
         used["train"] += [call.id for call in training.former]
         if why:
@@ -518,7 +553,8 @@ def _prove_candidates(
         parts = replace(parts, calibration=[call for call in parts.calibration if call.id not in conflicts])
     unit_calls = choose_unit_calls(StageStore(records.store).persons(training.profile.templates))
     if why:
-        say("The proof isn't begun, since it would fail: the calls kept for it stay unused")
+        if not settings.from_names:
+            say("The proof isn't begun, since it would fail: the calls kept for it stay unused")
         return postpone(devs, why, settings, unit_calls), [], parts
     say(f"Proving, with the {len(parts.calibration):,} calls kept for it")
     calibrations = [

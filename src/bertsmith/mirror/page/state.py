@@ -10,7 +10,7 @@ from typing import Any
 
 from bertsmith.metrics.guarantees.bounds import clopper_pearson
 from bertsmith.mirror.answering.accounts import read_accounts
-from bertsmith.mirror.answering.shadow_proof import ShadowProof, describe_calls
+from bertsmith.mirror.answering.shadow_proof import ShadowProof, describe_agreement, describe_calls
 from bertsmith.mirror.answering.stage_store import (
     AgreementPoint,
     StageStore,
@@ -45,6 +45,13 @@ def describe_progress(proof: ShadowProof) -> dict[str, Any]:
     """
     outlook, threshold = proof.outlook(), proof.threshold
     still = "" if threshold is not None else f". Until then: {describe_calls(*outlook)}"
+    if threshold is None and (agreement := proof.agreement()) is not None:
+        forecast = proof.forecast()
+        low, high = (f"{100 * end:.0f}%" for end in forecast.interval)
+        still += (
+            f". So far it {describe_agreement(*agreement)}. By these, and those to choose the model by, it "
+            f"comes to answer about {100 * forecast.coverage:.0f}% of the calls ({low} to {high})"
+        )
     return {
         "number": proof.number,
         "calls": proof.proof.calls,
