@@ -221,6 +221,17 @@ def test_a_head_on_a_static_table_stays_with_its_labels(tmp_path: Path) -> None:
     assert manifest is not None and manifest.provenance.keys() == {"seed", "pruning"}
 
 
+def test_figures_of_the_whole_vocabulary_are_not_the_pruned_models(tmp_path: Path) -> None:
+    model, task = load_task_model(save_table_of_classes(tmp_path / "table"))
+    origin = {"seed": 3, "metrics": {"test": {"accuracy": 0.75}}}
+    save_task_model(tmp_path / "model", model, task, Tokenizer.load(tmp_path / "table"), origin)
+    assert "0.75" in (tmp_path / "model" / "README.md").read_text()
+    prune_vocabulary(tmp_path / "model", TEXTS, tmp_path / "small")
+    manifest = read_verified_manifest(tmp_path / "small")
+    assert manifest is not None and manifest.provenance.keys() == {"seed", "pruning"}
+    assert "0.75" not in (tmp_path / "small" / "README.md").read_text()
+
+
 def test_what_stands_before_queries_and_documents_is_read_as_before(encoder: Path, tmp_path: Path) -> None:
     """Its pieces stand in none of the counted texts."""
     prompts = {"query": "blue: ", "document": "green birds: "}

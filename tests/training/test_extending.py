@@ -20,7 +20,7 @@ from bertsmith.model.manifest import update_file_entry
 from bertsmith.tasks.checkpoints.sentence_folder import write_sentence_folder
 from bertsmith.tasks.golden.records import write_golden
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
-from bertsmith.tasks.pretraining.pretraining_checkpoint import save_pretraining_model
+from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model, save_pretraining_model
 from bertsmith.text.corpus.building import build_corpus
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.tokens.extension import ExtensionSettings
@@ -210,6 +210,20 @@ def test_what_else_the_folder_holds_stays(tmp_path: Path, model: Path, corpus: P
     for name in ("1_Pooling/config.json", "modules.json", "head.safetensors"):
         assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "classifier" / name).read_bytes()
         assert name in new.manifest.files
+
+
+def test_figures_of_another_vocabulary_are_not_the_models(tmp_path: Path, corpus: Path) -> None:
+    """The card, and the hub by its model-index, showed those that were measured before."""
+    model = write_model(tmp_path / "model")
+    pretrained, _ = load_pretraining_model(model)
+    origin = {"seed": 3, "metrics": {"mlm_accuracy": 0.75}}
+    save_pretraining_model(tmp_path / "measured", pretrained, Tokenizer.load(model), origin)
+    assert "0.75" in (tmp_path / "measured" / "README.md").read_text()
+    extend_vocabulary(tmp_path / "measured", corpus, tmp_path / "out")
+    manifest = read_checkpoint(tmp_path / "out").manifest
+    assert manifest is not None and manifest.provenance == {"seed": 3}
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "0.75" not in card and "model-index" not in card
 
 
 def test_an_embedding_model_keeps_its_last_product(tmp_path: Path, model: Path, corpus: Path) -> None:

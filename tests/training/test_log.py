@@ -198,7 +198,7 @@ def test_a_run_whose_events_cannot_be_written_warns_once(tmp_path: Path) -> None
     (tmp_path / "tensorboard").write_text("in the way")
     machine = cast(Any, SimpleNamespace(ranks=SimpleNamespace(is_first=True)))
     recipe = check_recipe({"steps": 3, "optimizer": {"warmup": 0}}, "the test")
-    observer = RunObserver(tmp_path, "A run", {}, recipe, machine, None)
+    observer = RunObserver(tmp_path, "A run", {}, recipe, machine, None, "run")
     with observer.open(0):
         for step in range(3):
             observer.record("step", step, loss=1.0)

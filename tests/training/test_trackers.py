@@ -99,6 +99,9 @@ def test_both_get_every_figure_of_the_log_and_its_end(
         assert [(p["step"], p["heldout/accuracy"]) for p in points if "heldout/accuracy" in p] == accuracies
     (begun,) = [named for name, (_, named) in [c for c in made.calls if c[0] == "wandb.init"]]
     assert begun["mode"] == "offline"
+    assert begun["name"] == "out/restarts/1"  # the folder's own name, 1, said nothing
+    ((_, started),) = [call for name, call in made.calls if name == "mlflow.start_run"]
+    assert started["run_name"] == begun["name"]
     assert begun["config"]["optimizer.learning_rate"] == "0.01"
     assert made.calls[-1] in (("wandb.finish", 0), ("mlflow.end_run", (("FINISHED",), {})))
     assert {name for name, _ in made.calls[-2:]} == {"wandb.finish", "mlflow.end_run"}

@@ -19,6 +19,7 @@ from bertsmith.arrays import Ints
 from bertsmith.errors import InputError, ModelError
 from bertsmith.files import require_new_folder
 from bertsmith.inference.engine import require_texts
+from bertsmith.model.card import unmeasured
 from bertsmith.model.checkpoint import read_checkpoint, save_checkpoint
 from bertsmith.model.legacy import read_legacy_tensors
 from bertsmith.model.locate import locate_model
@@ -222,5 +223,7 @@ def _prune_table(
 
 
 def _extend_provenance(manifest: Manifest | None, note: dict[str, Any]) -> dict[str, Any]:
-    """A model's provenance, if it has one, with the pruning added to it."""
-    return ({} if manifest is None else manifest.provenance) | {"pruning": note}
+    """A model's provenance, if it has one, with the pruning added to it, and without the figures: texts with
+    words that were taken out have other answers.
+    """
+    return ({} if manifest is None else unmeasured(manifest.provenance)) | {"pruning": note}

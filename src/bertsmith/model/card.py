@@ -422,6 +422,11 @@ def contamination_provenance(*checked: Iterable[str] | None) -> dict[str, list[s
     return {_CHECKED: sorted(frozenset.intersection(*known))} if known else {}
 
 
+def unmeasured(provenance: Mapping[str, Any]) -> dict[str, Any]:
+    """A model's provenance without its figures, for one that was changed after they were measured."""
+    return {name: value for name, value in provenance.items() if name != "metrics"}
+
+
 def unchecked_warning(folder: Path, test: Path) -> str | None:
     """A warning where the model's corpus was never checked against the test file; None otherwise."""
     checked = checked_against(folder)

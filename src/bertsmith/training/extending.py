@@ -29,6 +29,7 @@ from bertsmith.argument_checks import (
 )
 from bertsmith.errors import InputError, ModelError, TokenizerError
 from bertsmith.files import atomic_folder, atomic_write, read_json, require_new_folder, write_json
+from bertsmith.model.card import unmeasured
 from bertsmith.model.checkpoint import Checkpoint, read_checkpoint, save_checkpoint
 from bertsmith.model.config import BertConfig
 from bertsmith.model.legacy import read_legacy_tensors
@@ -226,7 +227,7 @@ def _write_folder(
         checkpoint.architecture,
         task="extended" if manifest is None else manifest.task,
         tokenizer=tokenizer,
-        provenance={} if manifest is None else manifest.provenance,
+        provenance={} if manifest is None else unmeasured(manifest.provenance),
         settings={} if manifest is None else manifest.settings,
         carried=checkpoint.carried,
         labels=checkpoint.labels,

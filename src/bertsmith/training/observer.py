@@ -41,9 +41,11 @@ class RunObserver:
         recipe: RunSettings,
         machine: Machine,
         console: Console | None,
+        name: str,
     ) -> None:
+        """`name` is what trackers call the run, such as tickets/restarts/2."""
         self._folder, self._recipe, self._machine, self._console = folder, recipe, machine, console
-        self._title, self._facts = title, facts
+        self._title, self._facts, self._name = title, facts, name
         self._log: RunLog | None = None
         self._trackers: OpenTrackers | None = None
         self._view: LiveView | None = None
@@ -78,7 +80,7 @@ class RunObserver:
     def _open_trackers(self) -> Iterator[None]:
         """The trackers of the recipe, for the block."""
         settings = self._recipe.model_dump(mode="json")
-        self._trackers = trackers = OpenTrackers(self._recipe.trackers, self._folder, settings)
+        self._trackers = trackers = OpenTrackers(self._recipe.trackers, self._name, self._folder, settings)
         try:
             yield
         except BaseException:

@@ -118,7 +118,10 @@ class Run(Generic[R]):
         """Makes the observer of a loop with these settings. It writes its log into `folder`, by default the
         run's own; `title` and `facts` are shown.
         """
-        return RunObserver(folder or self.out, title, facts, settings, self.machine, self.console)
+        place = (folder or self.out).resolve().relative_to(self.out.resolve().parent)
+        return RunObserver(
+            folder or self.out, title, facts, settings, self.machine, self.console, place.as_posix()
+        )
 
 
 @contextmanager

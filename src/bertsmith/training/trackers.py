@@ -24,8 +24,8 @@ class Tracker(ABC):
     """One run at a tracker, from its beginning to `close`. Methods may raise whatever the tracker does."""
 
     @abstractmethod
-    def __init__(self, folder: Path, settings: Mapping[str, str]) -> None:
-        """Begins a run that is called as the run's `folder`. `settings` are by their dotted names."""
+    def __init__(self, name: str, folder: Path, settings: Mapping[str, str]) -> None:
+        """Begins a run with this name. `folder` is the run's own; `settings` are by their dotted names."""
 
     @abstractmethod
     def log(self, figures: Mapping[str, float], step: int) -> None:
@@ -39,12 +39,12 @@ class Tracker(ABC):
 class MLflowTracker(Tracker):
     """A run of MLflow: the one that the program has open, or a new one."""
 
-    def __init__(self, folder: Path, settings: Mapping[str, str]) -> None:
+    def __init__(self, name: str, folder: Path, settings: Mapping[str, str]) -> None:
         self._mlflow: Any = import_module("mlflow")
         self._is_ours = self._mlflow.active_run() is None
         if self._is_ours:
-            self._mlflow.start_run(run_name=folder.name)
-        self._mlflow.log_params({name: value[:_LONGEST_VALUE] for name, value in settings.items()})
+            self._mlflow.start_run(run_name=name)
+        self._mlflow.log_params({setting: value[:_LONGEST_VALUE] for setting, value in settings.items()})
 
     def log(self, figures: Mapping[str, float], step: int) -> None:
         self._mlflow.log_metrics(dict(figures), step=step)
@@ -59,10 +59,10 @@ class WandbTracker(Tracker):
     the number of calls: the loss guard may take a run some steps back.
     """
 
-    def __init__(self, folder: Path, settings: Mapping[str, str]) -> None:
+    def __init__(self, name: str, folder: Path, settings: Mapping[str, str]) -> None:
         self._run: Any = import_module("wandb").init(
             project=os.environ.get("WANDB_PROJECT", "bertsmith"),
-            name=folder.name,
+            name=name,
             dir=str(folder),
             config=dict(settings),
             mode=os.environ.get("WANDB_MODE", "offline"),
@@ -82,12 +82,14 @@ TRACKERS: dict[str, type[Tracker]] = {"mlflow": MLflowTracker, "wandb": WandbTra
 class OpenTrackers:
     """The trackers of a run. One that fails is left out from then on, and `pop_failures` says why."""
 
-    def __init__(self, names: Iterable[str], folder: Path, settings: Mapping[str, Any]) -> None:
+    def __init__(
+        self, names: Iterable[str], run_name: str, folder: Path, settings: Mapping[str, Any]
+    ) -> None:
         self._trackers: dict[str, Tracker] = {}
         self._failures: list[str] = []
         texts = dict(_list_settings(settings))
         for name in names:
-            self._try(name, partial(self._open, name, folder, texts))
+            self._try(name, partial(self._open, name, run_name, folder, texts))
 
     def record(self, record: Record) -> None:
         """Hands on the figures of a line of the log."""
@@ -110,8 +112,8 @@ class OpenTrackers:
         failures, self._failures = self._failures, []
         return failures
 
-    def _open(self, name: str, folder: Path, settings: Mapping[str, str]) -> None:
-        self._trackers[name] = TRACKERS[name](folder, settings)
+    def _open(self, name: str, run_name: str, folder: Path, settings: Mapping[str, str]) -> None:
+        self._trackers[name] = TRACKERS[name](run_name, folder, settings)
 
     def _try(self, name: str, act: Callable[[], object]) -> None:
         try:
