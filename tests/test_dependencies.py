@@ -33,7 +33,7 @@ OPTIONAL = {
 
 
 def test_the_doctor_knows_every_extra_for_users() -> None:
-    assert {*diagnosis.EXTRAS, "docs", "dev", "bench"} == EXTRAS.keys()
+    assert {*diagnosis.EXTRAS, "docs", "dev", "bench", "spark"} == EXTRAS.keys()
 
 
 def test_every_import_of_the_source_is_declared() -> None:

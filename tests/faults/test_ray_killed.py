@@ -26,12 +26,14 @@ from bertsmith.cli.main import main
 from bertsmith.data import tokenizing
 from bertsmith.data.tokenizing import tokenize_corpus
 from bertsmith.errors import InputError, ResourceError
+from bertsmith.inference import predictor as predictor_module
 from bertsmith.inference.embedding import job as embedding_job
 from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.inference.embedding.job import Count, embed_file
 from bertsmith.inference.index import build as index_build
 from bertsmith.inference.index import text_embedder
 from bertsmith.inference.index.index import Index
+from bertsmith.inference.predictor import Predictor
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import save_checkpoint
 from bertsmith.model.config import make_config
@@ -40,6 +42,7 @@ from bertsmith.text.corpus import building, reading
 from bertsmith.text.corpus.building import build_corpus
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.text.workers import ATTEMPTS, map_in_order_by_ray
+from served_models import save_fine_tuned
 
 pytestmark = [
     pytest.mark.slow,  # starting two nodes and their workers takes most of a minute
@@ -114,6 +117,39 @@ def test_vectors_of_a_killed_worker_are_computed_again(
     assert result.whole.texts == result.computed.texts == TEXTS
     assert one_worker_died(tmp_path / "diary", DEADLY) == TEXTS // SHARD_ROWS
     assert sorted(path.name for path in tmp_path.iterdir()) == ["alone.parquet", "diary", "v.parquet"]
+
+
+def test_predictions_of_a_killed_worker_are_those_of_a_single_process(
+    cluster: Any, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    predictor = Predictor.load(save_fine_tuned(tmp_path / "model", "classification"))
+    alone, out = tmp_path / "alone.jsonl", tmp_path / "predictions.jsonl"
+    predictor.predict_file(table, alone)
+    monkeypatch.setattr(predictor_module, "_EXAMPLES_AT_A_TIME", SHARD_ROWS)
+    make_mortal(monkeypatch, predictor_module, tmp_path / "diary", DEADLY)
+    assert predictor.predict_file(table, out, engine="ray") == TEXTS
+    assert out.read_bytes() == alone.read_bytes()
+    assert one_worker_died(tmp_path / "diary", DEADLY) == TEXTS // SHARD_ROWS
+
+
+def test_a_worker_unpickles_the_model_once(cluster: Any, tmp_path: Path) -> None:
+    processes = [*map_in_order_by_ray(UnpicklingDiary(tmp_path / "diary"), ((n,) for n in range(40)))]
+    assert sorted(set(processes)) == sorted(map(int, (tmp_path / "diary").read_text().split()))
+
+
+class UnpicklingDiary:
+    """Notes the process that unpickles it, and returns the one that calls it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        with self.path.open("a") as file:
+            file.write(f"{os.getpid()}\n")
+
+    def __call__(self, task: int) -> int:
+        return os.getpid()
 
 
 def test_shards_that_are_written_are_not_computed_again(

@@ -1,7 +1,10 @@
 """The wheel bertsmith-run in a process that can't import torch, beside the whole package in this one."""
 
+import importlib.util
 import json
 import os
+import pickle
+import re
 import shutil
 import subprocess
 import sys
@@ -13,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from pydantic import ValidationError
@@ -21,13 +25,14 @@ from starlette.testclient import TestClient
 import bertsmith
 import served_models
 from bertsmith.data.batch import PackedBatch
+from bertsmith.errors import InputError
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import load_encoder, save_checkpoint
 from bertsmith.model.config import BertConfig, make_config
 from bertsmith.model.cpu import kernels
 from bertsmith.model.cpu.inference import prepare_for_inference
 from bertsmith.model.locate import locate_model
-from bertsmith.runtime import Embedder, Predictor, plain_models
+from bertsmith.runtime import Embedder, PredictionColumn, Predictor, VectorColumn, plain_models
 from bertsmith.runtime.encoder import ArrayEncoder, read_weights
 from bertsmith.runtime.server import OneModel, make_server
 from bertsmith.serving.app import make_app
@@ -416,6 +421,147 @@ def test_pages_of_other_sites_are_refused(
     folders: dict[str, Path], headers: dict[str, str], status: int
 ) -> None:
     ask(folders["classification"], "/predict", {"inputs": "dog"}, status, **headers)
+
+
+def test_columns_answer_as_the_file_commands_do(folders: dict[str, Path]) -> None:
+    texts = [*inputs_of("encoder", 5), None, "", "lelo"]
+    embedder = Embedder(folders["encoder"])
+    column = pickle.loads(pickle.dumps(VectorColumn(str(folders["encoder"]), kind="query", max_length=12)))
+    batch = {"id": np.arange(8), "text": np.array(texts, object)}
+    answered = column(batch)
+    short = Embedder(folders["encoder"], max_length=12)
+    assert [*answered] == ["id", "text", "vector"] and [*batch] == ["id", "text"]
+    assert np.array_equal(answered["vector"], short.queries([text or "" for text in texts]))
+    table = pandas.DataFrame({"body": texts})
+    answered = VectorColumn(str(folders["encoder"]), "body", "meaning")(table)
+    assert [*answered.columns] == ["body", "meaning"]
+    assert np.array_equal(np.stack(answered["meaning"]), embedder.documents([text or "" for text in texts]))
+
+    predicted = PredictionColumn(str(folders["classification"]))(batch)["prediction"]
+    expected = Predictor(folders["classification"]).predict([text for text in texts if text])
+    blank = {"error": "no text"}
+    assert [json.loads(line) for line in predicted] == [*expected[:5], blank, blank, expected[5]]
+    pairs = inputs_of("question-answering", 4)
+    batch = {"question": [pair[0] for pair in pairs], "passage": [pair[1] for pair in pairs]}
+    column = PredictionColumn(str(folders["question-answering"]), "question", text_pair="passage")
+    answers = [json.loads(line) for line in column(batch)["prediction"]]
+    assert answers == Predictor(folders["question-answering"]).predict(pairs)
+    words = [np.array(["bano", "delo"], object), "kano firu", np.array([], object)]
+    tags = PredictionColumn(str(folders["tagging"])).predictions(words)
+    assert [json.loads(line) for line in tags[:2]] == Predictor(folders["tagging"]).predict(
+        [["bano", "delo"], "kano firu"]
+    )
+    assert json.loads(tags[2]) == blank
+
+
+def test_columns_refuse_what_is_no_column_of_texts(folders: dict[str, Path]) -> None:
+    column = VectorColumn(str(folders["encoder"]))
+    with pytest.raises(InputError, match=r"no column 'text'; it has body, id\."):
+        column({"body": ["lelo"], "id": [1]})
+    with pytest.raises(InputError, match=r"^text, row 2: expected a text, found 3"):
+        column({"text": ["lelo", 3]})
+    with pytest.raises(InputError, match=r'found list.*batch_format="numpy"'):
+        column(["lelo"])
+    with pytest.raises(InputError, match="kind must be query or document, found 'passage'"):
+        VectorColumn("minilm", kind="passage")  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)  # to start a cluster takes ten seconds, and minutes on a busy machine
+@pytest.mark.filterwarnings("ignore")  # Ray's own
+def test_a_job_of_ray_data_opens_the_model_once_a_process(folders: dict[str, Path]) -> None:
+    pytest.importorskip("ray.data", reason="needs the extra ray")
+    import ray
+
+    class OpeningCount(VectorColumn):
+        def __call__(self, batch: Any) -> Any:
+            from bertsmith.runtime.columns import _open
+
+            made = super().__call__(batch)
+            rows = len(batch["text"])
+            return {**made, "process": [os.getpid()] * rows, "opened": [_open.cache_info().misses] * rows}
+
+    texts = inputs_of("minilm", 60)
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+        try:
+            items = [{"row": row, "text": text} for row, text in enumerate(texts)]
+            data = ray.data.from_items(items, override_num_blocks=10)
+            data.context.enable_progress_bars = False
+            workers = ray.data.ActorPoolStrategy(size=2)
+            rows = data.map_batches(
+                OpeningCount, fn_constructor_args=[str(folders["minilm"])], compute=workers, batch_size=6
+            )
+            made = sorted(rows.take_all(), key=lambda row: row["row"])
+        finally:
+            ray.shutdown()
+    vectors = np.stack([row["vector"] for row in made])
+    assert np.array_equal(vectors, bertsmith.Embedder(folders["minilm"]).documents(texts))
+    assert {row["opened"] for row in made} == {1}
+    assert len({row["process"] for row in made}) < 10 and os.getpid() not in {row["process"] for row in made}
+
+
+SPARK = """
+import json, os, sys, pandas
+from pyspark.sql import SparkSession
+from pyspark.sql.functions import pandas_udf
+
+spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").config(
+    "spark.driver.host", "127.0.0.1").config("spark.sql.shuffle.partitions", "2").getOrCreate()
+for model, rows in json.load(sys.stdin).items():
+    table = spark.createDataFrame(list(enumerate(rows)), "row int, text string").repartition(6)
+    table.write.parquet("articles.parquet", mode="overwrite")
+{example}
+
+@pandas_udf("int")
+def opened(texts: pandas.Series) -> pandas.Series:
+    import sys
+    from bertsmith_run.runtime.columns import _open
+    assert "torch" not in sys.modules
+    column.vectors(["one more"])
+    return pandas.Series([_open.cache_info().misses] * len(texts))
+
+table = spark.read.parquet("articles.parquet")
+made = table.withColumn("vector", vectors("text")).withColumn("opened", opened("text")).toPandas()
+assert set(made["opened"]) == {{1}}, made["opened"]
+answers = PredictionColumn(sys.argv[1])
+schema = "row int, text string, prediction string"
+predicted = table.mapInPandas(lambda batches: map(answers, batches), schema).toPandas()
+vectors = [vector.tolist() for vector in made.sort_values("row")["vector"]]
+json.dump([vectors, predicted.sort_values("row")["prediction"].tolist()], sys.stdout)
+spark.stop()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(
+    importlib.util.find_spec("pyspark") is None or shutil.which("java") is None,
+    reason="needs Java, and pyspark of the extra spark",
+)
+def test_the_udf_of_the_page_gives_the_same_vectors_in_spark(
+    installed: Path, folders: dict[str, Path], tmp_path: Path
+) -> None:
+    """As docs/plan.md has it, in workers that have the wheel without torch."""
+    page = (REPOSITORY / "docs" / "plan.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"^```py\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    of_spark = [line for line in example.splitlines() if not line.startswith("ray.")]
+    texts = inputs_of("minilm", 60)
+    path = os.pathsep.join([str(installed), *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = subprocess.run(
+        [sys.executable, "-c", SPARK.format(example="\n".join(of_spark)), str(folders["classification"])],
+        input=json.dumps({"minilm": texts}),
+        env={**os.environ, "PYTHONPATH": path, "PYSPARK_PYTHON": sys.executable},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    vectors, predictions = json.loads(done.stdout)
+    assert np.array_equal(np.array(vectors, np.float32), bertsmith.Embedder("minilm").documents(texts))
+    whole = bertsmith.Predictor.load(folders["classification"])
+    assert [json.loads(line) for line in predictions] == whole.predict(texts)
 
 
 def ask(folder: Path, path: str, body: Any, status: int = 200, **headers: str) -> Any:

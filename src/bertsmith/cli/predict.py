@@ -17,6 +17,7 @@ from bertsmith.cli.options import (
 )
 from bertsmith.cli.screen import print_json, print_note, print_table, print_warning, progress_bar
 from bertsmith.errors import InputError
+from bertsmith.text.workers import Engine
 
 _TOKENS, _LENGTH = 1_000_000, 128  # tokens to read of a corpus, and tokens of a sequence
 
@@ -31,6 +32,7 @@ def predict(
     layout: Annotated[FileLayout | None, AS_TRAINED] = None,
     task: str | None = None,
     compute_dtype: Literal["float32", "int16"] | None = None,
+    engine: Engine = "local",
 ) -> None:
     """Write a fine-tuned model's prediction for each row of a file, as JSON lines.
 
@@ -50,6 +52,8 @@ def predict(
     compute_dtype
         Precision of the matrix products. By default int16 on a CPU with the compiled kernels: it takes
         two thirds of float32's time, and changes probabilities by about 1e-4. Elsewhere float32.
+    engine
+        ray computes on a Ray cluster, as for `bertsmith embed`.
 
     Examples
     --------
@@ -58,6 +62,8 @@ def predict(
     bertsmith predict runs/names/model sentences.conll > names.jsonl
 
     bertsmith predict runs/intents/model archive.parquet --out predictions.jsonl --compute-dtype float32
+
+    bertsmith predict runs/intents/model archive.parquet --out predictions.jsonl --engine ray
     """
     import torch
 
@@ -77,6 +83,7 @@ def predict(
             progress,
             overwrite=overwrite,
             warn=lambda sentence: print_warning(sentence, out),
+            engine=engine,
             **collect_options(columns, layout),
         )
     if not is_standard_output(out):

@@ -6,6 +6,7 @@ outputs; what a model was trained on, which the baselines learn from, is in prov
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from itertools import compress
 from pathlib import Path
@@ -25,7 +26,7 @@ from bertsmith.argument_checks import (
 )
 from bertsmith.errors import InputError
 from bertsmith.files import require_output, write_jsonl
-from bertsmith.inference.engine import require_count, require_list, require_texts, start_engine
+from bertsmith.inference.engine import make_ready, require_count, require_list, require_texts, start_engine
 from bertsmith.inference.provenance import TrainedOn, encoder_of_baseline, frozen_predictions
 from bertsmith.model.locate import locate_model
 from bertsmith.progress import Progress
@@ -38,6 +39,7 @@ from bertsmith.tasks.task import Prediction, Task, fitted_again, reading_columns
 from bertsmith.tasks.task_model import LONGEST, TaskModel, outputs_of
 from bertsmith.text.labelled.labelled_files import describe_files, list_labelled_files
 from bertsmith.text.tokens.tokenizer import Tokenizer
+from bertsmith.text.workers import Engine, map_in_order_by_ray, require_engine
 
 # Examples encoded at a time: bounds memory, and is enough to batch examples of like length.
 _EXAMPLES_AT_A_TIME, _CHARACTERS_AT_A_TIME = 4096, 1 << 22
@@ -141,9 +143,11 @@ class Predictor:
         *,
         overwrite: bool = False,
         warn: Callable[[str], None] | None = None,
+        engine: Engine = "local",
         **columns: Any,
     ) -> int:
-        """Predicts for every row of a file and writes JSON lines to `out`. Returns the number of rows.
+        """Predicts for every row of a file and writes JSON lines to `out`. Returns the number of rows. With
+        `engine` "ray" a cluster computes, 4,096 rows at a time, and this process reads and writes.
 
         `path` and `out` may be '-', a standard stream. `columns` are settings that say where the texts stand:
         text, text_pair, header, format, encoding. A row without a text gets "error": "no text" instead of a
@@ -152,6 +156,7 @@ class Predictor:
         `overwrite`.
         """
         require_output(out, overwrite, [path])
+        require_engine(engine)
         task = _task_for_file(self.task, columns)
         examples = task.read(path, labelled=False)
         keeps_blank = getattr(task.settings, "missing", None) == "keep"
@@ -170,7 +175,8 @@ class Predictor:
         if warn is not None:
             for sentence in warnings:
                 warn(sentence)
-        predictions = self._predict_examples([*compress(examples, answerable)], progress)
+        predict = self._predict_by_ray if engine == "ray" else self._predict_examples
+        predictions = predict([*compress(examples, answerable)], progress)
         lines = (
             task.line(example, next(predictions) if is_answered else {"error": "no text"})
             for example, is_answered in zip(examples, answerable, strict=True)
@@ -255,6 +261,26 @@ class Predictor:
             if progress is not None:
                 progress(done, len(examples), "texts")
             yield from self.task.decode(outputs, batch, split.encoded)
+
+    def _predict_by_ray(
+        self, examples: Sequence[Any], progress: Progress | None = None
+    ) -> Iterator[Prediction]:
+        """As `_predict_examples`, on a cluster, whose machines may have no GPU."""
+        copy = self
+        if next(self.model.parameters()).device.type != "cpu":
+            model = deepcopy(self.model)
+            make_ready(model, "cpu", torch.float32)
+            copy = replace(self, model=model)
+        done = 0
+        batches = few_at_a_time(self.task, examples, _EXAMPLES_AT_A_TIME, _CHARACTERS_AT_A_TIME)
+        for predictions in map_in_order_by_ray(copy._predict_batch, ((batch,) for batch in batches)):
+            yield from predictions
+            done += len(predictions)
+            if progress is not None:
+                progress(done, len(examples), "texts")
+
+    def _predict_batch(self, examples: Sequence[Any]) -> list[Prediction]:
+        return list(self._predict_examples(examples))
 
 
 def _task_for_file(task: Task[Any], columns: dict[str, Any]) -> Task[Any]:

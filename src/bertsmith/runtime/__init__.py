@@ -6,7 +6,16 @@ name `bertsmith_run`; run_wheel.py makes it. Read first: encoder.py, then predic
 """
 
 from bertsmith.errors import BertsmithError, InputError, ModelError
+from bertsmith.runtime.columns import PredictionColumn, VectorColumn
 from bertsmith.runtime.predictor import ArrayEmbedder as Embedder
 from bertsmith.runtime.predictor import ArrayPredictor as Predictor
 
-__all__ = ["BertsmithError", "Embedder", "InputError", "ModelError", "Predictor"]
+__all__ = [
+    "BertsmithError",
+    "Embedder",
+    "InputError",
+    "ModelError",
+    "PredictionColumn",
+    "Predictor",
+    "VectorColumn",
+]

@@ -16,7 +16,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import lru_cache, partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, get_args
 
@@ -211,9 +211,18 @@ def _run_task(function_ref: Any, attempts: Any, table: "pa.Table") -> "pa.Table"
         )
         return _pack(_TaskOutcome(None, error))
     try:
-        return _pack(_TaskOutcome(ray.get(function_ref)(*task)))
+        return _pack(_TaskOutcome(_function_behind(function_ref)(*task)))
     except BertsmithError as user_error:
         return _pack(_TaskOutcome(None, user_error))
+
+
+@lru_cache(maxsize=1)
+def _function_behind(function_ref: Any) -> Callable[..., Any]:
+    """The function of the job, unpickled once in a worker: it may hold a model, which a task needn't copy."""
+    import ray
+
+    function: Callable[..., Any] = ray.get(function_ref)
+    return function
 
 
 class _AttemptCounter:
