@@ -61,7 +61,9 @@ class VectorColumn:
         """
         embedder = _open(ArrayEmbedder, self.model, tuple(sorted(self.settings.items())))
         rows = [as_text(value, f"{self.text}, row {number}") for number, value in enumerate(texts, 1)]
-        return embedder.queries(rows) if self.kind == "query" else embedder.documents(rows)
+        embed = embedder.queries if self.kind == "query" else embedder.documents
+        vectors: Vectors = embed(rows)
+        return vectors
 
 
 class PredictionColumn:
