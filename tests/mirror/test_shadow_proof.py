@@ -340,17 +340,54 @@ def test_calls_of_one_person_are_one_unit_in_the_order_of_their_first() -> None:
     assert at_once.counts.tolist() == [[3, 1.5], [1, 0], [0, 0], [0, 1]]
 
 
-def test_of_a_person_who_asks_very_often_some_calls_count_by_chance() -> None:
-    """Each with the same probability, the last as the first: 3 of 12 of 200 persons."""
+def test_of_a_person_who_asks_very_often_each_call_counts() -> None:
+    """As further units of the same size, so that a call weighs as much as one of anybody else."""
     proof = ShadowProof(PLAN.model_copy(update={"unit_calls": 3}), 1)
-    for person in range(200):
+    alone = GrowingProof(PLAN.thresholds, PLAN.starts, 0.2, student_share(0.05, 1), 3)
+    for person in range(50):
         proof.add(
-            ComparedCall(0.95, number == 11, began=1e4 * person + number, person=f"p{person}")
-            for number in range(12)
+            ComparedCall(0.95, number == 7, began=1e4 * person + number, person=f"p{person}")
+            for number in range(8)
         )
-    proof.add([ComparedCall(-1, False, began=1e9)])
-    assert proof.proof.calls == 601
-    assert binomtest(int(proof.counts[0, 1]), 200, 3 / 12).pvalue > 0.01
+        for differs in ([0, 0, 0], [0, 0, 0], [0, 1]):
+            alone.record([0.95] * len(differs), differs)
+    proof.add([ComparedCall(0.1, False, began=1e9)])
+    alone.record(0.1, 0)
+    assert proof.proof.as_json() == alone.as_json()
+    assert proof.counts.tolist() == [[350, 50], [0, 0], [0, 0], [1, 0]]
+
+
+def nightly_jobs(draw: random.Random, count: int) -> list[ComparedCall]:
+    """Every second call is one of a customer's job of a hundred within ten minutes, of which half differ; of
+    the others none does.
+    """
+    calls, minute = list[ComparedCall](), 0
+    while len(calls) < count:
+        minute += 1
+        person, size = f"p{minute}", 100 if draw.random() < 1 / 101 else 1
+        calls += [
+            ComparedCall(0.95, size > 1 and draw.random() < 0.5, began=60.0 * minute + second, person=person)
+            for second in range(size)
+        ]
+    return sorted(calls, key=lambda call: call.began)
+
+
+def test_a_customers_job_weighs_as_much_as_its_calls() -> None:
+    """A quarter of all answers differ, and a fifth may: counted as one person each, the jobs hardly did."""
+    draw, wrong = random.Random(5), 0
+    for _ in range(40):
+        calls = nightly_jobs(draw, 2000)
+        unit_calls = choose_unit_calls((call.person, call.began) for call in calls)
+        proof = ShadowProof(PLAN.model_copy(update={"unit_calls": unit_calls}), 1)
+        proof.add(calls)
+        wrong += proof.threshold is not None
+    assert wrong <= 4
+
+
+def test_a_batch_that_came_before_drift_is_known_after_it() -> None:
+    proof = ShadowProof(PLAN, 1)
+    assert not proof.has_batch("a")
+    assert proof.after_drift(2).has_batch("a")
 
 
 def test_what_is_no_persons_name_makes_no_units() -> None:
@@ -360,7 +397,7 @@ def test_what_is_no_persons_name_makes_no_units() -> None:
     assert choose_unit_calls([(f"p{n}", float(n)) for n in range(9)]) == 1
     assert choose_unit_calls([(f"p{n % 9}", 60.0 * n) for n in range(18)]) == 2
     assert choose_unit_calls([(f"p{n % 3}", 60.0 * n) for n in range(180)]) == 4  # eleven minutes each
-    assert choose_unit_calls([(f"p{n % 3}", 1.0 * n) for n in range(180)]) == 5
+    assert choose_unit_calls([(f"p{n % 3}", 1.0 * n) for n in range(180)]) == 20
 
 
 def shadow(stages: StageStore, folder: Path) -> StudentRecord:

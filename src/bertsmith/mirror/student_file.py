@@ -126,7 +126,8 @@ class ProofPlan(_Part):
     `thresholds`, from strict to lax, and with which parts of delta to start there (GrowingProof). All of it
     comes from development calls.
 
-    `unit_calls`: the most calls of one person within a short time that count; None where calls name nobody.
+    `unit_calls`: the most calls of one person within a short time that are one unit; None where calls name
+    nobody.
     `counts` says how many development calls lay between thresholds, the surest first, that agreed and that
     differed. `forecast`: the numbers of compared calls after which something is proven in a tenth, in half
     and in nine tenths of simulations; None for more than were simulated.

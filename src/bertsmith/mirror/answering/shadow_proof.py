@@ -6,10 +6,11 @@ the LLM answers too, and names a threshold the moment one holds.
 The k-th proof of a version, of a new student or the same one after drift, has the share of delta that its
 number leaves it, so that all of them are true together with probability 1 - delta.
 
-**Units.** Calls of one person within ten minutes are one unit. Of a longer one some calls are drawn by
-chance, without looking at them. Units are recorded in the order in which they began, each once its ten
-minutes are over: recorded when it is complete, a unit of few calls would come later than one of many, and
-what is easy sooner. Calls that name nobody are units of their own.
+**Units.** Calls of one person within ten minutes are one unit. Of very many calls the first ones are one,
+and the next ones another: were they left out, a customer's nightly job would weigh as little as a person, and
+could be wrong unnoticed. Units are recorded in the order in which they began, each once its ten minutes are
+over: recorded when it is complete, a unit of few calls would come later than one of many, and what is easy
+sooner. Calls that name nobody are units of their own.
 
 **Repeated inputs** count as often as they come, as in the claim: were each counted once, an input that is
 frequent and always wrong would weigh no more than a rare one.
@@ -23,7 +24,6 @@ K thresholds.
 """
 
 import math
-import random
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -42,8 +42,8 @@ from bertsmith.mirror.student_file import ProofPlan
 NEVER = -1.0  # the confidence of an answer that is never given
 UNIT_SECONDS = 600.0  # calls of one person within this time are one unit
 _MOST_WAITING = 500  # units; of more, the oldest is recorded before its time is over
-_LARGEST_UNIT = 5  # calls
-_COUNTED = 0.9  # of the calls that name somebody
+_LARGEST_UNIT = 20  # calls
+_TOGETHER = 0.9  # of the calls that name somebody
 _MANY = 4000  # compared calls, of a forecast
 _BATCHES = 100  # last batches that are known by their id
 _Part = tuple[float, bool, float, float]  # confidence, differs, probability, least
@@ -67,11 +67,10 @@ class ComparedCall:
 
 @dataclass
 class _Unit:
-    """`person`, the time of its first call, how many calls it had, and those of them that count."""
+    """`person`, the time of its first call, and its calls."""
 
     person: str
     began: float
-    count: int = 0
     parts: list[_Part] = field(default_factory=list)
 
 
@@ -126,19 +125,12 @@ class ShadowProof:
 
     def _add_to_unit(self, call: ComparedCall) -> None:
         person = call.person if self.plan.unit_calls is not None else ""
-        unit = next((unit for unit in self._waiting if person and unit.person == person), None)
+        own = (unit for unit in self._waiting if person and unit.person == person)
+        unit = next((unit for unit in own if len(unit.parts) < self.proof.largest_unit), None)
         if unit is None:
             unit = _Unit(person, call.began)
             self._waiting.append(unit)
-        part = call.confidence, call.differs, call.probability, call.least
-        unit.count += 1
-        if len(unit.parts) < self.proof.largest_unit:
-            unit.parts.append(part)
-            return
-        # Reservoir sampling: each call of the unit stays with the same probability.
-        place = random.Random(f"{self.number} {self.proof.calls} {person} {unit.count}").randrange(unit.count)
-        if place < len(unit.parts):
-            unit.parts[place] = part
+        unit.parts.append((call.confidence, call.differs, call.probability, call.least))
 
     def _is_over(self, unit: _Unit) -> bool:
         is_late = unit.began <= self._latest - UNIT_SECONDS
@@ -197,8 +189,12 @@ class ShadowProof:
         return f"{answered}, {claim}: proven on {self.proof.calls:,} calls"
 
     def after_drift(self, number: int) -> "ShadowProof":
-        """A new proof of the same student: what was proven was about other traffic."""
-        return ShadowProof(self.plan, number, self.drifts + 1)
+        """A new proof of the same student: what was proven was about other traffic. It knows the batches that
+        were added to this one.
+        """
+        proof = ShadowProof(self.plan, number, self.drifts + 1)
+        proof._batches = self._batches
+        return proof
 
     def as_json(self) -> dict[str, Any]:
         """The whole state as JSON values; `from_json` continues from it to the bit."""
@@ -208,7 +204,7 @@ class ShadowProof:
             "drifts": self.drifts,
             "proof": self.proof.as_json(),
             "counts": self.counts.tolist(),
-            "waiting": [[unit.person, unit.began, unit.count, unit.parts] for unit in self._waiting],
+            "waiting": [[unit.person, unit.began, unit.parts] for unit in self._waiting],
             "latest": self._latest,
             "batches": self._batches,
         }
@@ -223,8 +219,8 @@ class ShadowProof:
                 raise ValueError("counts and thresholds don't fit")
             proof.proof, proof.counts = GrowingProof.from_json(state["proof"]), counts
             proof._waiting = [
-                _Unit(person, began, count, [(*part,) for part in parts])
-                for person, began, count, parts in state["waiting"]
+                _Unit(person, began, [(*part,) for part in parts])
+                for person, began, *_, parts in state["waiting"]  # an earlier version counted them too
             ]
             proof._latest, proof._batches = float(state["latest"]), list(state["batches"])
         except (KeyError, TypeError, ValueError) as error:
@@ -236,9 +232,10 @@ class ShadowProof:
 
 
 def choose_unit_calls(calls: Iterable[tuple[str, float]]) -> int | None:
-    """The most calls of one person that are to count within a unit: so many that nine in ten calls do, five
-    at most, since larger units make for more cautious bets. None where calls name nobody, or more than half
-    of them the same: then it is the application's name. `calls` are (person, time) in the order of time.
+    """The most calls of one person that are to be one unit: so many that nine in ten calls are in the first
+    one of their ten minutes, 20 at most, since larger units make for more cautious bets. None where calls
+    name nobody, or more than half of them the same: then it is the application's name. `calls` are (person,
+    time) in the order of time.
     """
     began = dict[str, float]()  # of each person's latest unit
     sizes, of_person, total = Counter[tuple[str, float]](), Counter[str](), 0
@@ -254,7 +251,7 @@ def choose_unit_calls(calls: Iterable[tuple[str, float]]) -> int | None:
         return None
     named = of_person.total()
     for most in range(1, _LARGEST_UNIT):
-        if sum(min(size, most) for size in sizes.values()) >= _COUNTED * named:
+        if sum(min(size, most) for size in sizes.values()) >= _TOGETHER * named:
             return most
     return _LARGEST_UNIT
 
