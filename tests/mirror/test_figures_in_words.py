@@ -5,11 +5,19 @@ from dataclasses import replace
 import pytest
 
 from bertsmith.metrics.guarantees.power_law import fit_power_law
+from bertsmith.metrics.scores import Interval
 from bertsmith.mirror.fields import AnswerShape, Field, UnsupportedPart
 from bertsmith.mirror.learning.learned_calls import LearnedCall
 from bertsmith.mirror.learning.limits import CallCurve, estimate_teacher_ceiling
-from bertsmith.mirror.learning.proving import describe_claims, format_percent, format_upper_percent
+from bertsmith.mirror.learning.proving import (
+    describe_claims,
+    explain_claim,
+    format_percent,
+    format_upper_percent,
+    format_whole_percent,
+)
 from bertsmith.mirror.learning.schema_fields import AnswerObservation, infer_shape
+from bertsmith.mirror.learning.teacher_change import TranslatedCalls
 from bertsmith.mirror.student_file import Claim, Claims
 
 
@@ -66,6 +74,21 @@ def test_a_claim_says_that_calls_beside_the_template_are_in_none_of_its_shares()
     said = describe_claims(claims, 1200)
     assert "It answers 90 % of the calls with this prompt (" in said
     assert said.endswith(" 1,200 recorded calls have another prompt: the LLM answers such calls.")
+
+
+def test_a_share_in_whole_percents_is_never_none_or_all() -> None:
+    assert [format_whole_percent(each) for each in (0, 0.004, 0.633, 0.997, 0.99996, 1)] == [
+        "0 %", "0.4 %", "63 %", "99.7 %", "99.996 %", "100 %",
+    ]  # fmt: skip
+    claim = Claim(
+        threshold=0.5, epsilon=0.05, delta=0.05, calls=4000, answered=16, risk=0, coverage_interval=(0, 0.1)
+    )
+    assert "that was 0.4 % of these calls" in explain_claim(Claims(epsilon=0.05, delta=0.05, whole=claim))[1]
+
+
+def test_how_much_a_new_llm_changes_is_said_in_percents() -> None:
+    translated = TranslatedCalls([], 200, 199, 200, 0, Interval(0.9712, 0.9999))
+    assert "answers 97.1 % to 99.99 % of the calls differently" in translated.as_sentence()
 
 
 def test_a_bound_is_never_rounded_down_and_a_share_never_to_none_or_all() -> None:

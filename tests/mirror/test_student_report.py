@@ -20,9 +20,13 @@ from mirrored_calls import (
 )
 
 from bertsmith.cli.main import main
+from bertsmith.mirror.answering.stage_store import read_findings
+from bertsmith.mirror.learning.proving import describe_claims
 from bertsmith.mirror.learning.settings import LearnSettings
-from bertsmith.mirror.learning.train import train_student
+from bertsmith.mirror.learning.train import choose_risk, train_student
+from bertsmith.mirror.learning.understand import LearningRecords
 from bertsmith.mirror.student import MirrorStudent
+from bertsmith.mirror.student_file import read_student_file, student_id
 
 
 def bertsmith(*arguments: object) -> None:
@@ -173,8 +177,43 @@ def test_a_risk_that_was_proven_too_is_chosen_afterwards_without_a_new_proof(
     second = MirrorStudent.open(tmp_path / "student-2").file
     assert second.claims.whole == larger and second.claims.epsilon == 0.2
     assert second.claims.at(0.05) == first.claims
+    # Its report says first what is chosen; chosen back, it is the first student again.
+    page = Words()
+    page.feed((tmp_path / "student-2" / "report.html").read_text())
+    chosen = describe_claims(second.claims)
+    assert (
+        page.text.index(chosen) < page.text.index("about the one before") < page.text.index("What is proven")
+    )
+    bertsmith("mirror", "set", tmp_path / "student-2", "--epsilon", 0.1, "--store", store)
+    tenth = MirrorStudent.open(tmp_path / "student-2").file
+    assert tenth.claims.epsilon == 0.1
+    page.feed((tmp_path / "student-2" / "report.html").read_text())
+    assert describe_claims(tenth.claims) in page.text
+    bertsmith("mirror", "set", tmp_path / "student-2", "--epsilon", 0.05, "--store", store)
+    assert MirrorStudent.open(tmp_path / "student-2").file == first
     assert main(["mirror", "set", str(out), "--epsilon", "0.15", "--store", str(store)]) == 2
     assert "found 0.15" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_risk_is_chosen_where_merged_versions_have_another_student(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What was found of the merged versions' student stands for each of them in the store."""
+    prompts = ("Which intent has the message?", "What intent has the message?")
+    both = [calls_of(250, seed=n, first=300 * n, prompt=prompt) for n, prompt in enumerate(prompts)]
+    other = calls_of(1500, noisy(0.6, "card"), first=900, site="other")
+    with store_of(tmp_path, [*both[0], *both[1], *other]) as store:
+        (first, second) = (calls[0] for calls in both)
+        LearningRecords(store).merge(first.site, [first.version, second.version])
+        settings = LearnSettings(tiers=("tf-idf",))
+        train_student(store, tmp_path / "merged", site=first.site, settings=settings)
+        train_student(store, tmp_path / "student", site="other", settings=settings)
+        file = read_student_file(tmp_path / "student")
+        risk = next(claim.epsilon for claim in file.claims.ladder if claim.epsilon != file.claims.epsilon)
+        _, chosen = choose_risk(store, tmp_path / "student", risk)
+        findings = read_findings(store)[other[0].version]
+        assert findings["student"] == student_id(tmp_path / "student")
+        assert findings["claim"] == describe_claims(chosen.claims)
 
 
 def test_a_proof_that_would_fail_is_not_begun_and_the_screen_says_what_to_do(

@@ -482,7 +482,7 @@ def _print_change(change: "TeacherChange") -> None:
     }
     if survival.sure:
         rate = survival.differing / survival.sure
-        facts["there it differs from the new LLM"] = _format_rate(rate, survival.interval)
+        facts["there it differs from the new LLM"] = _format_rate(rate, survival.interval, claims.delta)
     print_facts("The student beside the new LLM", facts)
     most = f"at most {100 * claims.epsilon:g} % of its sure answers differ from the new LLM's"
     if survival.holds:
@@ -498,9 +498,11 @@ def _print_change(change: "TeacherChange") -> None:
         )
 
 
-def _format_rate(rate: float, interval: "Interval") -> str:
-    low, high = (f"{100 * end:.3g} %" for end in interval)
-    return f"{100 * rate:.3g} % ({low} to {high} with 95 % confidence)"
+def _format_rate(rate: float, interval: "Interval", delta: float = 0.05) -> str:
+    from bertsmith.mirror.learning.proving import format_percent
+
+    low, high = map(format_percent, interval)
+    return f"{format_percent(rate)} ({low} to {high} with {100 * (1 - delta):g} % confidence)"
 
 
 def _read_prompt(prompt: str) -> str:

@@ -18,8 +18,8 @@ from bertsmith.mirror.learning.proving import (
     calibration_delta,
     candidate_thresholds,
     estimate_calls_needed,
-    format_percent,
     format_upper_percent,
+    format_whole_percent,
     read_prices,
     target_epsilon,
 )
@@ -55,10 +55,8 @@ class RiskForecast:
         """'about 63 % (51 % to 72 %)', 'most likely nothing (0 % to 12 %)', or 'nothing'."""
         if not self.coverage:
             return "nothing"
-        low, high = (format_percent(round(share, 2)) for share in self.interval)
-        middle = (
-            f"about {format_percent(round(self.coverage, 2))}" if self.has_chance else "most likely nothing"
-        )
+        low, high = map(format_whole_percent, self.interval)
+        middle = f"about {format_whole_percent(self.coverage)}" if self.has_chance else "most likely nothing"
         return f"{middle} ({low} to {high})"
 
 

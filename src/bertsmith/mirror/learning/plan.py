@@ -19,7 +19,12 @@ from bertsmith.mirror.call import UNDATED
 from bertsmith.mirror.importing import CallImport, ImportCounts
 from bertsmith.mirror.learning.forecast import RiskForecast, forecast_risks
 from bertsmith.mirror.learning.learned_calls import CallSplit, read_calls, split_by_ids
-from bertsmith.mirror.learning.proving import FAR, format_percent, format_upper_percent
+from bertsmith.mirror.learning.proving import (
+    FAR,
+    format_percent,
+    format_upper_percent,
+    format_whole_percent,
+)
 from bertsmith.mirror.learning.settings import LearnSettings
 from bertsmith.mirror.learning.tiers import (
     TeacherComparison,
@@ -419,7 +424,7 @@ def render_plan(plan: CallPlan, command: str) -> str:
     headline = [
         (
             f"of the calls could be answered locally{where}",
-            format_percent(round(answered / calls, 2)) if answered else "none",
+            format_whole_percent(answered / calls) if answered else "none",
         ),
         ("saved a month", "unknown" if plan.saving is None else f"{plan.saving:,.2f}"),
         ("calls in the file", f"{calls:,}"),

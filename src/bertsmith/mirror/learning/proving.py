@@ -694,7 +694,7 @@ def explain_claim(claims: Claims) -> list[str]:
     claim = claims.whole
     if claim is None:
         return []
-    answered, allowed = format_percent(round(claim.coverage, 2)), format_upper_percent(claim.epsilon)
+    answered, allowed = format_whole_percent(claim.coverage), format_upper_percent(claim.epsilon)
     return [
         f"On {claim.calls:,} calls that it had never seen, the student was compared with the LLM.",
         f"Where it is surest, it may answer: that was {answered} of these calls; the LLM answers all others.",
@@ -785,6 +785,12 @@ def format_percent(share: float) -> str:
     while 0 < share < 1 and float(f"{100 * share:.{digits}f}") in (0.0, 100.0) and digits < 12:
         digits += 1
     return f"{100 * share:.{digits}f}".removesuffix(".0") + " %"
+
+
+def format_whole_percent(share: float) -> str:
+    """'63 %', '0.4 %', '99.7 %': to a percent, where that tells it from 0 and 100 %."""
+    rounded = round(share, 2)
+    return format_percent(rounded if 0 < rounded < 1 else share)
 
 
 def _format_confidence(delta: float) -> str:

@@ -10,6 +10,7 @@ counted and left out. So are the keys of such parts: the object that they stand 
 """
 
 import math
+import re
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -59,6 +60,7 @@ _CONFUSIONS, _LONGEST = 40, 240  # rows, characters of a text
 _FEWEST_SHOWN = 20  # answers, below which a risk is mostly chance
 _MOST_PAIRS = 40
 _QUOTED, _TEXT = "quotes", "a text"
+_CHOSEN = re.compile(r'<section [^>]*id="chosen">.*?</section>\n', re.DOTALL)  # of `mark_chosen`
 _FORECAST = 4  # the curve is extended to so many times the texts learned from
 
 
@@ -136,6 +138,22 @@ def render_report(report: StudentReport) -> str:
         templates=list(dict.fromkeys(template.describe() for template in file.templates.values())),
         facts=_list_facts(report),
     )
+
+
+def mark_chosen(page: str, claim: str) -> str:
+    """The page with the claim that was chosen since (bertsmith mirror set), in words, before all others. None
+    is added where it is the claim that the page was written for.
+    """
+    from markupsafe import escape
+
+    page = _CHOSEN.sub("", page)
+    if str(escape(claim.partition(". ")[0])) in page:
+        return page
+    note = (
+        '<section class="card warnings" id="chosen">\n<h2>Another allowed difference is chosen</h2>\n'
+        f"<p>{escape(claim)}</p>\n<p>What follows is about the one before.</p>\n</section>\n"
+    )
+    return page.replace("</header>\n", f"</header>\n{note}", 1)
 
 
 def _draw_squares(claims: Claims) -> Any:

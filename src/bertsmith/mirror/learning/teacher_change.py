@@ -29,6 +29,7 @@ from bertsmith.metrics.scores import Interval
 from bertsmith.mirror.call import LABELLED, UNDATED
 from bertsmith.mirror.fields import AnswerShape, Field, FieldHead
 from bertsmith.mirror.learning.learned_calls import LearnedCall, hash_fraction, is_drawn, read_calls
+from bertsmith.mirror.learning.proving import format_percent
 from bertsmith.mirror.learning.settings import LearnSettings
 from bertsmith.mirror.learning.targets import build_heads, build_targets
 from bertsmith.mirror.learning.tiers import fit_classes
@@ -63,7 +64,7 @@ class TranslatedCalls:
 
     def as_sentence(self) -> str:
         """How many answers are learned from, and how many the teachers answer differently."""
-        low, high = (f"{100 * max(end, 0.0):.2g} %" for end in self.change)
+        low, high = (format_percent(max(end, 0.0)) for end in self.change)
         return (
             f"It also learns from {len(self.calls):,} answers of the former LLM or prompt. The present one "
             f"answers {low} to {high} of the calls differently (with 95 % confidence: a model of the former "

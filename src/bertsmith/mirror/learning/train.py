@@ -67,7 +67,7 @@ from bertsmith.mirror.learning.proving import (
     read_prices,
     target_epsilon,
 )
-from bertsmith.mirror.learning.report import StudentReport, render_report, summarise_findings
+from bertsmith.mirror.learning.report import StudentReport, mark_chosen, render_report, summarise_findings
 from bertsmith.mirror.learning.settings import LearnSettings
 from bertsmith.mirror.learning.targets import find_value_names
 from bertsmith.mirror.learning.teacher_change import (
@@ -667,29 +667,33 @@ def choose_risk(store: Store, student: Path, epsilon: float) -> tuple[Path, Stud
     """Chooses another of the risks at which a student's whole answer was proven; returns its folder and file.
 
     With another threshold it is another student, whose comparisons and audits begin anew. It stays in its
-    folder unless the mirror uses it: then the other one goes to student-2, student-3 …. Raises InputError for
-    a risk that wasn't proven, ModelError for a folder without a student.
+    folder unless the mirror uses it: then the other one goes to student-2, student-3 …. Its report begins
+    with the claim that is chosen. Raises InputError for a risk that wasn't proven, ModelError for a folder
+    without a student.
     """
     file, former = read_student_file(student), student_id(student)
     chosen = file.model_copy(update={"claims": file.claims.at(epsilon)})
     if chosen == file:
         return student, file
-    out = find_free_folder(store, student)
-    if out != student:
-        with atomic_folder(out, overwrite=True) as folder:
-            shutil.copytree(student, folder, dirs_exist_ok=True)
-    write_json(out / FILE, chosen.model_dump(mode="json"))
+    out, claim = find_free_folder(store, student), describe_claims(chosen.claims)
+    with atomic_folder(out, overwrite=True) as folder:
+        shutil.copytree(student, folder, dirs_exist_ok=True)
+        if (report := folder / _REPORT).is_file():
+            report.write_text(mark_chosen(report.read_text("utf-8"), claim), encoding="utf-8")
+        chosen = chosen.model_copy(update={"files": hash_files(folder)})
+        write_json(folder / FILE, chosen.model_dump(mode="json"))
     for version, findings in read_findings(store).items():
-        if findings.pop("student") == former:
-            del findings["at"]
-            findings |= {
-                "versions": sorted(file.templates),
-                "claim": describe_claims(chosen.claims),
-                "coverage": chosen.claims.coverage,
-                "why_not": None,
-            }
-            save_findings(store, student_id(out), version, findings)
-            break
+        if findings["student"] != former:
+            continue
+        findings |= {
+            "versions": sorted(file.templates),
+            "claim": claim,
+            "coverage": chosen.claims.coverage,
+            "why_not": None,
+        }
+        del findings["student"], findings["at"]
+        save_findings(store, student_id(out), version, findings)
+        break
     return out, chosen
 
 
