@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from mirrored_calls import call_of, calls_of, intent_of, store_of
 from scripted_upstream import Reply, Seen, Upstream, upstream_of
@@ -18,12 +19,14 @@ from scripted_upstream import Reply, Seen, Upstream, upstream_of
 from bertsmith.cli.main import main
 from bertsmith.mirror.call import Call
 from bertsmith.mirror.fields import AnswerShape, Field
+from bertsmith.mirror.learning import teacher_change
 from bertsmith.mirror.learning.asking import AskingResult, Replay
 from bertsmith.mirror.learning.learned_calls import LearnedCall
 from bertsmith.mirror.learning.migration import compare_teachers
 from bertsmith.mirror.learning.proving import empty_claims
 from bertsmith.mirror.learning.settings import LearnSettings
 from bertsmith.mirror.learning.teacher_change import find_change, read_former_calls, translate_former
+from bertsmith.mirror.learning.train import train_student
 from bertsmith.mirror.learning.understand import LearningRecords, understand
 from bertsmith.mirror.store import Store
 from bertsmith.mirror.student import MirrorStudent
@@ -363,6 +366,26 @@ def test_a_student_of_a_new_version_learns_from_the_calls_before(
         assert {call.id for call in former} <= used
         proving = LearningRecords(store).calibration_calls()
         assert not proving & {call.id for call in former}, "former answers prove nothing of the new teacher"
+
+
+def test_former_answers_are_looked_for_and_translated_with_the_encoder_opened_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = list[str]()
+
+    def embedding_features(model: str) -> Any:
+        opened.append(model)
+        return lambda texts: np.array(
+            [[len(text), text.count("e"), *map(ord, text[:6])] for text in texts], float
+        )
+
+    monkeypatch.setattr(teacher_change, "embedding_features", embedding_features)
+    former = calls_of(400)
+    new = calls_of(330, joined, seed=1, first=400, prompt="Two classes of it.")
+    with store_of(tmp_path, [*former, *new]) as store:
+        learned = train_student(store, tmp_path / "student", settings=LearnSettings(enough=1e-6))
+    assert any("answers of the former LLM" in note for note in learned.notes)
+    assert learned.file.tier == "tf-idf" and opened == ["minilm"]
 
 
 def test_a_change_that_no_name_tells_is_found_and_what_was_before_is_translated(

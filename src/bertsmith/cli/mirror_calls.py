@@ -185,6 +185,30 @@ class BudgetOptions:
         return budget_class(self.max_calls, self.max_money, self.input_price, self.output_price)
 
 
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class ReplayOptions:
+    """Whom the recorded inputs are put to, and which.
+
+    Parameters
+    ----------
+    upstream
+        The base URL of the LLM that is asked; not the mirror's own.
+    version
+        One of the site's versions, whose inputs are asked. By default the one that the application called
+        last.
+    seed
+        Another seed draws other inputs, beside those asked before.
+    key_from
+        The environment variable that holds the LLM's key. Default: OPENAI_API_KEY or ANTHROPIC_API_KEY.
+    """
+
+    upstream: str
+    version: str | None = None
+    seed: int = 0
+    key_from: str | None = None
+
+
 @continues_when_repeated
 def label(
     file: Path,
@@ -291,11 +315,8 @@ def label(
 def relabel(
     site: str | None = None,
     *,
-    upstream: str,
+    asked: ReplayOptions,
     count: int = 200,
-    version: str | None = None,
-    seed: int = 0,
-    key_from: str | None = None,
     store_options: StoreOptions = ANY_STORE,
     limits: Annotated[BudgetOptions | None, Parameter(group="Budget")] = None,
 ) -> None:
@@ -309,16 +330,8 @@ def relabel(
     ----------
     site
         As `bertsmith mirror status` shows it. Needed if there are several.
-    upstream
-        The LLM's base URL, as the mirror has it; not the mirror's own.
     count
         Inputs to ask once more; those asked before count.
-    version
-        One of the site's versions. By default the one that the application called last.
-    seed
-        Another seed draws other inputs.
-    key_from
-        The environment variable that holds the LLM's key. Default: OPENAI_API_KEY or ANTHROPIC_API_KEY.
 
     Examples
     --------
@@ -331,8 +344,8 @@ def relabel(
         from bertsmith.mirror.learning.asking import Budget, Upstream, ask_again, choose_version
 
         limits = limits or BudgetOptions()
-        drawn = choose_version(_open_records(opened).group(site, version), version)
-        llm = Upstream(upstream, drawn.protocol, key_from, formats=settings.formats)
+        drawn = choose_version(_open_records(opened).group(site, asked.version), asked.version)
+        llm = Upstream(asked.upstream, drawn.protocol, asked.key_from, formats=settings.formats)
         with llm, progress_bar("Asking again") as progress:
             result = ask_again(
                 opened,
@@ -341,7 +354,7 @@ def relabel(
                 count,
                 settings.redactor,
                 limits.of_class(Budget),
-                seed=seed,
+                seed=asked.seed,
                 at_once=limits.at_once,
                 progress=progress,
             )
@@ -352,15 +365,12 @@ def relabel(
 def migrate(
     site: str | None = None,
     *,
-    upstream: str,
+    asked: ReplayOptions,
     model: str = "",
     prompt: str = "",
     count: int = 300,
     student: Path | None = None,
     out: Path | None = None,
-    version: str | None = None,
-    seed: int = 0,
-    key_from: str | None = None,
     store_options: StoreOptions = ANY_STORE,
     limits: Annotated[BudgetOptions | None, Parameter(group="Budget")] = None,
 ) -> None:
@@ -375,8 +385,6 @@ def migrate(
     ----------
     site
         As `bertsmith mirror status` shows it. Needed if there are several.
-    upstream
-        The new LLM's base URL; not the mirror's own.
     model
         The new LLM's name. Default: the present one, with another --prompt.
     prompt
@@ -387,12 +395,6 @@ def migrate(
         A student's folder. Default: the one that serves.
     out
         Where the student is written for the new LLM, if what is proven of it holds there too.
-    version
-        One of the site's versions, the present one. By default the one that the application called last.
-    seed
-        Another seed draws other calls, beside those compared before.
-    key_from
-        The environment variable that holds the LLM's key. Default: OPENAI_API_KEY or ANTHROPIC_API_KEY.
 
     Examples
     --------
@@ -414,8 +416,8 @@ def migrate(
         from bertsmith.mirror.student_file import student_id
 
         records, stages = _open_records(opened), StageStore(opened)
-        group = records.group(site, version)
-        present = choose_version(group, version)
+        group = records.group(site, asked.version)
+        present = choose_version(group, asked.version)
         profile = understand(opened, group)
         profile.require_mirrorable()
         if student is None:
@@ -426,7 +428,7 @@ def migrate(
         if judged is not None and student is not None:
             number = student_id(student)
             judged.proven_threshold = stages.proven_thresholds([number]).get(number)
-        llm = Upstream(upstream, present.protocol, key_from, formats=settings.formats)
+        llm = Upstream(asked.upstream, present.protocol, asked.key_from, formats=settings.formats)
         with llm, progress_bar("Asking the new LLM") as progress:
             replayed = replay(
                 opened,
@@ -437,7 +439,7 @@ def migrate(
                 limits.of_class(Budget),
                 model=model,
                 prompt=new_prompt,
-                seed=seed,
+                seed=asked.seed,
                 at_once=limits.at_once,
                 progress=progress,
             )

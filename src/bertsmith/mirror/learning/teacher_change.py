@@ -101,13 +101,20 @@ def embedding_features(model: str) -> Features:
 
 
 def choose_features(settings: LearnSettings) -> Features:
-    """Vectors of the encoder that a student starts from, else words."""
-    if "encoder" not in settings.tiers:
-        return word_features
-    try:
-        return embedding_features(settings.model)
-    except BertsmithError:  # the training says what is missing
-        return word_features
+    """Vectors of the encoder that a student starts from, else words. The encoder is opened with the first
+    texts, and once.
+    """
+    opened = list[Features]()
+
+    def features(texts: Sequence[str]) -> Any:
+        if not opened:
+            try:
+                opened.append(embedding_features(settings.model))
+            except BertsmithError:  # the training says what is missing
+                opened.append(word_features)
+        return opened[0](texts)
+
+    return features if "encoder" in settings.tiers else word_features
 
 
 def find_change(

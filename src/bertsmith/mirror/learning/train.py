@@ -71,6 +71,7 @@ from bertsmith.mirror.learning.report import StudentReport, mark_chosen, render_
 from bertsmith.mirror.learning.settings import LearnSettings
 from bertsmith.mirror.learning.targets import find_value_names
 from bertsmith.mirror.learning.teacher_change import (
+    Features,
     choose_features,
     find_change,
     read_former_calls,
@@ -136,7 +137,8 @@ class LearningResult:
 @dataclass(frozen=True)
 class _LearningRun:
     """A training in progress: its calls, their split, the calls of the version before or, where the answers
-    have changed `since` a time, those before it, its work folder, and its name in the store.
+    have changed `since` a time, those before it, its work folder, and its name in the store; the `features`
+    that former answers are compared by.
     """
 
     settings: LearnSettings
@@ -147,6 +149,7 @@ class _LearningRun:
     since: float | None
     work: Path
     name: str
+    features: Features
 
 
 @check_arguments(
@@ -279,7 +282,7 @@ def _start_run(
     say: Say,
 ) -> _LearningRun:
     """Resumes the plan in the work folder, or divides the calls and writes a new plan."""
-    path = work / _PLAN
+    path, features = work / _PLAN, choose_features(settings)
     if path.exists():
         return _resume_run(records, profile, settings, work, read_json(path), say)
     read = read_calls(store, profile)
@@ -294,7 +297,7 @@ def _start_run(
     if not settings.from_names:
         former = read_former_calls(records, profile)
         say("Comparing the answers with earlier ones")
-        since = find_change(read.calls, profile.shape, settings.seed, choose_features(settings))
+        since = find_change(read.calls, profile.shape, settings.seed, features)
     later = [call for call in read.calls if since is not None and call.began >= since]
     if since is not None and len(later) < _FEWEST_SINCE:
         say(f"{_describe_time(since)} That is too lately to learn it: train again after more calls.")
@@ -317,7 +320,7 @@ def _start_run(
         },
     }
     write_json(path, plan)
-    return _LearningRun(settings, profile, read, parts, former, since, work, name)
+    return _LearningRun(settings, profile, read, parts, former, since, work, name, features)
 
 
 def _resume_run(
@@ -354,7 +357,8 @@ def _resume_run(
         write_json(work / _PLAN, plan | ids)
     parts = split_by_ids(calls, plan["calibration"], profile.shape, settings)
     read = replace(read, calls=calls)
-    return _LearningRun(settings, profile, read, parts, former, plan["since"], work, plan["name"])
+    since, name = plan["since"], plan["name"]
+    return _LearningRun(settings, profile, read, parts, former, since, work, name, choose_features(settings))
 
 
 def _run_training(
@@ -446,7 +450,7 @@ def _train_candidates(
     learned = {call.text for call in parts.learned}
     former = join_by_text((call for call in training.former if call.text not in learned), shape)
     translated = (
-        translate_former(former, [*parts.train, *parts.dev], shape, settings.seed, choose_features(settings))
+        translate_former(former, [*parts.train, *parts.dev], shape, settings.seed, training.features)
         if former
         else None
     )
