@@ -31,6 +31,7 @@ from bertsmith.errors import DiskFull, InputError, MissingExtra, ModelError
 from bertsmith.mirror.fields import AnswerShape, Field
 from bertsmith.mirror.learning import tiers as encoder_tier
 from bertsmith.mirror.learning import train
+from bertsmith.mirror.learning.proving import choose_method
 from bertsmith.mirror.learning.settings import LearnSettings
 from bertsmith.mirror.learning.targets import find_value_names
 from bertsmith.mirror.learning.train import LearningResult, train_student
@@ -171,14 +172,14 @@ def test_methods_are_compared_and_the_one_that_could_answer_most_is_saved(
 ) -> None:
     """Where the user has set nothing. A linear model of random vectors can't tell the signs apart."""
     made: dict[str, float] = {}
-    choose = train._choose_method
+    choose = choose_method
 
     def noted(candidates: Any, dev: Any, shape: Any, epsilon: float) -> Any:
         for candidate, name in zip(candidates[1::2], ("linear", "contrastive", "full"), strict=True):
             made[name] = train.compare_with_teacher(candidate, dev, shape).agreement
         return choose(candidates, dev, shape, epsilon)
 
-    monkeypatch.setattr(train, "_choose_method", noted)
+    monkeypatch.setattr(train, "choose_method", noted)
     run = [override for override in RUN if not override.startswith(("method", "epochs"))]
     settings = LearnSettings(tiers=("encoder",), model=str(encoder), overrides=tuple(run))
     with store_of(tmp_path, calls_of(400)) as store:
@@ -267,7 +268,7 @@ def test_the_memory_holds_answers_and_no_names_of_values(
     tmp_path: Path, encoder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Few calls, so that the names teach too. The saved student answers as it was judged on dev."""
-    monkeypatch.setattr(train, "_choose_method", lambda candidates, *given: candidates[0])
+    monkeypatch.setattr(train, "choose_method", lambda candidates, *given: candidates[0])
     with store_of(tmp_path, calls_of(150)) as store:
         learned = train_student(
             store,
@@ -305,8 +306,8 @@ def test_the_method_that_could_answer_most_is_chosen_not_the_one_that_agrees_mos
     agrees = candidate(lambda n: n % 10 == 0, lambda n: n % 2 == 0)
     knows = candidate(lambda n: n % 5 == 0, lambda n: n % 5 == 0)
     for order in ([agrees, knows], [knows, agrees]):
-        assert train._choose_method(order, dev, shape, 0.05) is knows
-    assert train._choose_method([], dev, shape, 0.05) is None
+        assert choose_method(order, dev, shape, 0.05) is knows
+    assert choose_method([], dev, shape, 0.05) is None
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ from bertsmith.errors import InputError
 from bertsmith.mirror.answering.stage_store import StageStore
 from bertsmith.mirror.answering.stages import StudentRecord
 from bertsmith.mirror.learning.settings import LearnSettings
-from bertsmith.mirror.learning.train import find_free_folder, train_student
+from bertsmith.mirror.learning.student_folder import find_free_folder
+from bertsmith.mirror.learning.train import train_student
 from bertsmith.mirror.student import MirrorStudent
 
 

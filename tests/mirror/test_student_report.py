@@ -23,7 +23,8 @@ from bertsmith.cli.main import main
 from bertsmith.mirror.answering.stage_store import read_findings
 from bertsmith.mirror.learning.proving import describe_claims
 from bertsmith.mirror.learning.settings import LearnSettings
-from bertsmith.mirror.learning.train import choose_risk, train_student
+from bertsmith.mirror.learning.student_folder import choose_risk
+from bertsmith.mirror.learning.train import train_student
 from bertsmith.mirror.learning.understand import LearningRecords
 from bertsmith.mirror.student import MirrorStudent
 from bertsmith.mirror.student_file import read_student_file, student_id

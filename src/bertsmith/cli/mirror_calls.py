@@ -410,7 +410,7 @@ def migrate(
         from bertsmith.mirror.answering.stage_store import StageStore
         from bertsmith.mirror.learning.asking import Budget, Upstream, choose_version, replay
         from bertsmith.mirror.learning.migration import compare_teachers, write_surviving_student
-        from bertsmith.mirror.learning.train import find_free_folder
+        from bertsmith.mirror.learning.student_folder import find_free_folder
         from bertsmith.mirror.learning.understand import understand
         from bertsmith.mirror.student import MirrorStudent
         from bertsmith.mirror.student_file import student_id

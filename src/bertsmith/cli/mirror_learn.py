@@ -429,7 +429,7 @@ def set_risk(student: Path, *, epsilon: float, store_options: StoreOptions = ANY
     """
     with open_store(store_options) as opened:
         from bertsmith.mirror.learning.proving import describe_claims
-        from bertsmith.mirror.learning.train import choose_risk
+        from bertsmith.mirror.learning.student_folder import choose_risk
 
         folder, file = choose_risk(opened, student, epsilon)
     console.print(describe_claims(file.claims), markup=False, soft_wrap=True)

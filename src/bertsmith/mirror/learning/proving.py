@@ -34,9 +34,15 @@ from bertsmith.metrics.guarantees.sample_size import (
     plan_graph,
 )
 from bertsmith.mirror.answering.shadow_proof import describe_calls
-from bertsmith.mirror.fields import format_value
+from bertsmith.mirror.fields import AnswerShape, format_value
+from bertsmith.mirror.learning.learned_calls import LearnedCall
 from bertsmith.mirror.learning.settings import LearnSettings
-from bertsmith.mirror.learning.tiers import StudentCandidate, TeacherComparison, tier_title
+from bertsmith.mirror.learning.tiers import (
+    StudentCandidate,
+    TeacherComparison,
+    compare_with_teacher,
+    tier_title,
+)
 from bertsmith.mirror.student_file import Claim, Claims, ProofPlan, TeacherCeiling
 
 _WHOLE = ""
@@ -72,6 +78,23 @@ def estimate_coverage(confidence: Floats, differs: Bools, epsilon: float) -> flo
     answered, errors = _count_errors(confidence, differs)
     acceptable = answered[(errors <= epsilon * answered) & (answered >= _FEWEST_ON_DEV)]
     return float(acceptable.max() / len(confidence)) if len(acceptable) else 0.0
+
+
+def choose_method(
+    candidates: Sequence[StudentCandidate], dev: Sequence[LearnedCall], shape: AnswerShape, epsilon: float
+) -> StudentCandidate | None:
+    """The candidate that could answer most of dev with at most `epsilon` differing, and with twice that: few
+    calls tell little by one risk alone. None without candidates.
+    """
+
+    def worth(candidate: StudentCandidate) -> tuple[float, float]:
+        compared = compare_with_teacher(candidate, dev, shape)
+        coverages = [
+            estimate_coverage(compared.confidence, compared.differs, risk) for risk in (epsilon, 2 * epsilon)
+        ]
+        return sum(coverages), compared.agreement
+
+    return max(candidates, key=worth, default=None)
 
 
 def _count_errors(confidence: Floats, differs: Bools) -> tuple[Ints, Ints]:

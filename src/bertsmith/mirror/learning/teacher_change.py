@@ -14,6 +14,7 @@ C classes of a field, E calls.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -162,6 +163,12 @@ def find_change(
     place = len(calls) - window + int(places[np.argmax(likelihood)])
     is_harmful = _is_harmful(calls[:place], calls[place:], heads, shape, seed, features)
     return calls[place].began if is_harmful else None
+
+
+def describe_time(since: float) -> str:
+    """Since when the answers have changed, in a sentence."""
+    began = datetime.fromtimestamp(since, UTC).strftime("%Y-%m-%d %H:%M")
+    return f"Since {began} UTC the LLM answers otherwise than before."
 
 
 def _is_harmful(

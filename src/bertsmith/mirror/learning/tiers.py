@@ -25,6 +25,7 @@ from bertsmith.errors import BertsmithError, InputError, MissingExtra, ResourceE
 from bertsmith.files import atomic_write, read_json, write_json
 from bertsmith.metrics.baselines import MOST_FEATURES, MOST_WEIGHTS, TOKEN
 from bertsmith.metrics.calibration import fit_temperature
+from bertsmith.mirror.call import CompletionRequest
 from bertsmith.mirror.fields import AnswerShape, FieldHead, FieldPrediction, Values
 from bertsmith.mirror.learning.learned_calls import LearnedCall
 from bertsmith.mirror.learning.settings import LearnSettings, Tier
@@ -36,6 +37,7 @@ from bertsmith.mirror.learning.targets import (
     build_tagging_rows,
     build_tags,
     build_targets,
+    find_value_names,
 )
 from bertsmith.mirror.neighbours import MOST_NEIGHBOURS, NeighbourMemory
 from bertsmith.mirror.redaction import holds_placeholder
@@ -281,23 +283,25 @@ def train_encoder_candidates(
 
 
 def train_named_candidate(
-    names: Mapping[str, str],
+    request: CompletionRequest,
     calls: Sequence[LearnedCall],
     shape: AnswerShape,
     settings: LearnSettings,
     work: Path,
     console: Console | None = None,
-) -> StudentCandidate:
-    """A student that has learned no answer: by the `names` of the values of the one field, with their
-    descriptions, and by the texts of the calls (bertsmith.tasks.heads.label_names). The answers fit the
-    temperature alone, which changes none of its own. Raises as `finetune` does.
+) -> tuple[StudentCandidate, dict[str, str]]:
+    """A student that has learned no answer, and the names that it began by: those of the values of the one
+    field, with the descriptions of the `request`, beside the texts of the calls
+    (bertsmith.tasks.heads.label_names). The answers fit the temperature alone, which changes none of its own.
+    Raises as `find_value_names` and `finetune` do.
     """
+    names = find_value_names(shape, request)
     (field,), folder = shape.fields, work / MODEL
     folder.mkdir(parents=True, exist_ok=True)
     texts = list(dict.fromkeys(call.text for call in calls))
     unlabelled = folder / "texts.jsonl"
     atomic_write(unlabelled, "".join(json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts))
-    options: dict[str, Any] = {"names": dict(names), "unlabelled": str(unlabelled)}
+    options: dict[str, Any] = {"names": names, "unlabelled": str(unlabelled)}
     trained = _run_finetuning("classification", settings, folder, console, options)
     outputs = EncoderFieldModel(load_predictor(trained), {field.path: len(names)})
     places = {value: number for number, value in enumerate(field.classes)}
@@ -305,7 +309,7 @@ def train_named_candidate(
     head = FieldHead(path=field.path, classes=tuple(places[name] for name in outputs.predictor.task.labels))
     logits = outputs.logits([call.text for call in calls])
     head = fit_head_temperature(head, shape, logits[field.path], calls)
-    return _make_encoder_candidate((head,), outputs, folder, work / SPANS, None, {}, shape)
+    return _make_encoder_candidate((head,), outputs, folder, work / SPANS, None, {}, shape), names
 
 
 def _leave_out_contradicted(

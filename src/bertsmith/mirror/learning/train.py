@@ -9,30 +9,19 @@ training with other settings, versions or calls stays, and the new one's is OUT.
 
 import secrets
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-import bertsmith
 from bertsmith.argument_checks import check_arguments, check_function, check_path, instance_of, optional
-from bertsmith.errors import InputError, MissingExtra, ModelError
-from bertsmith.files import (
-    atomic_folder,
-    is_empty_folder,
-    locked_folder,
-    make_folder,
-    read_json,
-    remove_empty,
-    write_json,
-)
+from bertsmith.errors import InputError, MissingExtra
+from bertsmith.files import locked_folder, make_folder, read_json, remove_empty, write_json
 from bertsmith.mirror.answering.shadow_proof import choose_unit_calls, describe_agreement
-from bertsmith.mirror.answering.stage_store import StageStore, read_findings, save_findings
-from bertsmith.mirror.fields import AnswerShape
+from bertsmith.mirror.answering.stage_store import StageStore, save_findings
 from bertsmith.mirror.learning.forecast import (
     RiskForecast,
     advise_risk,
@@ -59,7 +48,7 @@ from bertsmith.mirror.learning.limits import (
 )
 from bertsmith.mirror.learning.proving import (
     ProofResult,
-    describe_claims,
+    choose_method,
     estimate_coverage,
     explain_postponement,
     postpone,
@@ -67,12 +56,18 @@ from bertsmith.mirror.learning.proving import (
     read_prices,
     target_epsilon,
 )
-from bertsmith.mirror.learning.report import StudentReport, mark_chosen, render_report, summarise_findings
+from bertsmith.mirror.learning.report import StudentReport, render_report, summarise_findings
 from bertsmith.mirror.learning.settings import LearnSettings
-from bertsmith.mirror.learning.targets import find_value_names
+from bertsmith.mirror.learning.student_folder import (
+    build_student_file,
+    find_free_folder,
+    is_replaceable,
+    write_student,
+)
 from bertsmith.mirror.learning.teacher_change import (
     Features,
     choose_features,
+    describe_time,
     find_change,
     read_former_calls,
     translate_former,
@@ -87,27 +82,13 @@ from bertsmith.mirror.learning.tiers import (
 )
 from bertsmith.mirror.learning.understand import LearningRecords, SiteProfile, understand
 from bertsmith.mirror.store import Store
-from bertsmith.mirror.student_file import (
-    FILE,
-    MODEL,
-    SPANS,
-    CallsUsed,
-    Claims,
-    ProofPlan,
-    StudentFile,
-    TeacherCeiling,
-    hash_files,
-    read_student_file,
-    student_id,
-)
-from bertsmith.mirror.template import PromptTemplate
+from bertsmith.mirror.student_file import StudentFile, student_id
 
 _FEWEST_SINCE = 150  # calls since the answers changed, to learn the new ones from
 _FROM_NAMES = (
     "it begins by names alone, so all recorded calls tell how often it agrees, and none is kept for a proof"
 )
-_PLAN, _REPORT = "plan.json", "report.html"
-_PARTS = {FILE, MODEL, SPANS, _REPORT, ".DS_Store"}  # of a student's folder; macOS writes the last
+_PLAN = "plan.json"
 Say = Callable[[str], None]
 
 
@@ -181,7 +162,7 @@ def train_student(
     """
     settings, out, say = settings or LearnSettings(), Path(out), say or (lambda _: None)
     read_prices(settings)
-    if not _is_replaceable(out):
+    if not is_replaceable(out):
         raise InputError(
             f"{out} exists and is no student's folder, or holds other files too, or is the current folder, "
             "so it is not replaced. Choose another --out."
@@ -300,7 +281,7 @@ def _start_run(
         since = find_change(read.calls, profile.shape, settings.seed, features)
     later = [call for call in read.calls if since is not None and call.began >= since]
     if since is not None and len(later) < _FEWEST_SINCE:
-        say(f"{_describe_time(since)} That is too lately to learn it: train again after more calls.")
+        say(f"{describe_time(since)} That is too lately to learn it: train again after more calls.")
         since = None
     if since is not None:
         # The answers by which the change was found can't prove a claim about the calls since.
@@ -314,10 +295,7 @@ def _start_run(
         "former": [call.id for call in former],
         "since": since,
         "calibration": [call.id for call in parts.calibration],
-        "shape": profile.shape.model_dump(mode="json"),
-        "templates": {
-            version: template.model_dump(mode="json") for version, template in profile.templates.items()
-        },
+        **profile.plan(),
     }
     write_json(path, plan)
     return _LearningRun(settings, profile, read, parts, former, since, work, name, features)
@@ -334,14 +312,7 @@ def _resume_run(
     """Resumes with the calls, shape and templates of the plan. Where some calls have been deleted since, the
     work done with them is removed, and the training starts again without them.
     """
-    profile = replace(
-        profile,
-        shape=AnswerShape.model_validate(plan["shape"]),
-        templates={
-            version: PromptTemplate.model_validate(template)
-            for version, template in plan["templates"].items()
-        },
-    )
+    profile = profile.as_planned(plan)
     read, known, known_former = read_calls(records.store, profile), set(plan["calls"]), set(plan["former"])
     calls = [call for call in read.calls if call.id in known]
     earlier = [*read_former_calls(records, profile), *read.calls]
@@ -456,7 +427,7 @@ def _train_candidates(
     )
     if training.since is not None:
         notes.append(
-            f"{_describe_time(training.since)} Only the {len(training.read.calls):,} calls since then count. "
+            f"{describe_time(training.since)} Only the {len(training.read.calls):,} calls since then count. "
             "The change was found by them, so they prove nothing: the proof goes on in shadow."
         )
     if translated is not None:
@@ -478,7 +449,7 @@ def _train_candidates(
         say(f"Training an encoder ({settings.model})")
         try:
             encoders = train_encoder_candidates(train, parts.dev, shape, settings, training.work, console)
-            add(_choose_method(encoders, parts.dev, shape, target_epsilon(settings)))
+            add(choose_method(encoders, parts.dev, shape, target_epsilon(settings)))
         except MissingExtra as error:
             if not candidates:
                 raise
@@ -497,9 +468,10 @@ def _begin_from_names(
     """The candidate that learns no answer, and its comparison on all of them. Adds to `notes`."""
     profile, calls = training.profile, training.parts.dev
     (newest,) = records.store.latest(profile.latest.version, 1)
-    names = find_value_names(profile.shape, newest.request)
-    say(f"Beginning by the names of {len(names):,} values ({training.settings.model})")
-    candidate = train_named_candidate(names, calls, profile.shape, training.settings, training.work, console)
+    say(f"Beginning by the names of the values ({training.settings.model})")
+    candidate, names = train_named_candidate(
+        newest.request, calls, profile.shape, training.settings, training.work, console
+    )
     dev = compare_with_teacher(candidate, calls, profile.shape)
     described = sum(map(bool, names.values()))
     notes.append(
@@ -507,28 +479,6 @@ def _begin_from_names(
         f"{describe_agreement(int((~dev.differs).sum()), len(calls))}."
     )
     return [candidate], [dev]
-
-
-def _choose_method(
-    candidates: Sequence[StudentCandidate], dev: Sequence[LearnedCall], shape: AnswerShape, epsilon: float
-) -> StudentCandidate | None:
-    """The candidate that could answer most of dev with at most `epsilon` differing, and with twice that: few
-    calls tell little by one risk alone. None without candidates.
-    """
-
-    def worth(candidate: StudentCandidate) -> tuple[float, float]:
-        compared = compare_with_teacher(candidate, dev, shape)
-        coverages = [
-            estimate_coverage(compared.confidence, compared.differs, risk) for risk in (epsilon, 2 * epsilon)
-        ]
-        return sum(coverages), compared.agreement
-
-    return max(candidates, key=worth, default=None)
-
-
-def _describe_time(since: float) -> str:
-    began = datetime.fromtimestamp(since, UTC).strftime("%Y-%m-%d %H:%M")
-    return f"Since {began} UTC the LLM answers otherwise than before."
 
 
 def _prove_candidates(
@@ -566,143 +516,3 @@ def _prove_candidates(
     ]
     result = prove(candidates, devs, calibrations, settings, len(training.read.calls), unit_calls)
     return result, calibrations, parts
-
-
-def build_student_file(
-    profile: SiteProfile,
-    candidate: StudentCandidate,
-    claims: Claims,
-    parts: CallSplit,
-    tried: bool,
-    ceiling: TeacherCeiling | None,
-    plan: ProofPlan | None = None,
-) -> StudentFile:
-    """The contents of student.json without the hashes of files. `tried`: the calibration calls were used."""
-    latest = profile.latest
-    return StudentFile(
-        bertsmith=bertsmith.__version__,
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        site=profile.site,
-        protocol=latest.protocol,
-        teacher=latest.model,
-        templates=profile.templates,
-        shape=profile.shape,
-        tier=candidate.tier,
-        heads=candidate.heads,
-        span_tags=dict(candidate.span_tags),
-        claims=claims,
-        plan=plan,
-        calibration=_summarise_calls(parts.calibration if tried else ()),
-        trained_on=_summarise_calls(parts.learned),
-        ceiling=ceiling,
-    )
-
-
-def find_free_folder(store: Store, out: Path, new: StudentFile | None = None) -> Path:
-    """`out`, or the first of out-2, out-3 … that holds nothing but a student, and none that a stage names,
-    which may be answering or be rolled back to. With the file of a `new` student, also none that has a claim
-    which the new one's don't include.
-    """
-    stages = StageStore(store)
-    students = stages.students()
-    named = {
-        number
-        for stage in stages.changed_stages().values()
-        for number in (stage.student, stage.former, stage.candidate)
-    }
-    in_use = {Path(students[number].folder).resolve() for number in named & students.keys()}
-    folder, count = out, 1
-    while (
-        folder.resolve() in in_use
-        or not _is_replaceable(folder)
-        or (new is not None and _is_more_proven(folder, new))
-    ):
-        count += 1
-        folder = out.with_name(f"{out.name}-{count}")
-    return folder
-
-
-def _is_replaceable(folder: Path) -> bool:
-    """Whether nothing is lost there but a student, and it isn't the current folder."""
-    if not folder.exists() or is_empty_folder(folder):
-        return True
-    holds_student = (folder / FILE).is_file() and {path.name for path in folder.iterdir()} <= _PARTS
-    return holds_student and folder.resolve() != Path.cwd()
-
-
-def _is_more_proven(folder: Path, new: StudentFile) -> bool:
-    """Whether the student in the folder has a claim that the new one's don't include, or one on calls of
-    another version. A claim on each value of a field includes one on all answers, and not the other way
-    round.
-    """
-    try:
-        old = read_student_file(folder)
-    except (InputError, ModelError):
-        return False
-    proven, claims = old.claims, new.claims
-    rungs = [(claim.epsilon, claim.coverage) for claim in claims.ladder]
-    if claims.by is not None:
-        rungs.append((claims.epsilon, claims.coverage))
-    before = [(claim.epsilon, claim.coverage) for claim in proven.ladder]
-    if proven.by is not None and proven.coverage:
-        before.append((proven.epsilon, proven.coverage))
-    is_included = (
-        all(any(risk >= ours and share <= own for ours, own in rungs) for risk, share in before)
-        and proven.delta >= claims.delta
-        and proven.by in (None, claims.by)
-        and old.templates.keys() <= new.templates.keys()
-    )
-    return bool(before) and not is_included
-
-
-def write_student(out: Path, file: StudentFile, candidate: StudentCandidate, report: str) -> StudentFile:
-    """Writes the student's folder atomically, in place of another student there; returns the file with
-    hashes.
-    """
-    with atomic_folder(out, overwrite=True) as folder:
-        candidate.save(folder)
-        (folder / _REPORT).write_text(report, encoding="utf-8")
-        hashed = file.model_copy(update={"files": hash_files(folder)})
-        write_json(folder / FILE, hashed.model_dump(mode="json"))
-    return hashed
-
-
-def choose_risk(store: Store, student: Path, epsilon: float) -> tuple[Path, StudentFile]:
-    """Chooses another of the risks at which a student's whole answer was proven; returns its folder and file.
-
-    With another threshold it is another student, whose comparisons and audits begin anew. It stays in its
-    folder unless the mirror uses it: then the other one goes to student-2, student-3 …. Its report begins
-    with the claim that is chosen. Raises InputError for a risk that wasn't proven, ModelError for a folder
-    without a student.
-    """
-    file, former = read_student_file(student), student_id(student)
-    chosen = file.model_copy(update={"claims": file.claims.at(epsilon)})
-    if chosen == file:
-        return student, file
-    out, claim = find_free_folder(store, student), describe_claims(chosen.claims)
-    with atomic_folder(out, overwrite=True) as folder:
-        shutil.copytree(student, folder, dirs_exist_ok=True)
-        if (report := folder / _REPORT).is_file():
-            report.write_text(mark_chosen(report.read_text("utf-8"), claim), encoding="utf-8")
-        chosen = chosen.model_copy(update={"files": hash_files(folder)})
-        write_json(folder / FILE, chosen.model_dump(mode="json"))
-    for version, findings in read_findings(store).items():
-        if findings["student"] != former:
-            continue
-        findings |= {
-            "versions": sorted(file.templates),
-            "claim": claim,
-            "coverage": chosen.claims.coverage,
-            "why_not": None,
-        }
-        del findings["student"], findings["at"]
-        save_findings(store, student_id(out), version, findings)
-        break
-    return out, chosen
-
-
-def _summarise_calls(calls: Sequence[LearnedCall]) -> CallsUsed:
-    times = [call.began for call in calls] or [0.0]
-    return CallsUsed(
-        calls=len(calls), texts=len({call.text for call in calls}), began=min(times), ended=max(times)
-    )

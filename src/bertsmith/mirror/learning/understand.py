@@ -14,8 +14,8 @@ chosen. Later trainings may learn from them.
 import time
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from sqlalchemy import (
     Column,
@@ -89,6 +89,21 @@ class SiteProfile:
     def latest(self) -> VersionCount:
         """The version with the latest call of the traffic; without traffic, with the latest call."""
         return max(self.versions, key=lambda version: version.recency)
+
+    def plan(self) -> dict[str, Any]:
+        """What a training that goes on later has to read the calls by, as JSON."""
+        templates = {
+            version: template.model_dump(mode="json") for version, template in self.templates.items()
+        }
+        return {"shape": self.shape.model_dump(mode="json"), "templates": templates}
+
+    def as_planned(self, plan: Mapping[str, Any]) -> "SiteProfile":
+        """This profile with the shape and the templates of a `plan`."""
+        templates = {
+            version: PromptTemplate.model_validate(template)
+            for version, template in plan["templates"].items()
+        }
+        return replace(self, shape=AnswerShape.model_validate(plan["shape"]), templates=templates)
 
     def require_mirrorable(self) -> None:
         """Raises InputError with `why_not` where no model can be trained."""
