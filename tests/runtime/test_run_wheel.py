@@ -31,9 +31,11 @@ from bertsmith.model.checkpoint import load_encoder, save_checkpoint
 from bertsmith.model.config import BertConfig, make_config
 from bertsmith.model.cpu import kernels
 from bertsmith.model.cpu.inference import prepare_for_inference
+from bertsmith.model.layers.disentangled import DistanceRows
 from bertsmith.model.locate import locate_model
 from bertsmith.runtime import Embedder, PredictionColumn, Predictor, VectorColumn, plain_models
 from bertsmith.runtime.encoder import ArrayEncoder, read_weights
+from bertsmith.runtime.layers import distance_rows
 from bertsmith.runtime.server import OneModel, make_server
 from bertsmith.serving.app import make_app
 from bertsmith.serving.settings import read_settings
@@ -83,7 +85,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("models")
     made = {task: save_fine_tuned(root / task, task) for task in TASKS}
-    with pytest.MonkeyPatch.context() as patch:  # without a CRF
+    made["crf"] = save_fine_tuned(root / "crf", "tagging")
+    with pytest.MonkeyPatch.context() as patch:
         patch.setitem(served_models.TASKS, "tagging", (["O", "B-PER", "I-PER", "B-LOC"], False, {}))
         made["tagging"] = save_fine_tuned(root / "tagging", "tagging")
     return {**made, "encoder": save_encoder(root / "encoder"), "minilm": locate_model("minilm").folder}
@@ -135,7 +138,7 @@ def test_answers_without_torch_are_those_of_the_whole_package_to_the_bit(
     answers = answers_alone(installed, inputs, **environment)
     for name, folder in folders.items():
         texts = inputs[str(folder)]
-        if name in (*TASKS, "tagging"):
+        if name in (*TASKS, "tagging", "crf"):
             assert answers[str(folder)] == [*bertsmith.Predictor.load(folder).predict(texts)], name
         else:
             vectors = bertsmith.Embedder(folder).documents(texts)
@@ -175,30 +178,65 @@ def test_the_wheel_holds_nothing_that_imports_what_it_must_not() -> None:
         assert not names & (run_wheel.NEVER | {"bertsmith"}), name
 
 
-@HAS_KERNELS
-@pytest.mark.parametrize(
-    "family", ["roberta", "mpnet", "jina_bert", "albert", "modernbert", "nomic_bert", "gte"]
-)
-@pytest.mark.parametrize("precision", ["int16", "float32"])
-def test_every_kind_of_positions_has_the_same_bits(tmp_path: Path, family: str, precision: str) -> None:
+FAMILIES: list[tuple[str, dict[str, Any]]] = [
+    *((name, {}) for name in ("roberta", "mpnet", "jina_bert", "albert", "modernbert", "nomic_bert", "gte")),
+    ("electra", {"embedding_size": 32}),
+    ("deberta-v2", {}),
+    ("deberta-v2", {"share_att_key": False, "position_buckets": -1, "norm_rel_ebd": "none"}),
+    ("deberta-v2", {"pos_att_type": ("c2p",), "max_relative_positions": 40, "position_buckets": 16}),
+]
+LENGTHS = np.array([5, 170, 64, 3])
+
+
+def save_family(folder: Path, family: str, more: dict[str, Any]) -> Path:
     torch.manual_seed(0)
     shape = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
-    config = make_config({"model_type": family, "vocab_size": 300, **shape}, "a test")
+    config = make_config({"model_type": family, "vocab_size": 300, **shape, **more}, "a test")
     model = Bert(config)
     for weights in model.parameters():
         weights.data.normal_(0, 0.2) if weights.ndim > 1 else weights.data.add_(0.05)
     tensors = {f"encoder.{name}": tensor for name, tensor in model.state_dict().items()}
-    name = config.family.class_prefix + "Model"
-    save_checkpoint(tmp_path / "model", tensors, config, name, task="encoder")
-    lengths = np.array([5, 170, 64, 3])
-    ids = np.random.default_rng(0).integers(5, 300, lengths.sum())
-    whole = prepare_for_inference(load_encoder(tmp_path / "model"), getattr(torch, precision))
-    with torch.inference_mode():
-        expected = whole(PackedBatch.pack(ids, np.zeros_like(ids), lengths)).numpy()
-    config, read, _ = read_weights(tmp_path / "model")
+    save_checkpoint(folder, tensors, config, config.family.class_prefix + "Model", task="encoder")
+    return folder
+
+
+def hidden_states(folder: Path, precision: str) -> tuple[Any, Any]:
+    """Without torch, and of the whole package."""
+    ids = np.random.default_rng(0).integers(5, 300, LENGTHS.sum())
+    config, read, _ = read_weights(folder)
     encoder = ArrayEncoder(config, read.tensors, "a test", precision)
-    found = encoder(ids, np.zeros_like(ids), lengths.tolist())
-    assert np.array_equal(found.view(np.int32), expected.view(np.int32))
+    mine = encoder(ids, np.zeros_like(ids), LENGTHS.tolist())
+    whole = prepare_for_inference(load_encoder(folder), getattr(torch, precision))
+    with torch.inference_mode():
+        return mine, whole(PackedBatch.pack(ids, np.zeros_like(ids), LENGTHS)).numpy()
+
+
+@HAS_KERNELS
+@pytest.mark.parametrize(("family", "more"), FAMILIES)
+@pytest.mark.parametrize("precision", ["int16", "float32"])
+def test_every_kind_of_positions_has_the_same_bits(
+    tmp_path: Path, family: str, more: dict[str, Any], precision: str
+) -> None:
+    mine, expected = hidden_states(save_family(tmp_path / "model", family, more), precision)
+    assert np.array_equal(mine.view(np.int32), expected.view(np.int32))
+
+
+@pytest.mark.parametrize(("family", "more"), FAMILIES)
+def test_every_kind_of_positions_is_right_by_numpy(
+    tmp_path: Path, family: str, more: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = save_family(tmp_path / "model", family, more)
+    with monkeypatch.context() as without_kernels:
+        without_kernels.setattr(kernels, "find_instruction_set", lambda: "default")
+        mine, _ = hidden_states(folder, "float32")
+    _, expected = hidden_states(folder, "float32")
+    assert np.abs(mine - expected).max() < 2e-5 * np.abs(expected).max()
+
+
+def test_buckets_of_distances_are_those_of_torch() -> None:
+    for half, most in ((256, 512), (16, 40), (32, 512), (48, 128), (128, 1024), (512, 512)):
+        rows = DistanceRows(half, most, True).between(-2000, 2000, torch.device("cpu")).numpy()
+        assert np.array_equal(distance_rows(half, most, True, 2001), rows)
 
 
 @HAS_KERNELS

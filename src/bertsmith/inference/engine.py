@@ -17,6 +17,7 @@ from bertsmith.machine import Hardware, device_of
 from bertsmith.model.bert import Bert
 from bertsmith.model.cpu.inference import prepare_for_inference, usual_precision
 from bertsmith.model.cpu.kernel_layer import KernelLayer, use_kernels
+from bertsmith.model.cpu.kernels import has_kernels
 from bertsmith.model.cpu.onednn_layer import PackedLayer
 from bertsmith.model.cpu.process import one_core_threads
 from bertsmith.model.cpu.shared_encoder import share_encoder
@@ -62,6 +63,8 @@ def make_ready(
     """
     encoder = _find_encoder(model)
     if isinstance(encoder, StaticTable):  # it multiplies nothing, so a GPU wouldn't help
+        if encoder is not model and has_kernels():
+            use_kernels(model)
         model.eval()
         return torch.device("cpu"), torch.float32
     target_device = device_of(device)

@@ -73,6 +73,12 @@ GENERATION = (
 MATRYOSHKA = ("is_matryoshka", "matryoshka_dimensions")
 #: What a cross-encoder does with its outputs, before version 6 of sentence-transformers.
 ACTIVATIONS = ("sentence_transformers", "sbert_ce_default_activation_function")
+#: The activations of a Dense by the names of torch's classes, which a file may name. No name is imported.
+DENSE_ACTIVATIONS = (
+    *("CELU", "ELU", "GELU", "Hardshrink", "Hardsigmoid", "Hardswish", "Hardtanh", "Identity", "LeakyReLU"),
+    *("LogSigmoid", "Mish", "PReLU", "ReLU", "ReLU6", "SELU", "SiLU", "Sigmoid", "Softplus", "Softshrink"),
+    *("Softsign", "Tanh", "Tanhshrink", "LogSoftmax", "Softmax", "Softmin"),
+)
 
 #: Of every family; a family's own keys come on top (`Family`).
 CONFIG = FileKeys(

@@ -3,7 +3,6 @@
 from collections.abc import Hashable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from tokenizers import Tokenizer as Backend
@@ -13,22 +12,19 @@ from bertsmith.model.config import BertConfig
 from bertsmith.model.folder_keys import TOKENIZER_CONFIG
 from bertsmith.model.locate import SENTENCE_SETTINGS
 from bertsmith.model.manifest import MANIFEST
-from bertsmith.model.sentence_files import is_cross_encoder
+from bertsmith.model.sentence_files import StaticConfig, is_cross_encoder
 from bertsmith.model.untrusted import plain_file, read_settings
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.text.tokens.tokenizer_files import SENTENCEPIECE_FILES, TOKENIZER_FILES, reads_one_segment
 from bertsmith.text.tokens.tokenizer_json import read_object
 from bertsmith.text.tokens.value_tokenizers import VALUE_FILES, load_tokenizer
 
-if TYPE_CHECKING:
-    from bertsmith.model.static_table import StaticConfig
-
 _IN_USE: WeakValueDictionary[tuple[Hashable, ...], Tokenizer] = WeakValueDictionary()
 # transformers' classes that do just what tokenizer.json says.
 _GENERAL_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend", "PreTrainedTokenizer")
 
 
-def load_own_tokenizer(folder: Path, config: "BertConfig | StaticConfig") -> Tokenizer:
+def load_own_tokenizer(folder: Path, config: BertConfig | StaticConfig) -> Tokenizer:
     """The tokenizer of a model folder with this config. Raises as `read_own_tokenizer` does, and ModelError
     where the tokenizer has more tokens than the model, or doesn't fit it otherwise.
     """
@@ -53,7 +49,7 @@ def load_own_tokenizer(folder: Path, config: "BertConfig | StaticConfig") -> Tok
     return tokenizer
 
 
-def load_shared_tokenizer(folder: Path, config: "BertConfig | StaticConfig") -> Tokenizer:
+def load_shared_tokenizer(folder: Path, config: BertConfig | StaticConfig) -> Tokenizer:
     """Loads as `load_own_tokenizer` does, but returns an equal tokenizer that is in use already, if there is
     one: a vocabulary takes some megabytes.
     """

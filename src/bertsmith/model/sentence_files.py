@@ -23,6 +23,8 @@ from bertsmith.model.untrusted import WEIGHTS, plain_file, read_settings, read_s
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from bertsmith.text.tokens.tokenizer import Tokenizer
+
 MODULES = "modules.json"
 LONGEST = 512  # tokens of a text where a static table's folder gives no maximum, as in model2vec
 NO_LIMIT = 1_000_000  # tokens; a table has no positions that would limit a text
@@ -280,6 +282,28 @@ def table_folder(folder: Path) -> Path:
             "altered."
         )
     return plain_file(folder, f"{subfolder}/{WEIGHTS}".lstrip("/")).parent
+
+
+@dataclass(frozen=True)
+class StaticConfig:
+    """The part of an encoder's config that a static table has too."""
+
+    vocab_size: int
+    hidden_size: int
+    max_length: int = NO_LIMIT
+
+
+def unread_rows(folder: Path, tokenizer: "Tokenizer") -> list[int]:
+    """The tokens of another tool's table that are no part of a vector. Neither sentence-transformers nor
+    model2vec reads the special tokens around a text, so that their rows were never trained. model2vec leaves
+    out unknown tokens too.
+    """
+    template, settings = tokenizer.template, read_table_settings(folder)
+    unread = [*template.before, *template.between, *template.behind]
+    # a model2vec table that wasn't distilled has no model_type, but an embedding_dtype
+    if settings.get("model_type") == MODEL2VEC or "embedding_dtype" in settings:
+        unread.append(tokenizer.unk_id)
+    return unread
 
 
 def refuse_static(folder: Path) -> None:

@@ -16,14 +16,15 @@ V tokens in the vocabulary, N tokens in the packed batch, R rows that a head rea
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.nn import functional as F
 
+from bertsmith.arrays import Float32s, Ints
 from bertsmith.data.batch import PackedBatch
 from bertsmith.errors import ModelError
 from bertsmith.files import atomic_folder, require_free_space, tensors_written_to, write_json
@@ -36,9 +37,10 @@ from bertsmith.model.sentence_files import (
     NO_LIMIT,
     STATIC_MODULE,
     STATIC_NORMALIZE,
-    read_table_settings,
     table_folder,
+    unread_rows,
 )
+from bertsmith.model.sentence_files import StaticConfig as StaticConfig
 from bertsmith.model.sentence_files import is_static as is_static
 from bertsmith.model.sentence_files import refuse_static as refuse_static
 from bertsmith.model.untrusted import WEIGHTS, plain_file, read_tensors
@@ -47,15 +49,6 @@ from bertsmith.text.tokens.tokenizer import Tokenizer
 ARCHITECTURE = "StaticModel"
 _CONFIG = "config.json"
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int8)
-
-
-@dataclass(frozen=True)
-class StaticConfig:
-    """The part of an encoder's config that a table has too."""
-
-    vocab_size: int
-    hidden_size: int
-    max_length: int = NO_LIMIT
 
 
 class StaticTable(nn.Module):
@@ -73,6 +66,12 @@ class StaticTable(nn.Module):
         ids = batch.token_ids[: len(batch.token_ids) - batch.padding]
         return self.table[ids if rows is None else ids[rows]]
 
+    def sums(self, token_ids: Ints, starts: Ints) -> Float32s:
+        """The sums (E, D) of the rows of tokens (N,), of which each text begins at its start (E,)."""
+        ids, first = torch.from_numpy(token_ids), torch.from_numpy(starts)
+        with torch.inference_mode():
+            return F.embedding_bag(ids, self.table, first, mode="sum").numpy()
+
 
 def load_static(folder: Path) -> StaticTable:
     """Loads the table of a folder. Raises ModelError for a file that is missing, damaged or holds
@@ -85,15 +84,8 @@ def load_static(folder: Path) -> StaticTable:
         raise ModelError(f"{path} holds values that are not finite. Take another copy of the model.")
     if manifest is not None:  # in our own tables these rows are zeros already
         return StaticTable(table)
-    # Neither sentence-transformers nor model2vec reads the special tokens around a text, so that their rows
-    # were never trained. model2vec leaves out unknown tokens too.
     tokenizer = Tokenizer.load(plain_file(table_folder(folder), "tokenizer.json").parent)
-    template, settings = tokenizer.template, read_table_settings(folder)
-    unread = [*template.before, *template.between, *template.behind]
-    # a model2vec table that wasn't distilled has no model_type, but an embedding_dtype
-    if settings.get("model_type") == MODEL2VEC or "embedding_dtype" in settings:
-        unread.append(tokenizer.unk_id)
-    for token_id in unread:
+    for token_id in unread_rows(folder, tokenizer):
         if token_id < len(table):
             table[token_id] = 0
     return StaticTable(table)

@@ -2,7 +2,7 @@
 
 In: folders that training, or anyone else, wrote. Out: what the whole package answers on the same processor,
 to the bit where predictor.py says so. The wheel bertsmith-run is this room and what it imports, under the
-name `bertsmith_run`; run_wheel.py makes it. Read first: encoder.py, then predictor.py.
+name `bertsmith_run`; run_wheel.py makes it. Read encoder.py first.
 """
 
 from bertsmith.errors import BertsmithError, InputError, ModelError

@@ -6,8 +6,11 @@ N   tokens in the packed batch    H   hidden size    A   heads    R   rows that 
 import json
 import math
 import mmap
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +22,17 @@ from bertsmith.errors import InputError, ModelError, NotFinite
 from bertsmith.model.config import BertConfig
 from bertsmith.model.config_json import config_from_hugging_face
 from bertsmith.model.cpu import kernels
+from bertsmith.model.manifest import MANIFEST
+from bertsmith.model.own_tokenizer import load_own_tokenizer
+from bertsmith.model.sentence_files import StaticConfig, table_folder, unread_rows
 from bertsmith.model.untrusted import WEIGHTS, check_header_size, plain_file, read_settings
 from bertsmith.model.weights import TranslatedWeights, from_hugging_face
 from bertsmith.runtime.layers import PANEL, ArrayLayer, ArrayLinear, ArrayNorm, StructLayer, find_library
+from bertsmith.tasks.examples.encoding import EncodedExample
+from bertsmith.text.tokens.tokenizer import Tokenizer
 
-_TYPES = {"F32": "<f4", "F16": "<f2", "F64": "<f8", "I64": "<i8", "BF16": "<u2"}
+_BATCH_TOKENS = 640  # for each core, as in tasks/forward_passes.py
+_TYPES = {"F32": "<f4", "F16": "<f2", "F64": "<f8", "I64": "<i8", "I32": "<i4", "I8": "i1", "BF16": "<u2"}
 _PRECISIONS = ("int16", "float32")
 
 
@@ -83,10 +92,10 @@ class ArrayEncoder:
         if precision == "int16" and not has_kernels:
             raise InputError("int16 needs the compiled kernels, which there are none of for this model here.")
         self.precision = precision or ("int16" if has_kernels else "float32")
-        if config.relative_attention or config.conv_kernel_size:
+        if config.conv_kernel_size:
             raise ModelError(
-                f"{where}: disentangled attention ({config.model_type}) is computed by the package bertsmith "
-                "alone, with torch. Install that one for this model."
+                f"{where} convolves its first layer ({config.model_type}), which the package bertsmith "
+                "computes alone, with torch. Install that one for this model."
             )
         self.token = self.take("embeddings.token.weight")
         self.position = self.get("embeddings.position.weight")
@@ -96,6 +105,11 @@ class ArrayEncoder:
         self.project = None if config.embedding_size is None else self.make_linear(project)
         self.final_norm = self.make_norm("final_norm") if config.final_norm else None
         self.bias = _position_bias(config, self.get("relative.bias.weight"))
+        self.distances: Float32s | None = None  # their table (2 S, H)
+        if config.relative_attention:
+            self.distances = self.take("relative.table.weight")
+            if config.norm_rel_ebd == "layer_norm":
+                self.distances = self.make_norm("relative.norm")(self.distances)
         layer_class = StructLayer if has_kernels else ArrayLayer
         self.layers = [layer_class(self, number) for number in range(max(config.layer_order) + 1)]
         _forget_pages(self.token)
@@ -199,3 +213,107 @@ def _position_bias(config: BertConfig, learned: Float32s | None) -> Float32s | N
     slopes = [2 ** (-8 * number / whole) for number in range(1, whole + 1)]
     slopes += [2 ** (-4 * number / whole) for number in range(1, 2 * (heads - whole), 2)]
     return np.asarray(-np.array(slopes, np.float32)[:, None] * np.abs(distances).astype(np.float32))
+
+
+class ArrayTable:
+    """A static table in the place of an encoder: a token's hidden state is its row."""
+
+    precision = "float32"
+
+    def __init__(self, folder: Path) -> None:
+        """Raises ModelError for a file that is missing, damaged or holds no table."""
+        path = plain_file(table_folder(folder), WEIGHTS)
+        self.table = _read_table(map_tensors(path), path)
+        if not np.isfinite(self.table).all():
+            raise ModelError(f"{path} holds values that are not finite. Take another copy of the model.")
+        if not (folder / MANIFEST).exists():  # in our own tables these rows are zeros already
+            unread = unread_rows(folder, Tokenizer.load(table_folder(folder)))
+            self.table = self.table.copy()
+            self.table[[token_id for token_id in unread if token_id < len(self.table)]] = 0
+        self.config = StaticConfig(*self.table.shape)
+
+    def __call__(
+        self, token_ids: Ints, segment_ids: Ints, lengths: Sequence[int], rows: Ints | None = None
+    ) -> Float32s:
+        """The hidden states (N, H) of tokens, or (R, H) of the given rows."""
+        states: Float32s = self.table[token_ids if rows is None else token_ids[rows]]
+        return states
+
+    def sums(self, token_ids: Ints, starts: Ints) -> Float32s:
+        """The sums (E, D) of the rows of tokens (N,), of which each text begins at its start (E,)."""
+        sums = np.zeros((len(starts), self.config.hidden_size), np.float32)
+        for number, (start, end) in enumerate(pairwise([*starts.tolist(), len(token_ids)])):
+            np.add.reduce(self.table[token_ids[start:end]], axis=0, out=sums[number])
+        return sums
+
+
+def _read_table(tensors: Mapping[str, npt.NDArray[Any]], path: Path) -> Float32s:
+    """The table (V, D), as model/static_table.py reads it."""
+    table = tensors.get("embeddings", tensors.get("embedding.weight"))
+    if table is None or table.ndim != 2:
+        raise ModelError(
+            f"{path} holds no static table: expected the tensor embeddings (pieces, dimensions), found "
+            f"{', '.join(sorted(tensors)[:4]) or 'nothing'}."
+        )
+    rows, weights = tensors.get("mapping"), tensors.get("weights")
+    if rows is not None:
+        if rows.ndim != 1 or rows.dtype.kind != "i" or not ((rows >= 0) & (rows < len(table))).all():
+            raise ModelError(f"{path}: mapping must name a row below {len(table):,} for each piece.")
+        table = table[rows]
+    table = np.asarray(table, np.float32)
+    if weights is not None:
+        if weights.shape != table.shape[:1]:
+            raise ModelError(f"{path}: expected {len(table):,} weights, found the shape {weights.shape}.")
+        table = table * weights.astype(np.float32)[:, None]
+    return table
+
+
+class BatchEngine:
+    """An encoder with its tokenizer, computing batches of like length, one a core at a time."""
+
+    def __init__(self, folder: Path, encoder: ArrayEncoder | ArrayTable) -> None:
+        self.encoder, self.tokenizer = encoder, load_own_tokenizer(folder, encoder.config)
+        self.cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+    @cached_property
+    def threads(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(self.cores, "forward-pass")
+
+    def run(
+        self, encoded: Sequence[EncodedExample], answer: Callable[[Float32s, list[EncodedExample]], Any]
+    ) -> Iterator[tuple[list[int], Any]]:
+        """The indices of each batch's examples, and what `answer` makes of their rows' hidden states."""
+
+        def compute(numbers: list[int]) -> Any:
+            batch = [encoded[number] for number in numbers]
+            return answer(self._states(batch), batch)
+
+        batches = list(_batches([example.tokens for example in encoded]))
+        several = len(batches) > 1 and self.cores > 1
+        answers = self.threads.map(compute, batches) if several else map(compute, batches)
+        yield from zip(batches, answers, strict=True)
+
+    def _states(self, batch: Sequence[EncodedExample]) -> Float32s:
+        windows = [window for example in batch for window in example.windows]
+        lengths = [len(window.token_ids) for window in windows]
+        counts = [len(window.rows) for window in windows]
+        rows = None
+        if sum(counts) < sum(lengths):
+            starts = np.cumsum(lengths) - lengths
+            rows = np.concatenate([window.rows for window in windows]) + np.repeat(starts, counts)
+        ids = np.concatenate([window.token_ids for window in windows], dtype=np.int64)
+        segments = np.concatenate([window.segment_ids for window in windows])
+        return self.encoder(ids, segments, lengths, rows)
+
+
+def _batches(lengths: Sequence[int]) -> Iterator[list[int]]:
+    """Indices of the longest examples first, of at most `_BATCH_TOKENS` together."""
+    batch, tokens = list[int](), 0
+    for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
+        if batch and tokens + lengths[index] > _BATCH_TOKENS:
+            yield batch
+            batch, tokens = [], 0
+        batch.append(index)
+        tokens += lengths[index]
+    if batch:
+        yield batch

@@ -3,31 +3,38 @@
 E   texts    W   windows of them    N   tokens in the packed batch    H   hidden size    C   outputs
 """
 
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from bertsmith.arrays import Float32s, Ints
+from bertsmith.arrays import Float32s
 from bertsmith.errors import InputError, ModelError
-from bertsmith.inference.embedding.text_chunks import TextWindows
+from bertsmith.inference.embedding.text_chunks import TableReader, TextWindows
 from bertsmith.inference.embedding.vectors import Vectors, cut, normalised
-from bertsmith.metrics.calibration import Confidence, probabilities_of
-from bertsmith.metrics.entities import NONE, Scheme, legal_transitions, scheme_of_labels
-from bertsmith.model.config_json import read_labels
+from bertsmith.metrics.calibration import Confidence
+from bertsmith.model.config import BertConfig
+from bertsmith.model.config_json import output_labels, read_labels
 from bertsmith.model.locate import locate_model
-from bertsmith.model.manifest import IMPORTED, read_unverified_manifest
-from bertsmith.model.own_tokenizer import load_own_tokenizer
-from bertsmith.model.sentence_files import is_static, read_cross_encoder
-from bertsmith.model.untrusted import plain_file
-from bertsmith.runtime.encoder import ArrayEncoder, map_tensors, read_weights
-from bertsmith.runtime.layers import ArrayLinear, ArrayNorm, activate, find_library, sum_rows
+from bertsmith.model.manifest import IMPORTED, Manifest, read_unverified_manifest, verify_while_loading
+from bertsmith.model.sentence_files import is_static, makes_vectors, read_cross_encoder
+from bertsmith.model.untrusted import WEIGHTS, plain_file, read_settings
+from bertsmith.runtime.answers import ANSWERS, Tagger, TaskState
+from bertsmith.runtime.encoder import ArrayEncoder, ArrayTable, BatchEngine, map_tensors, read_weights
+from bertsmith.runtime.layers import (
+    ArrayLinear,
+    ArrayNorm,
+    ArrayProjection,
+    activate,
+    pool,
+    sum_rows,
+    tanh,
+    unit_vectors,
+)
+from bertsmith.tasks.checkpoints.projection_folders import SentenceModule, read_layer_settings
 from bertsmith.tasks.checkpoints.sentence_folder import SHORTEST, read_max_length, read_sentence_settings
-from bertsmith.tasks.examples.answer_spans import LONGEST_ANSWER, encode_passage, predict_span
+from bertsmith.tasks.examples.answer_spans import encode_passage
 from bertsmith.tasks.examples.encoding import (
     EncodedExample,
     Pooling,
@@ -40,101 +47,13 @@ from bertsmith.tasks.examples.encoding import (
     special_tokens,
     windows_apart,
 )
-from bertsmith.tasks.examples.tagged_example import (
-    TaggedExample,
-    example_of_text,
-    tagged_prediction,
-    windows_of_words,
-    word_pieces,
-)
-from bertsmith.text.tokens.tokenizer import Tokenizer
 
-_BATCH_TOKENS = 640  # for each core, as in tasks/forward_passes.py
 _CHUNK = 4096  # texts
 _STRIDE = 32  # tokens that neighbouring windows of a text share, as in inference/embedding
 _FIRST_ROW = np.zeros(1, np.int64)
 _HEAD = "head.safetensors"
-
-
-class BatchEngine:
-    """An encoder with its tokenizer, computing batches of like length, one a core at a time."""
-
-    def __init__(self, folder: Path, encoder: ArrayEncoder) -> None:
-        self.encoder, self.tokenizer = encoder, load_own_tokenizer(folder, encoder.config)
-        self.cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-    @cached_property
-    def threads(self) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(self.cores, "forward-pass")
-
-    def run(
-        self, encoded: Sequence[EncodedExample], answer: Callable[[Float32s, list[EncodedExample]], Any]
-    ) -> Iterator[tuple[list[int], Any]]:
-        """The indices of each batch's examples, and what `answer` makes of their rows' hidden states."""
-
-        def compute(numbers: list[int]) -> Any:
-            batch = [encoded[number] for number in numbers]
-            return answer(self._states(batch), batch)
-
-        batches = list(_batches([example.tokens for example in encoded]))
-        several = len(batches) > 1 and self.cores > 1
-        answers = self.threads.map(compute, batches) if several else map(compute, batches)
-        yield from zip(batches, answers, strict=True)
-
-    def _states(self, batch: Sequence[EncodedExample]) -> Float32s:
-        windows = [window for example in batch for window in example.windows]
-        lengths = [len(window.token_ids) for window in windows]
-        counts = [len(window.rows) for window in windows]
-        rows = None
-        if sum(counts) < sum(lengths):
-            starts = np.cumsum(lengths) - lengths
-            rows = np.concatenate([window.rows for window in windows]) + np.repeat(starts, counts)
-        ids = np.concatenate([window.token_ids for window in windows], dtype=np.int64)
-        segments = np.concatenate([window.segment_ids for window in windows])
-        return self.encoder(ids, segments, lengths, rows)
-
-
-def _batches(lengths: Sequence[int]) -> Iterator[list[int]]:
-    """Indices of the longest examples first, of at most `_BATCH_TOKENS` together."""
-    batch, tokens = list[int](), 0
-    for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
-        if batch and tokens + lengths[index] > _BATCH_TOKENS:
-            yield batch
-            batch, tokens = [], 0
-        batch.append(index)
-        tokens += lengths[index]
-    if batch:
-        yield batch
-
-
-def pool(states: Float32s, sizes: Sequence[int], pooling: Pooling) -> Float32s:
-    """Runs of so many rows (R, H) -> a vector each, in torch's order of sums."""
-    vectors = np.empty((len(sizes), states.shape[1]), np.float32)
-    start = 0
-    for number, size in enumerate(sizes):
-        part = states[start : start + size]
-        if pooling == "max":
-            vectors[number] = part.max(0)
-        elif pooling == "cls":
-            vectors[number] = part[0] + np.float32(0)
-        else:
-            vectors[number] = np.add.reduce(part, axis=0, initial=np.float32(0)) / np.float32(size)
-        start += size
-    return vectors
-
-
-def unit_vectors(vectors: Float32s) -> Float32s:
-    """Vectors (E, H) of length 1, as torch's `normalize` makes them: it sums squares in eight lanes."""
-    if vectors.shape[1] % 8:
-        return normalised(vectors)
-    lanes = np.zeros((len(vectors), 8), np.float32)
-    for start in range(0, vectors.shape[1], 8):
-        part = vectors[:, start : start + 8]
-        lanes += part * part
-    total = np.zeros(len(vectors), np.float32)
-    for lane in range(8):
-        total += lanes[:, lane]
-    return np.asarray(vectors / np.maximum(np.sqrt(total), np.float32(1e-12))[:, None], np.float32)
+_FOREIGN_HEADS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
+_STRIDE_OF_PASSAGES = 128  # as of tasks/question_answering.py
 
 
 def require_texts(texts: Any) -> None:
@@ -168,22 +87,26 @@ class ArrayEmbedder:
     ) -> None:
         """Opens a folder by its path or alias. Raises ModelError and InputError."""
         self.folder = locate_model(model).folder
-        if is_static(self.folder):
-            raise ModelError(
-                f"{self.folder} is a static table of vectors, for which the package bertsmith is needed."
-            )
+        _require_vectors(self.folder)
         settings = read_sentence_settings(self.folder)
-        if settings.projection or settings.layer_weights is not None:
+        if settings.layer_weights is not None:
             raise ModelError(
-                f"{self.folder} has layers behind its pooling, which the package bertsmith computes. Install "
-                "that one for it."
+                f"{self.folder} weights its layers, which the package bertsmith computes. Install that one "
+                "for it."
             )
-        config, weights, _ = read_weights(settings.encoder)
-        encoder = ArrayEncoder(config, weights.tensors, str(settings.encoder), precision)
-        self.engine = BatchEngine(settings.encoder, encoder)
-        _require_within(dimensions, 1, config.hidden_size, "dimensions")
+        with verify_while_loading(self.folder if is_static(self.folder) else settings.encoder):
+            self.engine = BatchEngine(
+                settings.encoder, _open_encoder(self.folder, settings.encoder, precision)
+            )
+            config = self.engine.encoder.config
+            self.projection = ArrayProjection(
+                map(_read_layer, settings.projection), config.hidden_size, str(self.folder)
+            )
+        _require_within(dimensions, 1, self.projection.width, "dimensions")
         _require_within(max_length, SHORTEST, config.max_length, "max_length")
-        self.dimensions = dimensions or settings.truncate_dim
+        self.dimensions = dimensions or (
+            settings.truncate_dim and min(settings.truncate_dim, self.projection.width)
+        )
         self.max_length = max_length or min(settings.max_length or config.max_length, config.max_length)
         self.prefixes = {
             "query": settings.query_prefix if query_prefix is None else query_prefix,
@@ -195,14 +118,18 @@ class ArrayEmbedder:
             self.max_length,
             min(_STRIDE, (self.max_length - 2) // 4) if long_texts == "windows" else None,
             self.pooling == "cls",
-            False,
+            isinstance(self.engine.encoder, ArrayTable),
             not settings.include_prompt,
         )
+        self.reader: TableReader | None = None
+        if isinstance(self.engine.encoder, ArrayTable):
+            room = self.windows.room if long_texts == "truncate" else None
+            self.reader = TableReader(self.engine.encoder, self.engine.tokenizer, room)
 
     @property
     def width(self) -> int:
         """D, the number of dimensions of a vector."""
-        return self.dimensions or self.engine.encoder.config.hidden_size
+        return self.dimensions or self.projection.width
 
     def queries(self, texts: Sequence[str]) -> Vectors:
         """Embeds texts that are searched for: (E, D). Raises InputError unless `texts` is a list of texts."""
@@ -219,6 +146,11 @@ class ArrayEmbedder:
         require_texts(texts)
         vectors = np.empty((len(texts), self.width), np.float32)
         end = 0
+        if self.reader is not None:
+            for summed, _ in self.reader.batches(texts, prefix, _CHUNK):
+                start, end = end, end + len(summed)
+                vectors[start:end] = self._truncate_and_normalise(summed)
+            return vectors
         for first in range(0, len(texts), _CHUNK):
             part = list(texts[first : first + _CHUNK])
             for chunk in self.windows.chunks(part, prefix, len(part)):
@@ -229,46 +161,91 @@ class ArrayEmbedder:
                 if len(pooled) > chunk.texts:
                     sizes = chunk.row_counts if self.pooling == "mean" else np.ones_like(chunk.lengths)
                     pooled = join_pooled(pooled, chunk.text_of_sequence, sizes, self.pooling)
-                if self.dimensions:
-                    pooled = cut(pooled, self.dimensions, normalise=False)
-                vectors[start:end] = normalised(pooled) if self.normalise else pooled
+                vectors[start:end] = self._truncate_and_normalise(self.projection(pooled))
         return vectors
+
+    def _truncate_and_normalise(self, pooled: Vectors) -> Vectors:
+        if self.dimensions:
+            pooled = cut(pooled, self.dimensions, normalise=False)
+        return normalised(pooled) if self.normalise else pooled
 
     def _pool(self, states: Float32s, batch: Sequence[EncodedExample]) -> Float32s:
         return pool(states, [len(example.windows[0].rows) for example in batch], self.pooling)
 
 
+def _require_vectors(folder: Path) -> None:
+    """Raises ModelError for a fine-tuned model that predicts instead of embedding texts."""
+    manifest = read_unverified_manifest(folder)
+    task = "" if manifest is None else manifest.task
+    what = f"fine-tuned for {task}" if task in ANSWERS and task != "similarity" else ""
+    if task in ("", IMPORTED) and not makes_vectors(folder) and (folder / "config.json").exists():
+        kinds = read_settings(plain_file(folder, "config.json")).get("architectures") or [""]
+        what = f"a fine-tuned {kinds[0]}" if str(kinds[0]).endswith(_FOREIGN_HEADS) else ""
+    if what:
+        raise ModelError(
+            f"{folder} is {what}: it predicts, and was trained for no vectors of texts. Use an embedding "
+            "model."
+        )
+
+
+def _open_encoder(folder: Path, encoder: Path, precision: str | None) -> ArrayEncoder | ArrayTable:
+    if is_static(folder):
+        return ArrayTable(folder)
+    config, weights, _ = read_weights(encoder)
+    return ArrayEncoder(config, weights.tensors, str(encoder), precision)
+
+
+def _read_layer(module: SentenceModule) -> tuple[str, Mapping[str, Any], Mapping[str, Float32s]]:
+    """A module behind the pooling: its kind, settings and tensors."""
+    settings, _ = read_layer_settings(module)
+    has_weights = module.kind in ("Dense", "LayerNorm")
+    return module.kind, settings, map_tensors(plain_file(module.folder, WEIGHTS)) if has_weights else {}
+
+
 class ArrayPredictor:
-    """A trained model: classification, multi-label, regression, re-ranking, similarity, question-answering.
+    """A trained model of any of our tasks, or of transformers for each text or pair.
 
     >>> Predictor("runs/topics/model").predict(["The court granted the motion."])
     [{'label': 'law', 'confidence': 0.98, 'probabilities': {...}}]
 
-    Predictions are those of `bertsmith.Predictor` on the same processor, to the bit but for heads with a norm
-    or an activation other than tanh, of a width that no kernel has, and cosines, where the last bits may
-    differ.
+    Predictions are those of `bertsmith.Predictor` on the same processor, to the bit but for RMSNorm and norms
+    of a width that isn't a multiple of 8, where the last bits may differ.
     """
 
     def __init__(self, model: str | Path, *, precision: str | None = None) -> None:
         """Opens a folder by its path. Raises ModelError for a folder without such a head."""
-        folder = self.folder = locate_model(model).folder
+        self.folder = locate_model(model).folder
+        with verify_while_loading(self.folder) as manifest:
+            self._open(self.folder, manifest, precision)
+
+    def _open(self, folder: Path, manifest: Manifest | None, precision: str | None) -> None:
+        own, where = dict[str, Any](), f"{folder}/bertsmith.json"
+        if (folder / _HEAD).exists():
+            if manifest is None or _HEAD not in manifest.files:
+                raise ModelError(f"{where} has no hash of {_HEAD}. It was altered.")
+            own = map_tensors(plain_file(folder, _HEAD))
+        encoder: ArrayEncoder | ArrayTable
         if is_static(folder):
-            raise ModelError(
-                f"{folder} is a static table, which the package bertsmith reads. Install that one."
+            if manifest is None or manifest.task == "encoder":
+                raise ModelError(f"{folder} is a static table of vectors, without the head of a task.")
+            encoder, settings, carried = ArrayTable(folder), dict[str, Any](), dict[str, Any]()
+            pieces, width = encoder.table.shape
+            config = BertConfig(
+                vocab_size=pieces, hidden_size=width, num_attention_heads=1, intermediate_size=1
             )
-        config, weights, settings = read_weights(folder)
-        manifest = read_unverified_manifest(folder)
-        own = map_tensors(plain_file(folder, _HEAD)) if (folder / _HEAD).exists() else {}
-        self.tensors: Mapping[str, Float32s] = {**weights.carried, **own}  # type: ignore[dict-item]
-        where = f"{folder}/bertsmith.json"
+        else:
+            config, weights, settings = read_weights(folder)
+            encoder = ArrayEncoder(config, weights.tensors, str(folder), precision)
+            carried = dict(weights.carried)
+        self.tensors: Mapping[str, Float32s] = {**carried, **own}
         if manifest is None or manifest.task == IMPORTED:
             self.task, self.state = _foreign_task(folder, config, self.tensors, settings)
         else:
             self.task, self.state = manifest.task, manifest.settings
-        answering = _ANSWERS.get(self.task)
+        answering = ANSWERS.get(self.task)
         if answering is None:
             raise ModelError(
-                f"{folder} was made for {self.task!r}; bertsmith-run predicts {', '.join(_ANSWERS)}. For "
+                f"{folder} was made for {self.task!r}; bertsmith-run predicts {', '.join(ANSWERS)}. For "
                 "others the package bertsmith is needed."
             )
         given = self.state.get("settings", {})
@@ -280,31 +257,39 @@ class ArrayPredictor:
         confidence = self.state.get("confidence")
         self.confidence = None if confidence is None else Confidence.from_json(confidence, where)
         self.max_length, self.stride = given["max_length"], given.get("stride")
-        self.abstains = given.get("coverage") is not None or given.get("error_cost") is not None
         self.prompt = self.state.get("prompt", "")
         self.decode, self.apart, head_name = answering
         self.per_row = head_name != "sequence_head"
         pooling = given.get("pooling")
         self.pooling: Pooling | None = None if pooling == "published" else pooling
-        self.engine = BatchEngine(folder, ArrayEncoder(config, weights.tensors, str(folder), precision))
+        self.engine = BatchEngine(folder, encoder)
         self.reads_all = self.apart or self.pooling is not None or config.classifier_pooling == "mean"
         names = None if self.apart or self.pooling is not None else config.family.sequence_head
         if self.per_row:
             names = getattr(config.family, head_name)
-        self.tagger = _Tagger(self.labels, self.state, folder) if head_name == "token_head" else None
+        self.tagger = None
+        if head_name == "token_head":
+            self.tagger = Tagger(self.labels, self.state, self.tensors, folder)
+        self.answers = TaskState(self.state, self.labels, self.confidence, self.tagger)
         self.names = names
         self.dense = self.norm = None
         if self.apart:
-            if self.state.get("projection"):
-                raise ModelError(f"{folder} has a projection, for which the package bertsmith is needed.")
+            self.projection = ArrayProjection(self._projection_layers(), config.hidden_size, where)
             self.out = self._linear("classifier") if self.labels else None
             return
         if names is not None and names.dense:
             self.dense = self._linear(names.dense)
+            self.activation = names.activation or config.masked_language_act
         if names is not None and names.norm:
             gain, shift = self._tensor(f"{names.norm}.weight"), self.tensors.get(f"{names.norm}.bias")
             self.norm = ArrayNorm(gain, shift, config.layer_norm_eps, config.norm != "rms")
         self.out = self._linear("out" if names is None or "out.weight" in self.tensors else names.out)
+
+    def _projection_layers(self) -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Float32s]]]:
+        for number, layer in enumerate(self.state.get("projection") or ()):
+            prefix = f"projection.{number}."
+            own = {k.removeprefix(prefix): v for k, v in self.tensors.items() if k.startswith(prefix)}
+            yield layer["type"], layer, own
 
     def _tensor(self, name: str) -> Float32s:
         if name not in self.tensors:
@@ -329,9 +314,9 @@ class ArrayPredictor:
                 for number, output in zip(numbers, made, strict=True):
                     outputs[number] = output
             if outputs and self.per_row:
-                results += self.decode(self, outputs, part, encoded)
+                results += self.decode(self.answers, outputs, part, encoded)
             elif outputs:
-                results += self.decode(self, np.stack(outputs))
+                results += self.decode(self.answers, np.stack(outputs))
         return results
 
     def _encode(self, texts: Sequence[Any], before: int) -> list[EncodedExample]:
@@ -391,12 +376,13 @@ class ArrayPredictor:
         return self.out(features)
 
     def _published_features(self, states: Float32s, batch: Sequence[EncodedExample]) -> Float32s:
-        assert self.names is not None
+        encoder = self.engine.encoder
+        assert self.names is not None and isinstance(encoder, ArrayEncoder)
         windows = [window for example in batch for window in example.windows]
         if self.reads_all:
             states = pool(states, [len(window.rows) for window in windows], "mean")
-        if self.names.pooled and self.engine.encoder.pooler is not None:
-            states = tanh(self.engine.encoder.pooler(states))
+        if self.names.pooled and encoder.pooler is not None:
+            states = tanh(encoder.pooler(states))
         states = self._dense_features(states)
         if len(windows) == len(batch):
             return states
@@ -404,10 +390,8 @@ class ArrayPredictor:
 
     def _dense_features(self, states: Float32s) -> Float32s:
         """States after the head's dense layer, activation and norm, as far as the family has them."""
-        if self.dense is not None and self.names is not None:
-            name = self.names.activation or self.engine.encoder.config.masked_language_act
-            dense = self.dense(states)
-            states = tanh(dense) if name == "tanh" else activate(dense, name)
+        if self.dense is not None:
+            states = activate(self.dense(states), self.activation)
         return states if self.norm is None else self.norm(states)
 
     def _pool_windows(self, states: Float32s, batch: Sequence[EncodedExample], pooling: Pooling) -> Float32s:
@@ -426,23 +410,13 @@ class ArrayPredictor:
         return pool(states, sizes, "mean" if pooling == "cls" else pooling)
 
     def _compare(self, states: Float32s, batch: Sequence[EncodedExample]) -> Float32s:
-        vectors = self._pool_windows(states, batch, self.pooling or "mean")
+        vectors = self.projection(self._pool_windows(states, batch, self.pooling or "mean"))
         first, second = vectors[::2], vectors[1::2]
         if self.out is not None:
             return self.out(np.concatenate([first, second, np.abs(first - second)], 1))
         products = unit_vectors(first) * unit_vectors(second)
         sums = products.sum(1) if products.shape[1] % 8 else sum_rows(products)
         return sums[:, None]
-
-
-def tanh(x: Float32s) -> Float32s:
-    """tanh of each value, rounded once."""
-    library = find_library()
-    if library is None:
-        return activate(x, "tanh")
-    values = np.array(x, np.float32, order="C")
-    library.hyperbolic_tangents(values.ctypes.data, values.size)
-    return values
 
 
 def _as_texts(text: Any, number: int) -> tuple[str, ...]:
@@ -460,179 +434,41 @@ def _require_within(value: int | None, lowest: int, highest: int, name: str) -> 
 
 
 def _foreign_task(
-    folder: Path, config: Any, head: Mapping[str, Float32s], settings: Mapping[str, Any]
+    folder: Path, config: BertConfig, head: Mapping[str, Float32s], settings: Mapping[str, Any]
 ) -> tuple[str, dict[str, Any]]:
-    """The task of a folder of transformers, by its class and labels: one for each text or pair."""
-    names = config.family.sequence_head
-    weight, kind = head.get(f"{names.out}.weight"), (settings.get("architectures") or ["?"])[0]
-    if weight is None or not str(kind).endswith("ForSequenceClassification"):
-        raise ModelError(
-            f"{folder} is a {kind}; bertsmith-run reads classes ForSequenceClassification. Install the "
-            "package bertsmith for it."
-        )
+    """The task of a folder of transformers, by its class, head and labels, as tasks/checkpoints/infer_task.py
+    has it.
+    """
+    where, kind = f"{folder}/config.json", str((settings.get("architectures") or ["?"])[0])
+    suffix = next((suffix for suffix in _FOREIGN_HEADS if kind.endswith(suffix)), None)
+    heads = config.family.sequence_head, config.family.token_head, config.family.span_head
+    weights = (head.get(f"{names.out}.weight") for names in heads if names is not None)
+    weight = next((weight for weight in weights if weight is not None), None)
+    if suffix is None or weight is None:
+        raise ModelError(f"{folder} is a {kind} without a head for a task.")
     entries, outputs = read_labels(settings, str(folder)), len(weight)
-    by_number = {int(key): name for key, name in (entries.get("id2label") or {}).items()}
-    labels = [by_number.get(number, f"LABEL_{number}") for number in range(outputs)]
+    labels = output_labels(entries, outputs, where)
     longest = min(read_max_length(folder) or config.max_length, config.max_length)
     state: dict[str, Any] = {"settings": {"max_length": longest, "pooling": "published"}, "labels": labels}
+    if suffix == "ForTokenClassification":
+        state["settings"]["constrained"] = False  # its tags may be of any scheme
+        return "tagging", state
+    if suffix == "ForQuestionAnswering":
+        state["settings"]["stride"] = _STRIDE_OF_PASSAGES
+        return "question-answering", state
     problem, cross = entries.get("problem_type"), read_cross_encoder(folder, entries, outputs)
     if cross is not None and cross.prompt:
         state["prompt"] = cross.prompt
     if problem == "multi_label_classification":
         return "multi-label", state
-    if problem == "regression" or outputs == 1:
+    if problem == "regression" or (problem is None and outputs == 1):
+        if outputs != 1:
+            raise ModelError(
+                f"{where}: problem_type is regression, and the head has {outputs} outputs: a regression of "
+                "Bertsmith's is one number. Use a model with one output."
+            )
         state["has_sigmoid"] = problem != "regression" if cross is None else cross.has_sigmoid
         return "regression", state
+    if problem not in (None, "single_label_classification") or outputs == 1:
+        raise ModelError(f"{where}: problem_type {problem!r} doesn't go with {outputs} outputs.")
     return "classification", state
-
-
-def _temperature(predictor: ArrayPredictor) -> float:
-    return predictor.confidence.temperature if predictor.confidence else 1.0
-
-
-def _classes(predictor: ArrayPredictor, outputs: Float32s) -> list[dict[str, Any]]:
-    predictions = list[dict[str, Any]]()
-    for row in probabilities_of(outputs, _temperature(predictor)):
-        best = int(row.argmax())
-        prediction: dict[str, Any] = {
-            "label": predictor.labels[best],
-            "confidence": round(float(row[best]), 6),
-            "probabilities": dict(zip(predictor.labels, np.round(row, 6).tolist(), strict=True)),
-        }
-        if predictor.confidence is not None and predictor.abstains:
-            prediction["abstain"] = bool(row[best] < predictor.confidence.threshold)
-        predictions.append(prediction)
-    return predictions
-
-
-def _several_labels(predictor: ArrayPredictor, outputs: Float32s) -> list[dict[str, Any]]:
-    own = predictor.confidence.label_thresholds if predictor.confidence else None
-    thresholds = [0.5] * len(predictor.labels) if own is None else own
-    return [
-        {
-            "labels": [
-                label for label, p, least in zip(predictor.labels, row, thresholds, strict=True) if p >= least
-            ],
-            "probabilities": dict(zip(predictor.labels, np.round(row, 6).tolist(), strict=True)),
-        }
-        for row in probabilities_of(outputs, _temperature(predictor), multi_label=True)
-    ]
-
-
-def _numbers(predictor: ArrayPredictor, outputs: Float32s) -> list[dict[str, Any]]:
-    numbers = outputs[:, 0].astype(np.float64)
-    if predictor.state.get("has_sigmoid"):
-        numbers = np.exp(-np.logaddexp(0, -numbers))
-    return [{"score": float(number)} for number in numbers]
-
-
-def _relevances(predictor: ArrayPredictor, outputs: Float32s) -> list[dict[str, Any]]:
-    logits = outputs[:, 0].astype(np.float64)
-    return [{"score": score} for score in np.exp(-np.logaddexp(0, -logits)).tolist()]
-
-
-def _similarities(predictor: ArrayPredictor, outputs: Float32s) -> list[dict[str, Any]]:
-    if predictor.labels:
-        return [
-            {"label": predictor.labels[int(row.argmax())], "confidence": round(float(row.max()), 6)}
-            for row in probabilities_of(outputs)
-        ]
-    lowest, highest = predictor.state.get("range", (0.0, 1.0))
-    cosines = [min(max(float(output[0]), -1.0), 1.0) for output in outputs]
-    return [{"similarity": c, "score": lowest + (highest - lowest) * max(c, 0.0)} for c in cosines]
-
-
-def _spans(
-    predictor: ArrayPredictor,
-    outputs: Sequence[Float32s],
-    pairs: Sequence[Sequence[str]],
-    encoded: Sequence[EncodedExample],
-) -> list[dict[str, Any]]:
-    longest = predictor.state["settings"].get("longest_answer", LONGEST_ANSWER)
-    threshold = predictor.state.get("threshold")
-    return [
-        predict_span(output, passage, example, longest=longest, threshold=threshold)
-        for output, (_, passage), example in zip(outputs, pairs, encoded, strict=True)
-    ]
-
-
-class _Tagger:
-    """Words and their tags, by the rules of the labels' scheme."""
-
-    def __init__(self, labels: Sequence[str], state: Mapping[str, Any], folder: Path) -> None:
-        settings = state.get("settings", {})
-        if settings.get("crf"):
-            raise ModelError(f"{folder} has a CRF over its tags, for which the package bertsmith is needed.")
-        self.labels, self.syllables = tuple(labels), state.get("syllables", False)
-        self.constrained, name = settings.get("constrained", True), settings.get("scheme")
-        self.scheme = Scheme(NONE)
-        if name != NONE:
-            self.scheme = scheme_of_labels(self.labels, trained_here=name is not None)
-        self.start, self.pairs = legal_transitions(self.labels)
-
-    def encode(
-        self, texts: Sequence[Any], tokenizer: Tokenizer, max_length: int, stride: int | None
-    ) -> tuple[list[TaggedExample], list[EncodedExample]]:
-        """Texts, or lists of words. Raises InputError for anything else."""
-        examples = list[TaggedExample]()
-        for number, text in enumerate(texts, 1):
-            where = f"input {number}"
-            if isinstance(text, str):
-                examples.append(example_of_text(text, where, syllables=self.syllables))
-            elif isinstance(text, Sequence) and all(isinstance(word, str) for word in text):
-                examples.append(TaggedExample(tuple(text), None, where))
-            else:
-                raise InputError(f"{where}: expected a text, or its words, found {str(text)[:80]!r}.")
-        encoded = list[EncodedExample]()
-        for example in examples:
-            pieces = tokenizer.encode_words([tokenizer.blank_before_words + run for run in example.runs])
-            tokens = word_pieces(example, pieces[0 : len(pieces)], tokenizer, skip_mark=self.constrained)
-            made = windows_of_words(tokens, tokenizer, max_length, stride)
-            encoded.append(EncodedExample(made, None, tokens.rows))
-        return examples, encoded
-
-    def best_path(self, emissions: Float32s) -> Ints:
-        """The tags (R,) of the highest sum of scores (R, C) among legal paths (Viterbi)."""
-        words = emissions.astype(np.float64)
-        if not self.constrained or not len(words):
-            return np.asarray(words.argmax(1), np.int64)
-        pairs = np.where(self.pairs, 0.0, -np.inf).T  # (C after, C before)
-        total, befores = words[0] + np.where(self.start, 0.0, -np.inf), list[Ints]()
-        for word in words[1:]:
-            sums = total + pairs
-            befores.append(sums.argmax(1))
-            total = sums.max(1) + word
-        path = [int(total.argmax())]
-        for before in reversed(befores):
-            path.append(int(before[path[-1]]))
-        return np.array(path[::-1], np.int64)
-
-
-def _tags(
-    predictor: ArrayPredictor,
-    outputs: Sequence[Float32s],
-    examples: Sequence[TaggedExample],
-    encoded: Sequence[EncodedExample],
-) -> list[dict[str, Any]]:
-    tagger = predictor.tagger
-    assert tagger is not None
-    predictions = list[dict[str, Any]]()
-    for output, example, windows in zip(outputs, examples, encoded, strict=True):
-        scores = output.reshape(-1, len(tagger.labels))
-        path = tagger.best_path(scores)
-        confidence = probabilities_of(scores)[np.arange(len(path)), path]
-        names = [tagger.labels[number] for number in path]
-        predictions.append(tagged_prediction(example, names, confidence, windows.decoding, tagger.scheme))
-    return predictions
-
-
-# How outputs become answers; whether the two texts of a pair are encoded apart; the family's head.
-_ANSWERS: Mapping[str, tuple[Callable[..., list[dict[str, Any]]], bool, str]] = {
-    "classification": (_classes, False, "sequence_head"),
-    "multi-label": (_several_labels, False, "sequence_head"),
-    "regression": (_numbers, False, "sequence_head"),
-    "reranking": (_relevances, False, "sequence_head"),
-    "similarity": (_similarities, True, "sequence_head"),
-    "question-answering": (_spans, False, "span_head"),
-    "tagging": (_tags, False, "token_head"),
-}

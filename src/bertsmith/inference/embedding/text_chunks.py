@@ -12,11 +12,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from bertsmith.arrays import Ints
+from bertsmith.arrays import Float32s, Ints
 from bertsmith.errors import InputError
 from bertsmith.inference.embedding.vectors import Vectors
 from bertsmith.tasks.examples.encoding import (
@@ -29,9 +29,6 @@ from bertsmith.tasks.examples.encoding import (
     windows,
 )
 from bertsmith.text.tokens.tokenizer import Tokenizer
-
-if TYPE_CHECKING:  # who computes without torch reads texts too
-    from bertsmith.model.static_table import StaticTable
 
 _CHARACTERS = 1 << 17  # tokenised at a time; a chunk keeps only the ids of its texts
 _TOKENS = 1 << 21  # of a chunk; more than 4,096 usual texts have
@@ -123,6 +120,13 @@ class TextWindows:
         return EncodedExample((Window(token_ids, segment_ids, rows),))
 
 
+class VectorTable(Protocol):
+    """A static table."""
+
+    def sums(self, token_ids: Ints, starts: Ints) -> Float32s:
+        """The sums (E, D) of the rows of tokens (N,), of which each text begins at its start (E,)."""
+
+
 class TableReader:
     """Embeds texts of any length by a static table; `room` is how many tokens of a text count, None for all.
 
@@ -130,7 +134,7 @@ class TableReader:
     tokens: the same as the packed batch of a service gives.
     """
 
-    def __init__(self, table: StaticTable, tokenizer: Tokenizer, room: int | None) -> None:
+    def __init__(self, table: VectorTable, tokenizer: Tokenizer, room: int | None) -> None:
         self.table = table
         self.tokenizer = tokenizer
         self.room = room
@@ -154,17 +158,11 @@ class TableReader:
         chunk may have fewer. A thread looks words up while rows are summed. Raises InputError for an item
         that is no text.
         """
-        import torch
-        from torch.nn import functional as F
-
         for ids, lengths in _prefetched(self._token_ids(texts, prefix, size), texts, size):
             starts = np.cumsum(lengths) - lengths
-            with torch.inference_mode():
-                sums = F.embedding_bag(  # (N,), (E,) -> (E, D)
-                    torch.from_numpy(ids), self.table.table, torch.from_numpy(starts), mode="sum"
-                )
+            sums = self.table.sums(ids, starts)
             counts = np.maximum(lengths + self._around, 1).astype(np.float32)
-            vectors = np.asarray(sums.numpy() / counts[:, None], np.float32)
+            vectors = np.asarray(sums / counts[:, None], np.float32)
             yield vectors, int(lengths.sum()) + len(lengths) * self._around
 
     def _token_ids(self, texts: Iterable[str], prefix: str, size: int) -> Iterator[tuple[Ints, Ints]]:

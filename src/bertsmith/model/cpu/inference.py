@@ -4,7 +4,7 @@ import torch
 
 from bertsmith.errors import InputError
 from bertsmith.model.bert import Bert
-from bertsmith.model.cpu.kernel_layer import PANEL, KernelLayer, supports_layer
+from bertsmith.model.cpu.kernel_layer import PANEL, KernelLayer, replace_modules, supports_layer
 from bertsmith.model.cpu.onednn_layer import PackedLayer, can_pack, can_pack_layer
 from bertsmith.model.cpu.onednn_matmul import limit_shape_caches
 from bertsmith.model.cpu.process import give_back_memory
@@ -36,6 +36,8 @@ def prepare_for_inference(encoder: Bert, precision: torch.dtype = torch.float32)
         if isinstance(layer, Layer) and can_pack_layer(layer):
             layer_class = KernelLayer if supports_layer(layer, precision) else PackedLayer
             encoder.layers[number] = layer_class(layer, precision, relative)
+    if all(isinstance(layer, KernelLayer) for layer in encoder.layers):
+        replace_modules(encoder.embeddings)
     del layer  # frees the last layer's weights
     give_back_memory()
     return encoder

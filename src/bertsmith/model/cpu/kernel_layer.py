@@ -99,12 +99,31 @@ class KernelTanh(nn.Module):
         return values
 
 
+class KernelGelu(nn.Module):
+    """GELU of float32 as the layers compute it: the same with and without torch."""
+
+    name = "gelu"
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The values of x, in x's shape."""
+        width = x.shape[-1]
+        values = F.pad(x.float(), (0, -width % PANEL)).contiguous()
+        shape = values.numel() // values.shape[-1], values.shape[-1], False, 0, False, 1
+        library = kernels.load_library(kernels.find_instruction_set())
+        result = torch.empty_like(values)
+        library.activate_forward(values.data_ptr(), None, *shape, result.data_ptr())
+        return result[..., :width].contiguous()
+
+
+_ACTIVATIONS = {"tanh": KernelTanh, "gelu": KernelGelu}  # of heads
+
+
 def use_kernels(model: nn.Module) -> None:
     """Replaces the linear modules of a model by `KernelLinear`, where its encoder's layers are
-    `KernelLayer`s, and its convolution.
+    `KernelLayer`s, its convolution, and the activations of its head.
     """
     if _has_kernel_layers(model):
-        _replace_linears(model)
+        replace_modules(model)
 
 
 def use_kernels_beside(module: nn.Module, model: nn.Module) -> None:
@@ -112,16 +131,19 @@ def use_kernels_beside(module: nn.Module, model: nn.Module) -> None:
     model's.
     """
     if _has_kernel_layers(model):
-        _replace_linears(module)
+        replace_modules(module)
 
 
-def _replace_linears(model: nn.Module) -> None:
+def replace_modules(model: nn.Module) -> None:
+    """Replaces what the kernels compute of a module's parts."""
     for parent in list(model.modules()):
         for name, child in parent.named_children():
             if type(child) is nn.Linear:
                 setattr(parent, name, KernelLinear(child))
-            elif isinstance(child, Activation) and child.name == "tanh":
+            elif type(child) is nn.Tanh:
                 setattr(parent, name, KernelTanh())
+            elif isinstance(child, Activation) and child.name in _ACTIVATIONS:
+                setattr(parent, name, _ACTIVATIONS[child.name]())
             elif type(child) is nn.Conv1d and child.groups == 1:
                 setattr(parent, name, KernelConvolution(child))
 
@@ -162,7 +184,9 @@ class KernelLayer(nn.Module):
         self.distances: dict[str, tuple[Tensor | None, ...]] = {}
         if attention.distances is not None and relative is not None:
             with torch.no_grad():
-                *products, self.distance_rows = attention.distances(relative, attention.qkv)
+                replace_modules(attention.distances)
+                qkv = KernelLinear(attention.qkv) if attention.distances.shares_weights else attention.qkv
+                *products, self.distance_rows = attention.distances(relative, qkv)
             self.distances = {"products": tuple(map(_copy_values, products))}  # keys, then queries
         self.options = {
             "heads": attention.heads,

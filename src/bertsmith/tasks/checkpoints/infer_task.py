@@ -2,13 +2,12 @@
 folder of transformers belongs to, by its class, labels and head.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from bertsmith.errors import ModelError
 from bertsmith.model.checkpoint import Checkpoint
-from bertsmith.model.config_json import find_architecture
+from bertsmith.model.config_json import find_architecture, output_labels
 from bertsmith.model.locate import locate_model
 from bertsmith.model.manifest import read_unverified_manifest
 from bertsmith.model.sentence_files import makes_vectors, read_cross_encoder
@@ -49,7 +48,7 @@ def task_of_foreign(checkpoint: Checkpoint, folder: Path) -> Task[Any]:
     """
     where = f"{folder}/config.json"
     name, outputs = _task_name(checkpoint, folder), _count_outputs(checkpoint)
-    names = _output_labels(checkpoint.labels, outputs, where)
+    names = output_labels(checkpoint.labels, outputs, where)
     task_class = find_task(name)
     tagging_settings = {"constrained": False} if name == "tagging" else {}  # its tags may be of any scheme
     positions = checkpoint.config.max_length
@@ -106,39 +105,6 @@ def _count_outputs(checkpoint: Checkpoint) -> int:
         if weight is not None:
             return len(weight)
     return 0
-
-
-def _output_labels(labels: Mapping[str, Any], outputs: int, where: str) -> tuple[str, ...]:
-    """The names of the outputs, with transformers' defaults: `id2label`, otherwise LABEL_0, … up to
-    `num_labels`, otherwise two. Raises ModelError if the number of outputs differs, or names contradict each
-    other.
-    """
-    number, by_name = labels.get("num_labels"), labels.get("label2id")
-    by_number = {int(key): name for key, name in (labels.get("id2label") or {}).items()}
-    names = by_number or {index: f"LABEL_{index}" for index in range(number or 2)}
-    counts = {
-        "num_labels": number,
-        "id2label": by_number and len(by_number),
-        "label2id": by_name and len(by_name),
-    }
-    if any(count and count != outputs for count in counts.values()) or len(names) != outputs:
-        listed = ", ".join(f"{key} {count or 'not given'}" for key, count in counts.items())
-        raise ModelError(
-            f"{where}: the head has {outputs} outputs, but what is said of them differs: {listed}. They must "
-            "agree; without any of them there are two. Correct the file: id2label names every output."
-        )
-    if sorted(names) != list(range(outputs)):
-        raise ModelError(
-            f"{where}: id2label has the keys {', '.join(map(str, sorted(names)))}; expected 0 to "
-            f"{outputs - 1}, an output each. Correct the file."
-        )
-    for name, index in (by_name or {}).items():
-        if by_number and names.get(index) != name:
-            raise ModelError(
-                f"{where}: label2id says that {name!r} is output {index}, which id2label calls "
-                f"{names.get(index)!r}. Correct the one that is wrong."
-            )
-    return tuple(names[index] for index in range(outputs))
 
 
 def model_kind(folder: Path) -> ModelKind:

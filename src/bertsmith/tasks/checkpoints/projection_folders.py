@@ -14,6 +14,7 @@ from bertsmith.errors import ModelError
 from bertsmith.files import tensors_written_to, write_json
 from bertsmith.model.folder_keys import (
     DENSE,
+    DENSE_ACTIVATIONS,
     DROPOUT,
     LAYER_NORM,
     NORMALIZE,
@@ -79,8 +80,6 @@ def read_layer_settings(module: SentenceModule) -> tuple[dict[str, Any], str]:
     path = plain_file(module.folder, "config.json")
     settings = read_checked(LAYER_KEYS[module.kind], path)
     if module.kind == "Dense":
-        from bertsmith.tasks.heads.pooling import DENSE_ACTIVATIONS
-
         dotted_name = settings.get("activation_function", "torch.nn.Tanh")
         settings["activation_function"] = torch_module_name(dotted_name)
         if settings["activation_function"] not in DENSE_ACTIVATIONS:

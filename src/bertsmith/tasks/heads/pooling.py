@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from bertsmith.data.batch import PackedBatch, to_device
 from bertsmith.errors import ModelError
+from bertsmith.model.folder_keys import DENSE_ACTIVATIONS
 from bertsmith.model.layers import elementwise
 from bertsmith.model.layers.initialisation import meta_init
 from bertsmith.tasks.examples.encoding import Layout
@@ -86,15 +87,10 @@ def pool_sequences(states: Tensor, batch: PackedBatch, pooling: Pooling) -> Tens
 # -- the projection ------------------------------------------------------------------------------------
 
 _WIDEST = 1 << 16  # dimensions of a vector; more are a mistake or an attack
-_BY_VALUE = (
-    *(nn.CELU, nn.ELU, nn.GELU, nn.Hardshrink, nn.Hardsigmoid, nn.Hardswish, nn.Hardtanh, nn.Identity),
-    *(nn.LeakyReLU, nn.LogSigmoid, nn.Mish, nn.PReLU, nn.ReLU, nn.ReLU6, nn.SELU, nn.SiLU),
-    *(nn.Sigmoid, nn.Softplus, nn.Softshrink, nn.Softsign, nn.Tanh, nn.Tanhshrink),
-)
-_BY_VECTOR = (nn.LogSoftmax, nn.Softmax, nn.Softmin)
-#: The activations of a Dense by the names of torch's classes, which a file may name. No name is imported.
-DENSE_ACTIVATIONS: Mapping[str, Any] = {kind.__name__: kind for kind in _BY_VALUE} | {
-    kind.__name__: partial(kind, dim=-1) for kind in _BY_VECTOR
+_BY_VECTOR = ("LogSoftmax", "Softmax", "Softmin")
+_ACTIVATIONS: Mapping[str, Any] = {
+    name: partial(getattr(nn, name), dim=-1) if name in _BY_VECTOR else getattr(nn, name)
+    for name in DENSE_ACTIVATIONS
 }
 
 
@@ -142,7 +138,7 @@ class Dense(ProjectionLayer):
             **({"use_residual": True} if use_residual else {}),
         }
         self.linear = nn.Linear(in_features, out_features, bias=bias)
-        self.activation_function = DENSE_ACTIVATIONS[activation_function]()
+        self.activation_function = _ACTIVATIONS[activation_function]()
         self.use_residual = use_residual
         if use_residual and in_features != out_features:
             self.residual = nn.Linear(in_features, out_features, bias=False)
