@@ -342,6 +342,16 @@ def test_commands_answer_and_refuse_with_one_sentence(
     assert [json.loads(line) for line in lines.splitlines()] == Predictor(folders["classification"]).predict(
         texts
     )
+    given = "\ufeff" + "\r\n".join([texts[0], "", " \u200b", texts[1]])  # a blank line got a label
+    lines = run_alone(installed, *command, "predict", str(folders["classification"]), given=given)
+    (tmp_path / "lines.txt").write_text(given, encoding="utf-8")
+    bertsmith.Predictor.load(folders["classification"]).predict_file(
+        tmp_path / "lines.txt", tmp_path / "lines.jsonl"
+    )
+    whole = [json.loads(line) for line in (tmp_path / "lines.jsonl").read_text().splitlines()]
+    assert [json.loads(line) for line in lines.splitlines()] == [
+        {name: value for name, value in row.items() if name != "text"} for row in whole
+    ]
     out = tmp_path / "vectors.npy"
     run_alone(
         installed, *command, "embed", str(folders["encoder"]), "--out", str(out), given="\n".join(texts)

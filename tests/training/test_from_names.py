@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from finetune_toys import tiny_encoder, write_rows
@@ -319,6 +320,9 @@ def test_a_classifier_is_fitted_by_names(tiny_bert: Path) -> None:
     assert partly.names_ is not None and (partly.names_["texts"], partly.names_["rows"]) == (14, 1)
     with pytest.raises(ValueError, match="the label 'map' is not among those"):
         BertClassifier(tiny_bert, max_length=32).fit(texts, ["map", *[None] * 14], names=list(TEXTS))
+    missing = pandas.Series(some, dtype="string")  # with pandas' NA, which was a TypeError
+    again = BertClassifier(tiny_bert, max_length=32).fit(texts, missing, names=dict.fromkeys(TEXTS, ""))
+    assert again.predict(texts).tolist() == partly.predict(texts).tolist()
 
 
 def test_labels_are_suggested_by_names_alone(tmp_path: Path, inbox: Path, tiny_bert: Path) -> None:

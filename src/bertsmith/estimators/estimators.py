@@ -300,7 +300,7 @@ class BertClassifier(ClassifierMixin, _FinetunedEstimator):  # type: ignore[misc
     def _fit_named(self, texts: list[Row], y: Any, names: Sequence[str] | Mapping[str, str]) -> Self:
         labels: list[Any] = [None] * len(texts) if y is None else [*y]
         check_consistent_length(texts, labels)
-        is_missing = [label is None or label != label or label == -1 for label in labels]
+        is_missing = [_is_missing(label) or label == -1 for label in labels]
         known = [None if missing else str(label) for missing, label in zip(is_missing, labels, strict=True)]
         given = dict(names) if isinstance(names, Mapping) else tuple(names)
         self._label_names = {str(name): str(name) for name in given}
@@ -492,13 +492,17 @@ def refuse_missing(gold: npt.NDArray[Any]) -> None:
     a model folder can't have.
     """
     for number, label in enumerate(gold.tolist() if gold.dtype.kind in "OU" else ()):
-        # pandas' NA equals nothing, and has no truth value
-        is_missing = label is None or type(label).__name__ == "NAType" or label != label
+        is_missing = _is_missing(label)
         if is_missing or (isinstance(label, str) and not label.strip()):
             value = label if is_missing else "blank"
             raise RefusedInput(
                 f"y[{number}] is {value}: expected a class. Give it one, or leave out the row."
             )
+
+
+def _is_missing(label: Any) -> bool:
+    # pandas' NA equals nothing, and has no truth value
+    return label is None or type(label).__name__ == "NAType" or bool(label != label)
 
 
 def _describe(value: Any) -> str:

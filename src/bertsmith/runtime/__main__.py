@@ -12,6 +12,7 @@ import numpy as np
 
 from bertsmith.errors import BertsmithError, InputError, printable
 from bertsmith.runtime import Embedder, Predictor
+from bertsmith.text.files.values import is_blank
 
 _CHUNK = 1024  # lines
 
@@ -92,8 +93,14 @@ def _predict(given: argparse.Namespace) -> None:
     predictor = Predictor(given.model, precision=given.precision)
     lines = list[str]()
     for part in _lines(given.file):
-        texts: list[Any] = [line.split("\t", 1) if "\t" in line else line for line in part]
-        answers = [json.dumps(prediction, ensure_ascii=False) for prediction in predictor.predict(texts)]
+        texts: list[Any] = [
+            line.split("\t", 1) if "\t" in line else line for line in part if not is_blank(line)
+        ]
+        predictions = iter(predictor.predict(texts))
+        answers = [
+            json.dumps({"error": "no text"} if is_blank(line) else next(predictions), ensure_ascii=False)
+            for line in part
+        ]
         if given.out is None:
             print("\n".join(answers))
         lines += answers
