@@ -3,6 +3,8 @@
 import json
 import random
 from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,12 @@ from mirrored_calls import as_exchange, at_random, by_rule, message
 
 from bertsmith.cli.main import main
 from bertsmith.errors import InputError
-from bertsmith.mirror.importing import CallImport
+from bertsmith.metrics.scores import Interval
+from bertsmith.mirror.call import OWN_ID_PREFIX, Call
+from bertsmith.mirror.importing import CallImport, ImportCounts
+from bertsmith.mirror.learning.forecast import RiskForecast
+from bertsmith.mirror.learning.plan import CallPlan, PlacePlan, render_plan
+from bertsmith.mirror.learning.settings import LearnSettings
 from bertsmith.mirror.redaction import BUILT_IN, Redactor
 from bertsmith.mirror.store import Store
 
@@ -128,6 +135,81 @@ def test_a_trace_without_text_or_with_pictures_is_counted_and_not_read(tmp_path:
     assert dict(counts.skipped) == {("traces", "no-content"): 1, ("traces", "input-not-text"): 1}
 
 
+def read_traces(folder: Path, *records: dict[str, Any]) -> tuple[list[Call], dict[Any, int]]:
+    """The calls that are read from these records, and how many aren't, by reason."""
+    path = folder / "traces.jsonl"
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    with closing(Store(str(folder / "read.sqlite"))) as store:
+        counts = CallImport([path], REDACTOR).into(store)
+        calls = [call for version in store.versions() for call in store.calls(version.version)]
+        return calls, {reason: count for (_, reason), count in counts.skipped.items()}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"type": "bug", "content": "login"},
+        {"role": "buyer", "content": "none"},
+        {"data": {"intent": "card"}, "type": "x"},
+        {"content": {"intent": "card"}},
+        {"kwargs": {"intent": "card"}, "id": 7},
+        {"type": "human"},
+        {"parts": ["a"], "role": "b"},
+    ],
+)
+def test_an_answer_whose_fields_are_named_like_those_of_a_message_is_read_whole(
+    tmp_path: Path, answer: dict[str, Any]
+) -> None:
+    observation = as_observation(1, "hello", {})
+    calls, skipped = read_traces(tmp_path, observation | {"output": answer}, as_trace(2, "wire", answer))
+    assert [call.completion.value for call in calls] == [answer, answer] and not skipped
+
+
+def test_messages_of_gemini_and_of_the_oldest_tools_are_read(tmp_path: Path) -> None:
+    gemini = as_observation(1, "", {}) | {
+        "input": [{"role": "user", "parts": [{"text": "hello"}]}],
+        "output": {"role": "model", "parts": [{"text": '{"intent": "other"}'}]},
+    }
+    function = {"name": "intent", "arguments": '{"intent": "card"}'}
+    oldest = as_observation(2, "wire", {}) | {
+        "output": {"role": "assistant", "content": None, "function_call": function}
+    }
+    calls, skipped = read_traces(tmp_path, gemini, oldest)
+    read = sorted((call.request.inputs[0].parts, call.completion.value["intent"]) for call in calls)
+    assert read == [(("hello",), "other"), (("wire",), "card")] and not skipped
+
+
+def test_of_a_whole_body_of_openai_the_message_is_the_answer(tmp_path: Path) -> None:
+    observation = as_observation(1, "wire", {"intent": "transfer"})
+    body = {"id": "c", "model": "m", "choices": [{"index": 0, "message": observation["output"]}]}
+    listed = as_observation(2, "iban", {"choices": ["a", "b"]})
+    calls, skipped = read_traces(tmp_path, observation | {"output": body}, listed)
+    assert not skipped
+    assert [call.completion.value for call in calls] == [{"intent": "transfer"}, {"choices": ["a", "b"]}]
+
+
+def test_answers_by_a_student_are_no_calls_of_the_llm_in_traces_too(tmp_path: Path) -> None:
+    number = f"{OWN_ID_PREFIX}{'0a' * 16}"
+    by_id, by_fingerprint = (as_openai_run(n, text, answer) for n, text, answer in answers(2))
+    by_id["outputs"]["id"] = f"chatcmpl-{number}"
+    by_fingerprint["outputs"]["system_fingerprint"] = f"{OWN_ID_PREFIX}_3c8950ae7fb9"
+    chain = as_langchain_run(3, "hello", {"intent": "other"})
+    message = chain["child_runs"][0]["outputs"]["generations"][0][0]["message"]
+    message["kwargs"]["response_metadata"] = {"id": f"chatcmpl-{number}", "finish_reason": "stop"}
+    observation = as_observation(4, "wire", {"intent": "transfer"})
+    observation["output"]["id"] = f"msg_{number}"
+    own = as_observation(5, "wire", {"intent": "transfer", "id": OWN_ID_PREFIX})
+    calls, skipped = read_traces(tmp_path, by_id, by_fingerprint, chain, observation, own)
+    assert skipped == {"student-answer": 4}
+    assert [call.completion.value["id"] for call in calls] == [OWN_ID_PREFIX]
+
+
+def test_a_record_of_a_guardrail_is_none_of_an_llm(tmp_path: Path) -> None:
+    guardrail = {"id": "g", "type": "GUARDRAIL", "startTime": "2026-02-02T00:00:00Z"}
+    calls, skipped = read_traces(tmp_path, guardrail, as_observation(1, "wire", {"intent": "transfer"}))
+    assert len(calls) == 1 and not skipped
+
+
 def write_calls(path: Path, count: int, teacher: Any = by_rule) -> Path:
     path.write_text(
         "".join(as_exchange(text, answer, number) for number, text, answer in answers(count, teacher))
@@ -183,6 +265,66 @@ def test_a_plan_says_what_cannot_be_answered_and_why(
     assert "None of the calls can be mirrored (no-schema 1)" in capsys.readouterr().err
     with pytest.raises(InputError, match="is not there"):
         CallImport([tmp_path / "missing.jsonl"], REDACTOR)
+
+
+def plan_of(path: Path, capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, Any]:
+    """The plan of the only place, as JSON."""
+    capsys.readouterr()
+    assert main(["mirror", "plan", str(path), "--kinds", "tf-idf", "--json", *options]) == 0
+    (place,) = json.loads(capsys.readouterr().out)["places"]
+    assert isinstance(place, dict)
+    return place | next(risk for risk in place["risks"] if risk["epsilon"] == 0.05)
+
+
+def test_calls_without_a_time_are_not_said_to_be_beyond_a_student(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "calls.jsonl"
+    lines = [json.loads(as_exchange(text, answer, n)) for n, text, answer in answers(600)]
+    path.write_text("".join(json.dumps({**line, "time": None}) + "\n" for line in lines))
+    plan = plan_of(path, capsys)
+    assert plan["calls_to_prove"] == 0 and plan["coverage"] > 0.9
+    assert plan["when"].startswith("after about") and plan["when"].endswith("more calls")
+    assert main(["mirror", "plan", str(path), "--kinds", "tf-idf", "--out", str(tmp_path / "p.html")]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "600 calls have no time. A student learns from them, and they prove nothing." in said
+    assert "The proof takes minutes" not in (tmp_path / "p.html").read_text()
+
+
+def test_calls_with_another_prompt_and_those_that_cannot_be_mirrored_are_not_answered(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A quarter of the file each: conversations, which fit no template, and answers in prose."""
+    path = write_calls(tmp_path / "calls.jsonl", 600)
+    plain = plan_of(path, capsys, "--calls-per-day", "1000", "--call-price", "0.01")
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for number, line in enumerate(lines[:300]):
+        line["response"]["id"] += "-again"
+        message = line["request"]["messages"][-1]
+        if number % 2:
+            line["request"]["messages"] += [{"role": "assistant", "content": "what?"}, message]
+        else:
+            del line["request"]["response_format"]
+    with path.open("a") as file:
+        file.writelines(json.dumps(line) + "\n" for line in lines[:300])
+    plan = plan_of(path, capsys, "--calls-per-day", "1000", "--call-price", "0.01")
+    assert plan["calls_per_day"] == pytest.approx(1000 * 750 / 900)
+    for name, factor in (("calls_per_month", 1000), ("saving_per_month", 10 * 0.95)):
+        assert plan[name] == pytest.approx(30 * factor * plan["coverage"] * 600 / 900)
+    assert plain["calls_per_month"] == pytest.approx(30_000 * plain["coverage"])
+    assert main(["mirror", "plan", str(path), "--kinds", "tf-idf"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "of the calls with this prompt, with at most 5 %" in said and "80 %" in said
+
+
+def test_what_happens_when_is_reckoned_by_the_calls_that_a_student_is_sure_of() -> None:
+    forecast = RiskForecast(0.05, 0.25, Interval(0.2, 0.3), 0.1, 100, True)
+    place = PlacePlan("a", "m", "", (), 1000, 40.0, None, 300, forecasts=(forecast,), fitting=0.5)
+    plan = CallPlan((), (place,), ImportCounts(), 0, LearnSettings(delta=0.1), ())
+    page = render_plan(plan, "again")
+    # Five a day: 20 days in shadow, and 22.2 in canary, where the LLM is asked about nine in ten.
+    assert f"about {datetime.now(UTC) + timedelta(days=43):%Y-%m-%d}: the student was compared" in page
+    assert "with 90 % confidence" in page and "95 %" not in page
 
 
 def test_a_price_is_read_from_the_calls_or_reckoned_by_their_tokens(

@@ -8,13 +8,14 @@ it, which `call_files.read_span_calls` reads.
 Other records, such as chains and events, are skipped. Read `holds_traces`, then `iterate_spans`.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
 import orjson
 
-from bertsmith.mirror.call import Json
+from bertsmith.mirror.call import OWN_ID_PREFIX, Json
 from bertsmith.mirror.call_files import parse_time
 
 _OBSERVATIONS = (
@@ -27,8 +28,15 @@ _OBSERVATIONS = (
     "RETRIEVER",
     "EVALUATOR",
     "EMBEDDING",
+    "GUARDRAIL",
 )
-_ROLES = {"human": "user", "ai": "assistant", "humanmessage": "user", "aimessage": "assistant"}
+_ROLES = {
+    **{role: role for role in ("system", "developer", "user", "assistant", "tool", "function", "chat")},
+    "human": "user",  # LangChain's
+    "ai": "assistant",
+    "model": "assistant",  # Gemini's
+}
+_OWN_ID = re.compile(f"{OWN_ID_PREFIX}[0-9a-f]{{32}}")  # of a student's answer
 _MILLISECONDS = 1e11  # a time from here on is in milliseconds since 1970
 
 
@@ -73,7 +81,7 @@ def _read_run(run: Mapping[str, Json]) -> dict[str, Any]:
         [*_system(inputs.get("system")), *_messages(messages)],
         _find_output(outputs),
         model=model or inputs.get("model"),
-        answer_id=run.get("id"),
+        answer_id=_find_students_id(outputs) or run.get("id"),
         tokens=(
             _first(run, "prompt_tokens") or _first(usage, "prompt_tokens", "input_tokens"),
             _first(run, "completion_tokens") or _first(usage, "completion_tokens", "output_tokens"),
@@ -89,13 +97,13 @@ def _read_generation(observation: Mapping[str, Json]) -> dict[str, Any]:
     given = _parse(observation.get("input"))
     messages = given.get("messages", given) if isinstance(given, dict) else given
     usage = _as_dict(_parse(observation.get("usageDetails"))) or _as_dict(_parse(observation.get("usage")))
-    costs = _as_dict(_parse(observation.get("costDetails")))
+    costs, output = _as_dict(_parse(observation.get("costDetails"))), _parse(observation.get("output"))
     system = given.get("system") if isinstance(given, dict) else None
     return _make_span(
         [*_system(system), *_messages(messages)],
-        _parse(observation.get("output")),
+        _find_output(output) if _holds_choices(output) else output,
         model=observation.get("model") or observation.get("providedModelName"),
-        answer_id=observation.get("id"),
+        answer_id=_find_students_id(output) or observation.get("id"),
         tokens=(_first(usage, "input", "promptTokens"), _first(usage, "output", "completionTokens")),
         cost=_first(observation, "totalCost", "calculatedTotalCost") or _first(costs, "total"),
         user=observation.get("userId"),
@@ -103,10 +111,24 @@ def _read_generation(observation: Mapping[str, Json]) -> dict[str, Any]:
     )
 
 
+def _find_students_id(output: Json) -> str:
+    """The id of a student's answer, anywhere in what was logged of it; empty where an LLM gave it."""
+    if isinstance(output, list):
+        return next(filter(None, map(_find_students_id, output)), "")
+    if not isinstance(output, dict):
+        return ""
+    name, fingerprint = output.get("id"), output.get("system_fingerprint")
+    if isinstance(name, str) and _OWN_ID.search(name):
+        return name
+    if isinstance(fingerprint, str) and fingerprint.startswith(f"{OWN_ID_PREFIX}_"):
+        return fingerprint
+    return _find_students_id(list(output.values()))
+
+
 def _find_output(outputs: Mapping[str, Json]) -> Json:
     """The answer in the outputs of a run: OpenAI's choices, LangChain's generations, or a message."""
-    if choices := outputs.get("choices"):
-        return _as_dict(choices[0]).get("message")
+    if _holds_choices(outputs):
+        return outputs["choices"][0]["message"]
     generations = outputs.get("generations")
     while isinstance(generations, list) and generations:
         generations = generations[0]
@@ -115,6 +137,12 @@ def _find_output(outputs: Mapping[str, Json]) -> Json:
     if messages := outputs.get("messages"):
         return messages[-1]
     return outputs.get("output", outputs) if outputs else None
+
+
+def _holds_choices(output: Json) -> bool:
+    """Whether it is the whole body of OpenAI's answer, rather than what the LLM said."""
+    choices = _as_dict(output).get("choices")
+    return isinstance(choices, list) and bool(choices) and "message" in _as_dict(choices[0])
 
 
 def _make_span(
@@ -163,29 +191,31 @@ def _messages(value: Json) -> list[dict[str, Any]]:
 def _message(item: Json) -> dict[str, Any]:
     if not isinstance(item, dict):
         return {"role": "user", "parts": [{"type": "text", "content": item}]}
-    role, body = item.get("role"), item
-    if isinstance(item.get("kwargs"), dict):  # LangChain's serialised messages
-        body = item["kwargs"]
-        role = (item.get("id") or [""])[-1]
+    kind, body = item.get("role", item.get("type")), item
+    if isinstance(item.get("kwargs"), dict) and isinstance(item.get("id"), list):  # LangChain's, serialised
+        kind, body = (item["id"] or [""])[-1], item["kwargs"]
     elif isinstance(item.get("data"), dict):
-        role, body = item.get("type"), item["data"]
-    elif role is None and "content" in item:
-        role = item.get("type")
-    elif role is None and not item.get("tool_calls"):
+        kind, body = item.get("type"), item["data"]
+    extra = _as_dict(body.get("additional_kwargs"))
+    tools = body.get("tool_calls") or extra.get("tool_calls")
+    if tools is None and (function := body.get("function_call") or extra.get("function_call")):
+        tools = [{"function": function}]
+    content = body.get("content", body.get("parts"))
+    name = "assistant" if kind is None and tools else str(kind).lower()
+    role = _ROLES.get(name.removesuffix("chunk").removesuffix("message"))
+    if role is None or (content is None and not tools and body.keys().isdisjoint(("content", "parts"))):
         return {"role": "assistant", "parts": [{"type": "text", "content": orjson.dumps(item).decode()}]}
-    name = str(role or "assistant").lower()
-    tools = body.get("tool_calls") or _as_dict(body.get("additional_kwargs")).get("tool_calls") or ()
-    parts = _parts(body.get("content")) + [
+    parts = _parts(content) + [
         {
             "type": "tool_call",
             "name": _as_dict(call.get("function")).get("name", call.get("name")),
             "arguments": _as_dict(call.get("function")).get("arguments", call.get("args")),
         }
-        for call in tools
+        for call in tools or ()
         if isinstance(call, dict)
     ]
     reason = _as_dict(body.get("response_metadata")).get("finish_reason")
-    return {"role": _ROLES.get(name, name.removesuffix("message")), "parts": parts, "finish_reason": reason}
+    return {"role": role, "parts": parts, "finish_reason": reason}
 
 
 def _parts(content: Json) -> list[dict[str, Any]]:

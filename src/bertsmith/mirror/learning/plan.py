@@ -7,6 +7,7 @@ the calls that a proof would keep are only counted. The calls lie in a store of 
 at the end. Read `plan_calls` first.
 """
 
+import math
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,6 +22,7 @@ from bertsmith.mirror.learning.forecast import RiskForecast, forecast_risks
 from bertsmith.mirror.learning.learned_calls import CallSplit, read_calls, split_by_ids
 from bertsmith.mirror.learning.proving import (
     FAR,
+    format_confidence,
     format_percent,
     format_upper_percent,
     format_whole_percent,
@@ -71,8 +73,9 @@ class PlanOptions:
 @dataclass(frozen=True)
 class PlacePlan:
     """The plan for one place in the application: `calls` of the file, `daily` of them a day, and the `price`
-    of one (None: unknown). `kept` calls of the file would be kept for the proof; `forecasts` are made
-    for these. `why_not`: why no student can learn them, or empty.
+    of one (None: unknown). The share `fitting` has the prompt that a student reads. `kept` calls of the file
+    would be kept for the proof; `forecasts` are made for these, or, where no call has a time, for as many as
+    would be kept. `why_not`: why no student can learn them, or empty.
     """
 
     name: str
@@ -87,6 +90,7 @@ class PlacePlan:
     agreement: float = 0.0
     forecasts: tuple[RiskForecast, ...] = ()
     why_not: str = ""
+    fitting: float = 1.0
 
     @property
     def chosen(self) -> RiskForecast | None:
@@ -97,7 +101,7 @@ class PlacePlan:
 
     def monthly_calls(self, forecast: RiskForecast) -> float | None:
         """Calls a month that the student answers; None where the rate is unknown."""
-        return None if self.daily is None else self.daily * _MONTH * forecast.coverage
+        return None if self.daily is None else self.daily * _MONTH * self.fitting * forecast.coverage
 
     def monthly_saving(self, forecast: RiskForecast) -> float | None:
         """Money a month that these calls cost today, without that of audits, which go on."""
@@ -106,9 +110,9 @@ class PlacePlan:
 
     def describe_when(self, forecast: RiskForecast, settings: LearnSettings) -> str:
         """When the proof can stand: 'now', 'in 12 days', or what it takes instead."""
-        if forecast.has_chance:
+        if forecast.has_chance and self.kept:
             return "now, with these calls"
-        if forecast.needed > FAR * max(self.kept, 1):
+        if forecast.needed > FAR * max(self.kept, round(settings.calibration_share * self.calls)):
             return "not by this student"
         needed = forecast.needed / settings.calibration_share
         more = max(needed - self.calls, forecast.needed - self.kept, 1)
@@ -207,7 +211,7 @@ def _plan_place(
 ) -> PlacePlan:
     profile = understand(store, group)
     latest, settings = profile.latest, options.learn
-    daily = _count_daily(store, profile, options, counts.added)
+    daily = _count_daily(store, profile, options, counts.added + counts.skipped.total())
     place = PlacePlan(
         name=latest.site,
         model=latest.model,
@@ -223,7 +227,13 @@ def _plan_place(
         return place
     read = read_calls(store, profile)
     dated = sum(call.source != UNDATED for call in read.calls)
-    kept = min(round(settings.calibration_share * len(read.calls)), settings.most_calibration, dated)
+    wanted = min(round(settings.calibration_share * len(read.calls)), settings.most_calibration)
+    if dated < len(read.calls):
+        undated = len(read.calls) - dated
+        notes.append(
+            f"{profile.site}: {undated:,} calls have no time. A student learns from them, and they prove "
+            "nothing."
+        )
     try:
         parts = split_by_ids(
             read.calls, (), profile.shape, settings.model_copy(update={"dev_share": _DEV_SHARE})
@@ -234,10 +244,11 @@ def _plan_place(
     best = max(range(len(devs)), key=lambda number: devs[number].agreement)
     return replace(
         place,
-        kept=kept,
+        kept=min(wanted, dated),
         student=tier_title(tiers[best]),
         agreement=devs[best].agreement,
-        forecasts=forecast_risks(devs, kept, settings),
+        forecasts=forecast_risks(devs, min(wanted, dated) or wanted, settings),
+        fitting=len(read.calls) / (len(read.calls) + read.unmatched),
     )
 
 
@@ -270,10 +281,10 @@ def _try_students(
     return tiers, devs
 
 
-def _count_daily(store: Store, profile: SiteProfile, options: PlanOptions, added: int) -> float | None:
-    """Calls a day: the option's, by this place's part of the file, or by the times of the calls."""
+def _count_daily(store: Store, profile: SiteProfile, options: PlanOptions, calls: int) -> float | None:
+    """Calls a day: the option's, by this place's part of the file's `calls`, or by the times of the calls."""
     if options.calls_per_day is not None:
-        return options.calls_per_day * profile.calls / max(added, 1)
+        return options.calls_per_day * profile.calls / max(calls, 1)
     times = [
         call.began
         for version in profile.versions
@@ -320,8 +331,9 @@ def describe_place(place: PlacePlan, settings: LearnSettings) -> str:
             f"Nothing can be expected to be proven by these {place.calls:,} calls, even where more than "
             f"{wanted} may differ. A better encoder (--model), simpler answers, or more calls may help."
         )
+    which = "the calls with this prompt" if place.fitting < 1 else "the calls"
     sentence = (
-        f"A student can be expected to answer {chosen.describe_coverage()} of the calls, with at most "
+        f"A student can be expected to answer {chosen.describe_coverage()} of {which}, with at most "
         f"{format_upper_percent(chosen.epsilon)} of its answers differing from the LLM's."
     )
     if not chosen.is_wanted:
@@ -363,6 +375,8 @@ def list_plan_facts(place: PlacePlan) -> list[tuple[str, str]]:
         ),
         ("price of a call", "unknown: --call-price" if place.price is None else f"{place.price:.3g}"),
     ]
+    if place.fitting < 1:
+        facts.insert(4, ("calls with this prompt", format_whole_percent(place.fitting)))
     if place.forecasts:
         facts += [
             ("student tried", f"{place.student}: agrees in {format_percent(place.agreement)}"),
@@ -371,7 +385,7 @@ def list_plan_facts(place: PlacePlan) -> list[tuple[str, str]]:
         if place.price is not None:
             facts.append(("the proof by new calls instead", f"{place.kept * place.price:,.2f}"))
         if place.chosen is not None and place.price is not None and place.daily is not None:
-            audits = place.daily * _MONTH * place.chosen.coverage * _AUDITED * place.price
+            audits = place.daily * _MONTH * place.fitting * place.chosen.coverage * _AUDITED * place.price
             facts.append(("audits, a month", f"{audits:,.2f} (one answer in twenty, counted above)"))
     return facts
 
@@ -418,7 +432,9 @@ def render_plan(plan: CallPlan, command: str) -> str:
     """The HTML page, which holds no text of a call. `command` makes it again."""
     hopeful = [place for place in plan.places if place.chosen is not None]
     calls = sum(place.calls for place in plan.places)
-    answered = sum(place.calls * place.chosen.coverage for place in hopeful if place.chosen is not None)
+    answered = sum(
+        place.calls * place.fitting * place.chosen.coverage for place in hopeful if place.chosen is not None
+    )
     allowed = {format_upper_percent(place.chosen.epsilon) for place in hopeful if place.chosen is not None}
     where = f", where {' or '.join(sorted(allowed))} may differ" if allowed else ""
     headline = [
@@ -452,6 +468,7 @@ def render_plan(plan: CallPlan, command: str) -> str:
             }
             for place in plan.places
         ],
+        confidence=format_confidence(plan.settings.delta),
         dates=_list_dates(plan, today),
         notes=_list_notes(plan),
         command=command,
@@ -460,10 +477,18 @@ def render_plan(plan: CallPlan, command: str) -> str:
 
 def _list_dates(plan: CallPlan, today: datetime) -> list[str]:
     """What happens when, if one begins today."""
+    hopeful = [place for place in plan.places if place.chosen is not None and place.kept]
+    if not hopeful:
+        return []
     dates = [f"{today:%Y-%m-%d}: import these calls and train. The proof takes minutes, and asks no LLM."]
-    rates = [place.daily for place in plan.places if place.chosen is not None and place.daily]
-    if rates:
-        compared = today + timedelta(days=max(1, round(200 / min(rates))))
+    sure = [
+        place.daily * place.fitting * place.chosen.coverage
+        for place in hopeful
+        if place.chosen is not None and place.daily
+    ]
+    if sure:  # in canary the LLM is asked about nine in ten of these
+        days = math.ceil(100 / min(sure) + 100 / (0.9 * min(sure)))
+        compared = today + timedelta(days=days)
         dates.append(
             f"about {compared:%Y-%m-%d}: the student was compared on 100 sure answers in shadow and on 100 "
             "in canary, and answers all calls that it is sure of."

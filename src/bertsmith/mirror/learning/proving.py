@@ -325,7 +325,7 @@ def describe_plan(plan: ProofPlan) -> str:
     return (
         f"In shadow its proof goes on with each call that the LLM answers: it takes "
         f"{describe_calls(*plan.forecast)} until it may answer some, of which then, with "
-        f"{_format_confidence(plan.delta)} confidence, at most {format_upper_percent(plan.epsilon)} differ"
+        f"{format_confidence(plan.delta)} confidence, at most {format_upper_percent(plan.epsilon)} differ"
     )
 
 
@@ -677,7 +677,7 @@ def describe_claims(claims: Claims, unmatched: int = 0) -> str:
         f" {unmatched:,} recorded calls have another prompt: the LLM answers such calls." if unmatched else ""
     )
     return (
-        f"With {_format_confidence(claims.delta)} confidence, {which} differ from the LLM's in {share}. "
+        f"With {format_confidence(claims.delta)} confidence, {which} differ from the LLM's in {share}. "
         f"It answers {format_percent(claims.coverage)} of {calls}{interval}.{left}"
     )
 
@@ -699,7 +699,7 @@ def _describe_parts(claims: Claims) -> str:
         f"It isn't proven that at most {format_upper_percent(claims.epsilon)} of the whole answers differ, "
         "so the LLM goes on answering every call."
     ]
-    confidence = _format_confidence(claims.delta)
+    confidence = format_confidence(claims.delta)
     if others:
         sentences.append(
             f"Of the whole answer it is proven, with {confidence} confidence: {' or '.join(others)}."
@@ -816,7 +816,7 @@ def format_whole_percent(share: float) -> str:
     return format_percent(rounded if 0 < rounded < 1 else share)
 
 
-def _format_confidence(delta: float) -> str:
+def format_confidence(delta: float) -> str:
     """The confidence 1 - delta, never rounded up: '95 %', '99.875 %'."""
     return f"{100 - float(format_upper_percent(delta).removesuffix(' %')):.12g} %"
 
