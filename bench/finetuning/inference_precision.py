@@ -1,11 +1,11 @@
-"""What int16 products change of a fine-tuned model's predictions, beside float32's: the default's gate.
-Last answer (2026-11-26, Xeon): no label of 8,186, 4 of 46,435 tags.
+"""What int16 and int8 products change of a fine-tuned model's predictions, beside float32's.
+Last answer (2026-11-26, Xeon): by int16, the default, no label of 8,186, 4 of 46,435 tags.
 
     python bench/finetuning/inference_precision.py [--rows 2000] [--data sst2 ...]
 
-MiniLM is fine-tuned for an epoch on so many rows of five data sets, and predicts all of test twice.
+MiniLM is fine-tuned for an epoch on so many rows of five data sets, and predicts all of test in each.
 A row of the table: how many labels (tags of words, for conll) differ, the largest and the mean change of a
-probability (of the number, for stsb), and the main metric of both.
+probability (of the number, for stsb), the main metric of both, and for int8 the products that stay in int16.
 """
 
 import argparse
@@ -37,11 +37,11 @@ def main() -> None:
     rows = []
     for name in options.data:
         with TemporaryDirectory() as folder:
-            rows.append({"data": name} | _compare(name, options.rows, Path(folder)))
-        report("inference-precision", "int16 products beside float32's", rows)
+            rows += [{"data": name} | row for row in _compare(name, options.rows, Path(folder))]
+        report("inference-precision", "int16 and int8 products beside float32's", rows)
 
 
-def _compare(name: str, rows: int, folder: Path) -> dict[str, Any]:
+def _compare(name: str, rows: int, folder: Path) -> Iterator[dict[str, Any]]:
     from bertsmith.inference.predictor import Predictor
     from bertsmith.tasks.task import reading_columns
     from bertsmith.training.finetuning.finetune import finetune
@@ -53,25 +53,39 @@ def _compare(name: str, rows: int, folder: Path) -> dict[str, Any]:
     given = data.columns | {"epochs": 1, "method": "full"}
     changes = [f"{key}={value}" for key, value in given.items()]
     run = finetune(data.task, *changes, model=MODEL, train=str(train), out=str(folder / "run"))
-    kinds = {"float32": torch.float32, "default": None}
-    loaded = {kind: Predictor.load(run.model, compute_dtype=precision) for kind, precision in kinds.items()}
-    exact, usual = (
-        each.predict([_input(example) for example in reading_columns(each.task, columns).read(test)])
-        for each in loaded.values()
+    kinds = torch.float32, torch.int16, torch.int8
+    predictors = [Predictor.load(run.model, compute_dtype=precision) for precision in kinds]
+    exact, *rounded = (
+        predictor.predict(
+            [_input(example) for example in reading_columns(predictor.task, columns).read(test)]
+        )
+        for predictor in predictors
     )
-    labels = [(a, b) for one, other in zip(exact, usual, strict=True) for a, b in _labels(one, other)]
+    scores = [predictor.evaluate(test).model[data.metric] for predictor in predictors]
+    for predictor, answers, score in zip(predictors[1:], rounded, scores[1:], strict=True):
+        choice = predictor.model.encoder.int8_choice
+        yield {
+            "products": "int16" if choice is None else "int8",
+            **_changes(exact, answers),
+            "metric": data.metric,
+            "float32": f"{scores[0]:.4f}",
+            "rounded": f"{score:.4f}",
+            "in int16": "all" if choice is None else f"{len(choice.in_int16)} of {choice.products}",
+            "cosine": "" if choice is None else f"{choice.cosine:.4f}",
+        }
+
+
+def _changes(exact: list[Any], answers: list[Any]) -> dict[str, Any]:
+    labels = [(a, b) for one, other in zip(exact, answers, strict=True) for a, b in _labels(one, other)]
     numbers = np.array(
-        [pair for one, other in zip(exact, usual, strict=True) for pair in _numbers(one, other)]
+        [pair for one, other in zip(exact, answers, strict=True) for pair in _numbers(one, other)]
     )
     change = np.abs(numbers[:, 0] - numbers[:, 1])
-    scores = {kind: each.evaluate(test).model[data.metric] for kind, each in loaded.items()}
     return {
         "answers": f"{len(labels):,}" if labels else f"{len(exact):,}",
         "differ": sum(a != b for a, b in labels) if labels else "–",
         "largest change": f"{change.max():.1e}",
         "mean change": f"{change.mean():.1e}",
-        "metric": data.metric,
-        **{kind: f"{score:.4f}" for kind, score in scores.items()},
     }
 
 

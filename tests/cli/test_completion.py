@@ -28,7 +28,7 @@ ASKED = [
     ("bertsmith pre", {"pretrain", "predict"}),
     ("bertsmith index b", {"build"}),
     ("bertsmith finetune --tr", {"--train"}),
-    ("bertsmith embed --compute-dtype ", {"float32", "int16", "bfloat16"}),
+    ("bertsmith embed --compute-dtype ", {"float32", "int16", "int8", "bfloat16"}),
 ]
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, Parameter
 
 from bertsmith.cli.options import ComputeDtype, Flag, Out, continues_when_repeated
-from bertsmith.cli.screen import console, print_facts, print_json, progress_bar
+from bertsmith.cli.screen import console, print_facts, print_json, print_note, progress_bar
 from bertsmith.errors import InputError
 from bertsmith.reporting import formatting
 from bertsmith.text.retrieval.documents import DocumentSettings
@@ -211,7 +211,10 @@ def _open_embedder(compute_dtype: ComputeDtype | None, model: str | None, index:
     if model is None and not (index / MANIFEST).exists():
         return None
     name = model or read_index_manifest(index).model.name
-    return Embedder(name, compute_dtype=getattr(torch, compute_dtype))
+    embedder = Embedder(name, compute_dtype=getattr(torch, compute_dtype))
+    if embedder.int8_choice is not None:
+        print_note(str(embedder.int8_choice))
+    return embedder
 
 
 def _print_changes(changes: "Changes", index: "Index") -> None:

@@ -16,7 +16,8 @@ from bertsmith.errors import InputError
 
 AnyCommand = TypeVar("AnyCommand", bound=Callable[..., object])
 Flag = Annotated[bool, Parameter(negative="")]  # cyclopts would add a --no-json to --json
-ComputeDtype = Literal["float32", "int16", "bfloat16"]
+ComputeDtype = Literal["float32", "int16", "int8", "bfloat16"]
+PredictionDtype = Literal["float32", "int16", "int8"]
 _SURROGATES = re.compile("[\ud800-\udfff]")
 FileOrDash = Annotated[Path, Parameter(allow_leading_hyphen=True)]  # a lone dash looks like an option
 

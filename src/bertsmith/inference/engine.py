@@ -9,13 +9,16 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
+import numpy as np
 import torch
 from torch import nn
 
+from bertsmith.data.batch import PackedBatch
 from bertsmith.errors import InputError
 from bertsmith.machine import Hardware, device_of
 from bertsmith.model.bert import Bert
-from bertsmith.model.cpu.inference import prepare_for_inference, usual_precision
+from bertsmith.model.cpu.inference import multiplies_int16, prepare_for_inference, usual_precision
+from bertsmith.model.cpu.int8 import LONGEST, TEXTS, Int8Choice, choose_products
 from bertsmith.model.cpu.kernel_layer import KernelLayer, use_kernels
 from bertsmith.model.cpu.kernels import has_kernels
 from bertsmith.model.cpu.onednn_layer import PackedLayer
@@ -23,7 +26,9 @@ from bertsmith.model.cpu.process import one_core_threads
 from bertsmith.model.cpu.shared_encoder import share_encoder
 from bertsmith.model.own_tokenizer import load_shared_tokenizer
 from bertsmith.model.static_table import StaticTable
+from bertsmith.tasks.examples.encoding import join_segments, special_tokens
 from bertsmith.text.tokens.tokenizer import Tokenizer
+from bertsmith.text.tokens.value_tokenizers import ValueTokenizer
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -47,12 +52,29 @@ def start_engine(
 
     `device` "auto" is a GPU if there is one. `compute_dtype` is the precision of the layers' matrix products:
     by default int16 by the compiled kernels on a processor, bfloat16 for an encoder alone on a GPU that has
-    it, and float32 otherwise. Heads compute in float32.
+    it, and float32 otherwise. In int8 the products that it would change too much stay in int16. Heads
+    compute in float32.
 
-    Raises InputError for int16 without kernels, TokenizerError for a folder without a usable tokenizer.
+    Raises InputError for int16 and int8 without kernels and for int8 of series and images,
+    TokenizerError for a folder without a usable tokenizer.
     """
-    on, compute_dtype = make_ready(model, device, compute_dtype)
-    return Engine(model, load_shared_tokenizer(folder, _find_encoder(model).config), on, compute_dtype)
+    encoder = _find_encoder(model)
+    tokenizer = load_shared_tokenizer(folder, encoder.config)
+    if compute_dtype == torch.int8 and isinstance(encoder, Bert) and multiplies_int16(encoder):
+        encoder.int8_choice = _choose_products(encoder, tokenizer, folder)
+    return Engine(model, tokenizer, *make_ready(model, device, compute_dtype))
+
+
+def _choose_products(encoder: Bert, tokenizer: Tokenizer, folder: Path) -> Int8Choice:
+    if isinstance(tokenizer, ValueTokenizer):
+        raise InputError(
+            f"int8 is for models of texts, and {folder} reads series or images. Use int16, the default."
+        )
+    room = min(encoder.config.max_length, LONGEST) - special_tokens(tokenizer, 1)
+    sequences = [join_segments(tokenizer, ids[:room]) for ids in tokenizer.encode_batch(TEXTS)]
+    token_ids, segment_ids = map(np.concatenate, zip(*sequences, strict=True))
+    lengths = np.array([len(ids) for ids, _ in sequences])
+    return choose_products(encoder, PackedBatch.pack(token_ids, segment_ids, lengths))
 
 
 def make_ready(

@@ -36,7 +36,7 @@ class MaskedLanguageModel:
     tokenizer: Tokenizer
 
     @classmethod
-    @check_arguments(compute_dtype=optional(one_of(torch.float32, torch.int16)))
+    @check_arguments(compute_dtype=optional(one_of(torch.float32, torch.int16, torch.int8)))
     def load(
         cls,
         name: str | Path,

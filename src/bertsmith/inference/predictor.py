@@ -64,7 +64,8 @@ class Predictor:
 
     @classmethod
     @check_arguments(
-        task=optional(instance_of(type)), compute_dtype=optional(one_of(torch.float32, torch.int16))
+        task=optional(instance_of(type)),
+        compute_dtype=optional(one_of(torch.float32, torch.int16, torch.int8)),
     )
     def load(
         cls,

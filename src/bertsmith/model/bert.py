@@ -5,7 +5,7 @@ distances.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,9 @@ from bertsmith.model.layers.embeddings import Embeddings
 from bertsmith.model.layers.initialisation import initialise
 from bertsmith.model.layers.layer import Layer
 
+if TYPE_CHECKING:
+    from bertsmith.model.cpu.int8 import Int8Choice
+
 
 class Bert(nn.Module):
     """The encoder of every family; `config` says which of the optional parts it has."""
@@ -32,6 +35,7 @@ class Bert(nn.Module):
         super().__init__()
         compute_alone_after_fork()
         self.config = config
+        self.int8_choice: Int8Choice | None = None  # for `prepare_for_inference` in int8
         self.embeddings = Embeddings(config)
         self.relative: RelativePositions | PositionBias | Alibi | None = None
         if config.relative_attention:

@@ -191,8 +191,8 @@ def _open_and_try(settings: ModelSettings, version: int, device: torch.device) -
 def probe(model: ServedModel) -> None:
     """Computes a few texts through every operation, alone and in a batch.
 
-    Raises ModelError if the two results differ: for int16 by a single bit; else if vectors differ by more
-    than the precision allows (other results aren't compared, because a label may flip at a tie).
+    Raises ModelError if the two results differ: for int16 and int8 by a single bit; else if vectors differ by
+    more than the precision allows (other results aren't compared, because a label may flip at a tie).
     """
     for name, operation in model.operations.items():
         inputs, options = make_probe_inputs(model, name)
@@ -259,10 +259,10 @@ def reads_pairs(model: ServedModel) -> bool:
 
 
 def _results_agree(one: Any, other: Any, dtype: torch.dtype) -> bool:
-    """Whether two results agree: to the bit for int16 kernels; else vectors within the precision's tolerance,
-    and anything else always.
+    """Whether two results agree: to the bit for int16 and int8; else vectors within the precision's
+    tolerance, and anything else always.
     """
-    if dtype == torch.int16:
+    if dtype in (torch.int16, torch.int8):
         return bool(np.array_equal(one, other)) if isinstance(one, np.ndarray) else bool(one == other)
     if not isinstance(one, np.ndarray):
         return True

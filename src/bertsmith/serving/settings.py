@@ -32,7 +32,7 @@ class ModelSettings(Strict):
 
     name: str
     path: str
-    compute_dtype: Literal["float32", "int16"] | None = None
+    compute_dtype: Literal["float32", "int16", "int8"] | None = None
     task: str | None = None
 
     @field_validator("name")

@@ -92,7 +92,7 @@ def kernels_alone(inference_way: str) -> str:
     window=st.sampled_from([None, 0, 3, 16, 64]),
     biased=st.booleans(),
     lengths=st.lists(st.integers(1, 150), min_size=1, max_size=5),
-    precision=st.sampled_from([torch.float32, torch.int16]),
+    precision=st.sampled_from([torch.float32, torch.int16, torch.int8]),
     threads=st.integers(2, 5),
     seed=st.integers(0, 2**16),
 )
@@ -134,7 +134,7 @@ def test_kernels_compute_a_layer_of_any_parts(
     exact = deepcopy(layer).double()(states.double(), batch, None, scores)
     ours = KernelLayer(layer, precision, scores)
     found = ours(states, batch)
-    allowed = (1e-5 if precision == torch.float32 else 3e-3) * float(exact.abs().max())
+    allowed = {torch.float32: 1e-5, torch.int16: 3e-3, torch.int8: 0.2}[precision] * float(exact.abs().max())
     assert float((found - exact).abs().max()) <= allowed
     rows = torch.tensor([len(states) - 1, 0])
     assert torch.equal(ours(states, batch, rows), found[rows])
@@ -208,6 +208,7 @@ def test_a_layer_is_the_kernel_s_only_if_it_knows_all_of_its_parts(kernels_alone
     batch, states = batch_of([5]), torch.zeros(5, 32)
     assert supports_layer(layer, torch.float32)
     assert supports_layer(layer, torch.int16)
+    assert supports_layer(layer, torch.int8)
     assert not supports_layer(layer, torch.bfloat16)
     for unknown in (
         a_layer(rotary="neighbours"),
@@ -225,7 +226,7 @@ def test_a_layer_is_the_kernel_s_only_if_it_knows_all_of_its_parts(kernels_alone
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize("precision", [torch.float32, torch.int16])
+@pytest.mark.parametrize("precision", [torch.float32, torch.int16, torch.int8])
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, 1e30])
 def test_what_is_no_number_stays_none_before_a_norm(
     value: float, precision: torch.dtype, kernels_alone: str

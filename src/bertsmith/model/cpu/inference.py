@@ -15,27 +15,33 @@ def prepare_for_inference(encoder: Bert, precision: torch.dtype = torch.float32)
     """Replaces the encoder's layers by layers for inference on a CPU, with products in `precision`, and
     returns the encoder.
 
-    Layers that the kernels support, in float32 and int16, are computed by these, others by oneDNN. A layer
-    with LoRA that isn't merged stays as it is, and so does the whole encoder on a GPU, and where oneDNN lacks
-    the precision: off x86 and ARM, in bfloat16 without AVX-512, in float16 without AVX-512's instructions for
-    it. Raises InputError for int16 where `multiplies_int16` is false.
+    Layers that the kernels support, in float32, int16 and int8, are computed by these, others by oneDNN. In
+    int8 the products that the encoder's `int8_choice` names stay in int16. A layer with LoRA that isn't
+    merged stays as it is, and so does the whole encoder on a GPU, and where oneDNN lacks the precision: off
+    x86 and ARM, in bfloat16 without AVX-512, in float16 without AVX-512's instructions for it. Raises
+    InputError for int16 and int8 where `multiplies_int16` is false.
     """
-    if precision == torch.int16 and not multiplies_int16(encoder):
+    in_whole_numbers = precision in (torch.int16, torch.int8)
+    if in_whole_numbers and not multiplies_int16(encoder):
         raise InputError(
-            "int16 needs the compiled kernels, which there are for x86-64 under Linux and for layers and "
-            f"heads whose widths are multiples of {PANEL}: there are none for this model here. Use float32."
+            f"{str(precision).removeprefix('torch.')} needs the compiled kernels, which there are for x86-64 "
+            "under Linux and for layers and heads whose widths are multiples of "
+            f"{PANEL}: there are none for this model here. Use float32."
         )
-    if next(encoder.parameters()).device.type != "cpu" or not (
-        precision == torch.int16 or can_pack(precision)
-    ):
+    if next(encoder.parameters()).device.type != "cpu" or not (in_whole_numbers or can_pack(precision)):
         return encoder
     with torch.inference_mode():
         limit_shape_caches()
         relative = encoder.relative_table()
+    in_int16 = () if encoder.int8_choice is None else encoder.int8_choice.in_int16
     for number, layer in enumerate(encoder.layers):
         if isinstance(layer, Layer) and can_pack_layer(layer):
-            layer_class = KernelLayer if supports_layer(layer, precision) else PackedLayer
-            encoder.layers[number] = layer_class(layer, precision, relative)
+            if supports_layer(layer, precision):
+                begin = f"layers.{number}."
+                names = [name.removeprefix(begin) for name in in_int16 if name.startswith(begin)]
+                encoder.layers[number] = KernelLayer(layer, precision, relative, names)
+            else:
+                encoder.layers[number] = PackedLayer(layer, precision, relative)
     if all(isinstance(layer, KernelLayer) for layer in encoder.layers):
         replace_modules(encoder.embeddings)
     del layer  # frees the last layer's weights
@@ -51,7 +57,7 @@ def usual_precision(encoder: Bert) -> torch.dtype:
 
 
 def multiplies_int16(encoder: Bert) -> bool:
-    """Whether `prepare_for_inference` can multiply in int16 for this encoder on this machine."""
+    """Whether `prepare_for_inference` can multiply in int16 and int8 for this encoder on this machine."""
     layers = (layer for layer in encoder.layers if isinstance(layer, Layer))
     on_processor = next(encoder.parameters()).device.type == "cpu"
     return on_processor and all(supports_layer(layer, torch.int16) for layer in layers)

@@ -4,7 +4,7 @@ N tokens in the packed batch, H hidden size, I feed-forward width, R rows that a
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import numpy as np
@@ -22,12 +22,14 @@ from bertsmith.model.layers.elementwise import Activation
 from bertsmith.model.layers.layer import Layer
 from bertsmith.model.rotary_json import rotary_tables
 
-PRECISIONS = torch.float32, torch.int16
+PRECISIONS = torch.float32, torch.int16, torch.int8
 _GROUP = 128  # inputs of an output that share a scale in int16
 _LARGEST_CODE = 2**15 - 1  # of a weight
+_LARGEST_INT8 = 127
 # The largest sum of a group's codes: times the largest code of a hidden state it must fit an int32, though
 # each code is rounded by up to 1/2, and the sum by up to 2.
 _LARGEST_SUM = (2**31 - 1) // 11585 - _GROUP / 2 - 2
+PackedLinear = tuple[int, int, Tensor, Tensor | None, Tensor | None, Tensor | None]
 PANEL = 16  # outputs whose weights are stored together; D and I must be multiples
 
 
@@ -58,7 +60,8 @@ class KernelLinear(nn.Module):
         linear = kernels.LinearStruct(self.inputs, padded, *memory)
         threads = min(torch.get_num_threads(), padded // PANEL)
         library = kernels.load_library(kernels.find_instruction_set())
-        library.product(linear, x.data_ptr(), len(x), threads, outputs.data_ptr())
+        if library.product(linear, x.data_ptr(), len(x), threads, outputs.data_ptr()):
+            raise MemoryError(f"no memory for a product of {len(x):,} rows")
         return outputs[:, : self.outputs].contiguous()
 
 
@@ -164,14 +167,23 @@ class KernelLayer(nn.Module):
     """A layer for inference by the kernels, with the same outputs. It can't be trained or moved to another
     device.
 
-    Products are in `precision`, float32 or int16, all else in float32. Rounding to int16 changes hidden
-    states by about 1e-4 of their size, and cosines of vectors by less than 1e-5. A sequence's values depend
-    neither on the other sequences of a batch nor on the number of threads, to the bit. A pickled copy works
-    on another machine that has the kernels.
+    Products are in `precision`, float32, int16 or int8, all else in float32. Rounding to int16 changes hidden
+    states by about 1e-4 of their size, and cosines of vectors by less than 1e-5; to int8 both by up to 1e-2.
+    A sequence's values depend neither on the other sequences of a batch nor on the number of threads, to the
+    bit. A pickled copy works on another machine that has the kernels.
     """
 
-    def __init__(self, layer: Layer, precision: torch.dtype, relative: Tensor | None = None) -> None:
-        """`relative` is what the encoder's `relative_table` returns, None for a family without one."""
+    def __init__(
+        self,
+        layer: Layer,
+        precision: torch.dtype,
+        relative: Tensor | None = None,
+        in_int16: Collection[str] = (),
+    ) -> None:
+        """`relative` is what the encoder's `relative_table` returns, None for a family without one;
+        `in_int16` are the names of products that are in int16 whatever `precision` is, such as
+        "feed_forward.down".
+        """
         super().__init__()
         self.precision = precision
         attention, feed_forward = layer.attention, layer.feed_forward
@@ -195,11 +207,12 @@ class KernelLayer(nn.Module):
             "gated": feed_forward.gated,
             "pre_norm": layer.pre_norm,
         }
+        names = "attention.qkv", "attention.output", "feed_forward.up", "feed_forward.down"
         self.linears = {
-            "qkv": _pack_linear(attention.qkv, precision),
-            "output": _pack_linear(attention.output, precision),
-            "up": _pack_linear(feed_forward.up, precision),
-            "down": _pack_linear(feed_forward.down, precision),
+            name.partition(".")[2]: _pack_linear(
+                layer.get_submodule(name), torch.int16 if name in in_int16 else precision
+            )
+            for name in names
         }
         self.norms = {
             "attention_norm": _norm_arguments(layer.attention_norm),
@@ -274,8 +287,8 @@ class KernelLayer(nn.Module):
     def _make_struct(self) -> Any:
         """The C struct of this layer, with the addresses of its tensors in this process."""
         linears = {
-            name: kernels.LinearStruct(inputs, outputs, weight.data_ptr(), _address(scales), _address(bias))
-            for name, (inputs, outputs, weight, scales, bias) in self.linears.items()
+            name: kernels.LinearStruct(inputs, outputs, *map(_address, (weight, scales, bias, sums)))
+            for name, (inputs, outputs, weight, scales, bias, sums) in self.linears.items()
         }
         norms = {
             name: kernels.NormStruct(_address(gain), _address(shift), epsilon, centred)
@@ -318,19 +331,26 @@ def as_panels(weight: Tensor) -> Tensor:
     return weight.view(-1, PANEL, weight.shape[1]).transpose(1, 2).contiguous()
 
 
-def _pack_linear(
-    linear: nn.Linear, precision: torch.dtype
-) -> tuple[int, int, Tensor, Tensor | None, Tensor | None]:
-    """The fields of a linear module's C struct: inputs, outputs, weight, its scales and bias."""
-    sizes, weight, bias = (
-        (linear.in_features, linear.out_features),
-        linear.weight.detach(),
-        _copy_values(linear.bias),
-    )
+def _pack_linear(linear: nn.Module, precision: torch.dtype) -> PackedLinear:
+    """The fields of a linear module's C struct: inputs, outputs, weight, its scales, bias, and in int8 the
+    sums of its codes.
+    """
+    assert isinstance(linear, nn.Linear)
+    sizes, weight = (linear.in_features, linear.out_features), linear.weight.detach()
+    bias = _copy_values(linear.bias)
     if precision == torch.float32:
-        return *sizes, as_panels(weight), None, bias
-    codes, scales = _quantise(weight)
-    return *sizes, as_panels(codes.view(torch.int32)), scales, bias  # int32: pairs of codes stay together
+        return *sizes, as_panels(weight), None, bias, None
+    codes, scales = _quantise(weight) if precision == torch.int16 else quantise_outputs(weight)
+    panels = as_panels(codes.view(torch.int32))  # int32: pairs of codes, or four, stay together
+    sums = codes.sum(1, dtype=torch.int32) if precision == torch.int8 else None
+    return *sizes, panels, scales, bias, sums
+
+
+def quantise_outputs(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Rounds a weight (O, I) to int8 codes (O, I) and scales (O,), whose product is the weight."""
+    scales = weight.abs().amax(1) / _LARGEST_INT8
+    codes = (weight / scales.where(scales != 0, 1)[:, None]).round_()
+    return codes.to(torch.int8), scales
 
 
 def _quantise(weight: Tensor) -> tuple[Tensor, Tensor]:

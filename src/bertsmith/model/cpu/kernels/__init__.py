@@ -22,6 +22,7 @@ class LinearStruct(ctypes.Structure):
         ("weight", ctypes.c_void_p),
         ("scales", ctypes.c_void_p),
         ("bias", ctypes.c_void_p),
+        ("sums", ctypes.c_void_p),
     )
 
 
@@ -112,7 +113,7 @@ def load_library(instructions: str) -> Any:
         is_ours = kernels.arguments_bytes() == ctypes.sizeof(LayerStruct) + ctypes.sizeof(AttentionStruct)
         for name in (
             *("exponentiate", "dropout_mask", "activate_forward", "activate_backward"),
-            *("rotate", "product", "layer_norm", "hyperbolic_tangents"),
+            *("rotate", "layer_norm", "hyperbolic_tangents"),
         ):
             getattr(kernels, name).restype = None
         kernels.attention_cells.restype = ctypes.c_int64

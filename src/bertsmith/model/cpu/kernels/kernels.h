@@ -43,13 +43,16 @@ int attend(const Attention *job, int threads);
 void attend_part(const Attention *job, float *scratch, int part, int parts);
 int64_t attention_scratch(const Attention *job);
 
-/* A weight is in float32, or in int16 with scales, one for so many inputs of an output. */
+/* A weight is in float32, or in int16 with scales, one for so many inputs of an output, or in int8 with one for
+ * all of them and the sum of its codes. */
 enum { GROUP = 128 };
 typedef struct {
     int64_t inputs, outputs;
-    const void *weight;  /* float32 (outputs / 16, inputs, 16) or int16 (outputs / 16, inputs / 2, 16, 2) */
-    const float *scales; /* (inputs / GROUP, outputs), rounded up, or NULL */
+    const void *weight;  /* float32 (outputs / 16, inputs, 16), int16 (outputs / 16, inputs / 2, 16, 2) or int8
+                            (outputs / 16, inputs / 4, 16, 4) */
+    const float *scales; /* (inputs / GROUP, outputs), rounded up, of int16; (outputs,) of int8; or NULL */
     const float *bias;   /* (outputs,) or NULL */
+    const int32_t *sums; /* (outputs,) of int8, or NULL */
 } Linear;
 
 typedef struct {
@@ -80,9 +83,9 @@ int self_attend(const Layer *layer, const float *states, const int64_t *lengths,
 int feed_forward(const Layer *layer, const float *mixed, const float *states, int64_t rows, int threads,
                  float *to);
 
-/* x (rows, inputs) -> to (rows, outputs), of a weight in float32. A row's values don't depend on the others,
- * nor on the number of threads. */
-void product(const Linear *linear, const float *x, int64_t rows, int threads, float *to);
+/* x (rows, inputs) -> to (rows, outputs). A row's values don't depend on the others, nor on the number of
+ * threads; those of a weight in int8 not on the instruction set either. */
+int product(const Linear *linear, const float *x, int64_t rows, int threads, float *to);
 
 /* x (rows, size), size a multiple of 8, -> to: LayerNorm as torch computes it, to the bit. */
 void layer_norm(const float *x, int64_t rows, int64_t size, const Norm *norm, float *to);

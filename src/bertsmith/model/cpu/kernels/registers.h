@@ -35,10 +35,34 @@ typedef __m256i Whole;
 #define ADD_PRODUCTS(sums, a, b) _mm256_add_epi32(sums, _mm256_madd_epi16(a, b))
 #endif
 
+/* Of four uint8 in each lane of a and four int8 of b: the same. */
+#if defined(__AVX512VNNI__)
+#define ADD_FOUR(sums, a, b) _mm512_dpbusd_epi32(sums, a, b)
+#elif defined(__AVX512F__)
+#define ADD_FOUR(sums, a, b) add_four(sums, a, b)
+#define EVEN(x) _mm512_and_si512(x, _mm512_set1_epi16(255))
+#define ODD(x) _mm512_srli_epi16(x, 8)
+#define EVEN_SIGNED(x) _mm512_srai_epi16(_mm512_slli_epi16(x, 8), 8)
+#define ODD_SIGNED(x) _mm512_srai_epi16(x, 8)
+#else
+#define ADD_FOUR(sums, a, b) add_four(sums, a, b)
+#define EVEN(x) _mm256_and_si256(x, _mm256_set1_epi16(255))
+#define ODD(x) _mm256_srli_epi16(x, 8)
+#define EVEN_SIGNED(x) _mm256_srai_epi16(_mm256_slli_epi16(x, 8), 8)
+#define ODD_SIGNED(x) _mm256_srai_epi16(x, 8)
+#endif
+
 #define INLINE static inline __attribute__((always_inline))
+#ifdef EVEN
+INLINE Whole add_four(Whole sums, Whole a, Whole b) {
+    sums = ADD_PRODUCTS(sums, EVEN(a), EVEN_SIGNED(b));
+    return ADD_PRODUCTS(sums, ODD(a), ODD_SIGNED(b));
+}
+#endif
 typedef float Floats __attribute__((vector_size(4 * WIDE), aligned(4)));
 typedef int32_t Ints __attribute__((vector_size(4 * WIDE), aligned(4)));
 typedef int16_t Shorts __attribute__((vector_size(2 * WIDE), aligned(2)));
+typedef uint8_t Bytes __attribute__((vector_size(WIDE), aligned(1)));
 typedef uint16_t Halves __attribute__((vector_size(2 * WIDE), aligned(2)));
 
 static const Ints LANE = LANES;
