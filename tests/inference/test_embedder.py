@@ -376,6 +376,25 @@ def test_products_are_in_int16_where_the_kernels_have_them(tiny_bert: Path, infe
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(usual)).documents(TEXTS), found)
 
 
+def test_products_are_in_int8_if_asked_for(tiny_bert: Path, inference_way: str) -> None:
+    """Refused without kernels; else it says what stayed in int16, and a vector is the same in any company."""
+    if inference_way == "torch":
+        with pytest.raises(InputError, match=r"int8 needs the compiled kernels.* Use float32\."):
+            Embedder(tiny_bert, compute_dtype=torch.int8)
+        return
+    embedder = Embedder(tiny_bert, compute_dtype=torch.int8)
+    choice = embedder.int8_choice
+    assert choice is not None
+    assert choice.cosine >= 0.99
+    assert str(choice).startswith(f"{choice.products - len(choice.in_int16)} of {choice.products} products")
+    exact, found = Embedder(tiny_bert).documents(TEXTS), embedder.documents(TEXTS)
+    assert not np.array_equal(found, exact)
+    assert cosines(found, exact).min() > 0.98
+    np.testing.assert_array_equal(embedder.documents(TEXTS[3:4]), found[3:4])
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(embedder)).documents(TEXTS), found)
+    assert Embedder(tiny_bert).int8_choice is None
+
+
 def test_a_gpu_has_no_products_in_int16(tiny_bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hardware, "_list_gpus", lambda: (Gpu("a GPU", 1 << 34, (9, 0)),))
     monkeypatch.setattr(Bert, "to", lambda self, device: super(Bert, self).to("meta"))
