@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bertsmith.data.batch import PackedBatch
-from bertsmith.model.bert import Bert
 from bertsmith.model.cpu.kernel_layer import quantise_outputs
 
 LEAST_COSINE = 0.99  # of a text's hidden states with those of float32
@@ -64,14 +63,14 @@ class Int8Choice:
 
 
 @torch.inference_mode()
-def choose_products(encoder: Bert, batch: PackedBatch, least: float = LEAST_COSINE) -> Int8Choice:
-    """Chooses for an encoder whose layers are still torch's. Products stay in int16, those first that alone
-    do most damage, until each text of the batch has a cosine of `least`.
+def choose_products(encoder: nn.Module, batch: PackedBatch, least: float = LEAST_COSINE) -> Int8Choice:
+    """Chooses for an encoder, a `Bert`, whose layers are still torch's. Products stay in int16, those first
+    that alone do most damage, until each text of the batch has a cosine of `least`.
     """
     encoder.eval()
     linears = {
         f"layers.{place}.{name}": module
-        for place, layer in enumerate(encoder.layers)
+        for place, layer in enumerate(encoder.get_submodule("layers").children())
         for name, module in layer.named_modules()
         if type(module) is nn.Linear
     }
