@@ -87,6 +87,19 @@ def as_trace(number: int, text: str, answer: dict[str, Any]) -> dict[str, Any]:
     return {"id": f"t{number}", "observations": [span, observation]}
 
 
+def as_exported_row(number: int, text: str, answer: dict[str, Any]) -> dict[str, Any]:
+    """A row of Langfuse's export to blob storage."""
+    observation = as_trace(number, text, answer)["observations"][1]
+    return {
+        "id": observation["id"], "trace_id": observation["traceId"], "type": "GENERATION",
+        "start_time": f"2026-02-02 {number % 24:02}:00:00.250000",
+        "end_time": f"2026-02-02 {number % 24:02}:00:01.500000",
+        "input": observation["input"], "output": observation["output"],
+        "provided_model_name": "gpt-5-mini", "user_id": "anna",
+        "usage_details": {"input": 100, "output": 5}, "cost_details": {"total": 0.002},
+    }  # fmt: skip
+
+
 def as_anthropic_observation(number: int, text: str, answer: dict[str, Any]) -> dict[str, Any]:
     observation = as_observation(number, text, answer)
     parts = [{"type": "tool_use", "id": "t", "name": "intent", "input": answer}]
@@ -100,7 +113,15 @@ def as_anthropic_observation(number: int, text: str, answer: dict[str, Any]) -> 
 
 
 @pytest.mark.parametrize(
-    "write", [as_openai_run, as_langchain_run, as_observation, as_trace, as_anthropic_observation]
+    "write",
+    [
+        as_openai_run,
+        as_langchain_run,
+        as_observation,
+        as_trace,
+        as_exported_row,
+        as_anthropic_observation,
+    ],
 )
 def test_traces_of_langsmith_and_langfuse_are_read_like_other_calls(tmp_path: Path, write: Any) -> None:
     path, known = tmp_path / "traces.jsonl", list(answers(30))

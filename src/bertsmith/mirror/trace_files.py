@@ -2,8 +2,8 @@
 it, which `call_files.read_span_calls` reads.
 
     LangSmith    a run of run_type llm: inputs and outputs as OpenAI's or LangChain's messages, and child_runs
-    Langfuse     an observation of type GENERATION: input and output; alone, in a trace's observations, or in
-                 the data of a page of its API
+    Langfuse     an observation of type GENERATION: input and output; alone, in a trace's observations, in the
+                 data of a page of its API, or a row of its export to blob storage
 
 Other records, such as chains and events, are skipped. Read `holds_traces`, then `iterate_spans`.
 """
@@ -44,7 +44,7 @@ def holds_traces(value: Mapping[str, Json]) -> bool:
     """Whether an object is a record of LangSmith or Langfuse, or holds such records."""
     if "run_type" in value and "inputs" in value:
         return True
-    if value.get("type") in _OBSERVATIONS and "startTime" in value:
+    if value.get("type") in _OBSERVATIONS and ("startTime" in value or "start_time" in value):
         return True
     return any(
         isinstance(items := value.get(name), list)
@@ -93,7 +93,13 @@ def _read_run(run: Mapping[str, Json]) -> dict[str, Any]:
 
 
 def _read_generation(observation: Mapping[str, Json]) -> dict[str, Any]:
-    """The span of a generation of Langfuse. Its exports hold input and output as JSON or as its text."""
+    """The span of a generation of Langfuse. Its exports hold input and output as JSON or as its text, and
+    those to blob storage write start_time for startTime.
+    """
+    observation = {
+        re.sub("_([a-z])", lambda letter: letter[1].upper(), name): value
+        for name, value in observation.items()
+    }
     given = _parse(observation.get("input"))
     messages = given.get("messages", given) if isinstance(given, dict) else given
     usage = _as_dict(_parse(observation.get("usageDetails"))) or _as_dict(_parse(observation.get("usage")))
