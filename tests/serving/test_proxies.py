@@ -187,6 +187,21 @@ def test_a_trusted_proxy_says_what_the_address_is(folders: dict[str, Path]) -> N
             assert location_of(server, {"x-forwarded-prefix": prefix}) == usual
 
 
+@pytest.mark.parametrize("path", ["/x/metrics", "/x/v1/intents", "/x/health", "/x", "/x/"])
+def test_no_prefix_that_a_header_names_is_taken_off_the_path(folders: dict[str, Path], path: str) -> None:
+    """A client could make one up, and so pass by a proxy's rule for /metrics; and pass by that of
+    deploy/nginx.conf as /bert/bert/metrics.
+    """
+    with threaded_server(make(folders)) as server:
+        for client in ({}, {"x-forwarded-prefix": "/x"}, {"x-forwarded-prefix": "/y, /x"}):
+            assert server.ask(path, headers=client).status == 404
+        assert server.ask("/health", headers={"x-forwarded-prefix": "/x"}).status == 200
+    with threaded_server(make(folders, root_path="/bert")) as server:
+        assert server.ask(f"/bert{path}", headers={"x-forwarded-prefix": "/bert/x"}).status == 404
+        inner = server.ask("/bert/openapi.json", headers={"x-forwarded-prefix": "/outer/bert"})
+        assert inner.json()["servers"] == [{"url": "/outer/bert"}]
+
+
 def test_what_others_say_of_the_address_is_passed_over(folders: dict[str, Path]) -> None:
     with threaded_server(make(folders, trusted_proxies="10.0.0.0/8, 192.168.0.7")) as server:
         told = {

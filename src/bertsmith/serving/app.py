@@ -95,7 +95,8 @@ def make_app(settings: ServingSettings, models: Models | None = None) -> FastAPI
     )
     if origins:
         app.add_middleware(CrossOrigin, origins=origins)
-    app.add_middleware(ForwardedAddress, settings=settings, taken=_list_first_parts(settings, routers))
+    _check_root_path(settings, routers)
+    app.add_middleware(ForwardedAddress, settings=settings)
     app.add_middleware(RequestLog, settings=settings, metrics=metrics)
     return app
 
@@ -150,9 +151,9 @@ def _check_model_names(settings: ServingSettings, routers: Iterable[APIRouter]) 
                     )
 
 
-def _list_first_parts(settings: ServingSettings, routers: Iterable[APIRouter]) -> set[str]:
-    """The first parts of all paths. Raises InputError if the prefix of the settings begins with one: what
-    belongs to which could not be told.
+def _check_root_path(settings: ServingSettings, routers: Iterable[APIRouter]) -> None:
+    """Raises InputError if the prefix of the settings begins as a path does: what belongs to which could not
+    be told.
     """
     taken = {first_part(route.path) for route in _list_routes(routers)} | {"openapi.json"}
     if (part := first_part(settings.root_path)) and part in taken:
@@ -160,7 +161,6 @@ def _list_first_parts(settings: ServingSettings, routers: Iterable[APIRouter]) -
             f"root_path can't begin with /{part}, where the service has paths of its own. Choose another "
             f"prefix, such as /bert{settings.root_path}."
         )
-    return taken
 
 
 def add_other_methods(routers: Sequence[APIRouter], service: Service) -> list[APIRouter]:

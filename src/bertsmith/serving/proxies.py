@@ -2,9 +2,10 @@
 
     request → ForwardedAddress: the prefix, and what a trusted proxy says of the address → CrossOrigin → …
 
-A proxy may pass on PREFIX/v1/NAME or, without the prefix, /v1/NAME: both are the same here.
-X-Forwarded-Proto, -Host and -Prefix decide nothing but the addresses that the service writes, in redirects
-and /openapi.json. Who may ask is never decided by them: many proxies pass on what a client made up.
+With the setting root_path a proxy may pass on PREFIX/v1/NAME or, without the prefix, /v1/NAME: both are the
+same here. X-Forwarded-Proto, -Host and -Prefix decide nothing but the addresses that the service writes, in
+redirects and /openapi.json. Neither what is answered nor who may ask is decided by them: many proxies pass on
+what a client made up, and a prefix that took parts off the path would lead past their rules for paths.
 """
 
 import ipaddress
@@ -33,15 +34,12 @@ def route_path(scope: Scope) -> str:
 
 
 class ForwardedAddress:
-    """ASGI middleware that takes the prefix off the path, and the service's outer address from a trusted
-    proxy's headers.
-
-    `taken` are the first parts of the service's own paths. A prefix of a header that begins with one can't be
-    told from a path, and counts as removed by the proxy.
+    """ASGI middleware that takes the prefix of the settings off the path, and reads the outer address of the
+    service from a trusted proxy's headers. A prefix that a header names was taken off by the proxy.
     """
 
-    def __init__(self, app: ASGIApp, settings: ServingSettings, taken: Collection[str]) -> None:
-        self.app, self.prefix, self.taken = app, settings.root_path, taken
+    def __init__(self, app: ASGIApp, settings: ServingSettings) -> None:
+        self.app, self.prefix = app, settings.root_path
         self._has_unix_socket = settings.uds is not None
         self._trusted = [ipaddress.ip_network(address, strict=False) for address in settings.trusted_proxies]
 
@@ -49,17 +47,16 @@ class ForwardedAddress:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        prefix, path = self.prefix, scope["path"]
+        outer, path = self.prefix, scope["path"]
         if self._trusts(scope.get("client")):
-            prefix = self._read_headers(scope) or prefix
-        if prefix and first_part(prefix) not in self.taken:
-            if path == prefix and scope["method"] in ("GET", "HEAD"):
-                # The page's addresses are relative to PREFIX/.
-                await RedirectResponse(f"{prefix}/", 308)(scope, receive, send)
-                return
-            if path == prefix or path.startswith(f"{prefix}/"):
-                path = path.removeprefix(prefix) or "/"
-        scope["root_path"], scope["path"] = prefix, prefix + path
+            outer = self._read_headers(scope) or outer
+        if self.prefix and path == self.prefix and scope["method"] in ("GET", "HEAD"):
+            # The page's addresses are relative to PREFIX/.
+            await RedirectResponse(f"{outer}/", 308)(scope, receive, send)
+            return
+        if self.prefix and f"{path}/".startswith(f"{self.prefix}/"):
+            path = path.removeprefix(self.prefix) or "/"
+        scope["root_path"], scope["path"] = outer, outer + path
         await self.app(scope, receive, send)
 
     def _trusts(self, client: tuple[str, int] | None) -> bool:
