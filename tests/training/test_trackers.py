@@ -25,6 +25,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def train(folder: Path, trackers: str) -> list[dict[str, Any]]:
     """A run of a second; its log."""
+    folder.mkdir(exist_ok=True)
     encoder = tiny_encoder(folder / "encoder")
     rows = write_rows(folder / "rows.jsonl", "classification", 64)
     dev = write_rows(folder / "dev.jsonl", "classification", 32, seed=1)
@@ -143,6 +144,27 @@ def test_mlflow_itself_shows_the_figures(tmp_path: Path, monkeypatch: pytest.Mon
     assert run.info.status == "FINISHED"
     history = client.get_metric_history(run.info.run_id, "train/loss")
     assert [(point.step, point.value) for point in history] == curve(log, "step", "loss")
+
+
+def test_a_second_training_within_a_run_of_the_program_is_its_child(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had another seed, which MLflow refused, so that nothing of it was shown."""
+    mlflow = pytest.importorskip("mlflow", reason="needs mlflow")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "runs").as_uri())
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    mlflow.set_tracking_uri((tmp_path / "runs").as_uri())
+    with mlflow.start_run(run_name="mine") as mine:
+        first = train(tmp_path / "first", "mlflow")
+        second = train(tmp_path / "second", "mlflow")
+    client = mlflow.MlflowClient()
+    runs = {run.info.run_id: run for run in client.search_runs(["0"])}
+    (child,) = runs.keys() - {mine.info.run_id}
+    assert runs[child].data.tags["mlflow.parentRunId"] == mine.info.run_id
+    assert runs[child].info.status == "FINISHED"
+    for run, log in ((mine.info.run_id, first), (child, second)):
+        history = client.get_metric_history(run, "train/loss")
+        assert [(point.step, point.value) for point in history] == curve(log, "step", "loss")
 
 
 def test_weights_and_biases_itself_writes_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,13 +37,17 @@ class Tracker(ABC):
 
 
 class MLflowTracker(Tracker):
-    """A run of MLflow: the one that the program has open, or a new one."""
+    """A run of MLflow: the one that the program has open, or a new one. Where the open one has such settings
+    already, as a restart before this one left them, the new one is its child: MLflow keeps a setting once.
+    """
 
     def __init__(self, name: str, folder: Path, settings: Mapping[str, str]) -> None:
         self._mlflow: Any = import_module("mlflow")
-        self._is_ours = self._mlflow.active_run() is None
+        open_run = self._mlflow.active_run()
+        known = {} if open_run is None else self._mlflow.get_run(open_run.info.run_id).data.params
+        self._is_ours = open_run is None or not known.keys().isdisjoint(settings)
         if self._is_ours:
-            self._mlflow.start_run(run_name=name)
+            self._mlflow.start_run(run_name=name, nested=open_run is not None)
         self._mlflow.log_params({setting: value[:_LONGEST_VALUE] for setting, value in settings.items()})
 
     def log(self, figures: Mapping[str, float], step: int) -> None:
