@@ -149,7 +149,7 @@ def test_mlflow_itself_shows_the_figures(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_second_training_within_a_run_of_the_program_is_its_child(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It had another seed, which MLflow refused, so that nothing of it was shown."""
+    """Its points were mixed with those of the first; with another seed MLflow refused it altogether."""
     mlflow = pytest.importorskip("mlflow", reason="needs mlflow")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "runs").as_uri())
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
