@@ -121,7 +121,7 @@ $(VENV)/.base: $(INSTALLED) | $(BIN)/pip
 
 # What packs needs neither torch nor Bertsmith.
 $(VENV)/.dist: constraints.txt | $(BIN)/pip
-	$(BIN)/pip install --disable-pip-version-check $(PIP_FLAGS) --constraint constraints.txt build auditwheel
+	$(BIN)/pip install --disable-pip-version-check $(PIP_FLAGS) --constraint constraints.txt build auditwheel hatchling
 	@touch $@
 
 # The larger sets contain smaller ones, so they mark these as installed too.

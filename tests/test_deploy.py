@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -30,6 +31,7 @@ REPOSITORY = Path(__file__).parent.parent
 DEPLOY = REPOSITORY / "deploy"
 PAGE = (REPOSITORY / "docs" / "deployment.md").read_text("utf-8")
 DOCKERFILE = (DEPLOY / "Dockerfile").read_text("utf-8")
+SMALL = (DEPLOY / "Dockerfile.run").read_text("utf-8")
 UNIT = (DEPLOY / "bertsmith.service").read_text("utf-8")
 
 
@@ -339,3 +341,28 @@ def test_the_keys_of_the_page_are_read(tmp_path: Path) -> None:
     keys = ApiKeys(tmp_path / "keys")
     assert keys.find_client("Bearer c4d17b9b4b0f4c7f9a53a84be1a0e6b2").admin
     assert keys.find_client("Bearer test").name == "batch"  # whose SHA-256 the page shows
+
+
+def test_the_image_without_torch_serves_a_folder_until_it_is_stopped(tmp_path: Path) -> None:
+    assert "gcc" not in SMALL.split("FROM ")[-1]
+    last = dict(instructions("FROM " + SMALL.split("FROM ")[-1]))
+    assert int(last["USER"]) > 0
+    (program, *arguments), (folder,) = json.loads(last["ENTRYPOINT"]), json.loads(last["CMD"])
+    assert program == "bertsmith-run" and f"{folder}:ro" in SMALL
+    (health,) = [rest for word, rest in instructions(SMALL) if word == "HEALTHCHECK"]
+    _, option, code = json.loads(health.partition("CMD ")[2])
+    port = arguments[arguments.index("--port") + 1]
+    assert port == last["EXPOSE"] and f"127.0.0.1:{port}/" in code
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        free = str(listening.getsockname()[1])
+    model = save_fine_tuned(tmp_path / "model", "classification")
+    started = [sys.executable, "-m", "bertsmith.runtime", *arguments, str(model)]
+    started = [free if argument == port else argument for argument in started]
+    with subprocess.Popen(started, stderr=subprocess.PIPE, text=True) as server:
+        assert server.stderr is not None and "serves" in server.stderr.readline()
+        answered = [sys.executable, option, code.replace(f":{port}/", f":{free}/")]
+        assert subprocess.run(answered, timeout=60).returncode == 0
+        server.send_signal(signal.Signals[last["STOPSIGNAL"]])
+        assert server.wait(timeout=60) == 0
+    assert subprocess.run(answered, stderr=subprocess.DEVNULL, timeout=60).returncode == 1
