@@ -13,12 +13,24 @@ import pytest
 import torch
 
 from bertsmith import Embedder, Predictor
+from bertsmith.errors import ModelError
+from bertsmith.inference.engine import Engine
 from bertsmith.model.cpu import kernels, shared_encoder
+from bertsmith.model.lora import add_lora, merge_lora
 from bertsmith.serving.models import Models
 from bertsmith.serving.operations.operation import Options, PreparedRequest, compute_together
+from bertsmith.serving.operations.predict import PredictOperation
+from bertsmith.serving.served_model import open_model
 from bertsmith.serving.service import Service, ServiceRequest
-from bertsmith.serving.settings import ServingSettings, read_settings
-from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model, save_task_model
+from bertsmith.serving.settings import ModelSettings, ServingSettings, read_settings
+from bertsmith.tasks.checkpoints.task_checkpoint import (
+    begin_task_model,
+    complete_task_adapter,
+    load_task_model,
+    save_task_adapter,
+    save_task_model,
+)
+from bertsmith.tasks.task_model import outputs_of
 from served_models import TASKS, inputs_of, save_encoder, save_fine_tuned, save_pretrained
 
 pytestmark = pytest.mark.skipif(
@@ -76,7 +88,7 @@ def test_equal_encoders_are_in_memory_once(folders: dict[str, Path]) -> None:
     first, second, apart = (Predictor.load(folders[name]) for name in ("head0", "head1", "apart"))
     assert first.model.encoder.layers is second.model.encoder.layers
     assert first.model.encoder.embeddings is second.model.encoder.embeddings
-    assert first.tokenizer is second.tokenizer is apart.tokenizer
+    assert first.tokenizer is second.tokenizer
     assert apart.model.encoder.layers is not first.model.encoder.layers
     exact = Predictor.load(folders["head0"], compute_dtype=torch.float32)
     assert exact.model.encoder.layers is not first.model.encoder.layers  # of another precision
@@ -183,3 +195,100 @@ def test_a_service_batches_heads_and_answers_as_each_alone(models: Models, folde
     asyncio.run(ask())
     assert max(map(len, mixed)) > 3
     assert all(batch == {"apart"} or "apart" not in batch for batch in mixed)
+
+
+ADAPTERS: dict[str, tuple[int, list[str]]] = {
+    "few": (2, ["query", "value"]),
+    "more": (19, ["query", "key", "value"]),
+    "one": (4, ["value"]),
+    "all": (4, ["query", "attention_output", "feed_forward_up"]),
+}
+
+
+def save_adapted(base: Path, run: Path, name: str, seed: int) -> Path:
+    """The folder of an adapter on a base, beside that of its merged model."""
+    _, task = load_task_model(save_fine_tuned(run / "labels", "classification", seed=seed))
+    model = begin_task_model(base, task).model
+    torch.manual_seed(seed)
+    rank, targets = ADAPTERS[name]
+    add_lora(model.encoder, rank, alpha=8.0, targets=targets)
+    with torch.no_grad():
+        for key, parameter in model.named_parameters():
+            if "lora_" in key or key.startswith("head."):
+                parameter.normal_(0, 0.3)
+    tokenizer = Predictor.load(run / "labels").tokenizer
+    save_task_adapter(run / "adapter", model, str(base))
+    merge_lora(model.encoder)
+    save_task_model(run / "model", model, task, tokenizer, {})
+    complete_task_adapter(run / "adapter", run / "model", base)
+    return run / "adapter"
+
+
+@pytest.fixture(scope="module")
+def adapters(folders: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("adapters")
+    base = folders["classification"]
+    return {name: save_adapted(base, folder / name, name, number) for number, name in enumerate(ADAPTERS)}
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_an_adapter_answers_as_its_merged_model(name: str, adapters: dict[str, Path]) -> None:
+    exact = Predictor.load(adapters[name], compute_dtype=torch.float32)
+    rounded = Predictor.load(adapters[name])
+    merged, task = load_task_model(adapters[name].parent / "model")
+    texts = inputs_of("classification", 30, 5)
+    encoded = [
+        sequence
+        for text in texts
+        for sequence in PredictOperation("m", engine_of(exact), task).prepare([text], Options()).encoded
+    ]
+    expected = np.stack(outputs_of(merged, encoded))
+    np.testing.assert_allclose(np.stack(outputs_of(exact.model, encoded)), expected, atol=2e-4)
+    np.testing.assert_allclose(np.stack(outputs_of(rounded.model, encoded)), expected, atol=2e-2)
+    assert np.ptp(expected, 0).max() > 0.05
+
+
+def engine_of(predictor: Predictor) -> Engine[Any]:
+    return Engine(predictor.model, predictor.tokenizer, torch.device("cpu"), torch.float32)
+
+
+def test_adapters_and_frozen_heads_share_the_encoder(
+    folders: dict[str, Path], adapters: dict[str, Path]
+) -> None:
+    heads = [Predictor.load(path) for path in (folders["head0"], *adapters.values())]
+    shared = [head.model.encoder.layers is heads[0].model.encoder.layers for head in heads]
+    assert shared == [True, True, True, True, False]  # the last one is merged
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_adapters_computed_together_answer_as_each_alone(
+    seed: int, folders: dict[str, Path], adapters: dict[str, Path]
+) -> None:
+    draw = random.Random(seed)
+    paths = [*list(adapters.values())[:3], folders["head0"], folders["tagging"], folders["encoder"]]
+    opened = [open_model(ModelSettings(name=f"m{n}", path=str(path)), 1) for n, path in enumerate(paths)]
+    requests = [
+        model.operation(None).prepare(inputs_of("classification", count, draw.randint(0, 3)), Options())
+        for model in opened * 2
+        if (count := draw.randint(0, 4))
+    ]
+    owners = [(request, encoded) for request in requests for encoded in request.encoded]
+    draw.shuffle(owners)
+    outputs = compute_together([request.forward for request, _ in owners], [encoded for _, encoded in owners])
+    by_sequence = {id(encoded): output for (_, encoded), output in zip(owners, outputs, strict=True)}
+    for request in requests:
+        together = [request.reduce(by_sequence[id(encoded)]) for encoded in request.encoded]
+        assert bits(request.finish(together)) == bits(request.compute_answer())
+
+
+def test_an_adapter_is_refused_on_another_base(folders: dict[str, Path], tmp_path: Path) -> None:
+    base = tmp_path / "base"
+    shutil.copytree(folders["classification"], base)
+    adapter = save_adapted(base, tmp_path / "run", "few", 1)
+    Predictor.load(adapter)
+    shutil.rmtree(base)
+    with pytest.raises(ModelError, match=r"was trained on .*base, which can't be opened"):
+        Predictor.load(adapter)
+    shutil.copytree(folders["apart"], base)
+    with pytest.raises(ModelError, match=r"whose weights are others now. Give .*run/model"):
+        Predictor.load(adapter)

@@ -533,6 +533,13 @@ def test_lora_as_a_method_has_its_usual_rank_or_yours_and_an_adapter(
     adapter = json.loads((tmp_path / "run" / "adapter" / "adapter_config.json").read_text())
     assert adapter["r"] == rank
     assert check_model(tmp_path / "run" / "model").agrees
+    texts = ["red cat", "the old dogs sleeps", "a b c"]
+    merged, beside = (
+        Predictor.load(tmp_path / "run" / name, compute_dtype=torch.float32).predict(texts)
+        for name in ("model", "adapter")
+    )
+    for one, other in zip(merged, beside, strict=True):
+        assert other["probabilities"] == pytest.approx(one["probabilities"], abs=1e-4)
 
 
 @pytest.mark.slow

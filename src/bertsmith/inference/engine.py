@@ -17,6 +17,7 @@ from bertsmith.data.batch import PackedBatch
 from bertsmith.errors import InputError
 from bertsmith.machine import Hardware, device_of
 from bertsmith.model.bert import Bert
+from bertsmith.model.cpu.adapter import detach_adapter
 from bertsmith.model.cpu.inference import multiplies_int16, prepare_for_inference, usual_precision
 from bertsmith.model.cpu.int8 import LONGEST, TEXTS, Int8Choice, choose_products
 from bertsmith.model.cpu.kernel_layer import KernelLayer, use_kernels
@@ -24,6 +25,7 @@ from bertsmith.model.cpu.kernels import has_kernels
 from bertsmith.model.cpu.onednn_layer import PackedLayer
 from bertsmith.model.cpu.process import one_core_threads
 from bertsmith.model.cpu.shared_encoder import share_encoder
+from bertsmith.model.lora import lora_settings, merge_lora
 from bertsmith.model.own_tokenizer import load_shared_tokenizer
 from bertsmith.model.static_table import StaticTable
 from bertsmith.tasks.examples.encoding import join_segments, special_tokens
@@ -60,6 +62,8 @@ def start_engine(
     """
     encoder = _find_encoder(model)
     tokenizer = load_shared_tokenizer(folder, encoder.config)
+    if compute_dtype == torch.int8 and isinstance(encoder, Bert):
+        merge_lora(encoder)  # the choice is of whole products
     if compute_dtype == torch.int8 and isinstance(encoder, Bert) and multiplies_int16(encoder):
         encoder.int8_choice = _choose_products(encoder, tokenizer, folder)
     return Engine(model, tokenizer, *make_ready(model, device, compute_dtype))
@@ -92,6 +96,11 @@ def make_ready(
     target_device = device_of(device)
     model.to(target_device)
     alone_on_a_gpu = target_device.type == "cuda" and encoder is model
+    lora = isinstance(encoder, Bert) and lora_settings(encoder) is not None
+    if lora and target_device.type != "cpu":
+        merge_lora(encoder)
+    elif lora:
+        detach_adapter(encoder, compute_dtype)
     # Never bfloat16 on a processor: cosines must not differ by more than 1e-5 between processors.
     default = Hardware.detect().precision if alone_on_a_gpu else usual_precision(encoder)
     compute_dtype = compute_dtype or default

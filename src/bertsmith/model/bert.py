@@ -5,7 +5,7 @@ distances.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -25,10 +25,21 @@ if TYPE_CHECKING:
     from bertsmith.model.cpu.int8 import Int8Choice
 
 
+class AdaptedRows(NamedTuple):
+    """The rows of a packed batch from `start` to before `end`. `adapter` gives what is added (N, 3 H) to a
+    layer's products of its input, by the layer's number and the input (N, H), or None for nothing.
+    """
+
+    adapter: nn.Module | None
+    start: int
+    end: int
+
+
 class Bert(nn.Module):
     """The encoder of every family; `config` says which of the optional parts it has."""
 
     layer_weights: Tensor | None
+    adapter: nn.Module | None
 
     @check_arguments(config=instance_of(BertConfig))
     def __init__(self, config: BertConfig) -> None:
@@ -52,6 +63,7 @@ class Bert(nn.Module):
         self.pooler_activation = Activation("tanh")
         # (num_hidden_layers + 1,): a weight for each of all hidden states, where a model mixes them
         self.register_buffer("layer_weights", None, persistent=False)
+        self.register_module("adapter", None)  # LoRA's parts, where they are computed beside the layers
         for part in (self.embeddings, self.relative, self.convolution):
             if part is not None:
                 initialise(part, config.initializer_range)
@@ -69,9 +81,15 @@ class Bert(nn.Module):
         """The layers in the order in which they are computed; ALBERT's are the same one again and again."""
         return [self.layers[number] for number in self.config.layer_order]
 
-    def forward(self, batch: PackedBatch, rows: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        batch: PackedBatch,
+        rows: Tensor | None = None,
+        adapted: Sequence[AdaptedRows] | None = None,
+    ) -> Tensor:
         """The last layer's hidden states (N, H), or (R, H) where a head reads only the given rows; with
-        `layer_weights` the mean of all hidden states by these weights.
+        `layer_weights` the mean of all hidden states by these weights. `adapted` are the rows of each adapter
+        in a batch of several; None: all are of the encoder's own, if it has one.
 
         The last layer then computes only these: with 15 % of the tokens masked, that saves more than half of
         it. Padding tokens of the batch are left out.
@@ -82,7 +100,9 @@ class Bert(nn.Module):
         relative = self.relative_table()
         last = len(self.config.layer_order) - 1
         for number in range(last + 1):
-            states = self.apply_layer(number, states, batch, rows if number == last else None, relative)
+            states = self.apply_layer(
+                number, states, batch, rows if number == last else None, relative, adapted
+            )
         states = self._apply_final_norm(states)
         return _drop_padding(states, batch) if rows is None else states
 
@@ -120,15 +140,39 @@ class Bert(nn.Module):
         batch: PackedBatch,
         rows: Tensor | None = None,
         relative: Tensor | None = None,
+        adapted: Sequence[AdaptedRows] | None = None,
     ) -> Tensor:
         """The output (N, H) of layer number `number` for its input (N, H), or (R, H) of the given rows; that
-        of the first layer with the convolution, where there is one. `relative` is the `relative_table`.
+        of the first layer with the convolution, where there is one. `relative` is the `relative_table`,
+        `adapted` as in `forward`.
         """
-        layer = self.layers[self.config.layer_order[number]]
+        place = self.config.layer_order[number]
+        layer = self.layers[place]
+        if adapted is not None or self.adapter is not None:
+            return self._apply_adapted_layer(place, states, batch, rows, adapted)
         if number or self.convolution is None:
             output: Tensor = layer(states, batch, rows, relative)
             return output
         return select_rows(self.convolution(states, layer(states, batch, None, relative), batch), rows)
+
+    def _apply_adapted_layer(
+        self,
+        place: int,
+        states: Tensor,
+        batch: PackedBatch,
+        rows: Tensor | None,
+        adapted: Sequence[AdaptedRows] | None,
+    ) -> Tensor:
+        """The output of the layer at this place with what adapters add."""
+        if adapted is None:
+            adapted = [AdaptedRows(self.adapter, 0, len(states))]
+        added = states.new_zeros(len(states), 3 * states.shape[1])
+        for adapter, start, end in adapted:
+            adapter_rows = None if adapter is None else adapter(place, states[start:end])
+            if adapter_rows is not None:
+                added[start:end] = adapter_rows
+        output: Tensor = self.layers[place](states, batch, rows, None, added)
+        return output
 
     def _apply_final_norm(self, states: Tensor) -> Tensor:
         return states if self.final_norm is None else self.final_norm(states)

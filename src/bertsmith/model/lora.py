@@ -27,6 +27,7 @@ from bertsmith.errors import ModelError, did_you_mean
 from bertsmith.files import atomic_folder, tensors_written_to, write_json
 from bertsmith.model.bert import Bert
 from bertsmith.model.layers.elementwise import Dropout
+from bertsmith.model.untrusted import plain_file, read_settings, read_tensors
 from bertsmith.model.weights import adapter_names, listed
 
 # A layer's linear modules and the targets in each: one for each module of the family's class that it is made
@@ -303,6 +304,51 @@ def save_adapter(
         with tensors_written_to(partial / ADAPTER_WEIGHTS):
             save_file(renamed, partial / ADAPTER_WEIGHTS, metadata={"format": "pt"})
         write_json(partial / ADAPTER_CONFIG, config)
+
+
+def read_adapter(folder: Path, model: Bert) -> dict[str, Tensor]:
+    """Adds the low-rank parts in a folder of `save_adapter` to a model, and returns the other tensors of the
+    folder, those of heads, under Hugging Face's names. Raises ModelError for a folder that doesn't fit.
+    """
+    settings = read_settings(plain_file(folder, ADAPTER_CONFIG))
+    tensors = {
+        name.removeprefix(_ROOT): tensor
+        for name, tensor in read_tensors(plain_file(folder, ADAPTER_WEIGHTS)).items()
+    }
+    prefix = model.config.family.prefix + "."
+    modules = {
+        name.removeprefix(without): AdaptedModule(path, target)
+        for path, targets in adaptable_modules(model).items()
+        for name, target in zip(adapter_names(f"encoder.{path}", model.config), targets, strict=True)
+        for without in ("", prefix)
+    }
+    parts = {name: tensor for name, tensor in tensors.items() if ".lora_" in name}
+    found = dict[str, Tensor]()
+    for name, tensor in parts.items():
+        module, _, factor = name.removesuffix(".weight").rpartition(".lora_")
+        if module not in modules or factor not in "AB":
+            raise ModelError(
+                f"{folder}: {name} belongs to no module of this {model.config.model_type} model."
+            )
+        found[modules[module].ours(factor)] = tensor.float()
+    targets = dict.fromkeys(module.target for module in modules.values() if module.ours("A") in found)
+    try:
+        insert_lora(model, LoraSettings(settings["r"], settings["lora_alpha"], 0.0, tuple(targets)))
+    except (KeyError, TypeError) as error:
+        raise ModelError(f"{folder}/{ADAPTER_CONFIG} has no usable r and lora_alpha.") from error
+    expected = lora_tensors(model)
+    if {name: tensor.shape for name, tensor in expected.items()} != {
+        name: tensor.shape for name, tensor in found.items()
+    }:
+        raise ModelError(
+            f"{folder}: its tensors don't fit the model {settings.get('base_model_name_or_path')}."
+        )
+    if broken := [name for name, tensor in found.items() if not bool(tensor.isfinite().all())]:
+        raise ModelError(f"{folder}: {listed(broken)} holds values that are not finite.")
+    with torch.no_grad():
+        for name, tensor in expected.items():
+            tensor.copy_(found[name])
+    return {name: tensor for name, tensor in tensors.items() if name not in parts}
 
 
 def pooler_tensors(model: Bert) -> dict[str, Tensor]:

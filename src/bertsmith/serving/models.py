@@ -4,6 +4,7 @@ Before a model is served, it computes a few texts with each of its operations, a
 golden answers of its folder again, in the precision that it is served in.
 """
 
+import gc
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future
 from threading import Lock
@@ -17,7 +18,7 @@ from bertsmith.errors import ModelError
 from bertsmith.inference.checking.check import TOLERANCES
 from bertsmith.inference.engine import autocasting
 from bertsmith.machine import device_of
-from bertsmith.model.cpu.process import start_one_core_threads
+from bertsmith.model.cpu.process import give_back_memory, start_one_core_threads
 from bertsmith.serving.operations.operation import Options
 from bertsmith.serving.refusals import UnknownModel, UnsupportedRequest
 from bertsmith.serving.served_model import ServedFiles, ServedModel, open_model
@@ -66,6 +67,8 @@ class Models:
             self._served[settings.name] = self._opening.submit(
                 _open_and_try, settings, 1, self.device
             ).result()
+        gc.collect()
+        give_back_memory()  # what opening took
 
     def run_in_thread(self, function: Callable[..., Result], *arguments: Any) -> "Future[Result]":
         """Calls `function` in a one-core thread, not in the thread that opens models, which may be busy for

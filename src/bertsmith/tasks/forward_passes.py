@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from bertsmith.arrays import Ints
 from bertsmith.data.batch import PackedBatch, usual_batch_tokens
 from bertsmith.errors import NotFinite
-from bertsmith.model.bert import Bert
+from bertsmith.model.bert import AdaptedRows, Bert
 from bertsmith.model.cpu.onednn_layer import ROWS
 from bertsmith.model.cpu.onednn_matmul import MIN_TOKENS, fast_matmul
 from bertsmith.model.cpu.process import one_core_threads
@@ -182,12 +182,14 @@ class HeadPass:
     """What is computed of the hidden states that an encoder shared by several heads gives.
 
     `answer` makes the outputs of the states of the rows that the layout names (R, H), or with `reads_all` of
-    all tokens (N, H). `per_row`: there is an output for each row, else one for each example.
+    all tokens (N, H). `per_row`: there is an output for each row, else one for each example. `adapter` is
+    what LoRA adds to the encoder for this head, as in `AdaptedRows`.
     """
 
     answer: Callable[[Tensor, Layout], Tensor]
     per_row: bool = False
     reads_all: bool = False
+    adapter: nn.Module | None = None
 
 
 def answer_heads(
@@ -198,24 +200,40 @@ def answer_heads(
 
     With the kernels the outputs are those of each example alone, to the bit. Raises NotFinite.
     """
-    windows = dict[Hashable, list[Window]]()  # those of equal tokens, by these, which heads may read in part
-    keys = [[_tokens_of(window) for window in example.windows] for example in encoded]
+    windows = dict[
+        tuple[Any, ...], list[Window]
+    ]()  # those of equal tokens, by these, which heads may read in part
+    adapters = {
+        adapter: number for number, adapter in enumerate(dict.fromkeys(head.adapter for head in heads))
+    }
+    keys = [
+        [(adapters[head.adapter], *_tokens_of(window)) for window in example.windows]
+        for head, example in zip(heads, encoded, strict=True)
+    ]
     for head, example, example_keys in zip(heads, encoded, keys, strict=True):
         for window, key in zip(example.windows, example_keys, strict=True):
             if head.reads_all:
                 window = replace(window, rows=every_row(len(window.token_ids)))
             windows.setdefault(key, []).append(window)
+    windows = dict(sorted(windows.items(), key=lambda item: item[0][0]))  # those of an adapter together
     merged = [replace(equal[0], rows=_join_rows(equal)) for equal in windows.values()]
     starts = dict(zip(windows, accumulate((len(window.rows) for window in merged), initial=0), strict=False))
     rows = dict(zip(windows, (window.rows for window in merged), strict=True))
     packed = [EncodedExample((window,)) for window in merged]
     batch, layout = packed_batch(packed, range(len(packed)), _CPU), Layout(packed, _CPU)
+    adapted, start = list[AdaptedRows](), 0
+    for adapter, number in adapters.items():
+        end = start + sum(len(equal[0].token_ids) for key, equal in windows.items() if key[0] == number)
+        adapted.append(AdaptedRows(adapter, start, end))
+        start = end
     numbers_of = dict[HeadPass, list[int]]()
     for number, head in enumerate(heads):
         numbers_of.setdefault(head, []).append(number)
     results = dict[int, Outputs]()
     with torch.inference_mode(), fast_matmul(len(batch.token_ids)):
-        states = encoder(batch, layout.rows)
+        states = encoder(
+            batch, layout.rows, adapted if any(adapter is not None for adapter in adapters) else None
+        )
         for head, numbers in numbers_of.items():
             places = [
                 starts[key]
@@ -231,7 +249,7 @@ def answer_heads(
     return [results[number] for number in range(len(encoded))]
 
 
-def _tokens_of(window: Window) -> Hashable:
+def _tokens_of(window: Window) -> tuple[Hashable, ...]:
     """All that an encoder reads of a window."""
     values = None if window.values is None else window.values.tobytes()
     return window.token_ids.tobytes(), window.segment_ids.tobytes(), values

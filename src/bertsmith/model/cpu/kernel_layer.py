@@ -226,9 +226,11 @@ class KernelLayer(nn.Module):
         batch: PackedBatch,
         rows: Tensor | None = None,
         relative: Tensor | None = None,
+        added: Tensor | None = None,
     ) -> Tensor:
         """The outputs (N, H) of hidden states (N, H), or (R, H) of the given rows, as `Layer` has them. The
-        rows of padding tokens are undefined. `relative` isn't read: it was given before.
+        rows of padding tokens are undefined. `relative` isn't read: it was given before. `added` (N, 3 H) is
+        added to queries, keys and values, before positions rotate them.
         """
         library = kernels.load_library(kernels.find_instruction_set())
         threads, count = torch.get_num_threads(), len(batch.lengths)
@@ -242,7 +244,7 @@ class KernelLayer(nn.Module):
             cosines, sines = rotary_tables(*shape, max(batch.lengths, default=1))
             tables = torch.from_numpy(cosines), torch.from_numpy(sines)
         distances = None if self.distance_rows is None else self.distance_rows.within(batch.lengths)
-        inputs = states.data_ptr(), as_c_array(batch.lengths), count, *map(_address, tables)
+        inputs = _address(added), as_c_array(batch.lengths), count, *map(_address, tables)
         bias, reach = self.position_bias, 0
         if bias is not None:
             reach = bias.shape[1] // 2
@@ -250,7 +252,7 @@ class KernelLayer(nn.Module):
                 raise ValueError(f"expected sequences of up to {reach - kernels.LINE} tokens")
         middle_row = None if distances is None else middle(distances)
         more = _address(bias), reach, middle_row, threads, mixed.data_ptr()
-        failed = library.self_attend(self.struct, *inputs, *more)
+        failed = library.self_attend_added(self.struct, states.data_ptr(), *inputs, *more)
         mixed, states = select_rows(mixed, rows), select_rows(states, rows)
         outputs = torch.empty_like(states)
         row_count = len(states) - (batch.padding if rows is None else 0)

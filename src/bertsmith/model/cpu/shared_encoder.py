@@ -1,10 +1,12 @@
 """One copy in memory of encoders with equal weights, such as those of fine-tuned models that were frozen.
 
-Encoders are compared by all their weights, never by name or path. Each keeps a pooler of its own.
+Encoders are compared by all their weights, never by name or path. Poolers are shared apart from them, since
+some heads have trained theirs.
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import partial
 from threading import Lock
 from weakref import WeakKeyDictionary
 
@@ -44,6 +46,8 @@ def share_encoder(encoder: Bert) -> bool:
         if equal is not None:
             for part in _PARTS:
                 setattr(encoder, part, getattr(equal, part))
+            poolers = (other.pooler for other in _HASHES if other.layers is encoder.layers)
+            encoder.pooler = next(filter(partial(_are_equal, encoder.pooler), poolers), encoder.pooler)
         _HASHES[encoder] = own_hash
     if equal is not None:
         give_back_memory()
@@ -55,7 +59,7 @@ def _hash_small_weights(encoder: Bert) -> bytes:
     modules = [(type(module).__name__, getattr(module, "precision", None)) for module in _modules(encoder)]
     total = hashlib.sha256(f"{encoder.config.model_dump_json()} {modules}".encode())
     for weight in _weights(encoder):
-        total.update(str(tuple(weight.shape)).encode())
+        total.update(f"{weight.dtype} {tuple(weight.shape)}".encode())
         if weight.numel() <= _SMALL:
             total.update(weight.detach().numpy().tobytes())
     return total.digest()
@@ -70,9 +74,18 @@ def _have_equal_weights(encoder: Bert, other: Bert) -> bool:
     )
 
 
+def _are_equal(pooler: nn.Module | None, other: nn.Module | None) -> bool:
+    weights, other_weights = (_weights_of([module] if module else []) for module in (pooler, other))
+    return type(pooler) is type(other) and all(map(torch.equal, weights, other_weights))
+
+
 def _weights(encoder: Bert) -> Iterator[Tensor]:
-    """All weights of the parts that are shared, but for a table that stays in its file."""
-    for module in _modules(encoder):
+    return _weights_of(_modules(encoder))
+
+
+def _weights_of(modules: Iterable[nn.Module]) -> Iterator[Tensor]:
+    """All weights of the modules, but for a table that stays in its file."""
+    for module in modules:
         if isinstance(module, KernelLayer):
             yield from module.packed_weights()
         elif isinstance(module, KernelLinear):

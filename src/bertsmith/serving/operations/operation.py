@@ -66,7 +66,8 @@ class ForwardPass:
             and encoder.layer_weights is None
             and all(isinstance(layer, KernelLayer) for layer in encoder.layers)
         ):
-            return cls(compute, device, model, per_row, encoder, HeadPass(answer, per_row, reads_all))
+            head = HeadPass(answer, per_row, reads_all, encoder.adapter)
+            return cls(compute, device, model, per_row, encoder, head)
         return cls(compute, device, model, per_row)
 
     @cached_property

@@ -6,6 +6,7 @@ head.safetensors    what transformers has no place for, if anything, in ours; a 
 bertsmith.json      the task, and its state: settings, labels, thresholds
 """
 
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +16,10 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from bertsmith.errors import ModelError
-from bertsmith.files import tensors_written_to
+from bertsmith.files import sha256, tensors_written_to
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import (
+    CONFIG,
     WEIGHTS,
     Checkpoint,
     SavesItself,
@@ -28,10 +30,18 @@ from bertsmith.model.checkpoint import (
 )
 from bertsmith.model.config import BertConfig
 from bertsmith.model.layers.initialisation import meta_init
-from bertsmith.model.lora import pooler_tensors, save_adapter
-from bertsmith.model.manifest import IMPORTED, Manifest, read_unverified_manifest
+from bertsmith.model.locate import locate_model
+from bertsmith.model.lora import ADAPTER_CONFIG, pooler_tensors, read_adapter, save_adapter
+from bertsmith.model.manifest import (
+    IMPORTED,
+    MANIFEST,
+    Manifest,
+    read_unverified_manifest,
+    verify_while_loading,
+    write_manifest,
+)
 from bertsmith.model.static_table import StaticTable, is_static, load_static, save_static
-from bertsmith.model.untrusted import plain_file, read_tensors
+from bertsmith.model.untrusted import plain_file, read_settings, read_tensors
 from bertsmith.model.weights import listed
 from bertsmith.tasks.checkpoints.infer_task import task_of_foreign
 from bertsmith.tasks.checkpoints.sentence_folder import read_starting_projection, write_sentence_folder
@@ -42,6 +52,7 @@ from bertsmith.tasks.task_model import TaskModel
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 HEAD = "head.safetensors"
+_BASE_HASH = "base_sha256"  # of the weights that an adapter was trained on
 
 
 @dataclass(frozen=True)
@@ -121,6 +132,8 @@ def load_task_model(
     folder = Path(folder)
     if is_static(folder):
         return _load_on_table(folder, task)
+    if is_task_adapter(folder):
+        return _load_adapted(folder, task, table_in_file=table_in_file)
     checkpoint = read_checkpoint(folder, table_in_file=table_in_file)
     opened = _open_task(checkpoint, folder, task)
     model = meta_init(lambda: TaskModel(Bert(checkpoint.config), opened.head(checkpoint.config)))
@@ -276,6 +289,71 @@ def _load_head(head: nn.Module, carried: Mapping[str, Tensor], own: Mapping[str,
         if not bool(tensors[file_name].isfinite().all()):
             raise ModelError(f"{where}: {file_name} holds values that are not finite.")
     head.load_state_dict({name: tensors[file_name].float() for name, file_name in names.items()}, assign=True)
+
+
+def is_task_adapter(folder: Path) -> bool:
+    """Whether a folder has LoRA's weights and a head, and says of which task and tokenizer they are."""
+    return (
+        (folder / ADAPTER_CONFIG).exists() and (folder / MANIFEST).exists() and not (folder / CONFIG).exists()
+    )
+
+
+def _load_adapted(
+    folder: Path, given: type[Task[Any]] | None, *, table_in_file: bool
+) -> tuple[TaskModel, Task[Any]]:
+    """The model that an adapter was trained on, with its low-rank parts, which aren't merged, and its head.
+    Raises ModelError where that model is gone, or has other weights than it had then.
+    """
+    with verify_while_loading(folder) as manifest:
+        assert manifest is not None
+        opened = _known_task(manifest, given, folder)
+        name = read_settings(plain_file(folder, ADAPTER_CONFIG)).get("base_model_name_or_path")
+        try:
+            base = locate_model(str(name)).folder
+        except ModelError as error:
+            raise ModelError(f"{folder} was trained on {name}, which can't be opened. {error}") from error
+        if sha256(plain_file(base, WEIGHTS)) != manifest.provenance.get(_BASE_HASH):
+            raise ModelError(
+                f"{folder} was trained on {name}, whose weights are others now. Give the folder of the "
+                f"merged model, {folder.parent / 'model'}, or train again."
+            )
+        checkpoint = read_checkpoint(base, table_in_file=table_in_file)
+        model = meta_init(lambda: TaskModel(Bert(checkpoint.config), opened.head(checkpoint.config)))
+        has_pooler = model.head.pooled and "pooler" in checkpoint.parts
+        pooler = model.encoder.pooler
+        if not has_pooler:
+            model.encoder.pooler = None
+        load_encoder_into(
+            model.encoder, checkpoint, str(base), without="" if has_pooler else "encoder.pooler."
+        )
+        tensors = read_adapter(folder, model.encoder)
+        if model.head.pooled and not has_pooler:
+            model.encoder.pooler = pooler
+            assert pooler is not None
+            names = {
+                leaf: name
+                for name in tensors
+                for leaf in ("weight", "bias")
+                if f"pooler.dense.{leaf}" in name
+            }
+            pooler.load_state_dict({leaf: tensors.pop(name) for leaf, name in names.items()}, assign=True)
+        own = read_tensors(plain_file(folder, HEAD)) if HEAD in manifest.files else {}
+        _load_head(model.head, tensors, own, str(folder))
+    opened.bind(model.head)
+    return model.eval(), opened
+
+
+def complete_task_adapter(folder: Path, merged: Path, base: Path) -> None:
+    """Puts into the folder of `save_task_adapter` what is needed to predict with it and its `base` alone: the
+    task, its tokenizer and what else stands in the folder of the `merged` model beside its weights.
+    """
+    manifest = read_unverified_manifest(merged)
+    assert manifest is not None
+    for name in manifest.files.keys() - {CONFIG, WEIGHTS, "golden.json"}:
+        (folder / name).parent.mkdir(exist_ok=True)
+        shutil.copyfile(merged / name, folder / name)
+    provenance = manifest.provenance | {_BASE_HASH: sha256(base / WEIGHTS)}
+    write_manifest(folder, manifest.model_copy(update={"provenance": provenance}))
 
 
 def save_task_adapter(folder: Path, model: TaskModel, base_model: str) -> None:

@@ -29,6 +29,7 @@ from bertsmith.argument_checks import (
 from bertsmith.model.cpu.process import keep_freed_memory
 from bertsmith.progress import Progress
 from bertsmith.reporting import formatting
+from bertsmith.tasks.checkpoints.task_checkpoint import complete_task_adapter
 from bertsmith.training.finetune_recipe import (
     FLOP_A_MINUTE,
     FinetuneRecipe,
@@ -179,6 +180,8 @@ def _run(run: Run[FinetuneRecipe], given: FinetuneRecipe) -> FinetuneResult:
         results = measure(session, given, model, restarts, choice, method, progress)
     if first:
         save_model(session, out / "model", model, trained, results, method=method, judged_by=results.judge)
+        if adapter is not None:
+            complete_task_adapter(adapter, out / "model", session.source)
         write_results(out, results)
         # The settings of the command that repeats this run. A chosen method is enough where there are folds:
         # it brings its own settings, and each fold has epochs of its own unless they are given.

@@ -117,6 +117,7 @@ def load_library(instructions: str) -> Any:
         ):
             getattr(kernels, name).restype = None
         kernels.attention_cells.restype = ctypes.c_int64
+        kernels.self_attend_added.restype = ctypes.c_int
     except (OSError, AttributeError):  # not compiled, old, or for another C library
         return None
     if not is_ours:  # compiled by another version
@@ -126,6 +127,7 @@ def load_library(instructions: str) -> Any:
     kernels.attend.argtypes = kernels.attention_cells.argtypes = [ctypes.POINTER(AttentionStruct), number]
     tables = address, address, address, size, address
     kernels.self_attend.argtypes = [layer, address, lengths, size, *tables, number, address]
+    kernels.self_attend_added.argtypes = [layer, address, address, lengths, size, *tables, number, address]
     kernels.feed_forward.argtypes = [layer, address, address, size, number, address]
     kernels.product.argtypes = [ctypes.POINTER(LinearStruct), address, size, number, address]
     kernels.layer_norm.argtypes = [address, size, size, ctypes.POINTER(NormStruct), address]

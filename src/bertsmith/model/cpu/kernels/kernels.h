@@ -79,6 +79,11 @@ int self_attend(const Layer *layer, const float *states, const int64_t *lengths,
                 const float *cosines, const float *sines, const float *bias, int64_t reach,
                 const int64_t *rows, int threads, float *to);
 
+/* The same; added (N, 3 H) is what the products that make queries, keys and values are added to, or NULL. */
+int self_attend_added(const Layer *layer, const float *states, const float *added, const int64_t *lengths,
+                      int64_t sequences, const float *cosines, const float *sines, const float *bias,
+                      int64_t reach, const int64_t *rows, int threads, float *to);
+
 /* mixed (N, H), states (N, H) -> to (N, H): the output, added, and the feed-forward part, with norms. */
 int feed_forward(const Layer *layer, const float *mixed, const float *states, int64_t rows, int threads,
                  float *to);

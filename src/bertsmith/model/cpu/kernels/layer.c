@@ -34,7 +34,7 @@ INLINE void normalise(const float *row, int64_t size, const Norm *norm, float *t
 
 typedef struct {
     const Layer *layer;
-    const float *mixed, *states;
+    const float *mixed, *states, *added;
     const int64_t *lengths;
     const float *cosines, *sines, *bias;
     int64_t reach; /* of the bias */
@@ -90,7 +90,7 @@ static void self_attend_share(void *given) {
     const Layer *layer = job->layer;
     const Share share = my_share(job->threads);
     const int64_t hidden = layer->qkv.inputs;
-    const float *states = job->states;
+    const float *states = job->states, *added = job->added;
     float *to = job->to;
     for (int64_t b = 0, end; b < job->count; b = end) {
         int64_t rows = job->lengths[b];
@@ -99,13 +99,14 @@ static void self_attend_share(void *given) {
         const float *x = states;
         if (layer->pre_norm)
             x = normalise_share(x, rows, hidden, &layer->attention_norm, job->normed, share);
-        multiply(&layer->qkv, x, rows, NULL, NONE, job->wide, job->rounded, share);
+        multiply(&layer->qkv, x, rows, added, NONE, job->wide, job->rounded, share);
         wait_for_all(share);
         if (job->cosines) rotate_share(job, job->lengths + b, end - b, share);
         const Attention attention = attention_of(layer, job->wide, job->lengths + b, end - b, job, to);
         attend_part(&attention, job->own + share.part * job->scratch_of_one, share.part, share.parts);
         wait_for_all(share);
         states += rows * hidden;
+        added = added ? added + rows * layer->qkv.outputs : NULL;
         to += rows * hidden;
     }
 }
@@ -113,6 +114,13 @@ static void self_attend_share(void *given) {
 int self_attend(const Layer *layer, const float *states, const int64_t *lengths, int64_t sequences,
                 const float *cosines, const float *sines, const float *bias, int64_t reach,
                 const int64_t *rows_of_distances, int threads, float *to) {
+    return self_attend_added(layer, states, NULL, lengths, sequences, cosines, sines, bias, reach,
+                             rows_of_distances, threads, to);
+}
+
+int self_attend_added(const Layer *layer, const float *states, const float *added, const int64_t *lengths,
+                      int64_t sequences, const float *cosines, const float *sines, const float *bias,
+                      int64_t reach, const int64_t *rows_of_distances, int threads, float *to) {
     const Job tables = {.bias = bias, .reach = reach, .rows = rows_of_distances};
     const Attention attention = attention_of(layer, NULL, lengths, sequences, &tables, NULL);
     const int64_t of_one = attention_scratch(&attention), hidden = layer->qkv.inputs;
@@ -125,6 +133,7 @@ int self_attend(const Layer *layer, const float *states, const int64_t *lengths,
     Job job = {
         .layer = layer,
         .states = states,
+        .added = added,
         .lengths = lengths,
         .cosines = cosines,
         .sines = sines,
