@@ -292,3 +292,44 @@ def test_an_adapter_is_refused_on_another_base(folders: dict[str, Path], tmp_pat
     shutil.copytree(folders["apart"], base)
     with pytest.raises(ModelError, match=r"whose weights are others now. Give .*run/model"):
         Predictor.load(adapter)
+
+
+def test_a_head_is_replaced_under_load_without_a_wrong_or_lost_answer(
+    folders: dict[str, Path], tmp_path: Path
+) -> None:
+    names = ["head0", "head1", "head2"]
+    own = {name: Path(shutil.copytree(folders[name], tmp_path / name)) for name in names}
+    settings = settings_of(own)
+    opened = Models(settings)
+    opened.open_all()
+    texts = inputs_of("classification", 6, 1)
+
+    def answers() -> dict[str, list[Any]]:
+        return {
+            name: opened[name].operation("predict").prepare(texts, Options()).compute_answer()
+            for name in names
+        }
+
+    async def ask() -> None:
+        before, service, found = answers(), Service(settings, opened), list[tuple[str, int, Any]]()
+        service.start()
+
+        async def client(number: int) -> None:
+            for turn in range(40):
+                name, text = names[(number + turn) % 3], turn % len(texts)
+                answer = await service.answer(ServiceRequest([texts[text]], name, "predict"))
+                found.append((name, text, answer.results[0]))
+
+        clients = asyncio.gather(*(client(number) for number in range(6)))
+        shutil.rmtree(own["head1"])
+        shutil.copytree(folders["apart"], own["head1"])
+        new = await asyncio.to_thread(opened.replace, "head1")
+        assert new.version == 2
+        await clients
+        await service.stop()
+        after = answers()
+        assert len(found) == 240
+        assert after["head1"] != before["head1"]
+        assert all(result in (before[name][text], after[name][text]) for name, text, result in found)
+
+    asyncio.run(ask())
