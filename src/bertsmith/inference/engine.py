@@ -26,7 +26,7 @@ from bertsmith.model.cpu.onednn_layer import PackedLayer
 from bertsmith.model.cpu.process import one_core_threads
 from bertsmith.model.cpu.shared_encoder import share_encoder
 from bertsmith.model.lora import lora_settings, merge_lora
-from bertsmith.model.own_tokenizer import load_shared_tokenizer
+from bertsmith.model.own_tokenizer import load_own_tokenizer
 from bertsmith.model.static_table import StaticTable
 from bertsmith.tasks.examples.encoding import join_segments, special_tokens
 from bertsmith.text.tokens.tokenizer import Tokenizer
@@ -61,7 +61,7 @@ def start_engine(
     TokenizerError for a folder without a usable tokenizer.
     """
     encoder = _find_encoder(model)
-    tokenizer = load_shared_tokenizer(folder, encoder.config)
+    tokenizer = load_own_tokenizer(folder, encoder.config)
     if compute_dtype == torch.int8 and isinstance(encoder, Bert):
         merge_lora(encoder)  # the choice is of whole products
     if compute_dtype == torch.int8 and isinstance(encoder, Bert) and multiplies_int16(encoder):

@@ -8,7 +8,6 @@ from weakref import WeakValueDictionary
 from tokenizers import Tokenizer as Backend
 
 from bertsmith.errors import ModelError
-from bertsmith.files import sha256
 from bertsmith.model.config import BertConfig
 from bertsmith.model.folder_keys import TOKENIZER_CONFIG
 from bertsmith.model.locate import SENTENCE_SETTINGS
@@ -50,21 +49,15 @@ def load_own_tokenizer(folder: Path, config: BertConfig | StaticConfig) -> Token
     return tokenizer
 
 
-def load_shared_tokenizer(folder: Path, config: BertConfig | StaticConfig) -> Tokenizer:
-    """Loads as `load_own_tokenizer` does, but returns the tokenizer in use that was made of equal files, if
-    there is one: a vocabulary takes some megabytes.
+def share_tokenizer(tokenizer: Tokenizer) -> Tokenizer:
+    """An equal tokenizer that was shared before and is in use, or else this one: a vocabulary takes some
+    megabytes. For callers that don't change its attributes.
     """
-    paths = [folder / name for name in (*TOKENIZER_FILES, *SENTENCEPIECE_FILES, *VALUE_FILES)]
-    paths += [folder / name for name in SENTENCE_SETTINGS]
-    if not (folder / MANIFEST).exists() or any(path.is_symlink() for path in paths):
-        return load_own_tokenizer(folder, config)  # other folders have more that decides
-    hashes = tuple((path.name, sha256(path)) for path in paths if path.is_file())
-    modules = tuple((parent / "modules.json").exists() for parent in (folder, folder.parent))
-    key = hashes, modules, repr(config)
-    tokenizer = _IN_USE.get(key)
-    if tokenizer is None:
-        tokenizer = _IN_USE[key] = load_own_tokenizer(folder, config)
-    return tokenizer
+    if type(tokenizer) is not Tokenizer:  # one of values, whose scales aren't in its hash
+        return tokenizer
+    roles = tokenizer.pad_id, tokenizer.unk_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id
+    key = tokenizer.sha256, tokenizer.truncation, tokenizer.one_segment, roles
+    return _IN_USE.setdefault(key, tokenizer)
 
 
 def _require_special_tokens(folder: Path) -> None:

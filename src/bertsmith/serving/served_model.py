@@ -13,6 +13,7 @@ from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.inference.engine import start_engine
 from bertsmith.inference.index.manifest import MANIFEST, read_index_manifest
 from bertsmith.model.locate import locate_model
+from bertsmith.model.own_tokenizer import share_tokenizer
 from bertsmith.serving.operations.embed import (
     EmbedOperation,
     TextEncoder,
@@ -216,6 +217,7 @@ def _open_task(
     task_class = find_task(settings.task) if settings.task and needs_class(folder) else None
     model, task = load_task_model(folder, task_class, table_in_file=True)
     engine = start_engine(model, folder, device, compute_dtype)
+    engine = engine._replace(tokenizer=share_tokenizer(engine.tokenizer))
     predict = PredictOperation(settings.name, engine, task)
     operations: dict[str, Operation] = {"predict": predict}
     if ranks_pairs(task):
