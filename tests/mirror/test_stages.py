@@ -29,7 +29,7 @@ from bertsmith.mirror.answering.judging import (
     judge_stage,
 )
 from bertsmith.mirror.answering.open_students import VersionStudents, add_merged_versions
-from bertsmith.mirror.answering.shadow_proof import ComparedCall
+from bertsmith.mirror.answering.shadow_proof import ComparedCall, ShadowProof
 from bertsmith.mirror.answering.stage_store import StageStore
 from bertsmith.mirror.answering.stages import (
     EvidenceBatch,
@@ -38,11 +38,13 @@ from bertsmith.mirror.answering.stages import (
     StudentRecord,
     demote_stage,
     dismiss_student,
+    empty_evidence,
     promote_stage,
     roll_back_stage,
     set_mode,
 )
 from bertsmith.mirror.store import Store
+from bertsmith.mirror.student_file import ProofPlan
 from bertsmith.mirror.tables import AUDITS, META
 
 WORDS = {"card": {"intent": "card"}, "transfer": {"intent": "transfer"}, "hello": {"intent": "other"}}
@@ -299,6 +301,23 @@ def test_a_candidate_that_would_answer_less_waits_until_it_answers_more(store: S
     evidence = compare("y", 0, 200)
     after, _ = judge_stage(live, evidence, RULES) or (live, "")
     assert evidence["y"].coverage < 0.6 and after.student == "y"
+
+
+def test_in_shadow_a_student_that_may_answer_nothing_makes_room_for_one_that_came_proven() -> None:
+    shadow = Stage("v", "s", "shadow", 0.0, "x", candidate="y")
+    plan = ProofPlan(
+        epsilon=EPSILON, delta=DELTA, thresholds=(0.9,), starts=(1.0,), counts=((9.0, 0.0),) * 2,
+        forecast=(9, 20, None),
+    )  # fmt: skip
+    unproven = replace(empty_evidence(EPSILON, DELTA), proof=ShadowProof(plan, 1))
+    came_proven = empty_evidence(EPSILON, DELTA)
+    for evidence in ({"x": unproven}, {"x": unproven, "y": came_proven}):  # before and after its first call
+        after, why = judge_stage(shadow, evidence, RULES) or (shadow, "")
+        assert (after.mode, after.student, after.former, after.candidate) == ("shadow", "y", "x", "")
+        assert why == "the candidate y: a student is trained and proven on calls kept aside"
+    assert judge_stage(shadow, {"x": unproven}, replace(RULES, is_automatic=False)) is None
+    assert judge_stage(shadow, {"x": unproven, "y": unproven}, RULES) is None
+    assert judge_stage(shadow, {"x": came_proven}, RULES) is None  # which takes its turn
 
 
 def test_a_candidate_that_a_hand_approved_in_record_goes_on_to_shadow() -> None:

@@ -4,7 +4,8 @@ A student's claim, that its answers differ in at most epsilon, was proven on cal
 here, at the lowest threshold that allows the claim: its true rate is often just below epsilon. Proving it a
 second time would take very many calls, so a mode rises where the comparisons agree with the claim, and falls
 where they disprove it. One that came with a plan instead is proven in shadow (shadow_proof.py): it leaves
-shadow the moment its proof names a threshold, and comes back where drift begins a new proof.
+shadow the moment its proof names a threshold, and comes back where drift begins a new proof. In shadow, where
+no client waits for its answers, it makes room for a candidate that came proven.
 
 The command line and the page share the moves by hand (promote, demote, roll back, approve) and their errors.
 `bertsmith mirror check` reports `check_guarantees`. Read `judge_stage` first.
@@ -82,6 +83,10 @@ def judge_stage(
         return set_mode(begun, SHADOW, 0.0), describe_training(is_proven=trained is None or not trained.proof)
     if stage.mode == SHADOW and (why := _find_proof(student)):
         return set_mode(stage, CANARY, rules.canary_share), why
+    is_idle = stage.mode == SHADOW and student is not None and student.is_unproven
+    if is_idle and stage.candidate and (candidate is None or candidate.proof is None):
+        why = describe_training(is_proven=True)
+        return promote_candidate(stage), f"{_OF_CANDIDATE} {stage.candidate}: {why}"
     if not stage.student or candidate is None or answers_less(candidate, student):
         candidate = None  # as long as it would answer less it stays a candidate
     if stage.mode == SHADOW and (why := _find_proof(candidate)):
