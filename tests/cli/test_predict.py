@@ -47,6 +47,8 @@ def test_standard_output_has_the_predictions_and_no_warning_among_them(
     desk: Path, out: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Told:
+        int8_choice = "products are in int8"
+
         def predict_file(self, path: str, out: str, *_: Any, warn: Any, **__: Any) -> int:
             warn("1 of 2 rows have no text")
             return write_jsonl([{"label": "red"}], out)
@@ -54,5 +56,6 @@ def test_standard_output_has_the_predictions_and_no_warning_among_them(
     monkeypatch.setattr(Predictor, "load", lambda *_, **__: Told())
     assert main(["predict", "model", "texts.jsonl", "--out", out]) == 0
     printed, said = capsys.readouterr()
+    assert "Note: products are in int8" in (said if out == "-" else printed)
     assert "Warning: 1 of 2 rows" in (said if out == "-" else printed)
     assert printed == '{"label": "red"}\n' or out != "-"

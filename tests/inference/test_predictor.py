@@ -162,7 +162,9 @@ def test_the_command_multiplies_in_what_it_is_told(
 
 def test_other_precisions_are_refused(tmp_path: Path) -> None:
     folder = saved_model(tmp_path / "model", "classification", ["no", "yes"])
-    with pytest.raises(InputError, match=r"one of torch\.float32, torch\.int16, found torch\.float16"):
+    with pytest.raises(
+        InputError, match=r"one of torch\.float32, torch\.int16, torch\.int8, found torch\.float16"
+    ):
         Predictor.load(folder, compute_dtype=torch.float16)
 
 

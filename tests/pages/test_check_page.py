@@ -59,7 +59,9 @@ def test_an_altered_file_ends_with_status_2_and_is_named(
 
 
 def test_the_tolerances_shown_are_those_of_the_code() -> None:
-    shown = re.findall(r"^\| \[?(float32|int16|float16|bfloat16)\S* .*?\| ([\d.]+) \|", text(), re.MULTILINE)
+    shown = re.findall(
+        r"^\| \[?(float32|int16|float16|bfloat16|int8)\S* .*?\| ([\d.]+) \|", text(), re.MULTILINE
+    )
     assert {name: float(number) for name, number in shown} == {
         str(dtype).removeprefix("torch."): tolerance for dtype, tolerance in TOLERANCES.items()
     }

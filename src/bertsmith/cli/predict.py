@@ -78,8 +78,8 @@ def predict(
     require_output(out, overwrite, [input, locate_model(model).folder])
     dtype = getattr(torch, compute_dtype) if compute_dtype else None
     predictor = Predictor.load(model, own, compute_dtype=dtype)
-    if predictor.model.encoder.int8_choice is not None:
-        print_note(str(predictor.model.encoder.int8_choice))
+    if predictor.int8_choice is not None:
+        print_note(str(predictor.int8_choice), out)
     with progress_bar("Predicting") as progress:
         count = predictor.predict_file(
             str(input),

@@ -97,9 +97,10 @@ def print_warning(sentence: str, out: Path | None = None) -> None:
     shown_on.print(Text.assemble(("Warning:", "yellow"), " ", sentence), soft_wrap=True)
 
 
-def print_note(sentence: str) -> None:
-    """Prints what is good to know of the results."""
-    console.print(f"Note: {sentence}", markup=False, soft_wrap=True)
+def print_note(sentence: str, out: Path | None = None) -> None:
+    """Prints what is good to know of the results; as a warning, not among rows that are written to `out`."""
+    shown_on = error_console if out is not None and is_standard_output(out) else console
+    shown_on.print(f"Note: {sentence}", markup=False, soft_wrap=True)
 
 
 def print_json(value: object) -> None:

@@ -28,6 +28,8 @@ from bertsmith.errors import InputError
 from bertsmith.files import require_output, write_jsonl
 from bertsmith.inference.engine import make_ready, require_count, require_list, require_texts, start_engine
 from bertsmith.inference.provenance import TrainedOn, encoder_of_baseline, frozen_predictions
+from bertsmith.model.bert import Bert
+from bertsmith.model.cpu.int8 import Int8Choice
 from bertsmith.model.locate import locate_model
 from bertsmith.progress import Progress
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model
@@ -61,6 +63,12 @@ class Predictor:
     tokenizer: Tokenizer
     trained_on: TrainedOn | None = None
     before: Path | None = None  # folder of the encoder before it was fine-tuned
+
+    @property
+    def int8_choice(self) -> Int8Choice | None:
+        """As `Embedder.int8_choice`."""
+        encoder = self.model.encoder
+        return encoder.int8_choice if isinstance(encoder, Bert) else None
 
     @classmethod
     @check_arguments(
