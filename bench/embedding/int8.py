@@ -1,5 +1,5 @@
 """Vectors by products in int8 beside the other precisions, OpenVINO's int8 and ONNX Runtime's.
-Last answer (2026-11-30, Zen 5): 677 texts a second; int16 takes 1.54 times as long, OpenVINO's int8 1.38 times.
+Last answer (2026-11-30, Zen 5): 677 texts a second; int16 takes 1.54 times as long, OpenVINO's int8 1.38.
 
     python bench/embedding/int8.py [--texts 1500] [--rounds 5] [--threads 2]
 

@@ -1,7 +1,7 @@
 """A mirror's life on real texts, from the first call to answers of its own: calls saved and agreement by
 stage.
-Last answer (2026-11-30, Zen 5, CLINC, 2 % noise): 52.2 % of 6,000 calls answered, 73.8 % of the second half;
-4.2 % of these differ.
+Last answer (2026-11-30, Zen 5, CLINC, 2 % noise, two draws): 52.2 and 43.4 % of 6,000 calls answered, 73.8
+and 58.0 % of the second half; 4 % of these differ.
 
     python bench/mirror/mirror_life.py [--data banking77] [--calls 6000] [--epsilon 0.1] [--seed 0]
                                         [--tiers tf-idf] [--steady] [--clinc data_full.json]
