@@ -412,7 +412,7 @@ OF_OPENAI = (
 )
 
 
-@pytest.mark.parametrize("default", [None, "query"])
+@pytest.mark.parametrize("default", [pytest.param(None, marks=pytest.mark.slow), "query"])
 def test_vectors_and_refusals_of_the_server_are_those_of_the_service(
     folders: dict[str, Path], tmp_path: Path, default: str | None
 ) -> None:
