@@ -23,13 +23,12 @@ from small_tasks import (
 )
 from torch import Tensor
 
-from bertsmith.data.batch import PackedBatch, split
+from bertsmith.data.batch import PackedBatch, batches_by_length, split
 from bertsmith.data.stream import Cursor
 from bertsmith.errors import BertsmithError, InputError, ModelError
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model, save_task_model
 from bertsmith.tasks.examples.encoding import Layout, pack_examples
 from bertsmith.tasks.finetuning import FinetuningObjective, steps_of_epoch
-from bertsmith.tasks.forward_passes import batches_by_length
 from bertsmith.tasks.losses.gradient_cache import pad_and_concatenate
 from bertsmith.tasks.registry import TASKS, find_task
 from bertsmith.tasks.task import Task

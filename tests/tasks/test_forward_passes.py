@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from bertsmith.data.batch import PackedBatch
+from bertsmith.data.batch import PackedBatch, batches_by_length
 from bertsmith.model.bert import Bert
 from bertsmith.model.config import make_config
 from bertsmith.model.cpu import onednn_matmul
 from bertsmith.model.cpu.onednn_matmul import MIN_TOKENS
 from bertsmith.tasks.examples.encoding import EncodedExample, Layout, Window
-from bertsmith.tasks.forward_passes import batches_by_length, forward_passes
+from bertsmith.tasks.forward_passes import forward_passes
 from bertsmith.tasks.heads.pooling import pool_examples
 
 CPU = torch.device("cpu")

@@ -10,7 +10,7 @@ together.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
@@ -183,6 +183,22 @@ def joined_values(parts: Sequence[npt.NDArray[np.float32] | None]) -> npt.NDArra
     """The values (N, P) of all parts end to end; None if no part has values, as for text."""
     present = [part for part in parts if part is not None]
     return np.concatenate(present) if present else None
+
+
+def batches_by_length(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
+    """Divides examples of the given numbers of tokens into batches of indices: longest first, at most
+    `batch_tokens` in total, at least one example.
+    """
+    batch: list[int] = []
+    tokens = 0
+    for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
+        if batch and tokens + lengths[index] > batch_tokens:
+            yield batch
+            batch, tokens = [], 0
+        batch.append(index)
+        tokens += lengths[index]
+    if batch:
+        yield batch
 
 
 def ragged_range(starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

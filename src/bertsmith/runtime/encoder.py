@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bertsmith.arrays import Float32s, Ints
+from bertsmith.data.batch import batches_by_length
 from bertsmith.errors import InputError, ModelError, NotFinite
 from bertsmith.model.config import BertConfig
 from bertsmith.model.config_json import config_from_hugging_face
@@ -288,7 +289,7 @@ class BatchEngine:
             batch = [encoded[number] for number in numbers]
             return answer(self._states(batch), batch)
 
-        batches = list(_batches([example.tokens for example in encoded]))
+        batches = list(batches_by_length([example.tokens for example in encoded], _BATCH_TOKENS))
         several = len(batches) > 1 and self.cores > 1
         answers = self.threads.map(compute, batches) if several else map(compute, batches)
         yield from zip(batches, answers, strict=True)
@@ -304,16 +305,3 @@ class BatchEngine:
         ids = np.concatenate([window.token_ids for window in windows], dtype=np.int64)
         segments = np.concatenate([window.segment_ids for window in windows])
         return self.encoder(ids, segments, lengths, rows)
-
-
-def _batches(lengths: Sequence[int]) -> Iterator[list[int]]:
-    """Indices of the longest examples first, of at most `_BATCH_TOKENS` together."""
-    batch, tokens = list[int](), 0
-    for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
-        if batch and tokens + lengths[index] > _BATCH_TOKENS:
-            yield batch
-            batch, tokens = [], 0
-        batch.append(index)
-        tokens += lengths[index]
-    if batch:
-        yield batch

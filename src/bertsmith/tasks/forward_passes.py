@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from bertsmith.arrays import Ints
-from bertsmith.data.batch import PackedBatch, usual_batch_tokens
+from bertsmith.data.batch import PackedBatch, batches_by_length, usual_batch_tokens
 from bertsmith.errors import NotFinite
 from bertsmith.model.bert import AdaptedRows, Bert
 from bertsmith.model.cpu.onednn_layer import ROWS
@@ -129,22 +129,6 @@ _CALLS = _CallCounter()
 def usual_forward_tokens(device: torch.device) -> int:
     """The default number of tokens in a batch."""
     return _BATCH_TOKENS if device.type == "cpu" else usual_batch_tokens(device.type)
-
-
-def batches_by_length(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
-    """Divides examples of the given numbers of tokens into batches of indices: longest first, at most
-    `batch_tokens` in total, at least one example.
-    """
-    batch: list[int] = []
-    tokens = 0
-    for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
-        if batch and tokens + lengths[index] > batch_tokens:
-            yield batch
-            batch, tokens = [], 0
-        batch.append(index)
-        tokens += lengths[index]
-    if batch:
-        yield batch
 
 
 class _PendingOutputs(NamedTuple):

@@ -56,8 +56,9 @@ class Int8Choice:
 
     def __str__(self) -> str:
         count = self.products - len(self.in_int16)
+        others = ", the others in int16" if self.in_int16 else ""
         return (
-            f"{count} of {self.products} products are in int8, the others in int16. Of {self.texts} built-in "
+            f"{count} of {self.products} products are in int8{others}. Of {self.texts} built-in "
             f"texts the smallest cosine with float32 is {self.cosine:.4f}."
         )
 
