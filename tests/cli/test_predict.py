@@ -1,13 +1,18 @@
 """`bertsmith predict` as a user runs it: what it may write to."""
 
+import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from bertsmith.cli.main import main
 from bertsmith.files import write_jsonl
 from bertsmith.inference.predictor import Predictor
+from bertsmith.model.cpu.kernels import has_kernels
+from served_models import inputs_of, save_fine_tuned
 
 
 @pytest.mark.parametrize(
@@ -59,3 +64,29 @@ def test_standard_output_has_the_predictions_and_no_warning_among_them(
     assert "Note: products are in int8" in (said if out == "-" else printed)
     assert "Warning: 1 of 2 rows" in (said if out == "-" else printed)
     assert printed == '{"label": "red"}\n' or out != "-"
+
+
+@pytest.mark.skipif(not has_kernels(), reason="int8 needs the compiled kernels")
+def test_evaluate_tells_what_int8_would_lose(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, data = save_fine_tuned(tmp_path / "model", "classification"), tmp_path / "dev.jsonl"
+    texts = inputs_of("classification", 40)
+    answers = {
+        dtype: [answer["label"] for answer in Predictor.load(folder, compute_dtype=dtype).predict(texts)]
+        for dtype in (torch.int8, torch.float32)
+    }
+    labels = answers[torch.float32][:20] + ["no"] * 20
+    write_jsonl([{"text": text, "label": label} for text, label in zip(texts, labels, strict=True)], data)
+    words = ["evaluate", str(folder), str(data), "--compute-dtype", "int8"]
+    assert main([*words, "--json"]) == 0
+    measured = json.loads(capsys.readouterr().out)
+    accuracies = [measured[name]["accuracy"] for name in ("model_in_int8", "model")]
+    assert accuracies == [
+        np.mean([a == b for a, b in zip(given, labels, strict=True)]) for given in answers.values()
+    ]
+    same = sum(a == b for a, b in zip(*answers.values(), strict=True))
+    assert measured["same_answers"] == same
+    assert main(words) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "the model in int8" in shown
+    assert f"{same} of 40 answers in int8 are those in float32" in shown
+    assert "products are in int8" in shown

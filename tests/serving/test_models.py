@@ -17,6 +17,7 @@ from bertsmith.data.sequences.building import SequenceSettings, build_sequences
 from bertsmith.errors import ModelError
 from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.inference.index.index import Index
+from bertsmith.model.cpu.kernels import has_kernels
 from bertsmith.serving import models as models_module
 from bertsmith.serving import served_model
 from bertsmith.serving.app import make_app
@@ -64,6 +65,19 @@ def test_models_of_series_and_images_are_served_and_the_page_has_a_row_of_theirs
     assert [float(number) for number in example.split()] == pytest.approx([1e6] * size, abs=1)
     (answer,) = model.operation("predict").prepare([example], Options()).compute_answer()
     assert answer["label"] in ("low", "high")
+
+
+@pytest.mark.skipif(not has_kernels(), reason="int8 needs the compiled kernels")
+def test_a_model_in_int8_is_announced_with_what_that_changes(folder: Path) -> None:
+    for dtype, lines in (("int16", 1), ("int8", 2)):
+        model = {"name": "m", "path": str(folder), "compute_dtype": dtype}
+        models = Models(read_settings([], None, {"models": [model]}, {}))
+        models.open_all()
+        described = models.describe()
+        assert len(described) == lines
+        assert f"classification, {dtype}, predict" in described[0]
+    assert "products are in int8" in described[1]
+    assert "the smallest cosine with float32 is 0.9" in described[1]
 
 
 def test_the_page_knows_the_label_whose_probability_ranks(tmp_path: Path) -> None:

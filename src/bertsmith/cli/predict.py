@@ -104,6 +104,7 @@ def evaluate(
     tokens: int = _TOKENS,
     sequence_length: int = _LENGTH,
     task: str | None = None,
+    compute_dtype: PredictionDtype | None = None,
     json: Flag = False,
 ) -> None:
     """Measure a fine-tuned model on labelled rows, or a pre-trained one on held-out text, beside baselines.
@@ -124,6 +125,8 @@ def evaluate(
         Tokens per sequence of a corpus, special tokens included.
     task
         For a model with a task of your own: package.module:Class.
+    compute_dtype
+        A precision to measure beside float32, such as int8: what `predict` and `serve` would lose by it.
     json
         Print JSON instead of a table.
 
@@ -131,16 +134,19 @@ def evaluate(
     --------
     bertsmith evaluate runs/intents/model test.csv
 
+    bertsmith evaluate runs/intents/model dev.csv --compute-dtype int8
+
     bertsmith evaluate runs/intents/model mails.csv --text body --label kind --encoding latin-1
 
     bertsmith evaluate runs/quickstart/model runs/quickstart/corpus
     """
     reading = collect_options(columns, layout)
-    _require_its_options(data, {"train": train, "task": task} | reading, tokens, sequence_length)
+    of_rows = {"train": train, "task": task, "compute_dtype": compute_dtype}
+    _require_its_options(data, of_rows | reading, tokens, sequence_length)
     if data.is_dir():
         _evaluate_corpus(model, data, tokens, sequence_length, json)
     else:
-        _evaluate_rows(model, data, train, task, json, reading)
+        _evaluate_rows(model, data, train, task, compute_dtype, json, reading)
 
 
 def _require_its_options(data: Path, of_rows: dict[str, Any], tokens: int, sequence_length: int) -> None:
@@ -189,7 +195,13 @@ def _evaluate_corpus(model: str, data: Path, tokens: int, sequence_length: int, 
 
 
 def _evaluate_rows(
-    model: str, data: Path, train: list[Path] | None, task: str | None, json: bool, columns: dict[str, Any]
+    model: str,
+    data: Path,
+    train: list[Path] | None,
+    task: str | None,
+    compute_dtype: PredictionDtype | None,
+    json: bool,
+    columns: dict[str, Any],
 ) -> None:
     import torch
 
@@ -201,6 +213,9 @@ def _evaluate_rows(
     from bertsmith.tasks.registry import find_task
 
     own = find_task(task) if task else None
+    rounded = None
+    if compute_dtype not in (None, "float32"):
+        rounded = Predictor.load(model, own, compute_dtype=getattr(torch, compute_dtype))
     predictor = Predictor.load(model, own, compute_dtype=torch.float32)  # as training's own figures
     evaluation, metric = predictor.evaluate(data, train or (), **columns), predictor.task.main_metric
     warnings = evaluation.warnings(data.name, metric)
@@ -208,8 +223,12 @@ def _evaluate_rows(
     warnings += [unchecked] if unchecked else []
     analysis = predictor.task.error_analysis(evaluation.predictions, evaluation.split.examples)
     error = standard_error(predictor.task, evaluation, analysis.answers)
+    comparison = None if rounded is None else rounded.compare(evaluation)
     if json:
         figures = {"model": evaluation.model, "standard_error": error, "baselines": evaluation.baselines}
+        if comparison is not None:
+            figures[f"model_in_{compute_dtype}"] = comparison.model
+            figures["same_answers"] = comparison.same_answers
         confusions = [] if analysis.confusion is None else analysis.confusion.most_frequent()
         classes = {
             "per_class": [asdict(row) for row in analysis.per_class],
@@ -222,7 +241,13 @@ def _evaluate_rows(
             {"rows": evaluation.rows, "main_metric": metric, **figures, **classes, "warnings": warnings}
         )
         return
-    show_evaluation(evaluation, f"{model} on {data}", metric, error)
+    beside = {} if comparison is None else {f"the model in {compute_dtype}": comparison.model}
+    show_evaluation(evaluation, f"{model} on {data}", metric, error, beside)
+    if comparison is not None and comparison.same_answers is not None:
+        same = f"{comparison.same_answers:,} of {evaluation.rows:,}"
+        print_note(f"{same} answers in {compute_dtype} are those in float32")
+    if rounded is not None and rounded.int8_choice is not None:
+        print_note(str(rounded.int8_choice))
     show_meanings(evaluation.model)
     show_classes(analysis)
     show_remarks(evaluation.remarks)

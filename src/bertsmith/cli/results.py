@@ -3,6 +3,7 @@ student's beside its teacher's, beside itself without one, and what it saves.
 """
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from bertsmith.cli.screen import console, print_table, print_warning
@@ -10,8 +11,9 @@ from bertsmith.metrics.baselines import baseline_title
 from bertsmith.reporting import formatting
 from bertsmith.reporting.tables import CLASS_FIGURES, Table, explain_metrics
 from bertsmith.tasks.evaluating.error_analysis import ErrorAnalysis
-from bertsmith.tasks.evaluating.evaluation import Evaluation
+from bertsmith.tasks.evaluating.evaluation import THE_MODEL, Evaluation
 from bertsmith.tasks.heads.name_training import NamesStudy
+from bertsmith.tasks.task import Metrics
 from bertsmith.training.finetuning.figures import (
     class_table,
     column_tables,
@@ -93,10 +95,19 @@ def show_remarks(remarks: Mapping[str, str]) -> None:
         console.print(f"{name}: {remark}", markup=False)
 
 
-def show_evaluation(evaluation: Evaluation, name: str, metric: str, error: float | None) -> None:
-    """One file's figures, a row for the model and one for each baseline; the best by the metric is marked."""
+def show_evaluation(
+    evaluation: Evaluation,
+    name: str,
+    metric: str,
+    error: float | None,
+    beside: Mapping[str, Metrics] = MappingProxyType({}),
+) -> None:
+    """One file's figures, a row for the model, for others `beside` it, and for each baseline; the best of the
+    model and its baselines by the metric is marked.
+    """
     best = evaluation.best(metric)
-    by_name = {mark_best(who, best): figures for who, figures in evaluation.by_name.items()}
+    by_name = {mark_best(THE_MODEL, best): evaluation.model, **beside}
+    by_name |= {mark_best(who, best): figures for who, figures in evaluation.baselines.items()}
     _print_figures(by_name, evaluation, name, metric, error)
 
 

@@ -10,7 +10,7 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from itertools import compress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -37,7 +37,7 @@ from bertsmith.tasks.evaluating.evaluation import Evaluation, evaluate
 from bertsmith.tasks.examples.encoding import Encoded, special_tokens
 from bertsmith.tasks.examples.held_out import shared_with_train
 from bertsmith.tasks.finetuning import encode_examples, few_at_a_time
-from bertsmith.tasks.task import Prediction, Task, fitted_again, reading_columns
+from bertsmith.tasks.task import Metrics, Prediction, Task, fitted_again, reading_columns
 from bertsmith.tasks.task_model import LONGEST, TaskModel, outputs_of
 from bertsmith.text.labelled.labelled_files import describe_files, list_labelled_files
 from bertsmith.text.tokens.tokenizer import Tokenizer
@@ -48,6 +48,15 @@ _EXAMPLES_AT_A_TIME, _CHARACTERS_AT_A_TIME = 4096, 1 << 22
 # `predict_windows` computes little at a time, because its caller may stop after any window.
 _WINDOWS_AT_A_TIME, _TEXTS_OF_WINDOWS, _CHARACTERS_OF_WINDOWS = 16, 64, 1 << 16
 _CHARACTERS_OF_A_TOKEN = 16  # English has about 5
+
+
+class PredictorComparison(NamedTuple):
+    """A model's metrics on rows, and how many of its answers are another's; None where answers are
+    numbers.
+    """
+
+    model: Metrics
+    same_answers: int | None
 
 
 @dataclass(frozen=True)
@@ -219,6 +228,16 @@ class Predictor:
         evaluation = evaluate(self.task, outputs, rows, split, frozen)
         data_warnings = *warnings, *task.left_out, *task.warnings(examples)
         return replace(evaluation, data_warnings=data_warnings, remarks=task.remarks())
+
+    def compare(self, evaluation: Evaluation) -> "PredictorComparison":
+        """Predicts the rows of an evaluation, that of the same model in another precision."""
+        split = evaluation.split
+        predictions = self.task.decode(outputs_of(self.model, split.encoded), split.examples, split.encoded)
+        same = None
+        if self.task.decided:
+            pairs = zip(predictions, evaluation.predictions, strict=True)
+            same = sum(all(a[key] == b[key] for key in self.task.decided) for a, b in pairs)
+        return PredictorComparison(self.task.metrics(predictions, split.examples), same)
 
     def _training_rows(
         self, named: tuple[Path, ...], examples: Sequence[Any], measured: Path

@@ -18,6 +18,7 @@ from bertsmith.errors import ModelError
 from bertsmith.inference.checking.check import TOLERANCES
 from bertsmith.inference.engine import autocasting
 from bertsmith.machine import device_of
+from bertsmith.model.bert import Bert
 from bertsmith.model.cpu.process import give_back_memory, start_one_core_threads
 from bertsmith.serving.operations.operation import Options
 from bertsmith.serving.refusals import UnknownModel, UnsupportedRequest
@@ -81,12 +82,16 @@ class Models:
         return iter(list(self._served.values()))
 
     def describe(self) -> list[str]:
-        """A line for people about each model: name, task, precision and operations."""
-        return [
-            f"  {model.name:20}  {model.task}, {str(model.compute_dtype).removeprefix('torch.')}, "
-            f"{', '.join(model.operations)}"
-            for model in self
-        ]
+        """A line for people about each model: name, task, precision and operations; and one on what int8
+        changes.
+        """
+        lines = list[str]()
+        for model in self:
+            precision = str(model.compute_dtype).removeprefix("torch.")
+            lines.append(f"  {model.name:20}  {model.task}, {precision}, {', '.join(model.operations)}")
+            encoders = (part for part in model.module.modules() if isinstance(part, Bert))
+            lines += [f"  {'':20}  {encoder.int8_choice}" for encoder in encoders if encoder.int8_choice]
+        return lines
 
     def __getitem__(self, name: str) -> ServedModel:
         """The model of this name. Raises UnknownModel."""
