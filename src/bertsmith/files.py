@@ -143,8 +143,8 @@ def require_writable(path: Path) -> None:
 
 
 def require_writable_folder(path: Path) -> None:
-    """Raises InputError or ResourceError if the folder `path` can't be created. It tries the outermost
-    missing folder above it, and creates none.
+    """Raises InputError or ResourceError if `path`, whose missing parents will be made, can't be created. It
+    tries the outermost missing folder above it, and creates none.
     """
     if path.is_symlink():
         path = Path(os.path.realpath(path))
@@ -305,7 +305,7 @@ def require_output(path: str | Path, overwrite: bool, reads: Iterable[str | Path
     if is_standard_output(path) or is_stream(path):
         return
     require_no_loss(Path(path), overwrite, reads)
-    require_writable(behind_links(path))
+    require_writable_folder(behind_links(path))
 
 
 def require_no_loss(path: Path, overwrite: bool, reads: Iterable[str | Path]) -> None:
@@ -327,13 +327,20 @@ def require_no_loss(path: Path, overwrite: bool, reads: Iterable[str | Path]) ->
 
 @contextlib.contextmanager
 def output_file(path: str | Path) -> Iterator[BinaryIO]:
-    """Opens `path` for writing: a pipe or a device as it is, a file or a link's target by `atomic_file`."""
+    """Opens `path` for writing: a pipe or a device as it is, a file or a link's target by `atomic_file`, in a
+    folder that is made where it is missing.
+    """
     if is_stream(path):
         with Path(path).open("wb") as file:
             yield file
-    else:
-        with atomic_file(behind_links(path)) as file:
+        return
+    target = behind_links(path)
+    made = make_folder(target.parent)
+    try:
+        with atomic_file(target) as file:
             yield file
+    finally:
+        remove_empty(made)
 
 
 def is_standard_output(path: str | Path) -> bool:

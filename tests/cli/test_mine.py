@@ -50,7 +50,7 @@ def test_documents_whose_ending_tells_no_format_are_read_by_the_one_that_is_name
 @pytest.mark.parametrize(
     ("out", "why"),
     [
-        ("nowhere/m.jsonl", "cannot be written"),
+        ("pairs.tsv/m.jsonl", "cannot be written"),
         (".", "is a folder"),
         ("pairs.tsv", "would overwrite it"),
     ],

@@ -25,7 +25,7 @@ from served_models import inputs_of, save_fine_tuned
         ),
         ("texts.jsonl", True, "This command reads texts.jsonl, and would overwrite it."),
         ("model/model.safetensors", True, "This command reads model/model.safetensors"),
-        ("nowhere/a.jsonl", False, "cannot be written"),
+        ("texts.jsonl/a.jsonl", False, "cannot be written"),
         ("model", False, "model is a folder"),
         ("", False, "--out is empty"),
     ],

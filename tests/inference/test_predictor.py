@@ -26,6 +26,7 @@ from bertsmith.tasks.registry import TASKS, find_task
 from bertsmith.tasks.task import reading_columns
 from bertsmith.tasks.task_model import TaskModel, outputs_of
 from bertsmith.text.tokens.tokenizer import Tokenizer
+from served_models import save_fine_tuned
 
 WORDS = ["bano", "delo", "firu", "guma", "kano", "lelo", "miru"]
 
@@ -543,3 +544,15 @@ def test_a_tagger_reads_a_text_of_many_windows_whole(tmp_path: Path, tags: list[
     found = list(made.predict_windows(texts))
     assert found == made.predict(texts)
     assert [len(each["tags"]) for each in found] == [84, 1]
+
+
+def test_a_mistyped_column_of_retrieval_is_refused_where_a_file_is_evaluated(tmp_path: Path) -> None:
+    """A trained model's own label and group may be missing from a file; those that are given may not."""
+    predictor = Predictor.load(save_fine_tuned(tmp_path / "model", "retrieval"))
+    file = tmp_path / "pairs.csv"
+    file.write_text("query,positive,right,source\nbano,delo,1,a\nfiru,guma,1,b\nkano,lelo,1,b\n")
+    assert predictor.evaluate(file, label="right", group="source").rows == 3
+    with pytest.raises(InputError, match=r"pairs\.csv has no column 'rihgt', by which --label"):
+        predictor.evaluate(file, label="rihgt")
+    with pytest.raises(InputError, match=r"no column 'suorce'"):
+        predictor.evaluate(file, group="suorce")

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from bertsmith.model.card import CARD, write_card
 from bertsmith.model.manifest import MANIFEST, Manifest, read_verified_manifest
@@ -26,6 +27,16 @@ def card(tmp_path: Path, **values: Any) -> str:
     origin = {"recipe": RECIPE, "metrics": METRICS, "rows": 1200, "method": "full"}
     write_card(tmp_path, Manifest(**({"provenance": origin} | about | values)), "A `bert` of 2 layers")
     return (tmp_path / CARD).read_text()
+
+
+def test_numbers_are_numbers_to_yaml_too(tmp_path: Path) -> None:
+    figures = {"brier": 1e-05, "ece": -2e-09, "loss": 1.5e-07, "large": 1e22, "rows": 3}
+    recipe = {**RECIPE, "train": 'a: 1e-05, "b": [2e-05]'}
+    origin = {"recipe": {**recipe, "test": recipe["train"]}, "metrics": {"test": figures}}
+    front = yaml.safe_load(card(tmp_path, provenance=origin).split("---")[1])
+    (result,) = front["model-index"][0]["results"]
+    assert {metric["type"]: metric["value"] for metric in result["metrics"]} == figures
+    assert result["dataset"]["name"] == recipe["train"]
 
 
 def test_it_says_what_the_model_does_how_well_and_what_it_learned_from(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ from bertsmith.model.cpu.inference import prepare_for_inference
 from bertsmith.model.layers.disentangled import DistanceRows
 from bertsmith.model.locate import locate_model
 from bertsmith.runtime import Embedder, PredictionColumn, Predictor, VectorColumn, plain_models
+from bertsmith.runtime.__main__ import main
 from bertsmith.runtime.encoder import ArrayEncoder, read_weights
 from bertsmith.runtime.layers import distance_rows
 from bertsmith.runtime.server import OneModel, make_server
@@ -357,6 +358,14 @@ def test_commands_answer_and_refuse_with_one_sentence(
         installed, *command, "embed", str(folders["encoder"]), "--out", str(out), given="\n".join(texts)
     )
     assert np.array_equal(np.load(out), Embedder(folders["encoder"]).documents(texts))
+    single, tabbed = save_fine_tuned(tmp_path / "single", "classification", pair=False), "\t".join(texts[:2])
+    out, lines_file = tmp_path / "new" / "answers.jsonl", tmp_path / "tabbed.txt"
+    lines_file.write_text(tabbed, encoding="utf-8")
+    main(["predict", str(single), str(lines_file), "--out", str(out)])
+    assert json.loads(out.read_text()) == bertsmith.Predictor.load(single).predict([tabbed])[0]
+    main(["predict", str(folders["reranking"]), str(lines_file), "--out", f"{out}.pairs"])
+    expected = Predictor(folders["reranking"]).predict([texts[:2]])[0]
+    assert json.loads(Path(f"{out}.pairs").read_text()) == expected
     done = subprocess.run(
         [sys.executable, *command, "predict", str(tmp_path / "nothing")],
         env={**os.environ, "PYTHONPATH": str(installed)},
@@ -400,6 +409,7 @@ EMBEDDED = (
     ({"inputs": "dog " * 600, "truncate": False}, 422),
     ({"inputs": "dog", "normalise": False}, 422),
     ({"inputs": "dog", "model": None, "user": "me"}, 200),
+    ({"inputs": "dog", "model": "another"}, 404),
 )
 OF_OPENAI = (
     ({"input": ["a big dog", "ship"]}, 200),
@@ -409,6 +419,7 @@ OF_OPENAI = (
     ({"input": "dog " * 600}, 422),
     ({"input": "dog " * 600, "long_text": "truncate"}, 200),
     ({"input": "dog", "truncate": True}, 422),
+    ({"input": "dog", "model": "text-embedding-3-small"}, 404),
 )
 
 
@@ -432,7 +443,7 @@ def test_vectors_and_refusals_of_the_server_are_those_of_the_service(
             if status == 200:
                 assert np.array_equal(np.float32(ours), np.float32(theirs.json())), body
         for body, status in OF_OPENAI:
-            path, named = "/v1/embeddings", {**body, "model": folder.name}
+            path, named = "/v1/embeddings", {"model": folder.name, **body}
             ours, theirs = ask(folder, path, named, status), service.post(path, json=named)
             assert theirs.is_success == (status == 200), body
             if status == 200:

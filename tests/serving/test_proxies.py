@@ -276,7 +276,7 @@ def nginx(folder: Path, service: int) -> Iterator[tuple[int, int]]:
 def test_nginx_offers_the_service_under_a_prefix(folders: dict[str, Path], tmp_path: Path) -> None:
     models = [f"{name}={folders[name]}" for name in ("intents", SLASHED)]
     with (
-        live_server(*models, "--keys-file", folders["keys"]) as server,
+        live_server(*models, "--keys-file", folders["keys"], "--root-path", "/bert") as server,
         nginx(tmp_path, server.port) as (port, _),
     ):
         base = f"https://127.0.0.1:{port}"
@@ -303,9 +303,10 @@ def test_nginx_offers_the_service_under_a_prefix(folders: dict[str, Path], tmp_p
             assert client.post("/bert/v1/intents", json=BODY).status_code == 401
             admin = {"authorization": f"Bearer {'b' * 20}"}
             reload = "/admin/models/intents/reload"
-            for path in (f"/bert{reload}", f"/bert/{reload}", f"/bert/x/..{reload}", "/bert/%61dmin/models/"):
-                assert client.post(path, headers=admin).status_code == 403
-            assert client.get("/bert/metrics", headers=bearer).status_code == 403
+            for path in (reload, f"/{reload}", f"/x/..{reload}", "/%61dmin/models/", f"/bert{reload}"):
+                assert client.post(f"/bert{path}", headers=admin).status_code == 403
+            for path in ("/bert/metrics", "/bert/bert/metrics", "/bert//bert/bert/metrics"):
+                assert client.get(path, headers=bearer).status_code == 403
             assert client.get("/v1/models", headers=bearer).status_code == 404  # nginx's own
             assert (
                 client.post("/bert/v1/intents", content=b"x" * 2_100_000, headers=bearer).status_code == 413

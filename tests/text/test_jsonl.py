@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bertsmith.errors import InputError
-from bertsmith.files import write_jsonl
+from bertsmith.files import require_output, write_jsonl
 
 
 def test_a_file_holds_one_object_a_line(tmp_path: Path) -> None:
@@ -43,9 +43,18 @@ def test_standard_output_has_each_record_at_once(capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().out == '{"a": 2}\n'
 
 
-def test_a_folder_that_is_not_there_is_said(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="cannot be written"):
-        write_jsonl([], tmp_path / "none" / "a.jsonl")
+def test_missing_folders_are_made_as_for_folders_and_go_again_on_an_error(tmp_path: Path) -> None:
+    out = tmp_path / "none" / "below" / "a.jsonl"
+    require_output(out, False, [])
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_jsonl([{"a": float("nan")}], out)
+    assert not [*tmp_path.iterdir()]
+    write_jsonl([{"a": 1}], out)
+    assert out.read_text() == '{"a": 1}\n'
+    with pytest.raises(InputError, match=r"cannot be written: Not a directory"):
+        require_output(out / "b.jsonl", False, [])
+    with pytest.raises(InputError, match=r"can't be made: File exists"):
+        write_jsonl([], out / "b.jsonl")
 
 
 def test_half_of_a_utf16_pair_goes_through(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -320,7 +320,9 @@ def _task_for_file(task: Task[Any], columns: dict[str, Any]) -> Task[Any]:
             f"{fixed[0]} is a setting of training, which the model keeps: it can't be changed for a file. "
             "Leave it out. Very long texts are read whole by predict_windows."
         )
-    return reading_columns(task, columns)
+    reading = reading_columns(task, columns)
+    reading.given_columns = {name for name, value in columns.items() if value is not None}
+    return reading
 
 
 def _split_long_text(text: str, max_length: int) -> Iterator[str]:

@@ -196,8 +196,17 @@ def _make_front_matter(folder: Path, manifest: Manifest, kind: _ModelKind, base:
         out = _read_section(manifest.provenance, "recipe").get("out")
         name = _clean(Path(str(out)).name) if out else kind.title
         lines["model-index"] = [{"name": name, "results": [result]}]
-    written = (f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in lines.items())
+    written = (f"{name}: {_to_yaml(value)}" for name, value in lines.items())
     return "\n".join(["---", *written, "---"])
+
+
+def _to_yaml(value: object) -> str:
+    """JSON that YAML 1.1 reads too, to which a number such as 1e-05 is a text unless it has a point."""
+    text = json.dumps(value, ensure_ascii=False)
+    quoted, exponent = r'"(?:[^"\\]|\\.)*"', r"(?<![\d.])(-?\d+)(e[-+]?\d+)"
+    return re.sub(
+        f"{quoted}|{exponent}", lambda match: f"{match[1]}.0{match[2]}" if match[1] else match[0], text
+    )
 
 
 def _make_result(origin: Mapping[str, Any], kind: _ModelKind) -> dict[str, Any] | None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from bertsmith.errors import BertsmithError, InputError, printable
+from bertsmith.files import make_folder, refuse_existing
 from bertsmith.runtime import Embedder, Predictor
 from bertsmith.text.files.values import is_blank
 
@@ -36,7 +37,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="embed|predict|serve")
     for name, run, meaning in (
         ("embed", _embed, "a vector for each line of a file"),
-        ("predict", _predict, "a prediction for each line of a file, of two texts with a tab between them"),
+        ("predict", _predict, "a prediction for each line of a file: a text, or two with a tab between them"),
         ("serve", _serve, "answers over HTTP"),
     ):
         command = commands.add_parser(name, help=meaning, description=meaning)
@@ -76,13 +77,15 @@ def _lines(file: str) -> Iterator[list[str]]:
 
 
 def _embed(given: argparse.Namespace) -> None:
+    if given.out is not None:
+        refuse_existing(given.out)
+        if given.out.suffix != ".npy":
+            raise InputError(f"--out must end in .npy, found {given.out}.")
     embedder = Embedder(given.model, precision=given.precision)
     embed = embedder.queries if given.query else embedder.documents
     vectors = [embed(lines) for lines in _lines(given.file)]
     if given.out is not None:
-        _require_absent(given.out)
-        if given.out.suffix != ".npy":
-            raise InputError(f"--out must end in .npy, found {given.out}.")
+        make_folder(given.out.parent)
         np.save(given.out, np.concatenate([np.empty((0, embedder.width), np.float32), *vectors]))
         return
     for vector in (vector for part in vectors for vector in part):
@@ -90,11 +93,15 @@ def _embed(given: argparse.Namespace) -> None:
 
 
 def _predict(given: argparse.Namespace) -> None:
+    if given.out is not None:
+        refuse_existing(given.out)
     predictor = Predictor(given.model, precision=given.precision)
     lines = list[str]()
     for part in _lines(given.file):
         texts: list[Any] = [
-            line.split("\t", 1) if "\t" in line else line for line in part if not is_blank(line)
+            line.split("\t", 1) if "\t" in line and predictor.reads_pairs is not False else line
+            for line in part
+            if not is_blank(line)
         ]
         predictions = iter(predictor.predict(texts))
         answers = [
@@ -105,15 +112,8 @@ def _predict(given: argparse.Namespace) -> None:
             print("\n".join(answers))
         lines += answers
     if given.out is not None:
-        _require_absent(given.out)
+        make_folder(given.out.parent)
         given.out.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-
-
-def _require_absent(path: Path) -> None:
-    if path.exists():
-        raise InputError(f"{path} exists already. Remove it, or name another file.")
-    if not path.parent.is_dir():
-        raise InputError(f"{path.parent} is not a folder. Make it first.")
 
 
 def _serve(given: argparse.Namespace) -> None:

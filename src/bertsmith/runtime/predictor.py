@@ -319,14 +319,22 @@ class ArrayPredictor:
                 results += self.decode(self.answers, np.stack(outputs))
         return results
 
+    @property
+    def reads_pairs(self) -> bool | None:
+        """Whether an input is two texts; None where the folder doesn't say."""
+        if self.tagger is not None:
+            return False
+        if self.apart or self.per_row:
+            return True
+        pairs: bool | None = self.state.get("pairs")
+        settings = self.state.get("settings", {})
+        if pairs is None and settings.get("text") is not None:
+            return settings.get("text_pair") is not None
+        return pairs
+
     def _encode(self, texts: Sequence[Any], before: int) -> list[EncodedExample]:
-        examples = [_as_texts(text, before + number) for number, text in enumerate(texts, 1)]
+        examples, pairs = [_as_texts(text, before + n) for n, text in enumerate(texts, 1)], self.reads_pairs
         for number, example in enumerate(examples, before + 1):
-            pairs = self.state.get("pairs")
-            if self.apart or self.per_row or pairs is None:
-                column = self.state.get("settings", {}).get("text_pair")
-                known = self.state.get("settings", {}).get("text") is not None
-                pairs = True if self.apart or self.per_row else (column is not None if known else None)
             if pairs is not None and pairs != (len(example) == 2):
                 kind = "pairs of texts" if pairs else "single texts"
                 raise InputError(f"input {number}: the model reads {kind}; found {len(example)} texts.")

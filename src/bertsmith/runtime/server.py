@@ -9,7 +9,7 @@ POST /predict        {"inputs": text, pair or a list of them}
 POST /rerank         {"query": text, "texts": texts, "return_text": false}
 
 What `bertsmith serve` has too means the same there. A key that isn't known would change no answer without a
-word, so it is refused.
+word, so it is refused; so is another `model` than the one that is served.
 """
 
 import base64
@@ -248,6 +248,10 @@ class _RequestHandler(BaseHTTPRequestHandler):
             body = json.loads(content)
             if not isinstance(body, dict):
                 raise InputError("The request must be a JSON object.")
+            if (named := body.get("model")) not in (None, self.service.name):
+                known = f"There is no model {str(named)[:80]!r} here. There is: {self.service.name}."
+                self._answer(404, _problem(known, "model_not_found"))
+                return
             self._answer(200, route(body))
         except (ValueError, RecursionError) as error:
             self._answer(400, _problem(f"The request is not valid JSON ({error})."))

@@ -6,7 +6,7 @@ query's vector is near theirs (Karpukhin et al. 2020; Reimers and Gurevych 2019)
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 from pydantic import Field
@@ -124,7 +124,10 @@ class Retrieval(Task[QueryExample]):
         )
         if labelled:  # the columns found in the first file are used for the files that follow
             layout = settings.model_dump(include={"format", "header", "encoding"})
-            self._has_label |= require_answers(path, columns, settings.label, **layout)
+            has_label = require_answers(path, columns, settings.label, **layout)
+            self._has_label |= has_label
+            if not has_label and "label" in self.given_columns:
+                self._refuse_label(path)
             fixed = {"query": columns.query, "positive": columns.positive, "text": None, "text_pair": None}
             self.settings = settings.model_copy(update=fixed)
         examples = read_query_documents(
@@ -150,14 +153,17 @@ class Retrieval(Task[QueryExample]):
         self._has_label = False
         examples = super().read_files(paths)
         if self.settings.label is not None and not (self._has_label or self.is_trained):
-            raise InputError(
-                f"{paths[0]} has no column {self.settings.label!r}, by which --label would tell answers from "
-                "other documents. Name the column, or leave --label out."
-            )
+            self._refuse_label(paths[0])
         columns = self.settings.model_dump(include={"query", "positive", "negative"})
         layout = self.settings.model_dump(include={"format", "header", "encoding"})
         self.named_columns = find_names_of_numbers(paths, columns, **layout)
         return examples
+
+    def _refuse_label(self, path: Path | str) -> NoReturn:
+        raise InputError(
+            f"{path} has no column {self.settings.label!r}, by which --label would tell answers from other "
+            "documents. Name the column, or leave --label out."
+        )
 
     def _is_usable(self, example: QueryExample) -> bool:
         return self.settings.missing == "keep" or self.has_text(example)

@@ -204,7 +204,8 @@ class Task(ABC, Generic[E]):
     gives_score: ClassVar[bool] = False  # a prediction's "score" is a number
     relevance: ClassVar[str | None] = None  # the key of a pair's prediction that ranks documents
     bounds: tuple[float, float] | None = None  # of the predicted numbers; None if unknown
-    is_trained = False  # made by `from_state`: files may lack a group, or retrieval its label
+    is_trained = False  # made by `from_state`: files may lack a group, or retrieval its label,
+    given_columns: Collection[str] = ()  # unless these settings were given for the very file
     named_columns: Mapping[str, str] = MappingProxyType({})  # setting → name of a column given by number
     Settings: ClassVar[type[TaskSettings]] = TaskSettings
 
@@ -379,7 +380,8 @@ class Task(ABC, Generic[E]):
     def optional_group(self) -> str | None:
         """The group column, if a file may lack it; None if files must have it or no column is named."""
         group = getattr(self.settings, "group", None)
-        return group if self.is_trained and isinstance(group, str) and not group.isdecimal() else None
+        may_lack = self.is_trained and "group" not in self.given_columns
+        return group if may_lack and isinstance(group, str) and not group.isdecimal() else None
 
     def tell_lost_groups(self, examples: Sequence[E], path: Path | str) -> None:
         """Adds a sentence to `left_out` if no labelled example of a file has the optional group."""
