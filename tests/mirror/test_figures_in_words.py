@@ -6,19 +6,19 @@ import pytest
 
 from bertsmith.metrics.guarantees.power_law import fit_power_law
 from bertsmith.metrics.scores import Interval
+from bertsmith.mirror.answering.shadow_proof import ComparedCall, ShadowProof
 from bertsmith.mirror.fields import AnswerShape, Field, UnsupportedPart
 from bertsmith.mirror.learning.learned_calls import LearnedCall
 from bertsmith.mirror.learning.limits import CallCurve, estimate_teacher_ceiling
 from bertsmith.mirror.learning.proving import (
     describe_claims,
     explain_claim,
-    format_percent,
-    format_upper_percent,
-    format_whole_percent,
 )
 from bertsmith.mirror.learning.schema_fields import AnswerObservation, infer_shape
 from bertsmith.mirror.learning.teacher_change import TranslatedCalls
-from bertsmith.mirror.student_file import Claim, Claims
+from bertsmith.mirror.student_file import Claim, Claims, ProofPlan
+from bertsmith.reporting.charts import squares
+from bertsmith.reporting.formatting import format_percent, format_upper_percent, format_whole_percent
 
 
 @pytest.mark.parametrize(
@@ -83,6 +83,19 @@ def test_a_share_in_whole_percents_is_never_none_or_all() -> None:
     claim = Claim(
         threshold=0.5, epsilon=0.05, delta=0.05, calls=4000, answered=16, risk=0, coverage_interval=(0, 0.1)
     )
+    assert "<title>Of 100 calls 94 answered as the LLM would, 5 answered otherwise" in squares(0.997, 0.05)
+    assert "99 left to the LLM" in squares(0.004, 0.05) and ">1 left" in squares(0.997, 0.05)
+    plan = ProofPlan(
+        epsilon=0.05,
+        delta=0.05,
+        thresholds=(0.5,),
+        starts=(1.0,),
+        counts=((1, 0), (0, 0)),
+        forecast=(1, 1, 1),
+    )
+    proof = ShadowProof(plan, 1)
+    proof.add(ComparedCall(0.9 if number else 0.1, False) for number in range(400))
+    assert "on, 99.8 % of the calls" in proof.describe()
     assert "that was 0.4 % of these calls" in explain_claim(Claims(epsilon=0.05, delta=0.05, whole=claim))[1]
 
 

@@ -17,7 +17,7 @@ from mirrored_calls import call_of, calls_of, intent_of, store_of
 from scripted_upstream import Reply, Seen, Upstream, upstream_of
 
 from bertsmith.cli.main import main
-from bertsmith.mirror.call import Call
+from bertsmith.mirror.call import UNDATED, Call
 from bertsmith.mirror.fields import AnswerShape, Field
 from bertsmith.mirror.learning import teacher_change
 from bertsmith.mirror.learning.asking import AskingResult, Replay
@@ -392,7 +392,9 @@ def test_a_change_that_no_name_tells_is_found_and_what_was_before_is_translated(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before, after = calls_of(600), calls_of(200, joined, seed=1, first=600)
-    with store_of(tmp_path, [*before, *after]) as store:
+    # Undated calls have the time of their import: nobody knows whether they came since.
+    undated = [replace(call, source=UNDATED) for call in calls_of(100, seed=2, first=800)]
+    with store_of(tmp_path, [*before, *after, *undated]) as store:
         train(store, tmp_path / "student")
         printed = " ".join(capsys.readouterr().out.split())
         changed = datetime.fromtimestamp(after[0].began, UTC).strftime("%Y-%m-%d %H:")

@@ -14,9 +14,10 @@ from running_mirror import RunningMirror, running_mirror, wait_until
 from scripted_upstream import Upstream
 
 from bertsmith.mirror.call import AGAIN, Call
-from bertsmith.mirror.learning.proving import describe_claims, format_percent, format_upper_percent
+from bertsmith.mirror.learning.proving import describe_claims
 from bertsmith.mirror.learning.understand import LearningRecords
 from bertsmith.mirror.student_file import Claim, Claims
+from bertsmith.reporting.formatting import format_percent, format_upper_percent
 from chromium import Browser
 
 READY = "document.body.dataset.ready"

@@ -27,7 +27,21 @@ CHAT = "/v1/chat/completions"
 KEY = "sk-verysecret-0123456789"
 PRIVATE = {
     "email": ["anna.meier@example.org", "o'brien+x@mail.example.co.uk", "jürgen@bücher.example"],
-    "api-key": ["sk-proj-AbCdEf0123456789xyz", "Bearer eyJhbGciOiJIUzI1NiJ9.abc"],
+    "api-key": [
+        "sk-proj-AbCdEf0123456789xyz",
+        "Bearer eyJhbGciOiJIUzI1NiJ9.abc",
+        "ghp_" + "a1B2c3D4e5F6" * 3,
+        "github_pat_11AAAAAAA0" + "bC_3" * 15,
+        "AKIA" + "2E4F6G8H" * 2,
+        "AIza" + "Sy-_7" * 7,
+        "sk_live_" + "4eC39HqLyjWD" * 2,
+        "xoxb-123456789012-" + "AbCdEf" * 4,
+        "glpat-" + "x1Y2" * 5,
+        "hf_" + "aBcDeF" * 6,
+        "npm_" + "aBc123" * 6,
+        "SG." + "a1B2" * 5 + "." + "c3D-" * 10,
+        "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.dozjgNryP4J3jVmN",
+    ],
     "iban": ["DE89 3704 0044 0532 0130 00", "GB82WEST12345698765432", "fr1420041010050500013m02606"],
     "credit-card": ["4111 1111 1111 1111", "5500-0000-0000-0004", "378282246310005"],
     "ip": ["192.168.17.254", "2001:db8::ff00:42:8329"],
@@ -47,6 +61,7 @@ HARMLESS = [
     "key " + ":".join(["a1"] * 20), "Foo::bar", "app:v1:2.0", "a@b", "999.1.1.1",
     "room 0815", "-0.0123456", "a chance of 0.0123456789, or of 12.0123 4567",
     "it costs 1234567 a year", "INTENT_4711", "AB12CDEFGHIJKLMN",
+    "npm_config_registry_url_of_our_company", "hf_transfer", "AKIAs and ASIA2026", "xai-tools", "ghp_",
 ]  # fmt: skip
 
 

@@ -144,6 +144,13 @@ def test_a_student_of_another_version_or_without_a_claim_is_refused(
     assert "Nothing is proven of the student" in capsys.readouterr().err
 
 
+def test_a_student_names_its_version_among_several_of_a_place(site: Site) -> None:
+    site.store.add([replace(call_of(99, model="another"), site=site.call.site)])
+    assert len(site.stages.stages()) == 2
+    assert site.run("promote", site.call.site, "--student", site.folder) == 0
+    assert [change.version for change in site.stages.changes()] == [site.call.version]
+
+
 def answered(site: Site, count: int, differing: int) -> None:
     """Calls that the student answered, each audited."""
     version, student = site.call.version, site.student

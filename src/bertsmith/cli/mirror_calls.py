@@ -501,7 +501,8 @@ def _print_change(change: "TeacherChange") -> None:
 
 
 def _format_rate(rate: float, interval: "Interval", delta: float = 0.05) -> str:
-    from bertsmith.mirror.learning.proving import format_percent
+
+    from bertsmith.reporting.formatting import format_percent
 
     low, high = map(format_percent, interval)
     return f"{format_percent(rate)} ({low} to {high} with {100 * (1 - delta):g} % confidence)"

@@ -268,6 +268,7 @@ def promote(
     bertsmith mirror promote b1a8c286578d --candidate
     """
     from bertsmith.mirror.answering.judging import apply_move, require_proof
+    from bertsmith.mirror.student_file import read_student_file
 
     if candidate and (to is not None or student is not None):
         raise InputError(
@@ -275,7 +276,7 @@ def promote(
         )
     settings = read_mirror_settings(store_options, canary_share=share)
     with _open_stages(store_options) as stages:
-        before = stages.find(site)
+        before = stages.find(site, () if student is None else read_student_file(student).templates)
         named = None if student is None else _read_student(student, before)
         after = before
         if named is not None and before.student in ("", named.id):

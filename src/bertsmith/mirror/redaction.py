@@ -176,7 +176,19 @@ BUILT_IN = {
             re.compile(r"[\w%+][\w.%+'-]{0,63}@[\w-]{1,63}(?:\.[\w-]{1,63})+(?<!-)"),
             _email_length,
         ),
-        Rule("api-key", re.compile(r"(?ai)\b(?:sk|pk|rk)-[a-z0-9_-]{16,}|\bbearer [a-z0-9._~+/-]{16,}=*")),
+        # By the prefixes that OpenAI, Anthropic, Stripe, GitHub, GitLab, Hugging Face, npm, Groq, Slack, AWS,
+        # Google and SendGrid publish, and JSON web tokens.
+        Rule(
+            "api-key",
+            re.compile(
+                r"(?ai)\b(?:sk|pk|rk)-[a-z0-9_-]{16,}|\bbearer [a-z0-9._~+/-]{16,}=*"
+                r"|\b[spr]k_(?:live|test)_[a-z0-9]{16,}|\b(?:gh[opsur]|hf|npm|gsk)_[a-z0-9]{30,}"
+                r"|\bgithub_pat_[a-z0-9_]{22,}|\b(?:glpat|xai|pplx|xox[a-z]|xapp)-[a-z0-9_-]{20,}"
+                r"|\bSG\.[a-z0-9_-]{16,}\.[a-z0-9_-]{16,}"
+                r"|\b(?-i:(?:AKIA|ASIA)[A-Z0-9]{16}\b|AIza[A-Za-z0-9_-]{35})"
+                r"|\b(?-i:eyJ)[a-z0-9_-]{8,}\.[a-z0-9_-]{8,}(?:\.[a-z0-9_-]{8,})?"
+            ),
+        ),
         Rule("iban", re.compile(r"(?ai)\b[a-z]{2}\d{2}(?:[ -]?[a-z0-9]){11,29}"), _iban_length),
         Rule(
             "credit-card",

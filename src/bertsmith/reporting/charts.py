@@ -227,10 +227,15 @@ def picture(title: str, paint: Callable[["Axes"], None], height: float = HEIGHT)
     return _for_page(buffer.getvalue(), title)
 
 
-def squares(answered: int, differing: int) -> str:
-    """An <svg> element of a hundred squares, one for each call in a hundred: those that a student answers, of
-    which the `differing` differ from the LLM's answers, and those that the LLM goes on answering.
+def squares(coverage: float, epsilon: float) -> str:
+    """An <svg> element of a hundred squares, one for each call in a hundred: those that a student answers, a
+    share `coverage` of all, of which a share `epsilon` differs from the LLM's answers, and those that the LLM
+    goes on answering. Neither kind is shown as all or none unless it is.
     """
+    answered = round(100 * coverage)
+    if 0 < coverage < 1:
+        answered = min(max(answered, 1), 99)
+    differing = min(answered, math.floor(answered * epsilon + 0.5))
     kinds = {
         "--first": (answered - differing, f"{answered - differing} answered as the LLM would"),
         "--second": (differing, f"{differing} answered otherwise, at most"),

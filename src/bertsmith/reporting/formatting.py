@@ -52,6 +52,32 @@ def percent(value: float) -> str:
     return f"{100 * value:.1f} %"
 
 
+def format_percent(share: float) -> str:
+    """'95 %', '92.3 %', '0.03 %', '99.97 %': with as many digits as tell it from 0 and 100 %."""
+    digits = 1
+    while 0 < share < 1 and float(f"{100 * share:.{digits}f}") in (0.0, 100.0) and digits < 12:
+        digits += 1
+    return f"{100 * share:.{digits}f}".removesuffix(".0") + " %"
+
+
+def format_whole_percent(share: float) -> str:
+    """'63 %', '0.4 %', '99.7 %': to a percent, where that tells it from 0 and 100 %."""
+    rounded = round(share, 2)
+    return format_percent(rounded if 0 < rounded < 1 else share)
+
+
+def format_confidence(delta: float) -> str:
+    """The confidence 1 - delta, never rounded up: '95 %', '99.875 %'."""
+    return f"{100 - float(format_upper_percent(delta).removesuffix(' %')):.12g} %"
+
+
+def format_upper_percent(share: float) -> str:
+    """A claimed share, rounded up to four significant digits: '1.25 %', '0.2143 %'."""
+    digits = max(0, 1 - math.floor(math.log10(share)))
+    rounded = math.ceil(round(share * 10 ** (digits + 2), 6)) / 10**digits
+    return f"{rounded:.10g} %"
+
+
 @_dash_when_unknown
 def loss(value: float) -> str:
     """Formats a loss in nats a token with three decimals: 5.213."""

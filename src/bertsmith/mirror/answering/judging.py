@@ -37,6 +37,7 @@ from bertsmith.mirror.answering.stages import (
     roll_back_stage,
     set_mode,
 )
+from bertsmith.reporting.formatting import format_percent
 
 MOVES = ("promote", "demote", "roll-back", "approve")
 _FEWEST_OUTCOMES = 20  # audits of which many got no answer
@@ -139,7 +140,8 @@ def describe_candidate(stage: Stage, evidence: Mapping[str, Evidence]) -> str:
     waits = ": it waits, since it would answer less" if answers_less(candidate, student) else ""
     return (
         f"of the calls since candidate {stage.candidate} came it may answer "
-        f"{100 * candidate.coverage:.3g} %, student {stage.student} {100 * student.coverage:.3g} %{waits}"
+        f"{format_percent(candidate.coverage)}, student {stage.student} "
+        f"{format_percent(student.coverage)}{waits}"
     )
 
 

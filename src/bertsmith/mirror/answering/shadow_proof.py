@@ -38,6 +38,7 @@ from bertsmith.metrics.guarantees.growing_proof import GrowingProof, student_sha
 from bertsmith.metrics.guarantees.learn_then_test import CallGroup
 from bertsmith.metrics.guarantees.sample_size import StartForecast, forecast_starts
 from bertsmith.mirror.student_file import ProofPlan
+from bertsmith.reporting.formatting import format_whole_percent
 
 NEVER = -1.0  # the confidence of an answer that is never given
 UNIT_SECONDS = 600.0  # calls of one person within this time are one unit
@@ -178,15 +179,18 @@ class ShadowProof:
         return (round(self.counts[:, 0].sum()), calls) if calls and is_like_all else None
 
     def describe(self) -> str:
-        """How far the proof is and what it claims, in words: 'from confidence 0.71 on, 64% of the calls, with
-        95 % confidence at most 5 % of its answers differ: proven on 512 calls'.
+        """How far the proof is and what it claims, in words: 'from confidence 0.71 on, 64 % of the calls,
+        with 95 % confidence at most 5 % of its answers differ: proven on 512 calls'.
         """
         delta, epsilon = self.plan.delta, self.plan.epsilon
         claim = f"with {100 * (1 - delta):g} % confidence at most {100 * epsilon:g} % of its answers differ"
         if (threshold := self.threshold) is None:
             return f"proof {self.number}, of {self.proof.calls:,} calls so far, doesn't stand yet: {claim}"
-        answered = f"from confidence {threshold:.3g} on, {self.coverage(threshold):.0%} of the calls"
-        return f"{answered}, {claim}: proven on {self.proof.calls:,} calls"
+        answered = format_whole_percent(self.coverage(threshold))
+        return (
+            f"from confidence {threshold:.3g} on, {answered} of the calls, {claim}: proven on "
+            f"{self.proof.calls:,} calls"
+        )
 
     def after_drift(self, number: int) -> "ShadowProof":
         """A new proof of the same student: what was proven was about other traffic. It knows the batches that

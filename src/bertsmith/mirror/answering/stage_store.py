@@ -7,7 +7,7 @@ first.
 """
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -142,15 +142,16 @@ class StageStore:
         changes = {version: find_answerer_change(of_version) for version, of_version in answers.items()}
         return {version: change for version, change in changes.items() if change is not None}
 
-    def find(self, name: str) -> Stage:
-        """The stage of a version, or of a site where only one of its versions has a student. Raises
-        InputError where there is none or several.
+    def find(self, name: str, among: Collection[str] = ()) -> Stage:
+        """The stage of a version, or of a site where only one of its versions has a student, or is one of
+        `among`. Raises InputError where there is none or several.
         """
         stages = self.stages()
         if name in stages:
             return stages[name]
         of_site = [stage for stage in stages.values() if stage.site == name]
-        matches = [stage for stage in of_site if stage.student or stage.candidate] or of_site
+        matches = [stage for stage in of_site if stage.version in among] or of_site
+        matches = [stage for stage in matches if stage.student or stage.candidate] or matches
         if len(matches) == 1:
             return matches[0]
         if not matches:

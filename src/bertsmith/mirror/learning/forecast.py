@@ -18,13 +18,12 @@ from bertsmith.mirror.learning.proving import (
     calibration_delta,
     candidate_thresholds,
     estimate_calls_needed,
-    format_upper_percent,
-    format_whole_percent,
     read_prices,
     target_epsilon,
 )
 from bertsmith.mirror.learning.settings import LearnSettings
 from bertsmith.mirror.learning.tiers import TeacherComparison
+from bertsmith.reporting.formatting import format_upper_percent, format_whole_percent
 
 _GROWTH = (2, 4, 8, 16)  # times the calls that are there, for which the calls needed are looked for
 _LEAST = 1e-6  # of delta, for which a forecast is made

@@ -22,10 +22,6 @@ from bertsmith.mirror.learning.forecast import RiskForecast, forecast_risks
 from bertsmith.mirror.learning.learned_calls import CallSplit, read_calls, split_by_ids
 from bertsmith.mirror.learning.proving import (
     FAR,
-    format_confidence,
-    format_percent,
-    format_upper_percent,
-    format_whole_percent,
 )
 from bertsmith.mirror.learning.settings import LearnSettings
 from bertsmith.mirror.learning.tiers import (
@@ -41,6 +37,12 @@ from bertsmith.mirror.store import Store, VersionCount
 from bertsmith.progress import Show, silent
 from bertsmith.reporting import formatting
 from bertsmith.reporting.charts import FIRST, MUTED, picture, squares
+from bertsmith.reporting.formatting import (
+    format_confidence,
+    format_percent,
+    format_upper_percent,
+    format_whole_percent,
+)
 from bertsmith.reporting.page import as_markup, render_page
 from bertsmith.reporting.tables import Table
 
@@ -510,8 +512,6 @@ def _draw_place(place: PlacePlan) -> list[tuple[str, Any]]:
     if place.chosen is None:
         return []
     chosen = place.chosen
-    answered = round(100 * chosen.coverage)
-    differing = min(answered, round(answered * chosen.epsilon))
 
     def paint(axes: "Axes") -> None:
         from matplotlib.ticker import PercentFormatter
@@ -530,7 +530,7 @@ def _draw_place(place: PlacePlan) -> list[tuple[str, Any]]:
     return [
         (
             f"Of 100 calls, where at most {format_upper_percent(chosen.epsilon)} may differ",
-            as_markup(squares(answered, differing)),
+            as_markup(squares(chosen.coverage, chosen.epsilon)),
         ),
         ("By allowed difference", as_markup(picture("Calls answered locally by allowed difference", paint))),
     ]

@@ -9,7 +9,6 @@ Quotes are texts too, and so are parts beside the fields and values that a field
 counted and left out. So are the keys of such parts: the object that they stand in is named.
 """
 
-import math
 import re
 import shlex
 from collections import Counter
@@ -42,13 +41,12 @@ from bertsmith.mirror.learning.proving import (
     explain_claim,
     format_agreement_row,
     format_claim_rows,
-    format_percent,
-    format_upper_percent,
     list_next_steps,
 )
 from bertsmith.mirror.learning.tiers import TeacherComparison, tier_title
 from bertsmith.mirror.student_file import CallsUsed, Claims, StudentFile
 from bertsmith.reporting.charts import FIRST, MUTED, SECOND, picture, squares
+from bertsmith.reporting.formatting import format_percent, format_upper_percent
 from bertsmith.reporting.page import as_markup, render_page
 from bertsmith.reporting.tables import Table
 
@@ -160,8 +158,7 @@ def _draw_squares(claims: Claims) -> Any:
     """The claim on the whole answer as a hundred calls; None without one."""
     if claims.whole is None:
         return None
-    answered = round(100 * claims.whole.coverage)
-    return as_markup(squares(answered, min(answered, math.floor(answered * claims.epsilon + 0.5))))
+    return as_markup(squares(claims.whole.coverage, claims.epsilon))
 
 
 def _list_facts(report: StudentReport) -> list[tuple[str, str]]:

@@ -30,11 +30,11 @@ from bertsmith.metrics.scores import Interval
 from bertsmith.mirror.call import LABELLED, UNDATED
 from bertsmith.mirror.fields import AnswerShape, Field, FieldHead
 from bertsmith.mirror.learning.learned_calls import LearnedCall, hash_fraction, is_drawn, read_calls
-from bertsmith.mirror.learning.proving import format_percent
 from bertsmith.mirror.learning.settings import LearnSettings
 from bertsmith.mirror.learning.targets import build_heads, build_targets
 from bertsmith.mirror.learning.tiers import fit_classes
 from bertsmith.mirror.learning.understand import LearningRecords, SiteProfile, understand
+from bertsmith.reporting.formatting import format_percent
 
 Features = Callable[[Sequence[str]], Any]  # texts -> (E, F), dense or sparse; None where there are none
 _KINDS = ("enum", "boolean", "ordinal")  # of fields with one of several values

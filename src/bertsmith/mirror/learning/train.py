@@ -22,6 +22,7 @@ from bertsmith.errors import InputError, MissingExtra
 from bertsmith.files import locked_folder, make_folder, read_json, remove_empty, write_json
 from bertsmith.mirror.answering.shadow_proof import choose_unit_calls, describe_agreement
 from bertsmith.mirror.answering.stage_store import StageStore, save_findings
+from bertsmith.mirror.call import UNDATED
 from bertsmith.mirror.learning.forecast import (
     RiskForecast,
     advise_risk,
@@ -279,13 +280,17 @@ def _start_run(
         former = read_former_calls(records, profile)
         say("Comparing the answers with earlier ones")
         since = find_change(read.calls, profile.shape, settings.seed, features)
-    later = [call for call in read.calls if since is not None and call.began >= since]
+    # An undated call has the time of its import, and may be older than the change.
+    later = [
+        call for call in read.calls if since is not None and call.began >= since and call.source != UNDATED
+    ]
     if since is not None and len(later) < _FEWEST_SINCE:
         say(f"{describe_time(since)} That is too lately to learn it: train again after more calls.")
         since = None
     if since is not None:
         # The answers by which the change was found can't prove a claim about the calls since.
-        former, proving = [call for call in read.calls if call.began < since], set()
+        is_later = {call.id for call in later}
+        former, proving = [call for call in read.calls if call.id not in is_later], set()
         read = replace(read, calls=later)
     parts = split_by_ids(read.calls, proving, profile.shape, settings)
     plan = {
