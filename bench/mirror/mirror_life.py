@@ -5,6 +5,7 @@ and 58.0 % of the second half; 4 % of these differ.
 
     python bench/mirror/mirror_life.py [--data banking77] [--calls 6000] [--epsilon 0.1] [--seed 0]
                                         [--tiers tf-idf] [--steady] [--clinc data_full.json]
+                                        [--change joined|split|prompt]
 
 A scripted upstream gives the data set's labels as an LLM's answers, a share of them (--noise, 5 %) replaced
 by another label, the same whenever the same text is asked. banking77 has one label of 77 a text, reuters
@@ -14,6 +15,10 @@ the calls the prompt changes for one call in ten; after five sixths the world do
 places. No hand is on the mirror (--auto). Printed for each stage: how many calls it had, who answered, how
 many answers differed from the LLM's, which the script knows without asking, and milliseconds of an answer.
 Equal seeds give equal tables, but for the milliseconds. With --steady neither prompt nor world changes.
+With --change nothing changes but the LLM, once, --change-at that call: whole intents are joined with the
+nearest one (`joined`), or half of their texts are (`split`), until a tenth of the answers differ; `prompt` is
+`joined` with another prompt, which begins a version. Printed by stretches of 250 calls from 1,000 calls
+before: how many are answered, and wrongly.
 
 Printed of all calls and of the second half: the share that is answered, and how many of these answers differ
 from the LLM's and from the data set's.
@@ -50,6 +55,8 @@ DATA = REPOSITORY.parent / "shared" / "data"
 PROMPTS = ("Answer for the text.", "Answer for the customer's text, please.")
 BLOCK = 25  # calls between two looks at the evidence
 _TOPICS = 20  # of reuters
+_CHANGED = 0.1  # of the answers, with --change
+_STRETCH = 250  # calls of which the coverage is printed, with --change
 _SECOND_HALF = ", second half"
 _TURNED = 6  # values that change places at the end
 
@@ -150,6 +157,30 @@ def _quoted(words: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
     return found
 
 
+def change_labels(asked: Asked, is_split: bool, seed: int) -> dict[str, Mapping[str, Any]]:
+    """The new answer by text, where it is another: a tenth of them."""
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    texts = [text for text, _ in asked.rows]
+    labels = np.array([answer["intent"] for _, answer in asked.rows])
+    x = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True).fit_transform(texts)
+    names = sorted(set(labels))
+    centres = np.stack([np.asarray(x[labels == name].mean(axis=0)).ravel() for name in names])
+    centres /= np.linalg.norm(centres, axis=1, keepdims=True)
+    changed, draws = dict[str, Mapping[str, Any]](), np.random.default_rng(seed)
+    for number in draws.permutation(len(names)):
+        if len(changed) >= _CHANGED * len(texts):
+            break
+        nearness = centres @ centres[number]
+        nearness[number] = -1
+        other, own = int(nearness.argmax()), np.flatnonzero(labels == names[number])
+        if is_split:
+            towards = x[own] @ (centres[other] - centres[number])
+            own = own[towards > np.median(towards)]
+        changed.update((texts[row], {"intent": names[other]}) for row in own)
+    return changed
+
+
 def _pairs(names: Sequence[str]) -> dict[str, str]:
     """The first ones, two by two."""
     some = names[:_TURNED]
@@ -170,6 +201,7 @@ class Llm:
         self.asked, self.noise, self.seed = asked, noise, seed
         self.by_text = dict(asked.rows)
         self.has_turned = False
+        self.changed: Mapping[str, Mapping[str, Any]] = {}
 
     def answer(self, text: str) -> Mapping[str, Any]:
         """As the LLM gives it."""
@@ -177,7 +209,9 @@ class Llm:
         draw = random.Random(f"{self.seed} {text}")
         if draw.random() < self.noise:
             return self.asked.wrong(draw, found)
-        return self.asked.turn(found) if self.has_turned else found
+        if not self.has_turned:
+            return found
+        return self.changed.get(text, found) if self.changed else self.asked.turn(found)
 
     def script(self, seen: Seen) -> Reply:
         """A chat completion."""
@@ -209,8 +243,13 @@ def live(mirror: RunningMirror, llm: Llm, arguments: argparse.Namespace) -> list
     texts = [text for text, _ in llm.asked.rows]
     draw.shuffle(texts)
     rows: list[tuple[str, Counted]] = []
-    connection = connect(mirror.port)
+    connection, changes = connect(mirror.port), 0
+    if arguments.change:
+        llm.changed = change_labels(llm.asked, arguments.change == "split", arguments.seed)
     for number in range(arguments.calls):
+        if arguments.change:
+            changes = follow_change(mirror, llm, arguments, number, connection, texts[number], rows, changes)
+            continue
         changed = not arguments.steady and number >= arguments.calls * 2 // 3 and number % 10 == 0
         llm.has_turned = not arguments.steady and number >= arguments.calls * 5 // 6
         name = mode_of(mirror) + (", the world has changed" if llm.has_turned else "")
@@ -226,6 +265,34 @@ def live(mirror: RunningMirror, llm: Llm, arguments: argparse.Namespace) -> list
             connection.close()  # a training takes longer than a mirror keeps an idle one
             mirror.follow()
     return rows
+
+
+def follow_change(
+    mirror: RunningMirror,
+    llm: Llm,
+    arguments: argparse.Namespace,
+    number: int,
+    connection: http.client.HTTPConnection,
+    text: str,
+    rows: list[tuple[str, Counted]],
+    changes: int,
+) -> int:
+    """One call of a life in which the LLM alone changes; returns how many changes of stages are printed."""
+    since = number - arguments.change_at
+    llm.has_turned = since >= 0
+    if number == 0 or (since % _STRETCH == 0 and since >= -4 * _STRETCH):
+        rows.append((f"{since:+,} to {since + _STRETCH:+,}", Counted()))
+    prompt = PROMPTS[int(arguments.change == "prompt" and since >= 0)]
+    answer, took = ask(connection, llm.asked, text, prompt)
+    _count(rows[-1][1], answer, llm.answer(text), llm.by_text[text], took)
+    wait_until(lambda: mirror.app.relay.audits.waiting == 0)
+    if number % BLOCK == BLOCK - 1:
+        connection.close()
+        mirror.follow()
+        for change in mirror.stages.changes()[changes:]:
+            print(f"call {since + 1:+,}: {change.version} {change.mode_before} → {change.mode}: {change.why}")
+        changes = len(mirror.stages.changes())
+    return changes
 
 
 def connect(port: int) -> http.client.HTTPConnection:
@@ -304,6 +371,8 @@ def main() -> None:
     parser.add_argument("--data", choices=SETS, default="banking77")
     parser.add_argument("--clinc", type=Path, help="CLINC's data_full.json, in place of --data")
     parser.add_argument("--steady", action="store_true", help="neither prompt nor world changes")
+    parser.add_argument("--change", choices=("joined", "split", "prompt"))
+    parser.add_argument("--change-at", type=int, default=4000)
     parser.add_argument("--calls", type=int, default=6000)
     parser.add_argument("--epsilon", type=float, default=0.1)
     parser.add_argument("--noise", type=float, default=0.05)
