@@ -30,7 +30,7 @@ from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import load_encoder, save_checkpoint
 from bertsmith.model.config import BertConfig, make_config
 from bertsmith.model.cpu import kernels
-from bertsmith.model.cpu.inference import prepare_for_inference
+from bertsmith.model.cpu.inference import choose_products, prepare_for_inference
 from bertsmith.model.layers.disentangled import DistanceRows
 from bertsmith.model.locate import locate_model
 from bertsmith.runtime import Embedder, PredictionColumn, Predictor, VectorColumn, plain_models
@@ -205,16 +205,20 @@ def hidden_states(folder: Path, precision: str) -> tuple[Any, Any]:
     """Without torch, and of the whole package."""
     ids = np.random.default_rng(0).integers(5, 300, LENGTHS.sum())
     config, read, _ = read_weights(folder)
-    encoder = ArrayEncoder(config, read.tensors, "a test", precision)
+    encoder, whole = ArrayEncoder(config, read.tensors, "a test", precision), load_encoder(folder)
+    batch = PackedBatch.pack(ids, np.zeros_like(ids), LENGTHS)
+    if precision == "int8":
+        encoder.choose_products(ids, np.zeros_like(ids), LENGTHS)
+        whole.int8_choice = choose_products(whole, batch)
+        assert encoder.int8_choice == whole.int8_choice
     mine = encoder(ids, np.zeros_like(ids), LENGTHS.tolist())
-    whole = prepare_for_inference(load_encoder(folder), getattr(torch, precision))
     with torch.inference_mode():
-        return mine, whole(PackedBatch.pack(ids, np.zeros_like(ids), LENGTHS)).numpy()
+        return mine, prepare_for_inference(whole, getattr(torch, precision))(batch).numpy()
 
 
 @HAS_KERNELS
 @pytest.mark.parametrize(("family", "more"), FAMILIES)
-@pytest.mark.parametrize("precision", ["int16", "float32"])
+@pytest.mark.parametrize("precision", ["int16", "int8", "float32"])
 def test_every_kind_of_positions_has_the_same_bits(
     tmp_path: Path, family: str, more: dict[str, Any], precision: str
 ) -> None:

@@ -1,12 +1,14 @@
 """Folders of every kind, opened without torch and by the whole package: the same answers, to the bit."""
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import save_file
 
 import bertsmith
@@ -18,6 +20,8 @@ from bertsmith.model.config import make_config
 from bertsmith.model.cpu import kernels
 from bertsmith.model.static_table import StaticTable, save_static
 from bertsmith.runtime import Embedder, Predictor
+from bertsmith.runtime.__main__ import main
+from bertsmith.runtime.encoder import ArrayEncoder
 from bertsmith.tasks.checkpoints.task_checkpoint import on_table, save_task_model
 from bertsmith.tasks.heads.pooling import Dense, Projection
 from bertsmith.tasks.registry import find_task
@@ -61,6 +65,35 @@ def test_projected_vectors_have_the_same_bits(
     short = Embedder(folder, dimensions=5, normalise=False, long_texts="windows", max_length=12)
     whole = bertsmith.Embedder(folder, dimensions=5, normalise=False, long_texts="windows", max_length=12)
     assert same_bits(short.documents(texts), whole.documents(texts))
+
+
+@HAS_KERNELS
+@pytest.mark.parametrize("outlier", [1, 30_000])
+def test_vectors_in_int8_have_the_same_bits(
+    tmp_path: Path, outlier: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With all products in int8, and with the worst ones in int16."""
+    folder = save_encoder(tmp_path / "model")
+    with safe_open(folder / "model.safetensors", "pt") as file:
+        tensors, about = {name: file.get_tensor(name) for name in file.keys()}, file.metadata()  # noqa: SIM118
+    layer = "encoder.layer.0.{}.dense.weight".format
+    (prefix,) = {name.partition("encoder.layer")[0] for name in tensors if layer("output") in name}
+    tensors[prefix + layer("intermediate")][5] *= outlier
+    tensors[prefix + layer("output")][:, 5] /= outlier
+    save_file(tensors, folder / "model.safetensors", about)
+    (folder / "bertsmith.json").unlink()  # which says what the weights were
+    mine, whole = Embedder(folder, precision="int8"), bertsmith.Embedder(folder, compute_dtype=torch.int8)
+    assert isinstance(mine.engine.encoder, ArrayEncoder)
+    assert mine.engine.encoder.int8_choice == whole.int8_choice
+    assert whole.int8_choice is not None
+    assert bool(whole.int8_choice.in_int16) == (outlier > 1)
+    texts = inputs_of("minilm", 300)
+    assert same_bits(mine.documents(texts), whole.documents(texts))
+    (tmp_path / "texts").write_text("bano delo\n")
+    main(["embed", str(folder), str(tmp_path / "texts"), "--precision", "int8"])
+    printed, told = capsys.readouterr()
+    assert told == f"bertsmith-run: {whole.int8_choice}\n"
+    assert json.loads(printed) == whole.documents(["bano delo"])[0].tolist()
 
 
 def test_an_activation_of_torch_alone_is_refused_by_name(

@@ -9,7 +9,6 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -18,8 +17,13 @@ from bertsmith.errors import InputError
 from bertsmith.machine import Hardware, device_of
 from bertsmith.model.bert import Bert
 from bertsmith.model.cpu.adapter import detach_adapter
-from bertsmith.model.cpu.inference import multiplies_int16, prepare_for_inference, usual_precision
-from bertsmith.model.cpu.int8 import LONGEST, TEXTS, Int8Choice, choose_products
+from bertsmith.model.cpu.inference import (
+    choose_products,
+    multiplies_int16,
+    prepare_for_inference,
+    usual_precision,
+)
+from bertsmith.model.cpu.int8 import encode_texts
 from bertsmith.model.cpu.kernel_layer import KernelLayer, use_kernels
 from bertsmith.model.cpu.kernels import has_kernels
 from bertsmith.model.cpu.onednn_layer import PackedLayer
@@ -28,9 +32,7 @@ from bertsmith.model.cpu.shared_encoder import share_encoder
 from bertsmith.model.lora import lora_settings, merge_lora
 from bertsmith.model.own_tokenizer import load_own_tokenizer
 from bertsmith.model.static_table import StaticTable
-from bertsmith.tasks.examples.encoding import join_segments, special_tokens
 from bertsmith.text.tokens.tokenizer import Tokenizer
-from bertsmith.text.tokens.value_tokenizers import ValueTokenizer
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -65,20 +67,9 @@ def start_engine(
     if compute_dtype == torch.int8 and isinstance(encoder, Bert):
         merge_lora(encoder)  # the choice is of whole products
     if compute_dtype == torch.int8 and isinstance(encoder, Bert) and multiplies_int16(encoder):
-        encoder.int8_choice = _choose_products(encoder, tokenizer, folder)
+        texts = encode_texts(tokenizer, encoder.config.max_length, str(folder))
+        encoder.int8_choice = choose_products(encoder, PackedBatch.pack(*texts))
     return Engine(model, tokenizer, *make_ready(model, device, compute_dtype))
-
-
-def _choose_products(encoder: Bert, tokenizer: Tokenizer, folder: Path) -> Int8Choice:
-    if isinstance(tokenizer, ValueTokenizer):
-        raise InputError(
-            f"int8 is for models of texts, and {folder} reads series or images. Use int16, the default."
-        )
-    room = min(encoder.config.max_length, LONGEST) - special_tokens(tokenizer, 1)
-    sequences = [join_segments(tokenizer, ids[:room]) for ids in tokenizer.encode_batch(TEXTS)]
-    token_ids, segment_ids = map(np.concatenate, zip(*sequences, strict=True))
-    lengths = np.array([len(ids) for ids, _ in sequences])
-    return choose_products(encoder, PackedBatch.pack(token_ids, segment_ids, lengths))
 
 
 def make_ready(

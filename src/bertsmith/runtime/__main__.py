@@ -13,6 +13,7 @@ import numpy as np
 from bertsmith.errors import BertsmithError, InputError, printable
 from bertsmith.files import make_folder, refuse_existing
 from bertsmith.runtime import Embedder, Predictor
+from bertsmith.runtime.encoder import PRECISIONS, ArrayEncoder
 from bertsmith.text.files.values import is_blank
 
 _CHUNK = 1024  # lines
@@ -42,7 +43,7 @@ def _parser() -> argparse.ArgumentParser:
     ):
         command = commands.add_parser(name, help=meaning, description=meaning)
         command.add_argument("model", help="the folder of a model, or minilm")
-        command.add_argument("--precision", choices=("int16", "float32"), help="of the layers' products")
+        command.add_argument("--precision", choices=PRECISIONS, help="of the layers' products")
         command.set_defaults(run=run)
         if name == "serve":
             command.add_argument("--host", default="127.0.0.1")
@@ -82,6 +83,7 @@ def _embed(given: argparse.Namespace) -> None:
         if given.out.suffix != ".npy":
             raise InputError(f"--out must end in .npy, found {given.out}.")
     embedder = Embedder(given.model, precision=given.precision)
+    _tell_choice(embedder)
     embed = embedder.queries if given.query else embedder.documents
     vectors = [embed(lines) for lines in _lines(given.file)]
     if given.out is not None:
@@ -96,6 +98,7 @@ def _predict(given: argparse.Namespace) -> None:
     if given.out is not None:
         refuse_existing(given.out)
     predictor = Predictor(given.model, precision=given.precision)
+    _tell_choice(predictor)
     lines = list[str]()
     for part in _lines(given.file):
         texts: list[Any] = [
@@ -116,10 +119,21 @@ def _predict(given: argparse.Namespace) -> None:
         given.out.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
-def _serve(given: argparse.Namespace) -> None:
-    from bertsmith.runtime.server import serve
+def _tell_choice(opened: Embedder | Predictor) -> None:
+    """Says what int8 changes, if that was asked for."""
+    encoder = opened.engine.encoder
+    if isinstance(encoder, ArrayEncoder) and encoder.int8_choice is not None:
+        print(f"bertsmith-run: {encoder.int8_choice}", file=sys.stderr)
 
-    serve(given.model, given.host, given.port, given.precision)
+
+def _serve(given: argparse.Namespace) -> None:
+    from bertsmith.runtime.server import OneModel, serve
+
+    model = OneModel(given.model, given.precision)
+    opened = model.embedder or model.predictor
+    assert opened is not None
+    _tell_choice(opened)
+    serve(model, given.host, given.port)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import json
 import math
 import mmap
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from itertools import pairwise
@@ -23,18 +23,27 @@ from bertsmith.errors import InputError, ModelError, NotFinite
 from bertsmith.model.config import BertConfig
 from bertsmith.model.config_json import config_from_hugging_face
 from bertsmith.model.cpu import kernels
+from bertsmith.model.cpu.int8 import Int8Choice, encode_texts, search_products
 from bertsmith.model.manifest import MANIFEST
 from bertsmith.model.own_tokenizer import load_own_tokenizer
 from bertsmith.model.sentence_files import StaticConfig, table_folder, unread_rows
 from bertsmith.model.untrusted import WEIGHTS, check_header_size, plain_file, read_settings
 from bertsmith.model.weights import TranslatedWeights, from_hugging_face
-from bertsmith.runtime.layers import PANEL, ArrayLayer, ArrayLinear, ArrayNorm, StructLayer, find_library
+from bertsmith.runtime.layers import (
+    PANEL,
+    ArrayLayer,
+    ArrayLinear,
+    ArrayNorm,
+    StructLayer,
+    StructLinear,
+    find_library,
+)
 from bertsmith.tasks.examples.encoding import EncodedExample
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 _BATCH_TOKENS = 640  # for each core, as in tasks/forward_passes.py
 _TYPES = {"F32": "<f4", "F16": "<f2", "F64": "<f8", "I64": "<i8", "I32": "<i4", "I8": "i1", "BF16": "<u2"}
-_PRECISIONS = ("int16", "float32")
+PRECISIONS = ("int16", "int8", "float32")
 
 
 def map_tensors(path: Path) -> dict[str, npt.NDArray[Any]]:
@@ -77,21 +86,25 @@ def read_weights(folder: Path) -> tuple[BertConfig, TranslatedWeights, dict[str,
 
 
 class ArrayEncoder:
-    """Hidden states of packed sequences. `precision` is that of the layers' products."""
+    """Hidden states of packed sequences. `precision` is that of the layers' products; in int8 an encoder can
+    compute once these were chosen (`choose_products`).
+    """
 
     def __init__(
         self, config: BertConfig, tensors: Mapping[str, Any], where: str, precision: str | None = None
     ) -> None:
         """`precision`: int16 by the kernels, as in the package with torch, where there are any; else float32.
-        Raises ModelError for a family that is computed with torch alone, InputError for int16 without
-        kernels.
+        Raises ModelError for a family that is computed with torch alone, InputError for int16 and int8
+        without kernels.
         """
         self.config, self.tensors, self.where = config, tensors, where
         has_kernels = find_library() is not None and _fits_kernels(config)
-        if precision not in (None, *_PRECISIONS):
-            raise InputError(f"precision must be {' or '.join(_PRECISIONS)}, found {precision!r}.")
-        if precision == "int16" and not has_kernels:
-            raise InputError("int16 needs the compiled kernels, which there are none of for this model here.")
+        if precision not in (None, *PRECISIONS):
+            raise InputError(f"precision must be {', '.join(PRECISIONS)}, found {precision!r}.")
+        if precision in ("int16", "int8") and not has_kernels:
+            raise InputError(
+                f"{precision} needs the compiled kernels, which there are none of for this model here."
+            )
         self.precision = precision or ("int16" if has_kernels else "float32")
         if config.conv_kernel_size:
             raise ModelError(
@@ -111,9 +124,37 @@ class ArrayEncoder:
             self.distances = self.take("relative.table.weight")
             if config.norm_rel_ebd == "layer_norm":
                 self.distances = self.make_norm("relative.norm")(self.distances)
-        layer_class = StructLayer if has_kernels else ArrayLayer
-        self.layers = [layer_class(self, number) for number in range(max(config.layer_order) + 1)]
+        self.int8_choice: Int8Choice | None = None
+        self.packed = dict[tuple[str, str], StructLinear]()  # by name and precision, while layers are made
+        self.in_int16: Collection[str] = ()
+        self.layer_class = StructLayer if has_kernels else ArrayLayer
+        if self.precision != "int8":
+            self.layers = self._make_layers()
+            self.packed.clear()
+            _forget_pages(self.token)
+
+    def _make_layers(self) -> list[StructLayer | ArrayLayer]:
+        return [self.layer_class(self, number) for number in range(max(self.config.layer_order) + 1)]
+
+    def choose_products(self, token_ids: Ints, segment_ids: Ints, lengths: Ints) -> None:
+        """Chooses which products are in int8, on a batch of texts, as the package with torch does."""
+
+        def states(in_int16: Collection[str] | None) -> Float32s:
+            self.precision, self.in_int16 = "float32" if in_int16 is None else "int8", in_int16 or ()
+            self.layers = self._make_layers()
+            if in_int16 is None:
+                self.packed.clear()
+            return self(token_ids, segment_ids, lengths.tolist())
+
+        self.int8_choice = search_products(max(self.config.layer_order) + 1, states, lengths.tolist())
+        self.in_int16 = self.int8_choice.in_int16
+        self.layers = self._make_layers()
+        self.packed.clear()
         _forget_pages(self.token)
+
+    def precision_of(self, name: str) -> str:
+        """Of a product, by its name."""
+        return "int16" if name in self.in_int16 else self.precision
 
     @cached_property
     def pooler(self) -> ArrayLinear | None:
@@ -274,6 +315,8 @@ class BatchEngine:
 
     def __init__(self, folder: Path, encoder: ArrayEncoder | ArrayTable) -> None:
         self.encoder, self.tokenizer = encoder, load_own_tokenizer(folder, encoder.config)
+        if isinstance(encoder, ArrayEncoder) and encoder.precision == "int8":
+            encoder.choose_products(*encode_texts(self.tokenizer, encoder.config.max_length, str(folder)))
         self.cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
     @cached_property

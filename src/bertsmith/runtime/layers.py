@@ -23,6 +23,7 @@ from bertsmith.tasks.examples.encoding import Pooling
 
 _GROUP = 128  # inputs of an output that share a scale in int16
 _LARGEST_CODE = 2**15 - 1  # of a weight
+_LARGEST_INT8 = 127
 _LARGEST_SUM = (2**31 - 1) // 11585 - _GROUP / 2 - 2  # of a group's codes, as in model/cpu/kernel_layer.py
 PANEL = 16  # outputs whose weights are stored together
 _LANES = 8  # of a register in which torch sums
@@ -60,6 +61,14 @@ def quantise(weight: Float32s) -> tuple[npt.NDArray[np.int16], Float32s]:
         codes[:, start : start + _GROUP] = np.rint(group * finest[:, None])
         scales.append(np.float32(1) / finest)
     return codes, np.stack(scales)
+
+
+def quantise_outputs(weight: Float32s) -> tuple[npt.NDArray[np.int8], Float32s]:
+    """Rounds a weight (O, I) to int8 codes (O, I) and scales (O,), whose product is the weight; to the bit as
+    the package with torch does.
+    """
+    scales = np.abs(weight).max(1) / np.float32(_LARGEST_INT8)
+    return np.rint(weight / np.where(scales != 0, scales, 1)[:, None]).astype(np.int8), scales
 
 
 def sum_rows(values: Float32s) -> Float32s:
@@ -206,12 +215,13 @@ class LayerSource(Protocol):
     """What a layer takes from its encoder."""
 
     config: BertConfig
-    precision: str
+    packed: dict[tuple[str, str], "StructLinear"]
     bias: Float32s | None
     distances: Float32s | None
 
     def get(self, name: str) -> Float32s | None: ...
     def take(self, name: str) -> Float32s: ...
+    def precision_of(self, name: str) -> str: ...
     def make_linear(self, name: str) -> ArrayLinear: ...
     def make_norm(self, name: str) -> ArrayNorm: ...
 
@@ -246,6 +256,22 @@ def multiply_distances(
     kinds = (products[kind] if kind in config.pos_att_type else None for kind in ("c2p", "p2c"))
     keys, queries = (None if part is None else np.ascontiguousarray(part) for part in kinds)
     return keys, queries
+
+
+class StructLinear:
+    """The struct of a linear layer that the C functions read, and the arrays that it points to."""
+
+    def __init__(self, weight: Float32s, bias: Float32s | None, precision: str) -> None:
+        outputs, inputs = weight.shape
+        scales = sums = None
+        if precision == "float32":
+            panels = _as_panels(weight)
+        else:
+            codes, scales = quantise(weight) if precision == "int16" else quantise_outputs(weight)
+            panels = _as_panels(codes.view(np.int32))  # pairs of codes, or four, stay together
+            sums = codes.sum(1, dtype=np.int32) if precision == "int8" else None
+        self.arrays = panels, scales, None if bias is None else np.ascontiguousarray(bias), sums
+        self.struct = kernels.LinearStruct(inputs, outputs, *map(_address, self.arrays))
 
 
 class StructLayer:
@@ -290,17 +316,13 @@ class StructLayer:
         )
 
     def _linear(self, encoder: LayerSource, name: str) -> Any:
-        weight, bias = encoder.take(f"{name}.weight"), encoder.get(f"{name}.bias")
-        bias = None if bias is None else np.ascontiguousarray(bias)
-        scales = None
-        if encoder.precision == "int16":
-            codes, scales = quantise(weight)
-            panels = _as_panels(codes.view(np.int32))  # pairs of codes stay together
-        else:
-            panels = _as_panels(weight)
-        self.arrays += [panels, scales, bias]
-        outputs, inputs = weight.shape
-        return kernels.LinearStruct(inputs, outputs, _address(panels), _address(scales), _address(bias))
+        key = name, encoder.precision_of(name)
+        if key not in encoder.packed:
+            encoder.packed[key] = StructLinear(
+                encoder.take(f"{name}.weight"), encoder.get(f"{name}.bias"), key[1]
+            )
+        self.arrays.append(encoder.packed[key])
+        return encoder.packed[key].struct
 
     def __call__(self, states: Float32s, lengths: Sequence[int], rows: Ints | None = None) -> Float32s:
         """The outputs (N, H) of hidden states (N, H), or (R, H) of the given rows."""

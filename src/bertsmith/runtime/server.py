@@ -47,7 +47,7 @@ class OneModel:
 
     def __init__(self, model: str, precision: str | None = None) -> None:
         """Opens a folder as what it was made for. Raises ModelError for neither vectors nor predictions."""
-        parts = Path(model).parts
+        self.path, parts = model, Path(model).parts
         self.name = parts[-2] if parts[-1:] == ("model",) and len(parts) > 1 else Path(model).name
         self.embedder: Embedder | None = None
         self.predictor: Predictor | None = None
@@ -302,10 +302,10 @@ def make_server(service: OneModel, host: str, port: int) -> ThreadingHTTPServer:
     return server
 
 
-def serve(model: str, host: str, port: int, precision: str | None = None) -> None:
-    """Serves a folder until Ctrl-C."""
-    server = make_server(OneModel(model, precision), host, port)
-    print(f"http://{host}:{server.server_address[1]} serves {model}", file=sys.stderr, flush=True)
+def serve(model: OneModel, host: str, port: int) -> None:
+    """Serves a model until Ctrl-C."""
+    server = make_server(model, host, port)
+    print(f"http://{host}:{server.server_address[1]} serves {model.path}", file=sys.stderr, flush=True)
     try:
         server.serve_forever()
     except KeyboardInterrupt:

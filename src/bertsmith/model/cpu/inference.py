@@ -1,9 +1,16 @@
 """Prepares an encoder for inference on a CPU, and tells in which precision."""
 
+from collections.abc import Collection
+from copy import deepcopy
+from functools import cache
+
 import torch
 
+from bertsmith.arrays import Float32s
+from bertsmith.data.batch import PackedBatch
 from bertsmith.errors import InputError
 from bertsmith.model.bert import Bert
+from bertsmith.model.cpu.int8 import LEAST_COSINE, Int8Choice, search_products
 from bertsmith.model.cpu.kernel_layer import PANEL, KernelLayer, replace_modules, supports_layer
 from bertsmith.model.cpu.onednn_layer import PackedLayer, can_pack, can_pack_layer
 from bertsmith.model.cpu.onednn_matmul import limit_shape_caches
@@ -47,6 +54,37 @@ def prepare_for_inference(encoder: Bert, precision: torch.dtype = torch.float32)
     del layer  # frees the last layer's weights
     give_back_memory()
     return encoder
+
+
+@torch.inference_mode()
+def choose_products(encoder: Bert, batch: PackedBatch, least: float = LEAST_COSINE) -> Int8Choice:
+    """Chooses what an encoder's `int8_choice` may be, on a batch of texts and by the kernels. The encoder
+    itself isn't prepared for inference yet, and stays so.
+    """
+    encoder.eval()
+
+    def prepare(precision: torch.dtype) -> Bert:
+        shared = {id(weights): weights for weights in encoder.parameters()}
+        return prepare_for_inference(deepcopy(encoder, shared), precision)
+
+    rounded = prepare(torch.int8)
+    in_int8 = [layer.linears for layer in _kernel_layers(rounded)]
+    wider = cache(lambda: [layer.linears for layer in _kernel_layers(prepare(torch.int16))])
+
+    def states(in_int16: Collection[str] | None) -> Float32s:
+        for number, layer in enumerate(_kernel_layers(rounded)):
+            names = {
+                name.rpartition(".")[2] for name in in_int16 or () if name.startswith(f"layers.{number}.")
+            }
+            layer.take_linears(in_int8[number] | {name: wider()[number][name] for name in names})
+        computed: Float32s = (prepare(torch.float32) if in_int16 is None else rounded)(batch).numpy()
+        return computed
+
+    return search_products(len(encoder.layers), states, batch.lengths, least)
+
+
+def _kernel_layers(encoder: Bert) -> list[KernelLayer]:
+    return [layer for layer in encoder.layers if isinstance(layer, KernelLayer)]
 
 
 def usual_precision(encoder: Bert) -> torch.dtype:

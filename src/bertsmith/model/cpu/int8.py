@@ -1,20 +1,20 @@
 """Chooses which of an encoder's products are in int8: all but those that would change its states too much.
+The same with torch and without: both compute by the kernels, to the bit.
 
-N tokens in the packed batch, H hidden size.
+N tokens in the packed batch, H hidden size, B texts.
 """
 
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+import numpy as np
 
-from bertsmith.data.batch import PackedBatch
-from bertsmith.model.cpu.kernel_layer import quantise_outputs
+from bertsmith.arrays import Float32s, Floats, Ints
+from bertsmith.errors import InputError
+from bertsmith.text.tokens.tokenizer import Tokenizer
+from bertsmith.text.tokens.value_tokenizers import ValueTokenizer
 
+PRODUCTS = "attention.qkv", "attention.output", "feed_forward.up", "feed_forward.down"  # of each layer
 LEAST_COSINE = 0.99  # of a text's hidden states with those of float32
 LONGEST = 128  # tokens of a text below
 TEXTS = (
@@ -39,8 +39,9 @@ TEXTS = (
     "Поезд прибывает на третий путь в девять часов утра.",
     "今天下午的会议改到三点半，请准时参加。",
 )
-_STEPS = 253  # between the smallest and the largest code of a row, as in kernels/product.c
 _WORST = 2  # texts on which the damage of a product alone is measured
+# The hidden states (N, H) with products of these names in int16 and the others in int8; of None, in float32.
+States = Callable[[Collection[str] | None], Float32s]
 
 
 @dataclass(frozen=True)
@@ -63,59 +64,51 @@ class Int8Choice:
         )
 
 
-@torch.inference_mode()
-def choose_products(encoder: nn.Module, batch: PackedBatch, least: float = LEAST_COSINE) -> Int8Choice:
-    """Chooses for an encoder, a `Bert`, whose layers are still torch's. Products stay in int16, those first
-    that alone do most damage, until each text of the batch has a cosine of `least`.
+def encode_texts(tokenizer: Tokenizer, max_length: int, where: str) -> tuple[Ints, Ints, Ints]:
+    """The texts as one batch for a model `where`: token ids (N,), segment ids (N,), lengths (B,). Raises
+    InputError for a model of series or images.
     """
-    encoder.eval()
-    linears = {
-        f"layers.{place}.{name}": module
-        for place, layer in enumerate(encoder.get_submodule("layers").children())
-        for name, module in layer.named_modules()
-        if type(module) is nn.Linear
-    }
-    exact = encoder(batch)
-
-    def cosines(names: Collection[str]) -> Tensor:
-        with _rounded([linears[name] for name in names]):
-            return _cosines(exact, encoder(batch), batch.lengths)
-
-    in_int8 = list(linears)
-    found = cosines(in_int8)
-    if float(found.min()) < least:
-        worst = found.argsort()[:_WORST]
-        damages = {name: float((1 - cosines([name])[worst]).sum()) for name in linears}
-        by_damage = sorted(linears, key=lambda name: damages[name])
-        count = 1
-        while float(found.min()) < least and in_int8:
-            in_int8, count = by_damage[: max(0, len(by_damage) - count)], 2 * count
-            found = cosines(in_int8)
-    wider = tuple(name for name in linears if name not in in_int8)
-    return Int8Choice(wider, len(linears), float(found.min()), len(batch.lengths))
+    if isinstance(tokenizer, ValueTokenizer):
+        raise InputError(
+            f"int8 is for models of texts, and {where} reads series or images. Use int16, the default."
+        )
+    template = tokenizer.template
+    room = min(max_length, LONGEST) - template.count_special_tokens(1)
+    texts = [[*template.before, *ids[:room], *template.behind] for ids in tokenizer.encode_batch(TEXTS)]
+    token_ids = np.array([token_id for ids in texts for token_id in ids], np.int64)
+    return token_ids, np.zeros_like(token_ids), np.array([len(ids) for ids in texts])
 
 
-def _cosines(exact: Tensor, states: Tensor, lengths: tuple[int, ...]) -> Tensor:
+def search_products(
+    layers: int, states: States, lengths: Sequence[int], least: float = LEAST_COSINE
+) -> Int8Choice:
+    """Chooses for so many layers and a batch of texts of these lengths. Products stay in int16, those first
+    that alone do most damage, until each text has a cosine of `least`.
+    """
+    exact = states(None)
+
+    def cosines(in_int16: Collection[str]) -> Floats:
+        return _cosines(exact, states(in_int16), lengths)
+
+    names = [f"layers.{number}.{product}" for number in range(layers) for product in PRODUCTS]
+    in_int16: Sequence[str] = ()
+    found = cosines(in_int16)
+    if found.min() < least:
+        worst = found.argsort(kind="stable")[:_WORST]
+        damages = {
+            name: (1 - cosines([other for other in names if other != name])[worst]).sum() for name in names
+        }
+        by_damage, count = sorted(names, key=lambda name: -damages[name]), 1
+        while found.min() < least and len(in_int16) < len(names):
+            in_int16, count = by_damage[: len(in_int16) + count], 2 * count
+            found = cosines(in_int16)
+    in_order = tuple(name for name in names if name in in_int16)
+    return Int8Choice(in_order, len(names), float(found.min()), len(lengths))
+
+
+def _cosines(exact: Float32s, states: Float32s, lengths: Sequence[int]) -> Floats:
     """Of each text's rows of (N, H), as one vector: (B,)."""
-    pairs = zip(exact.split(lengths), states.split(lengths), strict=True)
-    return torch.stack([F.cosine_similarity(one.flatten(), other.flatten(), dim=0) for one, other in pairs])
-
-
-@contextmanager
-def _rounded(linears: Collection[nn.Linear]) -> Iterator[None]:
-    """While the block runs, these modules give what the kernels give in int8."""
-    hooks = [linear.register_forward_hook(_round_product) for linear in linears]
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
-def _round_product(linear: nn.Module, arguments: tuple[Tensor, ...], _: Any) -> Tensor:
-    assert isinstance(linear, nn.Linear)
-    (x,) = arguments
-    codes, scales = quantise_outputs(linear.weight)
-    step = (x.amax(-1, keepdim=True).clamp(min=0) - x.amin(-1, keepdim=True).clamp(max=0)) / _STEPS
-    rows = (x / step.where(step != 0, 1)).round_() * step
-    return F.linear(rows, codes * scales[:, None], linear.bias)
+    ends = np.cumsum(lengths)[:-1]
+    pairs = zip(np.split(exact, ends), np.split(states, ends), strict=True)
+    wide = ((one.astype(np.float64), other.astype(np.float64)) for one, other in pairs)
+    return np.array([(a * b).sum() / np.sqrt((a * a).sum() * (b * b).sum()) for a, b in wide])

@@ -261,6 +261,11 @@ class KernelLayer(nn.Module):
             raise MemoryError(f"no memory for a layer of {len(hidden_states):,} tokens")
         return outputs
 
+    def take_linears(self, linears: dict[str, PackedLinear]) -> None:
+        """Multiplies by these from now on, a weight by each name in `linears`."""
+        self.linears = linears
+        self.struct = self._make_struct()
+
     def packed_weights(self) -> Iterator[Tensor]:
         """All weights, as the kernels read them."""
         for part in (self.linears, self.norms, self.distances):
