@@ -11,6 +11,7 @@ from finetune_toys import SHORT_RUN, tiny_encoder, write_rows
 from bertsmith.errors import InputError
 from bertsmith.training.finetuning.finetune import finetune
 from bertsmith.training.log import RunLog
+from bertsmith.training.trackers import OpenTrackers
 
 MODULES = {"mlflow": "start_run", "wandb": "init"}
 
@@ -122,6 +123,20 @@ def test_a_tracker_that_fails_is_a_warning_and_the_other_goes_on(
     assert warning == f"{name} failed, and gets no more of this run: ConnectionError: nobody there"
     other = {"wandb": "mlflow.log_metrics", "mlflow": "wandb.log"}[name]
     assert sum(call == other for call, _ in made.calls) > 10
+
+
+def test_figures_of_a_retrieval_have_names_that_mlflow_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It refused mrr@10, and with it all figures from the first evaluation on."""
+    made = Made()
+    made.install(monkeypatch)
+    trackers = OpenTrackers(["mlflow", "wandb"], "run", tmp_path, {})
+    trackers.record({"kind": "evaluation", "step": 4, "mrr@10": 0.5, "ndcg@10": 0.25})
+    ((given, named),) = [call for name, call in made.calls if name == "mlflow.log_metrics"]
+    assert (given, named) == (({"heldout/mrr_10": 0.5, "heldout/ndcg_10": 0.25},), {"step": 4})
+    (by_wandb,) = [call for name, call in made.calls if name == "wandb.log"]
+    assert by_wandb == {"heldout/mrr@10": 0.5, "heldout/ndcg@10": 0.25, "step": 4}
 
 
 def test_one_that_is_not_installed_is_a_sentence_before_anything_is_written(

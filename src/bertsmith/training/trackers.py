@@ -7,6 +7,7 @@ WANDB_MODE says otherwise.
 """
 
 import os
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -18,6 +19,7 @@ from bertsmith.errors import InputError
 from bertsmith.training.log import TAGS, Record, task_metrics
 
 _LONGEST_VALUE = 500  # characters of a setting, which is what MLflow takes
+_NOT_IN_NAMES = re.compile(r"[^\w./ -]")  # of MLflow's metrics
 
 
 class Tracker(ABC):
@@ -51,7 +53,8 @@ class MLflowTracker(Tracker):
         self._mlflow.log_params({setting: value[:_LONGEST_VALUE] for setting, value in settings.items()})
 
     def log(self, figures: Mapping[str, float], step: int) -> None:
-        self._mlflow.log_metrics(dict(figures), step=step)
+        named = {_NOT_IN_NAMES.sub("_", name): value for name, value in figures.items()}  # such as mrr@10
+        self._mlflow.log_metrics(named, step=step)
 
     def close(self, *, failed: bool) -> None:
         if self._is_ours:
