@@ -381,6 +381,68 @@ def test_commands_answer_and_refuse_with_one_sentence(
     assert "Traceback" not in done.stderr and done.stderr.startswith("bertsmith-run: ")
 
 
+def predict_lines(folder: Path, content: str, capsys: pytest.CaptureFixture[str], file: Path) -> list[Any]:
+    """What `bertsmith-run predict` prints for a file's lines."""
+    file.write_bytes(content.encode())
+    main(["predict", str(folder), str(file)])
+    return [json.loads(line) for line in capsys.readouterr().out.rstrip("\n").split("\n")]
+
+
+def test_rows_without_text_are_those_of_the_whole_package(
+    folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A pair with a blank half got a score, and a model trained with missing=keep answered no blank line."""
+    pairs = [("bano", "delo"), ("bano", ""), (" ", "delo"), ("\u200b", "\u200b"), ("kano", "lelo\tmiru")]
+    (tmp_path / "pairs.jsonl").write_text(
+        "".join(json.dumps({"text": first, "text_pair": second}) + "\n" for first, second in pairs)
+    )
+    whole = bertsmith.Predictor.load(folders["similarity"])
+    whole.predict_file(tmp_path / "pairs.jsonl", tmp_path / "out.jsonl", text="text", text_pair="text_pair")
+    expected = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    for row in expected:
+        del row["text"], row["text_pair"]
+    lines = "\n".join(map("\t".join, pairs))
+    assert predict_lines(folders["similarity"], lines, capsys, tmp_path / "lines") == expected
+    column = PredictionColumn(str(folders["similarity"]), text_pair="text_pair")
+    assert [*map(json.loads, column.predictions(*zip(*pairs, strict=True)))] == expected
+
+    keeping = tmp_path / "keeping"
+    shutil.copytree(folders["classification"], keeping)
+    manifest = json.loads((keeping / "bertsmith.json").read_text())
+    manifest["settings"]["settings"]["missing"] = "keep"
+    (keeping / "bertsmith.json").write_text(json.dumps(manifest))
+    answers = predict_lines(keeping, "bano\n\ndelo\n", capsys, tmp_path / "lines")
+    assert answers == bertsmith.Predictor.load(keeping).predict(["bano", "", "delo"])
+
+
+def test_lines_are_those_of_the_whole_package(
+    folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A tagger took the parts beside a tab for two words, and \\r didn't end a line."""
+    content = "bano\tdelo kano\nbano\u200b delo\n\u200b\n \nbano\x0bdelo\nbano\rdelo\r\r\nkano\r\n\rlelo"
+    (tmp_path / "lines.txt").write_bytes(content.encode())
+    bertsmith.Predictor.load(folders["tagging"]).predict_file(tmp_path / "lines.txt", tmp_path / "out.jsonl")
+    whole = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().rstrip("\n").split("\n")]
+    answers = predict_lines(folders["tagging"], content, capsys, tmp_path / "lines")
+    assert answers == [{name: row[name] for name in row if name != "text"} for row in whole]
+    (tmp_path / "lines").write_text("bano\tdelo\n\n" * 1024 + "bano")
+    with pytest.raises(SystemExit):
+        main(["predict", str(folders["similarity"]), str(tmp_path / "lines")])
+    assert "input 2049: the model reads pairs of texts" in capsys.readouterr().err
+
+
+def test_a_worker_opens_a_model_again_whose_files_were_replaced(tmp_path: Path) -> None:
+    """A process that outlived a training went on with the former model."""
+    column, texts = PredictionColumn(str(tmp_path / "model")), inputs_of("classification", 4)
+    answers = []
+    for seed in (3, 4):
+        shutil.rmtree(tmp_path / "model", ignore_errors=True)
+        save_fine_tuned(tmp_path / "model", "classification", seed)
+        answers.append([json.loads(answer) for answer in column.predictions(texts)])
+        assert answers[-1] == Predictor(tmp_path / "model").predict(texts)
+    assert answers[0] != answers[1]
+
+
 def test_a_server_answers_by_the_routes_of_both_kinds(folders: dict[str, Path]) -> None:
     texts = inputs_of("encoder", 3)
     embedded = ask(folders["encoder"], "/v1/embeddings", {"input": texts, "long_text": "truncate"})
@@ -515,6 +577,11 @@ def test_columns_answer_as_the_file_commands_do(folders: dict[str, Path]) -> Non
         [["bano", "delo"], "kano firu"]
     )
     assert json.loads(tags[2]) == blank
+    of_pandas = pandas.array(["bano", None, "delo"], dtype="string")  # whose null is pandas.NA
+    assert [
+        json.loads(answer).get("error")
+        for answer in PredictionColumn(str(folders["classification"])).predictions(of_pandas)
+    ] == [None, "no text", None]
 
 
 def test_columns_refuse_what_is_no_column_of_texts(folders: dict[str, Path]) -> None:

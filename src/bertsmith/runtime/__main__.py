@@ -6,15 +6,14 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from bertsmith.errors import BertsmithError, InputError, printable
 from bertsmith.files import make_folder, refuse_existing
 from bertsmith.runtime import Embedder, Predictor
+from bertsmith.runtime.columns import predict_rows
 from bertsmith.runtime.encoder import PRECISIONS, ArrayEncoder
-from bertsmith.text.files.values import is_blank
 
 _CHUNK = 1024  # lines
 
@@ -63,12 +62,13 @@ def _lines(file: str) -> Iterator[list[str]]:
             lines = list[str]()
             for number, line in enumerate(content, 1):
                 try:
-                    lines.append(line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n"))
+                    text = line.decode("utf-8-sig" if number == 1 else "utf-8")
                 except UnicodeDecodeError as error:
                     raise InputError(
                         f"{file}, line {number} is not UTF-8. Save it again as UTF-8."
                     ) from error
-                if len(lines) == _CHUNK:
+                lines += text.removesuffix("\n").removesuffix("\r").split("\r")
+                if len(lines) >= _CHUNK:
                     yield lines
                     lines = []
             if lines:
@@ -101,15 +101,12 @@ def _predict(given: argparse.Namespace) -> None:
     _tell_choice(predictor)
     lines = list[str]()
     for part in _lines(given.file):
-        texts: list[Any] = [
+        rows = [
             line.split("\t", 1) if "\t" in line and predictor.reads_pairs is not False else line
             for line in part
-            if not is_blank(line)
         ]
-        predictions = iter(predictor.predict(texts))
         answers = [
-            json.dumps({"error": "no text"} if is_blank(line) else next(predictions), ensure_ascii=False)
-            for line in part
+            json.dumps(answer, ensure_ascii=False) for answer in predict_rows(predictor, rows, len(lines) + 1)
         ]
         if given.out is None:
             print("\n".join(answers))

@@ -2,8 +2,8 @@
 and pandas UDFs.
 
 A column is pickled as the model's name and a few settings. A worker process opens the model at its first
-batch and keeps it for all that follow, whichever job's copy of the column asks. It computes in one thread,
-since a cluster starts a worker for each core.
+batch and keeps it for all that follow, whichever job's copy of the column asks, until its files change. It
+computes in one thread, since a cluster starts a worker for each core.
 
 E rows    D width of a vector
 """
@@ -11,6 +11,8 @@ E rows    D width of a vector
 import json
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import compress
+from pathlib import Path
 from typing import Any, Literal
 
 from bertsmith.errors import InputError
@@ -59,8 +61,8 @@ class VectorColumn:
         """(E, D), as for a pandas UDF; null is read as an empty text. Raises InputError for a row that is no
         text, and ModelError.
         """
-        embedder = _open(ArrayEmbedder, self.model, tuple(sorted(self.settings.items())))
-        rows = [as_text(value, f"{self.text}, row {number}") for number, value in enumerate(texts, 1)]
+        embedder = _open(ArrayEmbedder, self.model, self.settings)
+        rows = [_as_text(value, f"{self.text}, row {number}") for number, value in enumerate(texts, 1)]
         embed = embedder.queries if self.kind == "query" else embedder.documents
         vectors: Vectors = embed(rows)
         return vectors
@@ -97,26 +99,38 @@ class PredictionColumn:
         one, unless the model was trained with missing=keep. Raises InputError for a row that is no text, and
         ModelError.
         """
-        predictor = _open(ArrayPredictor, self.model, tuple(sorted(self.settings.items())))
+        predictor = _open(ArrayPredictor, self.model, self.settings)
         rows = [_read(value, f"{self.text}, row {number}") for number, value in enumerate(texts, 1)]
         if text_pairs is not None:
             seconds = [_read(value, f"{self.text_pair}, row {n}") for n, value in enumerate(text_pairs, 1)]
             rows = [*zip(rows, seconds, strict=True)]
-        keeps_blank = predictor.state.get("settings", {}).get("missing") == "keep"
-        answerable = [row for row in rows if keeps_blank or not _lacks_text(row)]
-        answers = iter(predictor.predict(answerable))
-        return [
-            json.dumps(
-                next(answers) if keeps_blank or not _lacks_text(row) else {"error": "no text"},
-                ensure_ascii=False,
-            )
-            for row in rows
-        ]
+        return [json.dumps(answer, ensure_ascii=False) for answer in predict_rows(predictor, rows)]
+
+
+def predict_rows(predictor: ArrayPredictor, rows: Sequence[Any], first: int = 1) -> list[dict[str, Any]]:
+    """A prediction for each row of a table, whose first one has the number `first`; {"error": "no text"} for
+    one with a blank text, unless the model was trained with missing=keep, and for a tagger's without a word.
+    Raises InputError as `ArrayPredictor.predict` does.
+    """
+    reads_blank = predictor.tagger is not None or predictor.state["settings"].get("missing") == "keep"
+    has_text = [reads_blank or not any(map(is_blank, [row] if isinstance(row, str) else row)) for row in rows]
+    numbers = compress(range(first, first + len(rows)), has_text)
+    answers = iter(predictor.predict_numbered([*compress(rows, has_text)], [*numbers]))
+    predictions = (next(answers) if is_answered else {"words": []} for is_answered in has_text)
+    return [{"error": "no text"} if answer.get("words") == [] else answer for answer in predictions]
+
+
+def _open(kind: Any, model: str, settings: Mapping[str, Any]) -> Any:
+    """The embedder or predictor of this process; another one once the folder has other files: the process
+    may outlive a job by many trainings.
+    """
+    states = [(path.name, path.stat()) for path in sorted(Path(model).glob("*"))]
+    files = tuple((name, state.st_ino, state.st_size, state.st_mtime_ns) for name, state in states)
+    return _open_files(kind, model, tuple(sorted(settings.items())), files)
 
 
 @lru_cache(_MODELS)
-def _open(kind: Any, model: str, settings: tuple[tuple[str, Any], ...]) -> Any:
-    """The embedder or predictor of this process."""
+def _open_files(kind: Any, model: str, settings: tuple[tuple[str, Any], ...], _: Any) -> Any:
     opened = kind(model, **dict(settings))
     opened.engine.cores = 1
     return opened
@@ -127,11 +141,12 @@ def _read(value: Any, where: str) -> Any:
     words = value.tolist() if hasattr(value, "tolist") else value
     if isinstance(words, list) and all(isinstance(word, str) for word in words):
         return words
-    return as_text(words, where)
+    return _as_text(words, where)
 
 
-def _lacks_text(row: Any) -> bool:
-    return any(map(is_blank, row)) if isinstance(row, tuple) else not row or is_blank(row)
+def _as_text(value: Any, where: str) -> str:
+    is_null = type(value).__name__ == "NAType"  # of pandas' columns of type string
+    return as_text(None if is_null else value, where)
 
 
 def _column(batch: Any, name: str) -> Sequence[Any]:

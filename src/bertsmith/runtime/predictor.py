@@ -302,17 +302,21 @@ class ArrayPredictor:
     def predict(self, texts: Sequence[Any]) -> list[dict[str, Any]]:
         """A prediction for each text or pair, in order. Raises InputError for anything but a list of them."""
         require_texts(texts)
+        return self.predict_numbered(texts, range(1, len(texts) + 1))
+
+    def predict_numbered(self, texts: Sequence[Any], numbers: Sequence[int]) -> list[dict[str, Any]]:
+        """As `predict`, with each input's number for messages."""
         results = list[dict[str, Any]]()
         for first in range(0, len(texts), _CHUNK):
             part = texts[first : first + _CHUNK]
             if self.tagger is not None:
                 part, encoded = self.tagger.encode(part, self.engine.tokenizer, self.max_length, self.stride)
             else:
-                encoded = self._encode(part, first)
+                encoded = self._encode(part, numbers[first : first + _CHUNK])
             outputs: list[Any] = [None] * len(encoded)
-            for numbers, made in self.engine.run(encoded, self._head):
-                for number, output in zip(numbers, made, strict=True):
-                    outputs[number] = output
+            for places, made in self.engine.run(encoded, self._head):
+                for place, output in zip(places, made, strict=True):
+                    outputs[place] = output
             if outputs and self.per_row:
                 results += self.decode(self.answers, outputs, part, encoded)
             elif outputs:
@@ -332,9 +336,9 @@ class ArrayPredictor:
             return settings.get("text_pair") is not None
         return pairs
 
-    def _encode(self, texts: Sequence[Any], before: int) -> list[EncodedExample]:
-        examples, pairs = [_as_texts(text, before + n) for n, text in enumerate(texts, 1)], self.reads_pairs
-        for number, example in enumerate(examples, before + 1):
+    def _encode(self, texts: Sequence[Any], numbers: Sequence[int]) -> list[EncodedExample]:
+        examples, pairs = [*map(_as_texts, texts, numbers)], self.reads_pairs
+        for number, example in zip(numbers, examples, strict=True):
             if pairs is not None and pairs != (len(example) == 2):
                 kind = "pairs of texts" if pairs else "single texts"
                 raise InputError(f"input {number}: the model reads {kind}; found {len(example)} texts.")
