@@ -6,6 +6,7 @@ import os
 import pickle
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import threading
@@ -546,6 +547,30 @@ def test_pages_of_other_sites_are_refused(
     folders: dict[str, Path], headers: dict[str, str], status: int
 ) -> None:
     ask(folders["classification"], "/predict", {"inputs": "dog"}, status, **headers)
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        ("GET /health HTTP/1.1\r\nContent-Length: {length}", b"200 OK"),
+        ("POST /predict HTTP/1.1\r\nContent-Length: {length}\r\nTransfer-Encoding: chunked", b"413 "),
+        ("POST /predict HTTP/1.1\r\nContent-Length: {length}\r\nContent-Length: 0", b"413 "),
+    ],
+)
+def test_a_body_is_never_taken_for_the_next_request(
+    folders: dict[str, Path], head: str, status: bytes
+) -> None:
+    """A client could ask past a proxy what the proxy doesn't hand on, and get another client's answer."""
+    server = make_server(OneModel(str(folders["classification"])), "127.0.0.1", 0)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    hidden = "GET /info HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n"
+    with socket.create_connection(server.server_address) as client:
+        client.sendall(f"{head.format(length=len(hidden))}\r\nHost: here\r\n\r\n{hidden}".encode())
+        client.shutdown(socket.SHUT_WR)
+        answer = b"".join(iter(lambda: client.recv(1 << 16), b""))
+    server.shutdown()
+    server.server_close()
+    assert answer.count(b"HTTP/1.1") == 1 and status in answer and b"max_input_length" not in answer
 
 
 def test_columns_answer_as_the_file_commands_do(folders: dict[str, Path]) -> None:

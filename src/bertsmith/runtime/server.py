@@ -224,6 +224,8 @@ class _RequestHandler(BaseHTTPRequestHandler):
         self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)
 
     def do_GET(self) -> None:
+        if self._read_body("0") is None:
+            return
         answer = self.service.about(self.path.partition("?")[0])
         if answer is None:
             self._answer(404, _problem("There is no such path.", "not_found"))
@@ -232,12 +234,8 @@ class _RequestHandler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         route = self.service.routes.get(self.path.partition("?")[0])
-        length = self.headers.get("Content-Length", "")
-        if not length.isdecimal() or len(length) > _LONGEST_LENGTH or int(length) > _LARGEST:
-            self.close_connection = True
-            self._answer(413, _problem(f"Send at most {_LARGEST:,} bytes, and their Content-Length."))
+        if (content := self._read_body("")) is None:
             return
-        content = self.rfile.read(int(length))
         if (refused := self._refuse_page()) is not None:
             self._answer(*refused)
             return
@@ -259,6 +257,18 @@ class _RequestHandler(BaseHTTPRequestHandler):
             self._answer(422, _problem(str(error)))
         except (BertsmithError, MemoryError) as error:
             self._answer(500, _problem(str(error), "server_error"))
+
+    def _read_body(self, usual_length: str) -> bytes | None:
+        """The request's body. None, and the connection ends, where its length isn't clear: a proxy in front
+        would take another part of what follows for the next request, perhaps another client's.
+        """
+        length = ",".join(self.headers.get_all("Content-Length", [usual_length]))
+        is_clear = length.isdecimal() and len(length) <= _LONGEST_LENGTH and int(length) <= _LARGEST
+        if is_clear and "Transfer-Encoding" not in self.headers:
+            return self.rfile.read(int(length))
+        self.close_connection = True
+        self._answer(413, _problem(f"Send at most {_LARGEST:,} bytes, and their Content-Length."))
+        return None
 
     def _refuse_page(self) -> tuple[int, Any] | None:
         """The answer to another site's page in a browser, which could ask this machine without a word: one by
