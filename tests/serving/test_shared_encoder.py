@@ -13,8 +13,10 @@ import pytest
 import torch
 
 from bertsmith import Embedder, Predictor
+from bertsmith.compression.distilling.tasks.teacher import TaskTeacher
 from bertsmith.errors import ModelError
 from bertsmith.inference.engine import Engine
+from bertsmith.inference.export.source import open_source
 from bertsmith.model.cpu import kernels, shared_encoder
 from bertsmith.model.lora import add_lora, merge_lora
 from bertsmith.serving.models import Models
@@ -281,6 +283,16 @@ def test_adapters_computed_together_answer_as_each_alone(
     for request in requests:
         together = [request.reduce(by_sequence[id(encoded)]) for encoded in request.encoded]
         assert bits(request.finish(together)) == bits(request.compute_answer())
+
+
+def test_an_adapter_is_refused_where_whole_weights_are_needed(adapters: dict[str, Path]) -> None:
+    """A distillation and an export ended in tracebacks, and with another --student the teacher's size was
+    that of the adapter's files.
+    """
+    for opening in (open_source, lambda path: TaskTeacher.open(str(path), None, torch.device("cpu"))):
+        with pytest.raises(ModelError, match=r"holds an adapter \(LoRA\) alone.*few/model"):
+            opening(adapters["few"])
+        opening(adapters["few"].parent / "model")
 
 
 def test_an_adapter_is_refused_on_another_base(folders: dict[str, Path], tmp_path: Path) -> None:

@@ -80,6 +80,17 @@ class Checkpoint:
         return _list_parts(self.tensors, self.carried)
 
 
+def refuse_adapter(folder: Path) -> None:
+    """Raises ModelError for an adapter alone. It predicts on the model that it was trained on; whatever reads
+    or counts the weights of a model needs the merged one.
+    """
+    if (folder / _ADAPTER).exists() and not (folder / CONFIG).exists():
+        raise ModelError(
+            f"{folder} holds an adapter (LoRA) alone, which is no model without the one that it was trained "
+            f"on. Give the folder of the merged model: of a run of Bertsmith's, {folder.parent / 'model'}."
+        )
+
+
 @check_arguments(folder=check_path)
 def read_checkpoint(folder: Path | str, *, table_in_file: bool = False) -> Checkpoint:
     """Reads a model folder written by Bertsmith or transformers. With `table_in_file` a large table of token
@@ -92,11 +103,7 @@ def read_checkpoint(folder: Path | str, *, table_in_file: bool = False) -> Check
     if not folder.is_dir():
         raise ModelError(f"{folder} is not a folder. A model is a folder with {CONFIG} and {WEIGHTS}.")
     refuse_static(folder)
-    if (folder / _ADAPTER).exists() and not (folder / CONFIG).exists():
-        raise ModelError(
-            f"{folder} holds an adapter (LoRA) alone, which is no model without the one that it was trained "
-            f"on. Give the folder of the merged model: of a run of Bertsmith's, {folder.parent / 'model'}."
-        )
+    refuse_adapter(folder)
     with verify_while_loading(folder) as manifest:
         settings = read_settings(plain_file(folder, CONFIG))
         weights = _find_weights(folder)

@@ -21,6 +21,7 @@ from bertsmith.inference.embedding.vectors import normalised
 from bertsmith.inference.engine import start_engine
 from bertsmith.inference.export.padded import PaddedModel, StatesHead, VectorOutputs, padded_head
 from bertsmith.model.bert import Bert
+from bertsmith.model.checkpoint import refuse_adapter
 from bertsmith.tasks.checkpoints.infer_task import locate_with_layers, model_kind
 from bertsmith.tasks.checkpoints.projection_folders import read_projection
 from bertsmith.tasks.checkpoints.sentence_folder import (
@@ -137,6 +138,7 @@ def open_source(name: str | Path, task: type[Task[Any]] | None = None) -> Export
 
 
 def _open_task_source(name: str, folder: Path, task_class: type[Task[Any]] | None) -> ExportSource:
+    refuse_adapter(folder)
     model, task = load_task_model(folder, task_class)
     head = padded_head(model.head, model.encoder, task.name)
     notes: tuple[str, ...] = ()

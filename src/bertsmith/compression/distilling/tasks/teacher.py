@@ -17,6 +17,7 @@ from bertsmith.arrays import Ints
 from bertsmith.errors import RecipeError
 from bertsmith.files import atomic_write, make_folder, sha256
 from bertsmith.inference.engine import start_engine
+from bertsmith.model.checkpoint import refuse_adapter
 from bertsmith.model.locate import locate_model
 from bertsmith.progress import Progress
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model
@@ -48,6 +49,7 @@ class TaskTeacher:
         `Predictor.load` does.
         """
         folder = locate_model(name).folder
+        refuse_adapter(folder)  # its student's first weights, and its size, would be those of the parts alone
         model, saved_task = load_task_model(folder, task)
         teacher_task = saved_task.as_teacher()
         if teacher_task is not saved_task:  # its head is another one, with the same weights
