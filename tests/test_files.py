@@ -3,10 +3,13 @@
 import os
 import subprocess
 import sys
+import time
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
+from bertsmith import files
 from bertsmith.errors import BertsmithError, InputError
 from bertsmith.files import atomic_folder, atomic_write, read_json, require_new_folder
 
@@ -162,3 +165,28 @@ def test_a_place_that_can_hold_nothing_gets_a_sentence(tmp_path: Path, place: st
         require_new_folder(tmp_path / place)
     require_new_folder(tmp_path / "new" / "deep")
     assert [each.name for each in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_checksum_is_known_again_until_the_file_is_written_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where size and time of the new content are the old one's."""
+    path, other = tmp_path / "weights", tmp_path / "other"
+    path.write_bytes(b"one")
+    times = path.stat()
+    monkeypatch.setattr(files, "_YOUNG", -1)
+    first = files.sha256_of_unchanged(path)
+    assert first == sha256(b"one").hexdigest()
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "sha256", lambda _: "read again")
+        assert files.sha256_of_unchanged(path) == first
+    time.sleep(0.02)
+    path.write_bytes(b"two")
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert files.sha256_of_unchanged(path) == sha256(b"two").hexdigest()
+    other.write_bytes(b"six")
+    other.replace(path)
+    assert files.sha256_of_unchanged(path) == sha256(b"six").hexdigest()
+    monkeypatch.undo()
+    path.write_bytes(b"ten")  # the same moment, perhaps: read in any case
+    assert files.sha256_of_unchanged(path) == sha256(b"ten").hexdigest()

@@ -15,11 +15,11 @@ from starlette.testclient import TestClient
 
 from bertsmith.data.sequences.building import SequenceSettings, build_sequences
 from bertsmith.errors import ModelError
+from bertsmith.inference import engine
 from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.inference.index.index import Index
 from bertsmith.model.cpu.kernels import has_kernels
 from bertsmith.serving import models as models_module
-from bertsmith.serving import served_model
 from bertsmith.serving.app import make_app
 from bertsmith.serving.models import Models, probe_once
 from bertsmith.serving.operations.operation import Options
@@ -204,7 +204,7 @@ def test_a_model_that_is_replaced_while_it_is_opened_is_the_one_that_is_served(
     second, third = (save_fine_tuned(tmp_path / f"{n}", "classification", seed=n) for n in (9, 11))
     wanted = answer(opened(third))
     put(second, folder)
-    usual = getattr(served_model, step)
+    usual = getattr(engine, step)
 
     def slow(*arguments: Any, **named: Any) -> Any:
         found = usual(*arguments, **named)
@@ -214,7 +214,7 @@ def test_a_model_that_is_replaced_while_it_is_opened_is_the_one_that_is_served(
                 raise RuntimeError("shapes differ")
         return found
 
-    monkeypatch.setattr(served_model, step, slow)
+    monkeypatch.setattr(engine, step, slow)
     assert models.replace("m").version == 2
     assert answer(models) == wanted
     assert models["m"].files.are_still_there
@@ -224,14 +224,14 @@ def test_a_model_that_is_replaced_while_it_is_opened_is_the_one_that_is_served(
 def test_a_model_whose_files_are_replaced_without_an_end_is_one_sentence(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    models, usual, times = opened(folder), served_model.start_engine, list[int]()
+    models, usual, times = opened(folder), engine.start_engine, list[int]()
 
     def slow(*arguments: Any) -> Any:
         times.append(1)
         os.utime(folder / "model.safetensors", (len(times), len(times)))
         return usual(*arguments)
 
-    monkeypatch.setattr(served_model, "start_engine", slow)
+    monkeypatch.setattr(engine, "start_engine", slow)
     os.utime(folder / "model.safetensors")
     with pytest.raises(ModelError, match="files were replaced each of the 5 times that it was opened"):
         models.replace("m")

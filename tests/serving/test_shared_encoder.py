@@ -2,6 +2,8 @@
 
 import asyncio
 import gc
+import json
+import os
 import random
 import shutil
 import weakref
@@ -18,7 +20,9 @@ from bertsmith.errors import ModelError
 from bertsmith.inference.engine import Engine
 from bertsmith.inference.export.source import open_source
 from bertsmith.model.cpu import kernels, shared_encoder
+from bertsmith.model.cpu.kernel_layer import KernelLayer
 from bertsmith.model.lora import add_lora, merge_lora
+from bertsmith.model.own_tokenizer import load_shared_tokenizer, read_own_tokenizer
 from bertsmith.serving.models import Models
 from bertsmith.serving.operations.operation import Options, PreparedRequest, compute_together
 from bertsmith.serving.operations.predict import PredictOperation
@@ -128,6 +132,75 @@ def test_one_other_weight_is_another_encoder(
     save_task_model(tmp_path / "other", model, task, first.tokenizer, {})
     assert Predictor.load(tmp_path / "other").model.encoder.layers is not first.model.encoder.layers
     assert Predictor.load(folders["head1"]).model.encoder.layers is first.model.encoder.layers
+
+
+@pytest.fixture
+def packed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of layers packed so far."""
+    counted, usual = [0], KernelLayer.__init__
+
+    def count(*arguments: Any) -> None:
+        counted[0] += 1
+        usual(*arguments)
+
+    monkeypatch.setattr(KernelLayer, "__init__", count)
+    return counted
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_of_a_file_with_the_weights_of_an_encoder_in_use_only_the_head_is_read(
+    name: str, folders: dict[str, Path], packed: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And answers have the bits of a model that is read whole."""
+    inputs = inputs_for(name, 9, 1)
+    first = Predictor.load(folders["head0"])
+    before = packed[0]
+    quick = Predictor.load(folders[name])
+    assert quick.model.encoder.layers is first.model.encoder.layers
+    assert packed[0] == before
+    monkeypatch.setattr(shared_encoder.EncodersInUse, "find", lambda *_: None)
+    whole = Predictor.load(folders[name])
+    assert packed[0] > before
+    assert bits(quick.predict(inputs)) == bits(whole.predict(inputs))
+    assert quick.model.state_dict().keys() == whole.model.state_dict().keys()
+
+
+def test_a_file_that_was_written_to_is_no_longer_that_of_an_encoder_in_use(
+    folders: dict[str, Path], tmp_path: Path, packed: list[int]
+) -> None:
+    """Though its size and its time are the same."""
+    first, other = (shutil.copytree(folders["apart"], tmp_path / name) for name in ("first", "other"))
+    opened = Predictor.load(first, compute_dtype=torch.float32)
+    weights, before = first / "model.safetensors", packed[0]
+    content, times = bytearray(weights.read_bytes()), weights.stat()
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    os.utime(weights, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert (
+        Predictor.load(other, compute_dtype=torch.float32).model.encoder.layers is opened.model.encoder.layers
+    )
+    assert packed[0] > before
+    with pytest.raises(ModelError, match="It was altered"):
+        Predictor.load(first, compute_dtype=torch.float32)
+    Predictor.load(other, compute_dtype=torch.float32)  # its file is known now
+    assert packed[0] == before + len(opened.model.encoder.layers)
+
+
+@pytest.mark.parametrize("change", ["none", "tokenizer.json", "tokenizer_config.json"])
+def test_a_tokenizer_is_shared_where_all_its_files_are_equal(
+    change: str, folders: dict[str, Path], tmp_path: Path
+) -> None:
+    other = tmp_path / "model"
+    shutil.copytree(folders["head0"], other)
+    path = other / change
+    if change == "tokenizer.json":
+        path.write_text(path.read_text().replace("miru", "moru"))
+    elif change == "tokenizer_config.json":
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"truncation_side": "left"}))
+    config = Predictor.load(folders["head0"]).model.config
+    first, second = (load_shared_tokenizer(folder, config) for folder in (folders["head0"], other))
+    assert (first is second) == (change == "none")
+    assert read_own_tokenizer(other).encode("Miru MORU bano").ids == second.encode("Miru MORU bano").ids
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -257,8 +330,15 @@ def engine_of(predictor: Predictor) -> Engine[Any]:
 
 
 def test_adapters_and_frozen_heads_share_the_encoder(
-    folders: dict[str, Path], adapters: dict[str, Path]
+    folders: dict[str, Path], adapters: dict[str, Path], packed: list[int]
 ) -> None:
+    base = Predictor.load(folders["classification"])
+    before = packed[0]
+    quick = [
+        Predictor.load(path).model.encoder.layers is base.model.encoder.layers for path in adapters.values()
+    ]
+    assert quick == [True, True, True, False]
+    assert packed[0] == before + len(base.model.encoder.layers)  # those of the merged one
     heads = [Predictor.load(path) for path in (folders["head0"], *adapters.values())]
     shared = [head.model.encoder.layers is heads[0].model.encoder.layers for head in heads]
     assert shared == [True, True, True, True, False]  # the last one is merged

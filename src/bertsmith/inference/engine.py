@@ -28,10 +28,13 @@ from bertsmith.model.cpu.kernel_layer import KernelLayer, use_kernels
 from bertsmith.model.cpu.kernels import has_kernels
 from bertsmith.model.cpu.onednn_layer import PackedLayer
 from bertsmith.model.cpu.process import one_core_threads
-from bertsmith.model.cpu.shared_encoder import share_encoder
+from bertsmith.model.cpu.shared_encoder import EncodersInUse, share_encoder
 from bertsmith.model.lora import lora_settings, merge_lora
-from bertsmith.model.own_tokenizer import load_own_tokenizer
+from bertsmith.model.own_tokenizer import load_own_tokenizer, load_shared_tokenizer
 from bertsmith.model.static_table import StaticTable
+from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model
+from bertsmith.tasks.task import Task
+from bertsmith.tasks.task_model import TaskModel
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -48,11 +51,47 @@ class Engine(NamedTuple, Generic[Model]):
     compute_dtype: torch.dtype
 
 
+def open_task_model(
+    folder: Path,
+    task: type[Task[Any]] | None = None,
+    device: torch.device | str = "auto",
+    compute_dtype: torch.dtype | None = None,
+    *,
+    shares_tokenizer: bool = False,
+) -> tuple[Engine[TaskModel], Task[Any]]:
+    """Opens a fine-tuned model of a folder for inference. Where an encoder in use was read from a file with
+    the same weights, only its head is read. With `shares_tokenizer` its tokenizer may be another model's too:
+    for callers that don't change its attributes.
+
+    Raises as `load_task_model` and `start_engine` do.
+    """
+    in_use = None
+    if (
+        device_of(device).type == "cpu" and compute_dtype != torch.int8
+    ):  # whose choice of products is a model's own
+        in_use = EncodersInUse(compute_dtype or torch.int16)
+    model, opened = load_task_model(folder, task, table_in_file=True, in_use=in_use)
+    tokenizer = load_shared_tokenizer(folder, model.encoder.config) if shares_tokenizer else None
+    adapted = isinstance(model.encoder, Bert) and lora_settings(model.encoder) is not None
+    engine = start_engine(model, folder, device, compute_dtype, tokenizer)
+    if (
+        in_use is not None
+        and isinstance(model.encoder, Bert)
+        and not (adapted and model.encoder.adapter is None)
+    ):
+        in_use.remember(model.encoder)  # unless an adapter was merged into its weights
+    return engine, opened
+
+
 def start_engine(
-    model: Model, folder: Path, device: torch.device | str = "auto", compute_dtype: torch.dtype | None = None
+    model: Model,
+    folder: Path,
+    device: torch.device | str = "auto",
+    compute_dtype: torch.dtype | None = None,
+    tokenizer: Tokenizer | None = None,
 ) -> Engine[Model]:
     """Prepares `model`, an encoder or a model with a head, for inference, in place. `folder` has its
-    tokenizer.
+    tokenizer, unless that is given.
 
     `device` "auto" is a GPU if there is one. `compute_dtype` is the precision of the layers' matrix products:
     by default int16 by the compiled kernels on a processor, bfloat16 for an encoder alone on a GPU that has
@@ -63,7 +102,7 @@ def start_engine(
     TokenizerError for a folder without a usable tokenizer.
     """
     encoder = _find_encoder(model)
-    tokenizer = load_own_tokenizer(folder, encoder.config)
+    tokenizer = tokenizer or load_own_tokenizer(folder, encoder.config)
     if compute_dtype == torch.int8 and isinstance(encoder, Bert):
         merge_lora(encoder)  # the choice is of whole products
     if compute_dtype == torch.int8 and isinstance(encoder, Bert) and multiplies_int16(encoder):

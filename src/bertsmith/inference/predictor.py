@@ -26,13 +26,18 @@ from bertsmith.argument_checks import (
 )
 from bertsmith.errors import InputError
 from bertsmith.files import require_output, write_jsonl
-from bertsmith.inference.engine import make_ready, require_count, require_list, require_texts, start_engine
+from bertsmith.inference.engine import (
+    make_ready,
+    open_task_model,
+    require_count,
+    require_list,
+    require_texts,
+)
 from bertsmith.inference.provenance import TrainedOn, encoder_of_baseline, frozen_predictions
 from bertsmith.model.bert import Bert
 from bertsmith.model.cpu.int8 import Int8Choice
 from bertsmith.model.locate import locate_model
 from bertsmith.progress import Progress
-from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model
 from bertsmith.tasks.evaluating.evaluation import Evaluation, evaluate
 from bertsmith.tasks.examples.encoding import Encoded, special_tokens
 from bertsmith.tasks.examples.held_out import shared_with_train
@@ -104,10 +109,9 @@ class Predictor:
         any other precision.
         """
         folder = locate_model(name).folder
-        model, opened = load_task_model(folder, task, table_in_file=True)
-        engine = start_engine(model, folder, device, compute_dtype)
+        engine, opened = open_task_model(folder, task, device, compute_dtype)
         before = encoder_of_baseline(folder)
-        return cls(model, opened, engine.tokenizer, TrainedOn.of_folder(folder), before)
+        return cls(engine.model, opened, engine.tokenizer, TrainedOn.of_folder(folder), before)
 
     def predict(self, texts: Sequence[Any]) -> list[Prediction]:
         """Returns one prediction for each input, in order.

@@ -35,7 +35,7 @@ from bertsmith.model.families.family import TOKENS
 from bertsmith.model.file_table import FileTable, find_table
 from bertsmith.model.folder_keys import MATRYOSHKA
 from bertsmith.model.layers.initialisation import meta_init
-from bertsmith.model.manifest import Manifest, verify_while_loading, write_manifest
+from bertsmith.model.manifest import IMPORTED, Manifest, verify_while_loading, write_manifest
 from bertsmith.model.static_table import refuse_static
 from bertsmith.model.untrusted import WEIGHTS as WEIGHTS
 from bertsmith.model.untrusted import plain_file, read_settings, read_tensors
@@ -43,6 +43,15 @@ from bertsmith.model.weights import file_names, from_hugging_face, listed, part_
 
 CONFIG = "config.json"
 _ADAPTER = "adapter_config.json"
+
+
+class FindsEncoder(Protocol):
+    """Whoever knows the prepared encoders that are in use."""
+
+    def find(self, weights: Path, config: BertConfig) -> tuple[Bert, Collection[str]] | None:
+        """A copy of the encoder in use with the weights in this file, without the weights of a pooler, and
+        the names that its tensors have there; None if there is none.
+        """
 
 
 class SavesItself(Protocol):
@@ -60,7 +69,8 @@ class Checkpoint:
     `tensors` are float32 under our names. `carried` are the tensors of heads that Bertsmith has no module
     for, under the file's names; `labels` are config.json's entries for these heads, and the dimensions to
     which vectors may be truncated. `notes` are sentences for the user. `table` are the token embeddings if
-    they stay in the file; then they aren't among `tensors`.
+    they stay in the file; then they aren't among `tensors`. `encoder` is the prepared encoder in use that has
+    the same weights, if one was asked for and found; then `tensors` has only what is not in it.
     """
 
     config: BertConfig
@@ -71,13 +81,15 @@ class Checkpoint:
     notes: tuple[str, ...] = ()
     manifest: Manifest | None = None
     table: FileTable | None = None
+    encoder: Bert | None = None
 
     @property
     def parts(self) -> frozenset[str]:
         """The parts of the model: encoder, pooler, masked_language, next_sentence, and the names of other
         heads.
         """
-        return _list_parts(self.tensors, self.carried)
+        shared = () if self.encoder is None else ("encoder",)
+        return _list_parts(self.tensors, self.carried).union(shared)
 
 
 def refuse_adapter(folder: Path) -> None:
@@ -92,9 +104,12 @@ def refuse_adapter(folder: Path) -> None:
 
 
 @check_arguments(folder=check_path)
-def read_checkpoint(folder: Path | str, *, table_in_file: bool = False) -> Checkpoint:
+def read_checkpoint(
+    folder: Path | str, *, table_in_file: bool = False, in_use: FindsEncoder | None = None
+) -> Checkpoint:
     """Reads a model folder written by Bertsmith or transformers. With `table_in_file` a large table of token
-    embeddings isn't read (see FileTable), for models that are only computed with.
+    embeddings isn't read (see FileTable), for models that are only computed with. An encoder that is `in_use`
+    with the same weights is taken instead of reading it from a folder of Bertsmith's.
 
     Raises ModelError where a file is missing, unsafe, truncated or altered, and where the tensors don't fit
     config.json.
@@ -109,19 +124,33 @@ def read_checkpoint(folder: Path | str, *, table_in_file: bool = False) -> Check
         weights = _find_weights(folder)
         if manifest is not None and not {CONFIG, WEIGHTS} <= manifest.files.keys():
             raise ModelError(f"{folder}/bertsmith.json has no hash of {CONFIG} or {WEIGHTS}. It was altered.")
+        is_ours = manifest is not None and manifest.task != IMPORTED
+        if in_use is not None and is_ours:
+            config = config_from_hugging_face(settings, f"the settings of {weights}")
+            shared = in_use.find(weights, config)
+            if shared is not None:
+                encoder, names = shared
+                rest = read_tensors(weights, without=names)
+                return interpret(rest, settings, str(weights), manifest, encoder)
         if not table_in_file:
             return interpret(read_tensors(weights), settings, str(weights), manifest)
         config = config_from_hugging_face(settings, f"the settings of {weights}")
         name = find_table(weights, config.vocab_size, config.embedding_width)
-        checkpoint = interpret(read_tensors(weights, without=name), settings, str(weights), manifest)
+        rest = read_tensors(weights, without=() if name is None else (name,))
+        checkpoint = interpret(rest, settings, str(weights), manifest)
         return checkpoint if name is None else replace(checkpoint, table=FileTable(weights, name))
 
 
 def interpret(
-    tensors: Mapping[str, Tensor], settings: Mapping[str, Any], where: str, manifest: Manifest | None = None
+    tensors: Mapping[str, Tensor],
+    settings: Mapping[str, Any],
+    where: str,
+    manifest: Manifest | None = None,
+    encoder: Bert | None = None,
 ) -> Checkpoint:
     """Makes a checkpoint of tensors under Hugging Face's names and the content of a config.json; `where`
-    names the file in errors. Warns of a layout that was never compared with a published checkpoint.
+    names the file in errors. With `encoder` the tensors of this one are left out. Warns of a layout that was
+    never compared with a published checkpoint.
 
     Raises ModelError where the two don't fit together, or hold something that we don't compute.
     """
@@ -137,6 +166,8 @@ def interpret(
         )
     translated = from_hugging_face(floats, config, where)
     parts = _list_parts(translated.tensors, translated.carried)
+    if encoder is not None:
+        parts |= {"encoder"}
     if "encoder" not in parts:
         raise ModelError(f"{where} holds no encoder of the family {config.model_type}.")
     declared = settings.get("architectures")
@@ -152,6 +183,7 @@ def interpret(
         labels,
         notes,
         manifest,
+        encoder=encoder,
     )
 
 
@@ -176,7 +208,7 @@ def encoder_of(checkpoint: Checkpoint, where: str) -> Bert:
 
 def load_encoder_into(encoder: Bert, checkpoint: Checkpoint, where: str, *, without: str = "") -> None:
     """Loads a checkpoint's encoder into one on the meta device, as `load_into` does, but for tensors whose
-    names begin with `without`, if that is given.
+    names begin with `without`, if that is given. Of an encoder in use only the pooler is loaded.
     """
     tensors = {
         name: tensor
@@ -184,7 +216,10 @@ def load_encoder_into(encoder: Bert, checkpoint: Checkpoint, where: str, *, with
         if name.startswith("encoder.") and not (without and name.startswith(without))
     }
     may_lack = () if checkpoint.table is None else (TOKENS,)
-    load_into(nn.ModuleDict({"encoder": encoder}), tensors, checkpoint.config, where, may_lack=may_lack)
+    module: nn.Module = encoder
+    if checkpoint.encoder is not None:
+        module = nn.ModuleDict({} if encoder.pooler is None else {"pooler": encoder.pooler})
+    load_into(nn.ModuleDict({"encoder": module}), tensors, checkpoint.config, where, may_lack=may_lack)
     if checkpoint.table is not None:
         encoder.embeddings.token = checkpoint.table
 

@@ -27,7 +27,9 @@ _TYPES: dict[str, tuple[torch.dtype, type[np.signedinteger[Any]], int]] = {
     "BF16": (torch.bfloat16, np.int16, 0x7F80),
 }
 _CHECKED_AT_ONCE = 1 << 22  # values
-_COMPARED_AT_ONCE = 1 << 24  # bytes; read, not mapped, since what is mapped counts as memory
+COMPARED_AT_ONCE = (
+    1 << 18
+)  # bytes; read, not mapped, since what is mapped counts as memory; so few fit the cache
 
 
 class FileTable(nn.Embedding):
@@ -87,9 +89,9 @@ class FileTable(nn.Embedding):
             return False
         size = self.weight.nbytes
         return all(
-            os.pread(self._file, min(_COMPARED_AT_ONCE, size - start), self._begin + start)
-            == os.pread(other._file, min(_COMPARED_AT_ONCE, size - start), other._begin + start)
-            for start in range(0, size, _COMPARED_AT_ONCE)
+            os.pread(self._file, min(COMPARED_AT_ONCE, size - start), self._begin + start)
+            == os.pread(other._file, min(COMPARED_AT_ONCE, size - start), other._begin + start)
+            for start in range(0, size, COMPARED_AT_ONCE)
         )
 
     def _read_state(self) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 import bertsmith
 from bertsmith.errors import ModelError
-from bertsmith.files import sha256, write_json
+from bertsmith.files import sha256, sha256_of_unchanged, write_json
 from bertsmith.model.untrusted import plain_file, read_settings
 from bertsmith.validation import describe_problem
 
@@ -135,7 +135,7 @@ def _parse(path: Path) -> Manifest:
 
 def _check_hashes(entries: Sequence[tuple[Path, FileEntry]]) -> None:
     for path, entry in entries:
-        actual = sha256(path)
+        actual = sha256_of_unchanged(path)
         if actual != entry.sha256:
             raise ModelError(
                 f"{path} has the SHA-256 {actual[:16]}…; {MANIFEST} says {entry.sha256[:16]}…. "

@@ -1,5 +1,6 @@
 """Reads the tokenizer of a model folder, and checks that it fits the model."""
 
+import hashlib
 from collections.abc import Hashable
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from bertsmith.text.tokens.tokenizer_json import read_object
 from bertsmith.text.tokens.value_tokenizers import VALUE_FILES, load_tokenizer
 
 _IN_USE: WeakValueDictionary[tuple[Hashable, ...], Tokenizer] = WeakValueDictionary()
+_BY_FILES: WeakValueDictionary[str, Tokenizer] = WeakValueDictionary()  # by the hash of the files read
 # transformers' classes that do just what tokenizer.json says.
 _GENERAL_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend", "PreTrainedTokenizer")
 
@@ -29,6 +31,46 @@ def load_own_tokenizer(folder: Path, config: BertConfig | StaticConfig) -> Token
     where the tokenizer has more tokens than the model, or doesn't fit it otherwise.
     """
     tokenizer = read_own_tokenizer(folder)
+    _require_fit(tokenizer, folder, config)
+    return tokenizer
+
+
+def load_shared_tokenizer(folder: Path, config: BertConfig | StaticConfig) -> Tokenizer:
+    """As `load_own_tokenizer`, but an equal tokenizer that was shared before and is in use is given again: a
+    vocabulary takes some megabytes, and a tenth of a second. For callers that don't change its attributes.
+    """
+    files_hash = _hash_tokenizer_files(folder)
+    tokenizer = None if files_hash is None else _BY_FILES.get(files_hash)
+    if tokenizer is None:
+        tokenizer = read_own_tokenizer(folder)
+        if type(tokenizer) is Tokenizer:  # not one of values, whose scales aren't in its hash
+            roles = tokenizer.pad_id, tokenizer.unk_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id
+            key = tokenizer.sha256, tokenizer.truncation, tokenizer.one_segment, roles
+            tokenizer = _IN_USE.setdefault(key, tokenizer)
+            if files_hash is not None and files_hash == _hash_tokenizer_files(folder):
+                _BY_FILES[files_hash] = tokenizer
+    _require_fit(tokenizer, folder, config)
+    return tokenizer
+
+
+def _hash_tokenizer_files(folder: Path) -> str | None:
+    """A hash of all files that `read_own_tokenizer` reads of a folder of ours; None for another folder, and
+    for links, which it may refuse.
+    """
+    names = (*TOKENIZER_FILES, *SENTENCEPIECE_FILES, *VALUE_FILES, *SENTENCE_SETTINGS)
+    paths = [folder / name for name in names]
+    if not (folder / MANIFEST).exists() or any(path.is_symlink() or path.is_dir() for path in paths):
+        return None
+    config = folder / "config.json"
+    settings = read_object(config, "a model's settings") if config.exists() else {}
+    parts: list[object] = [settings.get("model_type"), settings.get("tokenizer_class")]
+    parts += [(parent / "modules.json").exists() for parent in (folder, folder.parent)]
+    parts += [hashlib.sha256(path.read_bytes()).digest() if path.exists() else None for path in paths]
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+def _require_fit(tokenizer: Tokenizer, folder: Path, config: BertConfig | StaticConfig) -> None:
+    """Raises ModelError as `load_own_tokenizer` does."""
     if tokenizer.vocab_size > config.vocab_size:
         first = tokenizer.id_to_token(config.vocab_size)
         raise ModelError(
@@ -37,7 +79,7 @@ def load_own_tokenizer(folder: Path, config: BertConfig | StaticConfig) -> Token
             "tokenizer."
         )
     if not isinstance(config, BertConfig):
-        return tokenizer
+        return
     _require_special_tokens(folder)
     # otherwise a token of a text would be taken for padding, and would have no position
     if config.family.positions_after_padding and tokenizer.pad_id != config.pad_token_id:
@@ -46,18 +88,6 @@ def load_own_tokenizer(folder: Path, config: BertConfig | StaticConfig) -> Token
             f"{tokenizer.pad_id}, and a {config.model_type} counts positions by it. Use a folder whose files "
             "belong together."
         )
-    return tokenizer
-
-
-def share_tokenizer(tokenizer: Tokenizer) -> Tokenizer:
-    """An equal tokenizer that was shared before and is in use, or else this one: a vocabulary takes some
-    megabytes. For callers that don't change its attributes.
-    """
-    if type(tokenizer) is not Tokenizer:  # one of values, whose scales aren't in its hash
-        return tokenizer
-    roles = tokenizer.pad_id, tokenizer.unk_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id
-    key = tokenizer.sha256, tokenizer.truncation, tokenizer.one_segment, roles
-    return _IN_USE.setdefault(key, tokenizer)
 
 
 def _require_special_tokens(folder: Path) -> None:

@@ -6,7 +6,7 @@ Names and sizes are checked before anything is parsed, so that a small hostile f
 import contextlib
 import stat
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -89,8 +89,8 @@ def read_small_json(path: Path) -> Any:
         raise ModelError(f"{path} is not valid JSON ({error}). It may have been cut or altered.") from error
 
 
-def read_tensors(path: Path, *, without: str | None = None) -> "dict[str, Tensor]":
-    """Copies every tensor of a safetensors file into memory, but for the one called `without`; the file may
+def read_tensors(path: Path, *, without: Collection[str] = ()) -> "dict[str, Tensor]":
+    """Copies every tensor of a safetensors file into memory, but for those named in `without`; the file may
     then be replaced or removed.
 
     The file is opened anew for each large tensor, the largest first. A mapping counts as memory until it is
@@ -103,7 +103,7 @@ def read_tensors(path: Path, *, without: str | None = None) -> "dict[str, Tensor
     check_header_size(path)
     try:
         with safetensors.safe_open(path, framework="pt") as file:
-            names = [name for name in file.keys() if name != without]  # noqa: SIM118
+            names = [name for name in file.keys() if name not in without]  # noqa: SIM118
             sizes = {name: prod(file.get_slice(name).get_shape()) for name in names}
         large = sorted((name for name in sizes if sizes[name] >= LARGE), key=lambda name: -sizes[name])
         copies = {name: tensor for large_name in large for name, tensor in _copy_tensors(path, [large_name])}

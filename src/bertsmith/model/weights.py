@@ -145,6 +145,21 @@ def file_names(ours: str, config: BertConfig) -> tuple[str, ...]:
     return tuple(f"{theirs}.{leaf}" for theirs in row.theirs)
 
 
+def encoder_names(names: Iterable[str], config: BertConfig) -> dict[str, str]:
+    """Those of a file's tensors that are the encoder's, but for its pooler: the name in the table's spelling
+    -> the name in the file. Empty where the file has a second copy of a tied tensor.
+    """
+    row_of = {theirs: row for row in _name_table(config).values() for theirs in row.theirs}
+    result = dict[str, str]()
+    for name in names:
+        module, leaf = _split_name(name, config.family, row_of)
+        if f"{module}.{leaf}" in config.family.tied:
+            return {}
+        if module in row_of and part_of(f"{row_of[module].ours}.{leaf}") == "encoder":
+            result[f"{module}.{leaf}"] = name
+    return result
+
+
 def adapter_names(module: str, config: BertConfig) -> tuple[str, ...]:
     """The names of one of our encoder's modules in an adapter's files and in transformers' model in
     memory.

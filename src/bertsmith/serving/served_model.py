@@ -10,10 +10,9 @@ import torch
 
 from bertsmith.errors import ModelError
 from bertsmith.inference.embedding.embedder import Embedder
-from bertsmith.inference.engine import start_engine
+from bertsmith.inference.engine import open_task_model, start_engine
 from bertsmith.inference.index.manifest import MANIFEST, read_index_manifest
 from bertsmith.model.locate import locate_model
-from bertsmith.model.own_tokenizer import share_tokenizer
 from bertsmith.serving.operations.embed import (
     EmbedOperation,
     TextEncoder,
@@ -28,7 +27,6 @@ from bertsmith.serving.operations.search import SearchOperation
 from bertsmith.serving.refusals import UnsupportedRequest
 from bertsmith.serving.settings import ModelSettings
 from bertsmith.tasks.checkpoints.infer_task import model_kind, needs_class
-from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model
 from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.task import Task
@@ -215,16 +213,14 @@ def _open_task(
     """Opens a model with a task's head: it predicts, and if its task allows re-ranks or makes vectors too."""
     folder = files.folder
     task_class = find_task(settings.task) if settings.task and needs_class(folder) else None
-    model, task = load_task_model(folder, task_class, table_in_file=True)
-    engine = start_engine(model, folder, device, compute_dtype)
-    engine = engine._replace(tokenizer=share_tokenizer(engine.tokenizer))
+    engine, task = open_task_model(folder, task_class, device, compute_dtype, shares_tokenizer=True)
     predict = PredictOperation(settings.name, engine, task)
     operations: dict[str, Operation] = {"predict": predict}
     if ranks_pairs(task):
         operations["rerank"] = RerankOperation(predict)
     encoder = None
     if task.makes_vectors:
-        encoder = make_backbone_encoder(settings.name, folder, engine, model.encoder)
+        encoder = make_backbone_encoder(settings.name, folder, engine, engine.model.encoder)
         operations = {**make_vector_operations(encoder), **operations}
     return ServedModel(
         name=settings.name,
@@ -237,7 +233,7 @@ def _open_task(
         compute_dtype=engine.compute_dtype,
         device=engine.device,
         tokenizer=engine.tokenizer,
-        module=model,
+        module=engine.model,
         head_task=task,
         encoder=encoder,
     )

@@ -12,16 +12,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from bertsmith.errors import ModelError
-from bertsmith.files import sha256, tensors_written_to
+from bertsmith.files import sha256, sha256_of_unchanged, tensors_written_to
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import (
     CONFIG,
     WEIGHTS,
     Checkpoint,
+    FindsEncoder,
     SavesItself,
     encoder_of,
     load_encoder_into,
@@ -29,9 +31,16 @@ from bertsmith.model.checkpoint import (
     save_checkpoint,
 )
 from bertsmith.model.config import BertConfig
+from bertsmith.model.cpu.adapter import detach_adapter
 from bertsmith.model.layers.initialisation import meta_init
 from bertsmith.model.locate import locate_model
-from bertsmith.model.lora import ADAPTER_CONFIG, pooler_tensors, read_adapter, save_adapter
+from bertsmith.model.lora import (
+    ADAPTER_CONFIG,
+    adaptable_modules,
+    pooler_tensors,
+    read_adapter,
+    save_adapter,
+)
 from bertsmith.model.manifest import (
     IMPORTED,
     MANIFEST,
@@ -120,9 +129,13 @@ def save_task_model(
 
 
 def load_task_model(
-    folder: Path | str, task: type[Task[Any]] | None = None, *, table_in_file: bool = False
+    folder: Path | str,
+    task: type[Task[Any]] | None = None,
+    *,
+    table_in_file: bool = False,
+    in_use: FindsEncoder | None = None,
 ) -> tuple[TaskModel, Task[Any]]:
-    """The model in evaluation mode, and its task as it was trained. `table_in_file` is as in
+    """The model in evaluation mode, and its task as it was trained. `table_in_file` and `in_use` are as in
     `read_checkpoint`.
 
     A folder of transformers without bertsmith.json is opened by its class and labels. `task` is needed for
@@ -133,10 +146,12 @@ def load_task_model(
     if is_static(folder):
         return _load_on_table(folder, task)
     if is_task_adapter(folder):
-        return _load_adapted(folder, task, table_in_file=table_in_file)
-    checkpoint = read_checkpoint(folder, table_in_file=table_in_file)
+        return _load_adapted(folder, task, table_in_file=table_in_file, in_use=in_use)
+    checkpoint = read_checkpoint(folder, table_in_file=table_in_file, in_use=in_use)
     opened = _open_task(checkpoint, folder, task)
-    model = meta_init(lambda: TaskModel(Bert(checkpoint.config), opened.head(checkpoint.config)))
+    model = meta_init(
+        lambda: TaskModel(checkpoint.encoder or Bert(checkpoint.config), opened.head(checkpoint.config))
+    )
     without = "" if model.head.pooled else "encoder.pooler."
     load_encoder_into(model.encoder, checkpoint, str(folder), without=without)
     _load_head(model.head, checkpoint.carried, _own_tensors(folder, checkpoint), str(folder))
@@ -299,7 +314,7 @@ def is_task_adapter(folder: Path) -> bool:
 
 
 def _load_adapted(
-    folder: Path, given: type[Task[Any]] | None, *, table_in_file: bool
+    folder: Path, given: type[Task[Any]] | None, *, table_in_file: bool, in_use: FindsEncoder | None
 ) -> tuple[TaskModel, Task[Any]]:
     """The model that an adapter was trained on, with its low-rank parts, which aren't merged, and its head.
     Raises ModelError where that model is gone, or has other weights than it had then.
@@ -312,13 +327,26 @@ def _load_adapted(
             base = locate_model(str(name)).folder
         except ModelError as error:
             raise ModelError(f"{folder} was trained on {name}, which can't be opened. {error}") from error
-        if sha256(plain_file(base, WEIGHTS)) != manifest.provenance.get(_BASE_HASH):
+        if sha256_of_unchanged(plain_file(base, WEIGHTS)) != manifest.provenance.get(_BASE_HASH):
             raise ModelError(
                 f"{folder} was trained on {name}, whose weights are others now. Give the folder of the "
                 f"merged model, {folder.parent / 'model'}, or train again."
             )
-        checkpoint = read_checkpoint(base, table_in_file=table_in_file)
-        model = meta_init(lambda: TaskModel(Bert(checkpoint.config), opened.head(checkpoint.config)))
+        checkpoint = read_checkpoint(base, table_in_file=table_in_file, in_use=in_use)
+        if checkpoint.encoder is not None:
+            frame = meta_init(lambda: Bert(checkpoint.config))
+            for path in adaptable_modules(frame):
+                linear = frame.get_submodule(path)
+                assert isinstance(linear, nn.Linear)
+                linear.weight = nn.Parameter(torch.zeros(1).expand(linear.weight.shape))  # takes no memory
+            tensors = read_adapter(folder, frame)
+            detach_adapter(frame)
+            checkpoint.encoder.adapter = frame.adapter
+            if frame.adapter is None:  # it can only be merged into the weights
+                checkpoint = read_checkpoint(base, table_in_file=table_in_file)
+        model = meta_init(
+            lambda: TaskModel(checkpoint.encoder or Bert(checkpoint.config), opened.head(checkpoint.config))
+        )
         has_pooler = model.head.pooled and "pooler" in checkpoint.parts
         pooler = model.encoder.pooler
         if not has_pooler:
@@ -326,7 +354,8 @@ def _load_adapted(
         load_encoder_into(
             model.encoder, checkpoint, str(base), without="" if has_pooler else "encoder.pooler."
         )
-        tensors = read_adapter(folder, model.encoder)
+        if checkpoint.encoder is None:
+            tensors = read_adapter(folder, model.encoder)
         if model.head.pooled and not has_pooler:
             model.encoder.pooler = pooler
             assert pooler is not None
