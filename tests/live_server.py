@@ -81,9 +81,10 @@ def live_server(
     *arguments: object,
     environment: Mapping[str, str] | None = None,
     before: tuple[str, ...] = ("-m", "bertsmith"),
+    port: int = 0,
 ) -> Iterator[LiveServer]:
-    """Begun by `serve ARGUMENTS --port 0`, killed at the end if it still runs."""
-    command = [sys.executable, *before, "serve", *map(str, arguments), "--port", "0"]
+    """Begun by `serve ARGUMENTS --port PORT`, killed at the end if it still runs."""
+    command = [sys.executable, *before, "serve", *map(str, arguments), "--port", str(port)]
     process = subprocess.Popen(
         command, stderr=subprocess.PIPE, text=True, env={**os.environ, **(environment or {})}
     )

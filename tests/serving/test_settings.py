@@ -82,6 +82,30 @@ def test_a_model_is_called_as_its_folder(path: str, name: str) -> None:
     assert usual_name(path) == name
 
 
+def test_a_folder_of_models_and_runs_is_all_of_them(tmp_path: Path) -> None:
+    for place in (
+        "b/config.json",
+        "c/model/config.json",
+        "c/adapter/adapter_config.json",
+        "a/adapter_config.json",
+    ):
+        (tmp_path / place).parent.mkdir(parents=True)
+        (tmp_path / place).touch()
+    (tmp_path / "notes").mkdir()
+    (tmp_path / ".cache").mkdir()
+    (tmp_path / ".cache" / "config.json").touch()
+    models = read_settings([str(tmp_path), "minilm"], None, {}, {}).models
+    assert [(model.name, Path(model.path)) for model in models] == [
+        ("a", tmp_path / "a"),
+        ("b", tmp_path / "b"),
+        ("c", tmp_path / "c" / "model"),
+        ("minilm", Path("minilm")),
+    ]
+    for one in ("b", "c", "notes"):  # a model, a run, and what is neither
+        (model,) = read_settings([str(tmp_path / one)], None, {}, {}).models
+        assert model.path == str(tmp_path / one)
+
+
 def test_a_table_of_a_model_is_read_from_toml(tmp_path: Path) -> None:
     file = written(tmp_path, '[[models]]\nname = "n"\npath = "p"\ncompute_dtype = "int16"\n')
     (model,) = read_settings([], file, {}, {}).models

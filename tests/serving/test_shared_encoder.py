@@ -2,11 +2,17 @@
 
 import asyncio
 import gc
+import http.client
 import json
 import os
 import random
 import shutil
+import signal
+import threading
+import time
 import weakref
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +22,7 @@ import torch
 
 from bertsmith import Embedder, Predictor
 from bertsmith.compression.distilling.tasks.teacher import TaskTeacher
-from bertsmith.errors import ModelError
+from bertsmith.errors import InputError, ModelError
 from bertsmith.inference.engine import Engine
 from bertsmith.inference.export.source import open_source
 from bertsmith.model.cpu import kernels, shared_encoder
@@ -37,6 +43,7 @@ from bertsmith.tasks.checkpoints.task_checkpoint import (
     save_task_model,
 )
 from bertsmith.tasks.task_model import outputs_of
+from live_server import START, LiveServer, live_server
 from served_models import TASKS, inputs_of, save_encoder, save_fine_tuned, save_pretrained
 
 pytestmark = pytest.mark.skipif(
@@ -229,6 +236,26 @@ def test_heads_computed_together_answer_as_each_alone(models: Models, seed: int)
     for request in requests:
         together = [request.reduce(by_sequence[id(encoded)]) for encoded in request.encoded]
         assert bits(request.finish(together)) == bits(request.compute_answer())
+
+
+def test_predictors_together_answer_as_each_alone_and_encode_a_text_once(
+    folders: dict[str, Path], adapters: dict[str, Path]
+) -> None:
+    paths = [folders[name] for name in ("head0", "multi-label", "apart", "regression", "head1")]
+    predictors = [Predictor.load(path) for path in (*paths, adapters["few"])]
+    texts, lengths = inputs_of("classification", 90, 2), list[int]()
+    hook = (
+        predictors[0]
+        .model.encoder.layers[0]
+        .register_forward_hook(lambda layer, inputs, output: lengths.extend(inputs[1].lengths))
+    )
+    together = Predictor.predict_together(predictors, texts)
+    hook.remove()
+    assert len(lengths) == 2 * len(set(texts))  # for the heads, and with the adapter
+    assert bits(together) == bits(predictor.predict(texts) for predictor in predictors)
+    assert Predictor.predict_together([], texts) == []
+    with pytest.raises(InputError, match="input 66"):
+        Predictor.predict_together(predictors, [*["bano"] * 65, 3])
 
 
 def test_a_text_asked_of_several_heads_is_encoded_once(models: Models) -> None:
@@ -427,3 +454,84 @@ def test_a_head_is_replaced_under_load_without_a_wrong_or_lost_answer(
         assert all(result in (before[name][text], after[name][text]) for name, text, result in found)
 
     asyncio.run(ask())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_service_is_killed_and_its_heads_replaced_under_load_without_a_wrong_or_lost_answer(
+    folders: dict[str, Path], adapters: dict[str, Path], tmp_path: Path
+) -> None:
+    """A request in flight at the kill fails for its client, which asks again; nobody gets half an answer."""
+    own = {
+        name: Path(shutil.copytree(folders[name], tmp_path / name)) for name in ("head0", "head1", "tagging")
+    }
+    arguments = [f"{name}={folder}" for name, folder in (own | {"few": adapters["few"]}).items()]
+    arguments.append("--no-log-requests")
+    texts = inputs_of("classification", 6, 1)
+    asked = [(name, text) for name in (*own, "few") for text in texts]
+    answers, failures = list[tuple[int, tuple[str, str], Any]](), list[str]()
+    stage, stop, ports = [0], threading.Event(), [0]
+
+    def compute(path: Path, name: str) -> dict[tuple[str, str], Any]:
+        operation = open_model(ModelSettings(name=name, path=str(path)), 1).operation("predict")
+        return {(name, text): operation.prepare([text], Options()).compute_answer()[0] for text in texts}
+
+    expected = [compute(own[name] if name in own else adapters[name], name) for name in (*own, "few")]
+    before = dict(chain.from_iterable(map(dict.items, expected)))
+    after = before | compute(folders["apart"], "head1")
+
+    def ask_on(client: int) -> None:
+        draw = random.Random(client)
+        while not stop.is_set():
+            name, text = draw.choice(asked)
+            end = time.monotonic() + START
+            while time.monotonic() < end:  # until it is answered
+                began = stage[0]
+                try:
+                    answer = LiveServer(None, ports[0], []).ask(f"/v1/{name}", {"inputs": [text]})  # type: ignore[arg-type]
+                except (OSError, http.client.HTTPException) as error:
+                    failures.append(repr(error))
+                    time.sleep(0.2)
+                    continue
+                assert answer.status == 200
+                answers.append((began, (name, text), answer.json()["results"][0]))
+                break
+            else:
+                raise AssertionError(f"{name} doesn't answer: {failures[-1]}")
+
+    def wait(count: int) -> None:
+        count, end = len(answers) + count, time.monotonic() + START
+        while len(answers) < count:
+            assert time.monotonic() < end, failures[-3:]
+            time.sleep(0.01)
+
+    with ThreadPoolExecutor(4) as clients, live_server(*arguments) as server:
+        ports[0] = server.port
+        running = [clients.submit(ask_on, number) for number in range(4)]
+        try:
+            wait(60)
+            assert failures == []
+            shutil.rmtree(own["head1"])
+            shutil.copytree(folders["apart"], own["head1"])
+            stage[0] = 1
+            server.process.send_signal(signal.SIGHUP)
+            server.said("head1: version 2 is served")
+            stage[0] = 2
+            wait(60)
+            assert failures == []
+            server.process.kill()
+            for _ in range(2):
+                with live_server(*arguments, port=ports[0]) as server:
+                    wait(60)
+                    server.process.kill()
+            with live_server(*arguments, port=ports[0]) as server:
+                wait(60)
+                stop.set()
+                for client in running:
+                    client.result(START)  # what it asked last is answered too
+        finally:
+            stop.set()
+    assert failures
+    for began, request, result in answers:
+        assert result == after[request] or (began < 2 and result == before[request])
+    assert {request for _, request, _ in answers} == set(asked)

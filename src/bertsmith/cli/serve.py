@@ -132,7 +132,8 @@ def serve(
     Parameters
     ----------
     models
-        Folders, aliases such as minilm, or indexes. NAME=FOLDER chooses the name that clients use.
+        Folders, aliases such as minilm, or indexes. NAME=FOLDER chooses the name that clients use. Of a
+        folder of models or runs, all are served.
     config
         A TOML file with the settings.
     task

@@ -43,7 +43,7 @@ from bertsmith.tasks.examples.encoding import Encoded, special_tokens
 from bertsmith.tasks.examples.held_out import shared_with_train
 from bertsmith.tasks.finetuning import encode_examples, few_at_a_time
 from bertsmith.tasks.task import Metrics, Prediction, Task, fitted_again, reading_columns
-from bertsmith.tasks.task_model import LONGEST, TaskModel, outputs_of
+from bertsmith.tasks.task_model import LONGEST, TaskModel, outputs_of, outputs_together
 from bertsmith.text.labelled.labelled_files import describe_files, list_labelled_files
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.text.workers import Engine, map_in_order_by_ray, require_engine
@@ -123,6 +123,31 @@ class Predictor:
         examples = [self.task.example(text, f"input {number}") for number, text in enumerate(texts, 1)]
         require_count(len(examples), len(texts))
         return list(self._predict_examples(examples))
+
+    @staticmethod
+    def predict_together(predictors: Sequence["Predictor"], texts: Sequence[Any]) -> list[list[Prediction]]:
+        """Returns what `predict` of each predictor gives for the same inputs, one list for each predictor.
+
+        Predictors with equal encoders, as of frozen or LoRA models, share it once loaded: then the encoder
+        reads a text once for all of them. With the compiled kernels predictions are those of `predict` to the
+        bit. Raises InputError as `predict` does.
+        """
+        require_list(texts)
+        results: list[list[Prediction]] = [[] for _ in predictors]
+        for start in range(0, len(texts), _TEXTS_OF_WINDOWS):
+            some = texts[start : start + _TEXTS_OF_WINDOWS]
+            parts = [
+                [p.task.example(text, f"input {number}") for number, text in enumerate(some, start + 1)]
+                for p in predictors
+            ]
+            splits = [
+                encode_examples(p.task, examples, p.tokenizer).encoded
+                for p, examples in zip(predictors, parts, strict=True)
+            ]
+            outputs = outputs_together([p.model for p in predictors], splits)
+            for number, predictor in enumerate(predictors):
+                results[number] += predictor.task.decode(outputs[number], parts[number], splits[number])
+        return results
 
     def predict_windows(self, texts: Sequence[str]) -> Iterator[Prediction]:
         """Yields a prediction for each window of each text, in order.

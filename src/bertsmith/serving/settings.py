@@ -182,8 +182,8 @@ def read_settings(
 ) -> ServingSettings:
     """Reads and validates the settings: the command line overrides the environment, which overrides the file.
 
-    `models` are PATH or NAME=PATH; the others are the arguments of `gather`. Raises RecipeError naming the
-    key, InputError for a file that can't be read.
+    `models` are PATH or NAME=PATH, and PATH may be a folder of models; the others are the arguments of
+    `gather`. Raises RecipeError naming the key, InputError for a file that can't be read.
     """
     values = gather(ServingSettings, ENVIRONMENT, config, given, environment)
     if isinstance(values.get("models"), str):
@@ -192,8 +192,26 @@ def read_settings(
         values["models"] = models
     if not values.get("models"):
         raise RecipeError("There is nothing to serve. Name a model: bertsmith serve minilm, or NAME=FOLDER.")
-    values["models"] = [_parse_model(model, values.get("task")) for model in values["models"]]
+    values["models"] = [
+        _parse_model(model, values.get("task")) for given in values["models"] for model in _list_models(given)
+    ]
     return check(ServingSettings, values, str(config) if config else "the settings of the service")
+
+
+def _list_models(given: Any) -> list[Any]:
+    """What was given or, of a path to a folder of models and runs, the paths of those."""
+    folder = Path(given) if isinstance(given, str) else None
+    if folder is None or not folder.is_dir() or _is_model(folder) or _is_model(folder / "model"):
+        return [given]
+    inside = [path for path in sorted(folder.iterdir()) if not path.name.startswith(".")]
+    places = [path if _is_model(path) else path / "model" for path in inside]
+    return [str(place) for place in places if _is_model(place)] or [given]
+
+
+def _is_model(path: Path) -> bool:
+    """Whether a folder has the settings of a model, an adapter or an index."""
+    names = "config.json", "bertsmith.json", "modules.json", "adapter_config.json", "index.json"
+    return any((path / name).is_file() for name in names)
 
 
 def _parse_model(model: Any, task: Any) -> Any:

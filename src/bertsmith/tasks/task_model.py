@@ -4,17 +4,26 @@ N tokens in the packed batch, E examples, R rows that the head reads, T texts, H
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import product
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bertsmith.data.batch import PackedBatch
+from bertsmith.data.batch import PackedBatch, batches_by_length
 from bertsmith.model.bert import Bert
+from bertsmith.model.cpu.kernel_layer import KernelLayer
 from bertsmith.model.layers.initialisation import initialise
 from bertsmith.progress import Progress
 from bertsmith.tasks.examples.encoding import EncodedExample, Layout
-from bertsmith.tasks.forward_passes import evaluating, forward_passes, require_finite
+from bertsmith.tasks.forward_passes import (
+    HeadPass,
+    answer_heads,
+    evaluating,
+    forward_passes,
+    require_finite,
+    usual_forward_tokens,
+)
 from bertsmith.tasks.heads.pooling import join_pooled
 from bertsmith.tasks.task import Head, Outputs
 
@@ -90,6 +99,54 @@ def outputs_of(
         for index in long:
             results[index] = _long_output(model, encoded[index], batch_tokens, count)
     return [result for result in results if result is not None]
+
+
+def outputs_together(
+    models: Sequence[TaskModel], encoded: Sequence[Sequence[EncodedExample]]
+) -> list[list[Outputs]]:
+    """What `outputs_of` gives for each model and its examples, E of each. Of models that share an encoder of
+    the kernels, this computes once what they read alike.
+    """
+    results = [list[Outputs]() for _ in models]
+    groups = dict[nn.Module, list[int]]()  # by the layers: the numbers of the models
+    for number, model in enumerate(models):
+        if _has_shared_layers(model) and all(example.tokens <= LONGEST for example in encoded[number]):
+            groups.setdefault(model.encoder.layers, []).append(number)
+        else:
+            results[number] = outputs_of(model, encoded[number])
+    for numbers in groups.values():
+        heads = [_head_pass(models[number]) for number in numbers]
+        examples = [encoded[number] for number in numbers]
+        lengths = [max(example.tokens for example in row) for row in zip(*examples, strict=True)]
+        outputs = dict[tuple[int, int], Outputs]()  # by the numbers of model and example
+        for batch in batches_by_length(lengths, usual_forward_tokens(torch.device("cpu"))):
+            places = list(product(range(len(numbers)), batch))
+            computed = answer_heads(
+                models[numbers[0]].encoder,
+                [heads[number] for number, _ in places],
+                [examples[number][index] for number, index in places],
+            )
+            outputs |= zip(places, computed, strict=True)
+        for number, place in enumerate(numbers):
+            results[place] = [outputs[number, index] for index in range(len(lengths))]
+    return results
+
+
+def _has_shared_layers(model: TaskModel) -> bool:
+    """Whether other models may have the same layers, and answers don't depend on what is in a batch."""
+    encoder = model.encoder
+    return (
+        isinstance(encoder, Bert)
+        and encoder.layer_weights is None
+        and all(isinstance(layer, KernelLayer) for layer in encoder.layers)
+    )
+
+
+def _head_pass(model: TaskModel) -> HeadPass:
+    def answer(states: Tensor, layout: Layout) -> Tensor:
+        return at_least_float32(model.answer(states, layout))
+
+    return HeadPass(answer, model.head.per_row, model.head.reads_all, model.encoder.adapter)
 
 
 def _batch_outputs(
