@@ -8,7 +8,8 @@ import json
 import random
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import cycle
 from typing import Any, BinaryIO, NamedTuple
 
 _LONGEST_WAIT = 20.0  # seconds
@@ -36,6 +37,47 @@ def poisson(
 ) -> list[Sample]:
     """Bodies in turn, `rate` a second on average, for so long."""
     return asyncio.run(_poisson(target, [_encoded(target, body) for body in bodies], rate, seconds, seed))
+
+
+def ask_without_break(
+    requests: Sequence[tuple[Target, Mapping[str, Any]]],
+    clients: int,
+    seconds: float,
+    flood: Sequence[tuple[Target, Mapping[str, Any]]] = (),
+    flooding: int = 0,
+) -> list[Sample]:
+    """Requests in turn by so many clients, each of which waits for its answer before it asks again; while
+    others, whose answers aren't given, ask what is in `flood`. They begin half a second before.
+    """
+    return asyncio.run(_ask_without_break(requests, clients, seconds, flood, flooding))
+
+
+async def _ask_without_break(
+    requests: Sequence[tuple[Target, Mapping[str, Any]]],
+    clients: int,
+    seconds: float,
+    flood: Sequence[tuple[Target, Mapping[str, Any]]],
+    flooding: int,
+) -> list[Sample]:
+    pools = {target.port: _Pool(target.port) for target, _ in (*requests, *flood)}
+    samples = list[Sample]()
+
+    async def ask(
+        asked: Iterator[tuple[int, tuple[Target, Mapping[str, Any]]]], end: float, kept: list[Sample]
+    ) -> None:
+        while (due := time.perf_counter()) < end:
+            number, (target, body) = next(asked)
+            kept.append(await pools[target.port].ask(number, _encoded(target, body), due))
+
+    now = time.perf_counter()
+    others = [ask(cycle(enumerate(flood)), now + seconds + 0.5, []) for _ in range(flooding) if flood]
+    tasks = [asyncio.create_task(other) for other in others]
+    await asyncio.sleep(0.5 if flood else 0)
+    shared, end = cycle(enumerate(requests)), time.perf_counter() + seconds
+    await asyncio.gather(*(ask(shared, end, samples) for _ in range(clients)), *tasks)
+    for pool in pools.values():
+        pool.close()
+    return samples
 
 
 def in_turn(target: Target, bodies: Sequence[Mapping[str, Any]]) -> list[Sample]:

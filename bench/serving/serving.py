@@ -47,7 +47,7 @@ _SIDES = ("ours", "app", "infinity")
 _NAMES = {"ours": "bertsmith serve", "app": "FastAPI and", "infinity": "infinity"}
 _WORK = ("embedding", "classification", "tagging")
 _FIRST_RATE, _HALVINGS, _LONGEST = 8.0, 4, 400
-_PATIENCE = 120.0  # seconds for a server to begin
+_PATIENCE = 600.0  # seconds for a server to begin
 
 
 def main() -> None:
@@ -80,7 +80,7 @@ def mixed_texts(count: int) -> list[str]:
     """Of 8 to 400 pieces each, drawn with seed 0."""
     from bertsmith.text.tokens.tokenizer import Tokenizer
 
-    tokenizer, draw = Tokenizer.load(_minilm()), random.Random(0)
+    tokenizer, draw = Tokenizer.load(minilm()), random.Random(0)
     text = find("wikipedia_2014/AA/wiki_01").read_text(encoding="utf-8")
     words = [word for line in text.splitlines() if not line.startswith("<") for word in line.split()]
     found = []
@@ -91,13 +91,15 @@ def mixed_texts(count: int) -> list[str]:
     return found
 
 
-class _Server(NamedTuple):
+class Server(NamedTuple):
+    """A process, and where it is asked."""
+
     target: Target
     process: "subprocess.Popen[bytes]"
 
 
 def _rows(work: str, texts: Sequence[str], folder: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
-    model = _minilm() if work == "embedding" else _with_head(work, folder)
+    model = minilm() if work == "embedding" else _with_head(work, folder)
     infinity = interpreter("infinity", options.peers) if "infinity" in options.sides else None
     sides = [side for side in options.sides if side != "infinity" or (work == "embedding" and infinity)]
     capacities: dict[str, list[float]] = {side: [] for side in sides}
@@ -110,7 +112,7 @@ def _rows(work: str, texts: Sequence[str], folder: Path, options: argparse.Names
             for side, found in _capacities(servers, work, texts, options, number).items():
                 capacities[side].append(found)
         finally:
-            _end(servers)
+            end_servers(servers)
     rows = [_row(work, side, capacities) for side in sides]
     if "ours" in sides:
         rows.append(_alone(work, model, texts))
@@ -132,7 +134,7 @@ def _line(work: str, side: str, found: str, ratio: str) -> dict[str, Any]:
 
 
 def _capacities(
-    servers: Mapping[str, _Server], work: str, texts: Sequence[str], options: argparse.Namespace, seed: int
+    servers: Mapping[str, Server], work: str, texts: Sequence[str], options: argparse.Namespace, seed: int
 ) -> dict[str, float]:
     """Of each side, by turns."""
     low, high = dict.fromkeys(servers, 0.0), dict.fromkeys(servers, 0.0)
@@ -158,7 +160,7 @@ def _capacities(
 
 
 def _holds(
-    server: _Server, bodies: Sequence[Mapping[str, Any]], rate: float, seed: int, options: argparse.Namespace
+    server: Server, bodies: Sequence[Mapping[str, Any]], rate: float, seed: int, options: argparse.Namespace
 ) -> bool:
     """Whether 95 % are answered in time."""
     samples = poisson(server.target, bodies, rate, options.seconds, seed)
@@ -181,7 +183,7 @@ def _alone(work: str, model: str, texts: Sequence[str]) -> dict[str, Any]:
             own += engine.ask(texts=some)["milliseconds"]
     finally:
         engine.close()
-        _end({"ours": server})
+        end_servers({"ours": server})
     p50 = np.percentile(served, 50), np.percentile(own, 50)
     more = statistics.median(a - b for a, b in zip(served, own, strict=True))
     found = f"p50 {p50[0]:.2f} ms, the engine's own {p50[1]:.2f} ms: {more:+.2f} ms, a request's median"
@@ -199,7 +201,7 @@ def _overload(
         poisson(target, bodies, capacity, min(options.seconds, 5.0), 1)
         samples = poisson(target, bodies, 2 * capacity, 2 * options.seconds, 2)
     finally:
-        _end({"ours": server})
+        end_servers({"ours": server})
     good = [each for each in samples if each.status == 200 and each.seconds * 1000 <= options.within]
     refused = [each.seconds * 1000 for each in samples if each.status in (429, 503)]
     wrong = sum(_results(each) != right[each.number] for each in samples if each.status == 200)
@@ -227,23 +229,11 @@ def _body(side: str, work: str, text: str) -> dict[str, Any]:
     return {"inputs": text, "long_text": "truncate"} if work != "tagging" else {"inputs": text}
 
 
-def _start(side: str, work: str, model: str, infinity: str | None) -> _Server:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    folder = Path(sys.executable).parent
-    path = "/v1/embeddings"
+def _start(side: str, work: str, model: str, infinity: str | None) -> Server:
     if side == "ours":
-        path = "/v1/served"
-        command = [
-            str(folder / "bertsmith"),
-            "serve",
-            f"served={model}",
-            "--port",
-            str(port),
-            "--no-log-requests",
-        ]
-    elif side == "app":
+        return start_server([f"served={model}"])
+    port, path = _free_port(), "/v1/embeddings"
+    if side == "app":
         command = [sys.executable, str(Path(__file__).parent / "serving_app.py"), work, model, str(port)]
     else:
         assert infinity is not None
@@ -253,15 +243,32 @@ def _start(side: str, work: str, model: str, infinity: str | None) -> _Server:
             *("--model-id", model, "--served-model-name", "minilm", "--engine", "torch"),
             *("--device", "cpu", "--host", "127.0.0.1", "--port", str(port)),
         ]
+    return _begin(command, Target(port, path))
+
+
+def start_server(models: Sequence[Path | str]) -> Server:
+    """`bertsmith serve` of these models, once it is ready. Raises RuntimeError if it ends before."""
+    port = _free_port()
+    command = [str(Path(sys.executable).parent / "bertsmith"), "serve", *map(str, models)]
+    return _begin([*command, "--port", str(port), "--no-log-requests"], Target(port, "/v1/served"))
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port
+
+
+def _begin(command: Sequence[str], target: Target) -> Server:
     quiet = subprocess.DEVNULL
     offline = os.environ | {"HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1", "INFINITY_ANONYMOUS_USAGE_STATS": "0"}
-    process = subprocess.Popen(command, stdout=quiet, stderr=quiet, env=offline)
-    server = _Server(Target(port, path), process)
+    server = Server(target, subprocess.Popen(command, stdout=quiet, stderr=quiet, env=offline))
     _wait_for(server)
     return server
 
 
-def _wait_for(server: _Server) -> None:
+def _wait_for(server: Server) -> None:
     end = time.monotonic() + _PATIENCE
     while time.monotonic() < end:
         if server.process.poll() is not None:
@@ -274,7 +281,8 @@ def _wait_for(server: _Server) -> None:
     raise RuntimeError("a server did not begin")
 
 
-def _end(servers: Mapping[str, _Server]) -> None:
+def end_servers(servers: Mapping[str, Server]) -> None:
+    """Tells all to end, and waits for them."""
     for server in servers.values():
         server.process.terminate()
     for server in servers.values():
@@ -301,7 +309,8 @@ def _engine(work: str, model: str) -> Any:
     return times
 
 
-def _minilm() -> str:
+def minilm() -> str:
+    """The folder of the model."""
     from bertsmith.model.locate import locate_model
 
     return str(locate_model(MODEL).folder)
@@ -321,8 +330,8 @@ def _with_head(work: str, folder: Path) -> str:
         labels = ("O", *(f"{letter}-{name}" for name in ("PER", "ORG", "LOC", "MISC") for letter in "BI"))
     task = kind(kind.Settings(max_length=512 if work == "tagging" else 256), labels)
     made = folder / work
-    model = begin_task_model(_minilm(), task).model
-    save_task_model(made, model, task, Tokenizer.load(_minilm()), {"made for": "bench/serving/serving.py"})
+    model = begin_task_model(minilm(), task).model
+    save_task_model(made, model, task, Tokenizer.load(minilm()), {"made for": "bench/serving/serving.py"})
     return str(made)
 
 
