@@ -66,20 +66,16 @@ def open_task_model(
     Raises as `load_task_model` and `start_engine` do.
     """
     in_use = None
-    if (
-        device_of(device).type == "cpu" and compute_dtype != torch.int8
-    ):  # whose choice of products is a model's own
+    if device_of(device).type == "cpu" and compute_dtype != torch.int8:  # its choice of products is its own
         in_use = EncodersInUse(compute_dtype or torch.int16)
     model, opened = load_task_model(folder, task, table_in_file=True, in_use=in_use)
-    tokenizer = load_shared_tokenizer(folder, model.encoder.config) if shares_tokenizer else None
-    adapted = isinstance(model.encoder, Bert) and lora_settings(model.encoder) is not None
+    encoder = model.encoder
+    tokenizer = load_shared_tokenizer(folder, encoder.config) if shares_tokenizer else None
+    has_lora = isinstance(encoder, Bert) and lora_settings(encoder) is not None
     engine = start_engine(model, folder, device, compute_dtype, tokenizer)
-    if (
-        in_use is not None
-        and isinstance(model.encoder, Bert)
-        and not (adapted and model.encoder.adapter is None)
-    ):
-        in_use.remember(model.encoder)  # unless an adapter was merged into its weights
+    is_merged = has_lora and encoder.adapter is None
+    if in_use is not None and isinstance(encoder, Bert) and not is_merged:
+        in_use.remember(encoder)
     return engine, opened
 
 
