@@ -154,12 +154,15 @@ def packed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return counted
 
 
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", [*TASKS, "foreign"])
 def test_of_a_file_with_the_weights_of_an_encoder_in_use_only_the_head_is_read(
-    name: str, folders: dict[str, Path], packed: list[int], monkeypatch: pytest.MonkeyPatch
+    name: str, folders: dict[str, Path], packed: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And answers have the bits of a model that is read whole."""
     inputs = inputs_for(name, 9, 1)
+    if name == "foreign":  # a folder without bertsmith.json
+        folders = folders | {name: shutil.copytree(folders["head1"], tmp_path / name)}
+        (folders[name] / "bertsmith.json").unlink()
     first = Predictor.load(folders["head0"])
     before = packed[0]
     quick = Predictor.load(folders[name])

@@ -35,7 +35,7 @@ from bertsmith.model.families.family import TOKENS
 from bertsmith.model.file_table import FileTable, find_table
 from bertsmith.model.folder_keys import MATRYOSHKA
 from bertsmith.model.layers.initialisation import meta_init
-from bertsmith.model.manifest import IMPORTED, Manifest, verify_while_loading, write_manifest
+from bertsmith.model.manifest import Manifest, verify_while_loading, write_manifest
 from bertsmith.model.static_table import refuse_static
 from bertsmith.model.untrusted import WEIGHTS as WEIGHTS
 from bertsmith.model.untrusted import plain_file, read_settings, read_tensors
@@ -109,7 +109,7 @@ def read_checkpoint(
 ) -> Checkpoint:
     """Reads a model folder written by Bertsmith or transformers. With `table_in_file` a large table of token
     embeddings isn't read (see FileTable), for models that are only computed with. An encoder that is `in_use`
-    with the same weights is taken instead of reading it from a folder of Bertsmith's.
+    with the same weights is taken instead of reading it.
 
     Raises ModelError where a file is missing, unsafe, truncated or altered, and where the tensors don't fit
     config.json.
@@ -124,8 +124,7 @@ def read_checkpoint(
         weights = _find_weights(folder)
         if manifest is not None and not {CONFIG, WEIGHTS} <= manifest.files.keys():
             raise ModelError(f"{folder}/bertsmith.json has no hash of {CONFIG} or {WEIGHTS}. It was altered.")
-        is_ours = manifest is not None and manifest.task != IMPORTED
-        if in_use is not None and is_ours:
+        if in_use is not None:
             config = config_from_hugging_face(settings, f"the settings of {weights}")
             shared = in_use.find(weights, config)
             if shared is not None:

@@ -5,15 +5,25 @@ rank are added for its own rows. A merged model rounds W + B A to int16, this on
 the last bits. N tokens in the packed batch, H hidden size.
 """
 
+from pathlib import Path
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bertsmith.model.bert import Bert
+from bertsmith.model.config import BertConfig
 from bertsmith.model.cpu.inference import usual_precision
 from bertsmith.model.cpu.kernel_layer import PANEL, KernelLinear, supports_layer
+from bertsmith.model.layers.initialisation import meta_init
 from bertsmith.model.layers.layer import Layer
-from bertsmith.model.lora import LoraLinear, adapted_modules, merge_lora
+from bertsmith.model.lora import (
+    LoraLinear,
+    adaptable_modules,
+    adapted_modules,
+    merge_lora,
+    read_adapter,
+)
 
 
 class KernelAdapter(nn.Module):
@@ -61,6 +71,20 @@ def detach_adapter(encoder: Bert, precision: torch.dtype | None = None) -> None:
     for path, linear in adapted.items():
         encoder.set_submodule(path, linear)
     merge_lora(encoder)
+
+
+def read_kernel_adapter(folder: Path, config: BertConfig) -> tuple[dict[str, Tensor], KernelAdapter | None]:
+    """An adapter's parts for an encoder of this shape that is prepared already, and the folder's other
+    tensors, as `read_adapter` gives them. None where the parts can only be merged into the weights.
+    """
+    frame = meta_init(lambda: Bert(config))
+    for path in adaptable_modules(frame):
+        linear = frame.get_submodule(path)
+        assert isinstance(linear, nn.Linear)
+        linear.weight = nn.Parameter(torch.zeros(1).expand(linear.weight.shape))  # takes no memory
+    tensors = read_adapter(folder, frame)
+    detach_adapter(frame)
+    return tensors, frame.adapter if isinstance(frame.adapter, KernelAdapter) else None
 
 
 def _kernel_linear(weight: Tensor) -> KernelLinear:

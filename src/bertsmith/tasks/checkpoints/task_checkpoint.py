@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -31,12 +30,11 @@ from bertsmith.model.checkpoint import (
     save_checkpoint,
 )
 from bertsmith.model.config import BertConfig
-from bertsmith.model.cpu.adapter import detach_adapter
+from bertsmith.model.cpu.adapter import read_kernel_adapter
 from bertsmith.model.layers.initialisation import meta_init
 from bertsmith.model.locate import locate_model
 from bertsmith.model.lora import (
     ADAPTER_CONFIG,
-    adaptable_modules,
     pooler_tensors,
     read_adapter,
     save_adapter,
@@ -334,15 +332,9 @@ def _load_adapted(
             )
         checkpoint = read_checkpoint(base, table_in_file=table_in_file, in_use=in_use)
         if checkpoint.encoder is not None:
-            frame = meta_init(lambda: Bert(checkpoint.config))
-            for path in adaptable_modules(frame):
-                linear = frame.get_submodule(path)
-                assert isinstance(linear, nn.Linear)
-                linear.weight = nn.Parameter(torch.zeros(1).expand(linear.weight.shape))  # takes no memory
-            tensors = read_adapter(folder, frame)
-            detach_adapter(frame)
-            checkpoint.encoder.adapter = frame.adapter
-            if frame.adapter is None:  # it can only be merged into the weights
+            tensors, adapter = read_kernel_adapter(folder, checkpoint.config)
+            checkpoint.encoder.adapter = adapter
+            if adapter is None:  # it can only be merged into the weights
                 checkpoint = read_checkpoint(base, table_in_file=table_in_file)
         model = meta_init(
             lambda: TaskModel(checkpoint.encoder or Bert(checkpoint.config), opened.head(checkpoint.config))
