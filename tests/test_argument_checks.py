@@ -88,9 +88,9 @@ def test_what_is_no_path_is_refused(name: str) -> None:
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [
-        (lambda f: api.Embedder(f, device="tpu"), "device must be auto, cpu or cuda, found 'tpu'"),
-        (lambda f: api.Embedder(f, device=None), "device must be auto, cpu or cuda, found None"),
-        (lambda f: api.Features(f, device="meta"), "device must be auto, cpu or cuda, found 'meta'"),
+        (lambda f: api.Embedder(f, device="tpu"), "device must be auto, cpu, cuda or mps, found 'tpu'"),
+        (lambda f: api.Embedder(f, device=None), "device must be auto, cpu, cuda or mps, found None"),
+        (lambda f: api.Features(f, device="meta"), "device must be auto, cpu, cuda or mps, found 'meta'"),
         (lambda f: api.Features(f, device="cuda:99"), "device is 'cuda:99', but this machine has"),
         (lambda f: api.Embedder(f, batch_tokens=-1), "batch_tokens must be a whole number from 1 on, "),
         (lambda f: api.Embedder(f, max_length="9"), "max_length must be a whole number from 1 on, "),

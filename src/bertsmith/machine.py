@@ -97,6 +97,11 @@ class Hardware:
         return torch.device("cuda" if self.gpus else "cpu")
 
     @property
+    def has_mps(self) -> bool:
+        """Whether torch can use Apple's GPU, which is taken only where `mps` is asked for."""
+        return torch.backends.mps.is_available()
+
+    @property
     def threads(self) -> int:
         """How many threads one process should compute with: one a core, never more than is granted.
 
@@ -129,15 +134,19 @@ class Hardware:
 
 
 def device_of(name: torch.device | str) -> torch.device:
-    """The device of this name; "auto" is a GPU where there is one. Raises InputError where there is none."""
+    """The device of this name. "auto" is a CUDA GPU where there is one, else the processor; Apple's GPU is
+    taken by its name, mps, alone. Raises InputError where there is none.
+    """
     if isinstance(name, str) and name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name) if isinstance(name, str | torch.device) else None
     except RuntimeError:
         device = None
-    if device is None or device.type not in ("cpu", "cuda"):
-        raise InputError(f"device must be auto, cpu or cuda, found {describe_value(name)}.")
+    if device is None or device.type not in ("cpu", "cuda", "mps"):
+        raise InputError(f"device must be auto, cpu, cuda or mps, found {describe_value(name)}.")
+    if device.type == "mps" and not torch.backends.mps.is_available():
+        raise InputError("device is mps, but this machine has no Apple GPU that torch can use. Use auto.")
     if device.type == "cuda" and (device.index or 0) >= (count := len(_list_gpus())):
         there = f"{count} that torch can use, counted from 0" if count else "no GPU that torch can use"
         raise InputError(f"device is {describe_value(str(name))}, but this machine has {there}.")
@@ -166,14 +175,19 @@ def matmul_flops(dtype: torch.dtype, seconds: float = 0.5, device: torch.device 
 
 def _time_product(left: torch.Tensor, right: torch.Tensor, product: torch.Tensor) -> float:
     """A GPU works on its own time, so both ends wait for it."""
-    on_gpu = left.device.type == "cuda"
-    if on_gpu:
-        torch.cuda.synchronize(left.device)
+    synchronize(left.device)
     start = time.perf_counter()
     torch.mm(left, right, out=product)
-    if on_gpu:
-        torch.cuda.synchronize(left.device)
+    synchronize(left.device)
     return time.perf_counter() - start
+
+
+def synchronize(device: torch.device) -> None:
+    """Waits until a GPU has computed all that it was asked for."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
 
 
 def _count_physical_cores(cpus: set[int], root: Path = Path("/sys/devices/system/cpu")) -> int:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
@@ -14,6 +15,7 @@ from stores import FIRST_ID, random_sequences, words
 
 from bertsmith.data.batch import PackedBatch, Sequences, concatenate
 from bertsmith.data.masking import IGNORED, Masker, MaskingRates
+from machines import SimulatedAppleGpu
 
 P_VALUE = 1e-3  # of a chi-square test; seeds are fixed
 TOKENIZER = words(59)  # 64 pieces with the special ones
@@ -295,3 +297,21 @@ def test_a_sequence_without_text_has_nothing_masked() -> None:
         masker = Masker(TOKENIZER, MaskingRates(whole_words=whole_words))
         assert drawn(masker, sequences).labels.tolist() == [IGNORED] * 4 + [FIRST_ID]
         assert masker.count(sequences) == 1
+
+
+@pytest.mark.parametrize("rates", [{}, {"whole_words": True}, {"spans": True}])
+def test_masks_for_apples_gpu_are_those_of_the_processor(rates: dict[str, bool]) -> None:
+    """They are drawn on the processor: a GPU without float64 would draw others."""
+    tokenizer = words(40, continuing=19)
+    sequences = random_sequences([5, 40, 17], tokenizer, 0)
+    with SimulatedAppleGpu():
+        here, there = (
+            Masker(tokenizer, MaskingRates(**rates), device).draw(
+                sequences, PackedBatch.of(sequences, device)
+            )
+            for device in ("cpu", "mps")
+        )
+        for name in ("token_ids", "positions", "labels", "draws"):
+            drawn_there = getattr(there, name)
+            assert drawn_there.device.type == "mps"
+            assert torch.equal(drawn_there.cpu(), getattr(here, name))

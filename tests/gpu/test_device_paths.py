@@ -1,16 +1,28 @@
 """What bench/gpu.py checks of a device: each path with a GPU, and the definitions they are held against."""
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 from bertsmith.data.batch import PackedBatch
+from bertsmith.errors import InputError, RecipeError
 from bertsmith.inference.embedding.embedder import Embedder
+from bertsmith.inference.predictor import Predictor
+from bertsmith.machine import device_of
 from bertsmith.model import cross_entropy
 from bertsmith.model.layers.attention import attend
+from bertsmith.tasks.pretraining.replaced_tokens import _invert_cdf
+from bertsmith.tasks.registry import find_task
+from bertsmith.training.machine import make_plain_machine
+from bertsmith.training.settings import HardwareSettings
+from machines import PLAIN, SimulatedAppleGpu
 from on_gpu import checks, model_checks
 from on_gpu.checks import CPU, Check
+from served_models import TASKS, inputs_of, save_encoder, save_fine_tuned
 
 PARTS = list(checks.parts())
 WHOLE = list(model_checks.whole())
@@ -114,3 +126,74 @@ def test_vectors_of_a_gpu_are_those_of_the_processor() -> None:
     for precision, cosine in ((torch.float32, 0.99999), (torch.bfloat16, 0.999)):
         found = Embedder("minilm", device="cuda", compute_dtype=precision).documents(texts)
         assert (found * wanted).sum(axis=1).min() > cosine
+
+
+# -- Apple's GPU -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def apple_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    with torch.no_grad(), SimulatedAppleGpu():
+        yield
+
+
+def test_apples_gpu_is_taken_by_its_name_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = HardwareSettings(device="mps")
+    with pytest.raises(InputError, match="no Apple GPU that torch can use"):
+        device_of("mps")
+    with pytest.raises(RecipeError, match="device = mps, but torch finds no Apple GPU here"):
+        make_plain_machine(chosen, None, PLAIN)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    assert [device_of(name).type for name in ("mps", "auto")] == [
+        "mps",
+        "cuda" if torch.cuda.is_available() else "cpu",
+    ]
+    machine = make_plain_machine(chosen, None, PLAIN)
+    assert (machine.device.type, machine.precision) == ("mps", torch.float32)
+
+
+def test_vectors_by_apples_gpu_are_those_of_the_processor(tmp_path: Path, apple_gpu: None) -> None:
+    folder, texts = save_encoder(tmp_path / "model"), inputs_of("encoder", 40)
+    there = Embedder(folder, device="mps")
+    assert there.device.type == "mps"
+    here = Embedder(folder, device="cpu", compute_dtype=torch.float32)
+    assert np.abs(there.documents(texts) - here.documents(texts)).max() < 1e-6
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_predictions_by_apples_gpu_are_those_of_the_processor(
+    tmp_path: Path, task: str, apple_gpu: None
+) -> None:
+    """Nothing reaches it in float64, which it refuses, nor mixes with what is the processor's."""
+    folder, inputs = save_fine_tuned(tmp_path / "model", task), inputs_of(task, 20)
+    there = Predictor.load(folder, device="mps")
+    assert next(there.model.parameters()).device.type == "mps"
+    here = Predictor.load(folder, device="cpu", compute_dtype=torch.float32)
+    for prediction, expected in zip(there.predict(inputs), here.predict(inputs), strict=True):
+        assert prediction.keys() == expected.keys()
+        for name in {"score", "similarity", "confidence"} & expected.keys():
+            assert prediction[name] == pytest.approx(expected[name], rel=1e-4)
+        for name in ("label", "labels", "answer", "tags", "entities"):
+            assert prediction.get(name) == expected.get(name)
+
+
+def test_tokens_are_drawn_on_apples_gpu_as_on_the_processor(apple_gpu: None) -> None:
+    draw = torch.Generator().manual_seed(0)
+    probabilities = torch.rand(50, 1000, generator=draw).softmax(1)
+    uniforms = torch.rand(50, generator=draw)
+    found = _invert_cdf(probabilities.to("mps"), uniforms.to("mps")).cpu()
+    assert torch.equal(found, _invert_cdf(probabilities, uniforms.double()))
+
+
+def test_losses_are_computed_on_apples_gpu(apple_gpu: None) -> None:
+    """Their targets are float64 elsewhere."""
+    outputs = torch.randn(4, 1, generator=torch.Generator().manual_seed(0))
+    for name, settings, targets in (
+        ("regression", {}, [0.0, 1.5, -2.0, 3.0]),
+        ("similarity", {}, [0.0, 0.2, 0.9, 1.0]),
+    ):
+        task = find_task(name)(find_task(name).Settings(**settings))
+        expected = task.loss(outputs, targets)
+        found = task.loss(outputs.to("mps"), targets)
+        assert float(found) == pytest.approx(float(expected), rel=1e-5)

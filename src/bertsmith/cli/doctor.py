@@ -75,12 +75,13 @@ def _describe_machine(diagnosis: "Diagnosis") -> dict[str, str]:
         f"{gpu.name}, {gpu.memory / gb:.0f} GB, capability {'.'.join(map(str, gpu.capability))}"
         for gpu in hardware.gpus
     ]
+    no_cuda = "Apple's, with device=mps" if hardware.has_mps else "none that torch can use"
     limit = "" if hardware.cpu_limit is None else f", the time of {hardware.cpu_limit:g} granted"
     return {
         "processor": f"{hardware.processor}, {formatting.counted(hardware.cores, 'core')}{limit}",
         "instructions": ", ".join(hardware.instructions) or "none that matter",
         "memory": f"{hardware.memory / gb:.1f} GB, {hardware.memory_available / gb:.1f} GB free",
-        "GPU": "; ".join(gpus) or "none that torch can use",
+        "GPU": "; ".join(gpus) or no_cuda,
         "disk": f"{diagnosis.disk_free / gb:.1f} GB free in this folder",
         "system": f"{diagnosis.system}, Python {diagnosis.python}",
     }

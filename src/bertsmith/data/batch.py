@@ -158,13 +158,24 @@ class PackedBatch:
 
 
 def to_device(array: npt.NDArray[np.generic], device: torch.device | str) -> Tensor:
-    """Copies an array to the device; to a GPU from pinned memory, without waiting."""
+    """Copies an array to the device; to a CUDA GPU from pinned memory, without waiting. float64 becomes the
+    `widest_float` of the device.
+    """
     import torch
 
     tensor = torch.from_numpy(np.ascontiguousarray(array))
     if torch.device(device).type == "cuda":
         return tensor.pin_memory().to(device, non_blocking=True)
-    return tensor
+    if tensor.dtype == torch.float64:
+        tensor = tensor.to(widest_float(device))
+    return tensor.to(device)
+
+
+def widest_float(device: torch.device | str) -> torch.dtype:
+    """float64, but float32 on Apple's GPU (MPS), which refuses float64."""
+    import torch
+
+    return torch.float32 if torch.device(device).type == "mps" else torch.float64
 
 
 def concatenate(parts: list[Sequences]) -> Sequences:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from bertsmith.data.batch import PackedBatch, Sequences, ragged_range, to_device
+from bertsmith.data.batch import PackedBatch, Sequences, ragged_range, to_device, widest_float
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 _P, _LONGEST = 0.2, 10  # section 3.1: a mean of 3.8 words
@@ -96,7 +96,8 @@ class Masker:
     """Draws masks for batches of one vocabulary. Its `rates` may be changed between two steps."""
 
     def __init__(self, tokenizer: Tokenizer, rates: MaskingRates, device: torch.device | str = "cpu") -> None:
-        self.rates = rates
+        self.rates, device = rates, torch.device(device)
+        device = torch.device("cpu") if device.type == "mps" else device  # see `draw`
         self.mask_id = tokenizer.mask_id
         self.vocab_size = tokenizer.vocab_size
         self._special_on_host = np.zeros(tokenizer.vocab_size, bool)
@@ -127,8 +128,17 @@ class Masker:
         return np.minimum(counts, maskable)
 
     def draw(self, sequences: Sequences, batch: PackedBatch) -> MaskedTokens:
-        """Draws the masks of the sequences; `batch` is the packed batch of the same sequences."""
+        """Draws the masks of the sequences; `batch` is the packed batch of the same sequences. For Apple's
+        GPU (MPS), which lacks float64, they are drawn on the processor.
+        """
         device = batch.token_ids.device
+        if device.type == "mps":
+            drawn = self.draw(sequences, PackedBatch.of(sequences))
+            positions, labels, draws = (
+                part.to(device) for part in (drawn.positions, drawn.labels, drawn.draws)
+            )
+            replaced = drawn.token_ids[drawn.positions].to(device)
+            return MaskedTokens(batch.token_ids.scatter(0, positions, replaced), positions, labels, draws)
         counts = self.count_masked(sequences)
         slots = ragged_range(np.cumsum(sequences.lengths) - sequences.lengths, counts)
         keys = to_device(np.repeat(sequences.keys.view(np.int64), sequences.lengths), device)
@@ -228,8 +238,8 @@ GENERATED_TOKENS = _as_signed(0xE7037ED1A0B428DB)
 
 
 def as_uniforms(draws: Tensor, purpose: int) -> Tensor:
-    """(N,) random bits → (N,) float64 in [0, 1), independent for each `purpose`."""
-    return (_mix_bits(draws ^ purpose) & _LOW_40).double() / 2**40
+    """(N,) random bits → (N,) `widest_float` in [0, 1), or 1 by rounding, independent for each `purpose`."""
+    return (_mix_bits(draws ^ purpose) & _LOW_40).to(widest_float(draws.device)) / 2**40
 
 
 def _draw_bits(keys: Tensor, position_ids: Tensor) -> Tensor:

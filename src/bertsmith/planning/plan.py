@@ -25,7 +25,7 @@ from bertsmith.argument_checks import (
 )
 from bertsmith.data.batch import PackedBatch, usual_batch_tokens
 from bertsmith.errors import InputError, RecipeError
-from bertsmith.machine import Hardware
+from bertsmith.machine import Hardware, synchronize
 from bertsmith.model.config import BertConfig
 from bertsmith.model.cpu.onednn_matmul import fast_matmul
 from bertsmith.planning.accelerators import (
@@ -332,7 +332,7 @@ def measure_here(
         processor = f"{hardware.processor}, threads: {torch.get_num_threads()}"
         shares = {} if on_gpu else {"shares": {config.hidden_size: measure_share_of_peak(config, machine)}}
         return make_entry_for_here(
-            machine.device.type,
+            "cuda" if on_gpu else "cpu",  # Apple's GPU shares the processor's memory
             **shares,
             title=hardware.gpus[0].name if on_gpu else processor,
             precision=str(machine.precision).removeprefix("torch."),
@@ -400,11 +400,8 @@ def memory_bandwidth(device: torch.device, seconds: float = 0.5) -> float:
 
 def _time_copy(source: torch.Tensor, target: torch.Tensor) -> float:
     """The seconds of one copy. A GPU works asynchronously, so it is synchronised before and after."""
-    on_gpu = source.device.type == "cuda"
-    if on_gpu:
-        torch.cuda.synchronize(source.device)
+    synchronize(source.device)
     start = time.perf_counter()
     target.copy_(source)
-    if on_gpu:
-        torch.cuda.synchronize(source.device)
+    synchronize(source.device)
     return time.perf_counter() - start

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from bertsmith.data.batch import to_device
+from bertsmith.data.batch import to_device, widest_float
 from bertsmith.errors import InputError, ModelError
 from bertsmith.metrics import scores
 from bertsmith.metrics.baselines import mean_number, tfidf_numbers
@@ -66,8 +66,8 @@ class NumberHead(PooledHead):
         return {name: tensor for name, tensor in tensors.items() if not name.startswith("out.")}
 
     def to_label_units(self, outputs: Tensor) -> Tensor:
-        """Converts standardised outputs (E, 1) into the unit of the labels, in float64."""
-        return outputs.double() * self.deviation + self.mean
+        """Converts standardised outputs (E, 1) into the unit of the labels, in the device's widest float."""
+        return outputs.to(widest_float(outputs.device)) * self.deviation + self.mean
 
     @torch.no_grad()
     def finish(self) -> None:
@@ -132,7 +132,7 @@ class Regression(TextTask):
         """
         gold = to_device(np.array(targets, np.float64), outputs.device)
         if self.has_sigmoid:
-            return F.binary_cross_entropy_with_logits(outputs.squeeze(1).double(), gold, reduction="sum")
+            return F.binary_cross_entropy_with_logits(outputs.squeeze(1).to(gold), gold, reduction="sum")
         return (((outputs.squeeze(1) - gold) / self.deviation) ** 2).sum()
 
     def begin_student(self, answers: Sequence[Outputs]) -> None:

@@ -79,6 +79,8 @@ class Gradients:
                 (shares.sum() * ranks.count).backward()
             totals += shares.detach()
         norm = clip_gradients(self.task.model, self.clip)
+        if totals.device.type == "mps":  # a single process, and no float64
+            totals, norm = totals.cpu(), norm.cpu()
         # filled on the device: for a copy to it the host would wait
         stopped = torch.full_like(totals[:1], float(stop()), dtype=torch.float64)
         time = torch.full_like(stopped, clock() if ranks.is_first else 0.0)

@@ -42,10 +42,13 @@ class Ranks:
 
 def join_ranks(device: str) -> Ranks:
     """Joins the process group of a run that torchrun started (known by RANK and WORLD_SIZE) and returns this
-    process's ranks. A single process joins nothing. `device` is "cpu" or "cuda".
+    process's ranks. A single process joins nothing. `device` is "cpu", "cuda" or "mps". Raises RecipeError
+    for several processes on Apple's GPU (MPS), which torch can't join.
     """
     if "RANK" not in os.environ or int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return Ranks()
+    if device == "mps":
+        raise RecipeError("hardware.device = mps trains in one process. Start it without torchrun.")
     if not dist.is_initialized():
         dist.init_process_group("nccl" if device == "cuda" else "gloo", timeout=_PATIENCE)
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
@@ -212,4 +215,6 @@ def _choose_device(settings: HardwareSettings, hardware: Hardware) -> torch.devi
         return hardware.device
     if settings.device == "cuda" and not hardware.gpus:
         raise RecipeError("hardware.device = cuda, but this machine has no CUDA device. Use device=auto.")
+    if settings.device == "mps" and not hardware.has_mps:
+        raise RecipeError("hardware.device = mps, but torch finds no Apple GPU here. Use device=auto.")
     return torch.device(settings.device)

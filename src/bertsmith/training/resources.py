@@ -55,7 +55,7 @@ def require_resources(
     disk_space = max(missing, checkpoint) + 4 * weights
     require_free_space(out, disk_space, "The run's checkpoints and model")
     needed = estimate_step_memory(model, recipe, machine).total
-    if machine.device.type == "cpu":
+    if machine.device.type != "cuda":  # Apple's GPU shares the processor's memory
         available, owner = hardware.memory_available // machine.ranks.local_count, "this machine has free"
     else:
         available, owner = min(gpu.memory for gpu in hardware.gpus), "the GPU has"

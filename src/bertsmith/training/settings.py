@@ -146,8 +146,8 @@ class GuardSettings(UserSettings):
 class HardwareSettings(UserSettings):
     """`auto` takes what the machine has; `bertsmith doctor` says what that is and why."""
 
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """`cpu` or `cuda`."""
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    """`cpu`, `cuda`, or `mps` for Apple's GPU, which `auto` doesn't take."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """`float32` or `bfloat16`; `auto` takes bfloat16 where the processor or GPU has instructions for it."""
     threads: int | None = Field(None, ge=1)

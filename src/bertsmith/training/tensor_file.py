@@ -95,7 +95,7 @@ def _view_as_one(tensors: Sequence[Tensor]) -> Bytes | None:
     start = end = filled[0].data_ptr()
     for tensor in filled:
         is_next = tensor.untyped_storage().data_ptr() == memory.data_ptr() and tensor.data_ptr() == end
-        if tensor.is_cuda or not tensor.is_contiguous() or not is_next:
+        if tensor.device.type != "cpu" or not tensor.is_contiguous() or not is_next:
             return None
         end += tensor.nbytes
     view = torch.empty(0, dtype=torch.uint8).set_(memory, start - memory.data_ptr(), (end - start,), (1,))

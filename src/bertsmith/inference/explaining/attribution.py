@@ -26,7 +26,7 @@ from bertsmith.argument_checks import (
     optional,
 )
 from bertsmith.arrays import Floats
-from bertsmith.data.batch import PackedBatch, to_device
+from bertsmith.data.batch import PackedBatch, to_device, widest_float
 from bertsmith.inference.explaining.explained_model import (
     ExplainedInput,
     ExplainedModel,
@@ -219,7 +219,7 @@ class _Path(NamedTuple):
         """
         nodes, weights = np.polynomial.legendre.leggauss(steps)
         size = max(1, _AT_A_TIME // len(self.end))
-        total = torch.zeros_like(self.end, dtype=torch.float64)
+        total = torch.zeros_like(self.end, dtype=widest_float(self.end.device))
         for first in range(0, steps, size):
             chunk = slice(first, first + size)
             shares = ((nodes[chunk] + 1) / 2).tolist()
@@ -228,7 +228,7 @@ class _Path(NamedTuple):
                 (gradient,) = torch.autograd.grad(self._compute(points, len(shares)).sum(), points)
             gradients = gradient.view(len(shares), *self.end.shape)  # (S, N, H)
             point_weights = to_device(weights[chunk] / 2, gradients.device)
-            total += torch.einsum("s,snh->nh", point_weights, gradients.double())
+            total += torch.einsum("s,snh->nh", point_weights, gradients.to(total))
             if progress is not None:
                 progress(min(first + size, steps), steps, "points")
         scores: Floats = require_finite((total * (self.end - self.start)).sum(1).cpu()).numpy()

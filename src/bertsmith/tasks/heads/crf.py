@@ -128,7 +128,7 @@ class ConditionalRandomField(nn.Module):
         Raises ModelError when an emission is not finite.
         """
         words = _move_to_host(emissions, lengths).log_softmax(-1)
-        scores = TransitionScores(*(score.double().cpu() for score in self.scores()))
+        scores = TransitionScores(*(score.cpu().double() for score in self.scores()))
         forward, backward = _sum_both_ways(words, scores, _Steps.of(lengths, words.device))
         return (forward + backward - words).softmax(-1)
 
@@ -142,7 +142,7 @@ def viterbi(emissions: Tensor, lengths: tuple[int, ...], scores: TransitionScore
     a plain softmax tagger under the rules of IOB2. Raises ModelError when an emission is not finite.
     """
     words = _move_to_host(emissions, lengths)
-    start, pairs, end = (score.double().cpu() for score in scores)
+    start, pairs, end = (score.cpu().double() for score in scores)
     steps = _Steps.of(lengths, words.device)
     words = words[steps.forward]
     # One tensor for all steps: small tensors of their own would take 500 bytes a word.

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bertsmith.arrays import Float32s, Ints
-from bertsmith.data.batch import to_device
+from bertsmith.data.batch import to_device, widest_float
 
 _LEAST = 1e-7  # the smallest probability: an event that the teacher excludes has no infinite loss
 
@@ -64,7 +64,8 @@ class DistillationLoss:
         """(E, …) -> each example's loss (E,), whose sum the training loop divides by `count`."""
         assert self.deviation is not None
         answers = _stack_answers(targets, outputs.device)
-        return ((outputs.double() - answers) / self.deviation).square().flatten(1).mean(1)
+        differences = (outputs.to(widest_float(outputs.device)) - answers) / self.deviation
+        return differences.square().flatten(1).mean(1)
 
 
 class RowLoss(DistillationLoss):
@@ -77,7 +78,7 @@ class RowLoss(DistillationLoss):
         """Outputs (R, …) of all examples -> each example's loss (E,)."""
         assert self.deviation is not None
         answers = to_device(np.concatenate(_answers(targets)), outputs.device)
-        squares = ((outputs.double() - answers) / self.deviation).square()
+        squares = ((outputs.to(widest_float(outputs.device)) - answers) / self.deviation).square()
         sizes = np.array([sum(target.rows) for target in targets])
         return _sum_rows(squares.reshape(len(squares), -1).mean(1), sizes)
 

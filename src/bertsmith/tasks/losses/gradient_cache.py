@@ -8,7 +8,8 @@ micro-batch.
 It costs one more forward pass, a third of a step. E examples.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import NamedTuple
@@ -31,12 +32,25 @@ class RngState(NamedTuple):
     def capture(cls, device: torch.device) -> "RngState":
         """Copies the states that the generators of the host and of `device` have now."""
         gpu = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+        gpu = torch.mps.get_rng_state() if device.type == "mps" else gpu
         return cls(torch.get_rng_state(), gpu)
+
+    @classmethod
+    @contextmanager
+    def kept(cls, device: torch.device) -> Iterator[None]:
+        """A block at whose end the generators of the host and of `device` have the states of its begin."""
+        states = cls.capture(device)
+        try:
+            yield
+        finally:
+            states.restore(device)
 
     def restore(self, device: torch.device) -> None:
         """Restores the generators, so that dropout draws the same numbers again."""
         torch.set_rng_state(self.host)
-        if self.gpu is not None:
+        if self.gpu is not None and device.type == "mps":
+            torch.mps.set_rng_state(self.gpu)
+        elif self.gpu is not None:
             torch.cuda.set_rng_state(self.gpu, device)
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bertsmith.data.batch import PackedBatch, Sequences
+from bertsmith.data.batch import PackedBatch, Sequences, widest_float
 from bertsmith.data.masking import GENERATED_TOKENS, IGNORED, MaskedTokens, Masker, as_uniforms
 from bertsmith.model.bert import Bert
 from bertsmith.model.config import BertConfig, make_config
@@ -150,13 +150,14 @@ def _invert_cdf(probabilities: Tensor, uniforms: Tensor) -> Tensor:
     full_blocks = size // _BLOCK * _BLOCK
     blocks = probabilities[:, :full_blocks].unflatten(1, (size // _BLOCK, _BLOCK)).sum(2)
     rest = probabilities[:, full_blocks:].sum(1, keepdim=True)
-    cumulative = torch.cat([blocks, rest], 1).cumsum(1, dtype=torch.float64)
+    wide = widest_float(probabilities.device)
+    cumulative = torch.cat([blocks, rest], 1).cumsum(1, dtype=wide)
     target = (uniforms * cumulative[:, -1]).unsqueeze(1)  # (K, 1)
     block = torch.searchsorted(cumulative, target, right=True).clamp_(max=cumulative.shape[1] - 1)
     before = F.pad(cumulative, (1, 0)).gather(1, block)
     offsets = torch.arange(_BLOCK, device=block.device)
     inside = probabilities.gather(1, (block * _BLOCK + offsets).clamp_(max=size - 1))  # (K, 256)
-    offset = torch.searchsorted(inside.cumsum(1, dtype=torch.float64), target - before, right=True)
+    offset = torch.searchsorted(inside.cumsum(1, dtype=wide), target - before, right=True)
     return (block * _BLOCK + offset.clamp_(max=_BLOCK - 1)).squeeze(1).clamp_(max=size - 1)
 
 

@@ -8,14 +8,15 @@ import time
 from collections.abc import Sequence
 
 import numpy as np
-import torch
 
 from bertsmith.data.batch import PackedBatch
+from bertsmith.machine import synchronize
 from bertsmith.model.config import BertConfig
 from bertsmith.model.cpu.onednn_matmul import fast_matmul
 from bertsmith.model.flops import encoder_flops
 from bertsmith.tasks.examples.encoding import EncodedExample, Layout, pack_examples
 from bertsmith.tasks.finetuning import EncodedExamples, steps_of_epoch
+from bertsmith.tasks.losses.gradient_cache import RngState
 from bertsmith.tasks.task_model import TaskModel
 from bertsmith.training.finetune_recipe import FLOP_A_MINUTE, FinetuneRecipe
 from bertsmith.training.finetuning.choosing import MethodWork
@@ -143,8 +144,7 @@ def measure_training_speed(session: FinetuneSession, recipe: FinetuneRecipe) -> 
     sizes = np.cumsum([example.tokens for example in examples[: recipe.batch_size]])
     batch = examples[: max(int(np.searchsorted(sizes, _MOST_TOKENS, side="right")), 1)]
     model.train()
-    devices = [machine.device] if machine.device.type == "cuda" else []
-    with torch.random.fork_rng(devices):
+    with RngState.kept(machine.device):
         seconds = _time_step(model, batch, machine)  # warms up
         if seconds < _SLOW:
             seconds = min(_time_step(model, batch, machine) for _ in range(_TRIALS))
@@ -161,6 +161,5 @@ def _time_step(model: TaskModel, examples: Sequence[EncodedExample], machine: Ma
     if loss.requires_grad:
         loss.backward()
     model.zero_grad()
-    if machine.device.type == "cuda":  # kernels run asynchronously
-        torch.cuda.synchronize(machine.device)
+    synchronize(machine.device)
     return time.perf_counter() - start

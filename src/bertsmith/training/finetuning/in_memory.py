@@ -6,14 +6,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import torch
-
 from bertsmith.errors import RecipeError
 from bertsmith.machine import Hardware
 from bertsmith.model.locate import locate_model
 from bertsmith.tasks.examples.held_out import group_of, remove_held
 from bertsmith.tasks.examples.text_task import TextExample, TextTask
 from bertsmith.tasks.heads.name_training import NamesStudy
+from bertsmith.tasks.losses.gradient_cache import RngState
 from bertsmith.tasks.task import Task
 from bertsmith.tasks.task_model import TaskModel, outputs_of
 from bertsmith.text.tokens.tokenizer import Tokenizer
@@ -89,8 +88,7 @@ def finetune_examples(
     )  # each once, none that judges
     task.check([*train, *dev])
     machine = make_plain_machine(recipe.hardware, recipe.micro_batch_tokens, Hardware.detect())
-    devices = [machine.device] if machine.device.type == "cuda" else []
-    with torch.random.fork_rng(devices):
+    with RngState.kept(machine.device):
         session = FinetuneSession.prepare(recipe, source, data, machine)
         named, method, choice = named_method(recipe), default_method(session, recipe), None
         if session.folds is not None and (named in (AUTO, LINEAR) or recipe.folds is not None):
