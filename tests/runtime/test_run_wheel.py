@@ -1,5 +1,6 @@
 """The wheel bertsmith-run in a process that can't import torch, beside the whole package in this one."""
 
+import errno
 import importlib.util
 import json
 import os
@@ -430,6 +431,29 @@ def test_lines_are_those_of_the_whole_package(
     with pytest.raises(SystemExit):
         main(["predict", str(folders["similarity"]), str(tmp_path / "lines")])
     assert "input 2049: the model reads pairs of texts" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("command", "name"), [("embed", "vectors.npy"), ("predict", "answers.jsonl")])
+def test_what_cannot_be_written_whole_is_not_there(
+    folders: dict[str, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    command: str,
+    name: str,
+) -> None:
+    """A full disk left half a file, and ended in a traceback."""
+    (tmp_path / "lines").write_text("bano\ndelo\n")
+
+    def fail(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    model = folders["encoder" if command == "embed" else "classification"]
+    with pytest.raises(SystemExit) as ended:
+        main([command, str(model), str(tmp_path / "lines"), "--out", str(tmp_path / "new" / name)])
+    assert ended.value.code == 2 and name in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
 
 
 def test_a_worker_opens_a_model_again_whose_files_were_replaced(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from bertsmith.errors import BertsmithError, InputError, printable
-from bertsmith.files import make_folder, refuse_existing
+from bertsmith.files import output_file, refuse_existing
 from bertsmith.runtime import Embedder, Predictor
 from bertsmith.runtime.columns import predict_rows
 from bertsmith.runtime.encoder import PRECISIONS, ArrayEncoder
@@ -87,8 +87,8 @@ def _embed(given: argparse.Namespace) -> None:
     embed = embedder.queries if given.query else embedder.documents
     vectors = [embed(lines) for lines in _lines(given.file)]
     if given.out is not None:
-        make_folder(given.out.parent)
-        np.save(given.out, np.concatenate([np.empty((0, embedder.width), np.float32), *vectors]))
+        with output_file(given.out) as file:
+            np.save(file, np.concatenate([np.empty((0, embedder.width), np.float32), *vectors]))
         return
     for vector in (vector for part in vectors for vector in part):
         print(json.dumps(vector.astype(float).tolist()))
@@ -112,8 +112,8 @@ def _predict(given: argparse.Namespace) -> None:
             print("\n".join(answers))
         lines += answers
     if given.out is not None:
-        make_folder(given.out.parent)
-        given.out.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        with output_file(given.out) as file:
+            file.writelines(f"{line}\n".encode() for line in lines)
 
 
 def _tell_choice(opened: Embedder | Predictor) -> None:
