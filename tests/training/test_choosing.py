@@ -1204,13 +1204,12 @@ def test_doubling_once_more_divides_what_is_missing_as_before(
 ) -> None:
     task, train = examples(tmp_path, 40)
 
-    class Probe:
-        def predict_held_out(self, folds: Any, strength: float, share: float = 1.0) -> list[Any]:
-            targets = [task.target(example.label) for example in train.examples]
-            said = [1 - each for each in targets[: wrong[share]]] + targets[wrong[share] :]
-            return [np.eye(2, dtype=np.float32)[each] for each in said]
+    def learn(folds: Any, share: float = 1.0) -> list[Any]:
+        targets = [task.target(example.label) for example in train.examples]
+        said = [1 - each for each in targets[: wrong[share]]] + targets[wrong[share] :]
+        return [np.eye(2, dtype=np.float32)[each] for each in said]
 
-    curve = measure_learning_curve(task, Probe(), 1.0, train, folds_of(task, train.examples, 5))  # type: ignore[arg-type]
+    curve = measure_learning_curve(task, learn, train, folds_of(task, train.examples, 5))
     assert curve is not None
     assert curve.scores == pytest.approx([1 - each / 40 for each in wrong.values()])
     assert curve.gain == pytest.approx(gain)

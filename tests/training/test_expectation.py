@@ -1,9 +1,18 @@
 """What cross-validation says of the final model: Wilson's interval, wider, moved by the learning curve."""
 
+from typing import Any
+
+import numpy as np
 import pytest
 from scipy.stats import binomtest
 
+from bertsmith.arrays import Floats, Ints
+from bertsmith.tasks.examples.held_out import folds_of
+from bertsmith.tasks.examples.text_task import TextExample
+from bertsmith.tasks.finetuning import EncodedExamples
+from bertsmith.tasks.registry import find_task
 from bertsmith.training.finetuning import results as expectation
+from bertsmith.training.finetuning.measuring import measure_learning_curve
 from bertsmith.training.finetuning.results import LearningCurve, estimate_score
 
 
@@ -43,6 +52,59 @@ def test_all_rows_leave_as_much_less_as_the_curve_falls() -> None:
     assert estimate_score(0.8, 0.02, 400, 10, curve(0.3, 0.6, 0.8)).score < found.score
 
 
+def test_names_are_rows_that_do_not_become_fewer() -> None:
+    """From 20 and 40 rows to 40 and 60 by 20 rows of names: five folds are 0.38 of such a step short."""
+    named = LearningCurve((10, 20, 40), (0.3, 0.6, 0.8), 0.0, 0.0, names=20)
+    assert 1 - estimate_score(0.8, 0.02, 400, 5, named).score == pytest.approx(0.2 * 0.5**0.3802, abs=1e-4)
+
+
 def test_a_correlation_may_be_below_zero() -> None:
     found = estimate_score(-0.1, 0.1, 50, 5, None)
     assert (found.low, found.score, found.high) == pytest.approx((-0.394, -0.1, 0.194))
+
+
+def test_rows_drawn_at_random_are_not_flattered_by_stratified_folds() -> None:
+    """A model takes a text for its class or for a rival's, the likelier the more rows that one has. Of 40
+    classes some have more rows by chance; these judge more often. Rows drawn by class are another matter.
+    """
+    expected, by_stratified, truths = [], [], []
+    for seed in range(12):
+        draw = np.random.default_rng(seed)
+        curve, score, truth = _study(draw.integers(0, 40, 160), draw.random(160))
+        assert curve is not None and curve.stratified == score
+        expected.append(estimate_score(score, 0.03, 160, 5, curve).score)
+        by_stratified.append(score)
+        truths.append(truth)
+    assert np.mean(by_stratified) > np.mean(truths) + 0.04
+    assert np.mean(expected) == pytest.approx(np.mean(truths), abs=0.02)
+    curve, score, _ = _study(np.arange(160) % 40, np.random.default_rng(0).random(160))
+    assert curve is not None and curve.stratified is None and curve.scores[-1] == score
+
+
+def _study(classes: Ints, luck: Floats) -> tuple[LearningCurve | None, float, float]:
+    """The learning curve, the score by stratified folds, and the share of right answers of another text."""
+    task: Any = find_task("classification")(find_task("classification").Settings())
+    names = [f"class {label:02}" for label in classes.tolist()]
+    rows = [TextExample(f"text {row}", None, name, "") for row, name in enumerate(names)]
+    task.fit(rows)
+
+    def share_right(learned: Ints) -> Floats:
+        counts = np.bincount(learned, minlength=41) ** 2
+        counts[40] = counts[0]
+        return counts[:-1] / np.maximum(counts[:-1] + counts[1:] + 0.5, 1)
+
+    def learn(folds: Ints, share: float = 1.0) -> list[Any]:
+        outputs = np.zeros((len(rows), len(task.labels)))
+        for fold in range(5):
+            others = np.random.default_rng(fold).permutation(np.flatnonzero(folds != fold))
+            right = share_right(classes[others[: round(share * len(others))]])
+            for row in np.flatnonzero(folds == fold).tolist():
+                wrong = luck[row] >= right[classes[row]]
+                outputs[row, task.target(names[row]) - int(wrong)] = 1
+        return list(outputs)
+
+    folds = folds_of(task, rows, 5)
+    targets = [task.target(name) for name in names]
+    score = float((np.argmax(learn(folds), axis=1) == targets).mean())
+    encoded = EncodedExamples(rows, rows)  # type: ignore[arg-type]
+    return measure_learning_curve(task, learn, encoded, folds), score, float(share_right(classes).mean())

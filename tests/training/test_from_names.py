@@ -427,6 +427,24 @@ def test_class_weights_count_rows_and_not_the_phrasings_of_names() -> None:
     assert task.labels == ("bad", "good", "ugly")
 
 
+def test_a_share_of_the_other_folds_is_learned_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So a curve of more rows is that of names and rows, which rises less than that of rows alone."""
+    draw = np.random.default_rng(1)
+    rows, names = (
+        torch.from_numpy(draw.normal(size=(40, 8))).float(),
+        torch.from_numpy(draw.normal(size=(12, 2, 8))),
+    )
+    training = NameTraining(rows, np.arange(40) % 2, names.float(), None)
+    learned: list[Ints] = []
+    learn = training._learn
+    monkeypatch.setattr(training, "_learn", lambda some, start: learned.append(some) or learn(some, start))
+    folds = np.arange(40) % 5
+    outputs = training.judge(folds, texts=False, share=0.5)
+    assert [len(set(some.tolist())) for some in learned] == [16] * 5
+    assert not any((folds[some] == fold).any() for fold, some in enumerate(learned))
+    assert len(outputs) == 40 and not np.allclose(outputs, training.judge(folds, texts=False))
+
+
 def test_the_names_of_labels_heed_class_weights() -> None:
     """A class of ten times the weight gets more of the texts; weights of 1 change nothing."""
     draw = np.random.default_rng(1)

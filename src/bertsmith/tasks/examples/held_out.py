@@ -16,6 +16,7 @@ from bertsmith.tasks.task import Task
 from bertsmith.text.files.values import is_blank
 from bertsmith.text.words import WORD
 
+_RANDOM_VARIANCE = 0.25  # of the square root of a Poisson number
 _FEW_SHARED = 0.05  # of the rows: fewer have no noticeable effect on a score
 _GROUPS = "Name a column that says which rows belong together (group=COLUMN), or give"
 CROSS_VALIDATION = "cross-validation"  # the name of an evaluation in which each fold is judged in turn
@@ -216,13 +217,15 @@ def _fold(text: str) -> str:
     return unicodedata.normalize("NFC", text.casefold())
 
 
-def folds_of(task: Task[Any], examples: Sequence[Any], count: int, seed: int = 0) -> Ints:
+def folds_of(
+    task: Task[Any], examples: Sequence[Any], count: int, seed: int = 0, *, stratified: bool = True
+) -> Ints:
     """(E,): each example's fold, from 0 to `count` - 1; the same for the same examples and seed.
 
     Iterative stratification (Sechidis et al. 2011, algorithm 1): examples of the rarest label are assigned
-    first, each to the fold that lacks this label most, then to the smallest. Examples that the task keeps
-    together stay together, as do those whose texts most models read alike, because one would answer for the
-    other.
+    first, each to the fold that lacks this label most, then to the smallest. Not `stratified`, they are
+    divided by chance into folds of the same size. Examples that the task keeps together stay together, as do
+    those whose texts most models read alike, because one would answer for the other.
     """
     generator = np.random.default_rng([seed, count])
     groups: dict[tuple[str, ...], list[int]] = {}
@@ -230,7 +233,8 @@ def folds_of(task: Task[Any], examples: Sequence[Any], count: int, seed: int = 0
         groups.setdefault(group_of(task, example), []).append(number)
     members = list(groups.values())
     labels = [
-        Counter(label for row in rows for label in set(task.labels_of(examples[row]))) for rows in members
+        Counter(label for row in rows for label in set(task.labels_of(examples[row])) if stratified)
+        for rows in members
     ]
     groups_of_label: dict[Hashable, list[int]] = {}
     for group in generator.permutation(len(members)).tolist():
@@ -254,6 +258,16 @@ def folds_of(task: Task[Any], examples: Sequence[Any], count: int, seed: int = 0
     for rows, fold in zip(members, fold_of_group.tolist(), strict=True):
         folds[rows] = fold
     return folds
+
+
+def seem_drawn_at_random(task: Task[Any], examples: Sequence[Any]) -> bool:
+    """Whether each example has one label, and labels have about as different numbers of them as by chance, or
+    more so: the square root of a number of random draws has a variance of a quarter (Anscombe 1948).
+    """
+    labels = [tuple(task.labels_of(example)) for example in examples]
+    roots = np.sqrt(list(Counter(labels).values()))
+    one = all(len(label) == 1 for label in labels)
+    return one and len(roots) > 1 and float(np.var(roots, ddof=1)) > _RANDOM_VARIANCE / 4
 
 
 def group_of(task: Task[Any], example: Any) -> tuple[str, ...]:

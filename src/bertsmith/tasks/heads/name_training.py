@@ -179,6 +179,11 @@ class NameTraining:
             np.array([task.count([number]) for number in range(classes)]),
         )
 
+    @property
+    def rows_of_names(self) -> float:
+        """How many labelled rows the names count for."""
+        return _NAME_WEIGHT * len(self._name_rows)
+
     @cached_property
     def by_names(self) -> NameStart | None:
         """What the names say of the unlabelled texts, without rows; None without texts."""
@@ -197,13 +202,16 @@ class NameTraining:
         weight, bias = self._learn(np.arange(len(self._rows)), self.start if texts else None)
         return LinearStart(weight / self._scale, bias, _STRENGTH, self.seconds + time.monotonic() - started)
 
-    def judge(self, folds: Ints, *, texts: bool) -> list[Outputs]:
-        """Outputs (C,) for each labelled row by a model of the other folds, the names and perhaps the texts.
-        `folds` (E,) has the fold of each row.
+    def judge(self, folds: Ints, *, texts: bool, share: float = 1.0) -> list[Outputs]:
+        """Outputs (C,) for each labelled row by a model of the other folds, or of this `share` of them, the
+        names and perhaps the texts. `folds` (E,) has the fold of each row.
         """
         by_row: list[Outputs] = [np.empty(0, np.float32)] * len(folds)
+        generator = np.random.default_rng(0)
         for fold in sorted(set(folds.tolist())):
             held_out, others = np.flatnonzero(folds == fold), np.flatnonzero(folds != fold)
+            if share < 1:
+                others = np.sort(generator.choice(others, round(share * len(others)), replace=False))
             weight, bias = self._learn(others, self._classify(others) if texts else None)
             outputs = (self._rows[held_out] @ weight.T + bias).numpy()
             for row, output in zip(held_out.tolist(), outputs, strict=True):

@@ -40,13 +40,17 @@ _SHARED = 1.5
 @dataclass(frozen=True)
 class LearningCurve:
     """The main metric (`scores`) by the number of training rows (`rows`): a quarter, half and all of the
-    other folds. `gain` is what twice the rows are expected to bring, `error` its standard error.
+    other folds. `gain` is what twice the rows are expected to bring, `error` its standard error. `stratified`
+    is the score of all by stratified folds, if these are folds drawn at random. `names` is how many rows the
+    names of the labels count for, which are learned from beside them.
     """
 
     rows: tuple[int, ...]
     scores: tuple[float, ...]
     gain: float
     error: float
+    stratified: float | None = None
+    names: float = 0.0
 
     def as_sentence(self, metric: str) -> str:
         """Formats as 'Twice the rows would bring about +0.0210 ± 0.0080 accuracy (estimated with …).'"""
@@ -252,15 +256,21 @@ def estimate_score(
 
     `error` is the score's standard error (None if all rows agree), `rows` the number of rows, where those of
     one group count once. Models of folds are trained on fewer rows: the errors (1 - score) of training on all
-    of them are taken to fall as those of the linear model of the learning `curve` do. Folds share their rows,
-    so that their score varies half as much again as that of independent rows.
+    of them are taken to fall as those of the linear model of the learning `curve` do, and to be more as its
+    errors are by folds drawn at random, if it has these. Folds share their rows, so that their score varies
+    half as much again as that of independent rows.
 
     The interval is Wilson's (1927), widened by that; for a score outside [0, 1] the normal one.
     """
     factor = 1.0  # by which training on all rows, not on all folds but one, reduces the errors
     if curve is not None and folds > 1:
         half_error, full_error = (max(1 - curve_score, 1e-9) for curve_score in curve.scores[-2:])
-        factor = float(min(full_error / half_error, 1.0) ** math.log2(folds / (folds - 1)))
+        others = curve.rows[-1]
+        doublings = math.log((others * folds / (folds - 1) + curve.names) / (others + curve.names))
+        doublings /= math.log((others + curve.names) / (others / 2 + curve.names))
+        factor = float(min(full_error / half_error, 1.0) ** doublings)
+        if curve.stratified is not None:
+            factor *= (full_error + 1 / rows) / (1 - curve.stratified + 1 / rows)
     gain = (1 - score) * (1 - factor)
     if not 0 <= score <= 1:
         half = _SHARED * _SURE * (error or 0.0)
