@@ -148,6 +148,10 @@ def test_labels_that_come_once_are_learned_from_with_their_names(
         ("billing, 3", "'3' means nothing to the model (1 of 2 names"),
         ("billing, , refund", "a name is empty"),
         ("nowhere.csv", "there is no file nowhere.csv"),
+        (
+            '"late, lost, billing',
+            "expected names separated by commas, those that have a comma in quotation marks",
+        ),
     ],
 )
 def test_names_that_teach_nothing_are_refused(
@@ -226,6 +230,11 @@ def test_names_of_questions_are_worded_as_answers() -> None:
         assert usual["place"][:2] == ("it asks for a place", "a text about place")
         assert not any("?" in phrasing for phrasing in usual["place"])
         assert len(usual["place"]) == len(of_questions["place"])
+
+
+def test_a_name_with_a_comma_stands_in_quotation_marks() -> None:
+    names = read_label_names('"late, lost", billing, it\'s broken,"say ""hello"""')
+    assert list(names) == ["late, lost", "billing", "it's broken", 'say "hello"']
 
 
 def test_descriptions_explain_codes(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 labels in one, and stand-ins for a missing label.
 """
 
+import csv
 import os
 import re
 import unicodedata
@@ -145,9 +146,9 @@ def are_mostly_codes(codes: Collection[str], names: int) -> bool:
 
 
 def read_label_names(given: str | Sequence[str] | Mapping[str, str]) -> dict[str, str]:
-    """The names of labels with their descriptions, "" for none. `given` are a list, names separated by
-    commas, a mapping of names to descriptions, or the path of a table with a column `label` and, if there are
-    any, `description`; a plain text file has a name a line.
+    """The names of labels with their descriptions, "" for none. `given` are a list, names separated by commas
+    (those that have a comma in quotation marks), a mapping of names to descriptions, or the path of a table
+    with a column `label` and, if there are any, `description`; a plain text file has a name a line.
 
     Raises InputError for a table without a column `label`, for fewer than two names, for names that say the
     same, and where half of them are codes without a description.
@@ -164,7 +165,7 @@ def read_label_names(given: str | Sequence[str] | Mapping[str, str]) -> dict[str
             f"--labels: there is no file {given}. Give a table, or the names: --labels 'a, b, c'."
         )
     else:
-        pairs = [(name, "") for name in given.split(",")]
+        pairs = [(name, "") for name in _split_names(given)]
     names = dict[str, str]()
     appearances = dict[str, str]()
     for name, description in pairs:
@@ -199,6 +200,19 @@ def read_label_names(given: str | Sequence[str] | Mapping[str, str]) -> dict[str
 def is_label_table(given: str) -> bool:
     """Whether labels are given as the path of a file that exists, and not as names."""
     return os.path.isfile(given)  # noqa: PTH113 - Path.is_file raises for 400 names, which are no path
+
+
+def _split_names(given: str) -> list[str]:
+    """The names in a list as in a row of CSV."""
+    if '"' not in given:
+        return given.split(",")
+    try:
+        return next(csv.reader([given], skipinitialspace=True, strict=True))
+    except csv.Error as error:
+        raise InputError(
+            "--labels: expected names separated by commas, those that have a comma in quotation marks, as in "
+            f"'\"late, lost\", billing'; found {given!r} ({error})."
+        ) from error
 
 
 def _read_label_table(path: str) -> list[tuple[str, str]]:

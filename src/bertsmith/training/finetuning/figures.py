@@ -146,7 +146,7 @@ def names_table(study: NamesStudy) -> Table:
     """The table of how many of the unlabelled texts have each label, the most frequent first."""
     order = sorted(study.shares, key=lambda label: -study.shares[label])
     rows = [[shorten(label, 40), formatting.percent(study.shares[label])] for label in order[:MOST_CLASSES]]
-    title = f"{study.texts:,} texts by the names of the labels"
+    title = f"{formatting.counted(study.texts, 'text')} by the names of the labels"
     return Table(title, ["Label", "Texts"], rows, len(order) - len(rows))
 
 
