@@ -254,7 +254,8 @@ def _guard(graph: TextGraph, cosines: Float32s, labels: dict[str, Ints]) -> tupl
     drop = (_evenness(nearest, classes) - _evenness(labels[CAUTIOUS], classes)) if size else 0.0
     agreement = float((labels[CAUTIOUS] == labels[BOLD]).mean()) if size else 0.0
     if size <= classes:
-        return NEAREST, f"{size:,} texts are too few for {classes:,} classes"
+        texts = "1 text is" if size == 1 else f"{size:,} texts are"
+        return NEAREST, f"{texts} too few for {classes:,} classes"
     if kept < _FEWEST_KEPT:
         return NEAREST, f"of the texts that are nearest to a name, only {kept:.0%} would keep their class"
     if size < _FEW_TEXTS and alike < _FEWEST_ALIKE:
@@ -279,12 +280,15 @@ def share_that_stays(cosines: Float32s, labels: Ints) -> float:
 
 
 def choose_sure(probabilities: Float32s, share: float) -> Bools:
-    """Which texts (U,) are among the `share` of their class with the widest margins, at least one of it."""
+    """Which texts (U,) are among the `share` of their class with the widest margins, at least one of it.
+    Many margins are 1 where float32 ends; among equal ones it is by lot, not by the order of the file.
+    """
     labels, margins = probabilities.argmax(1), _margins(probabilities)
+    lots = np.random.default_rng(0).permutation(len(labels))
     sure = np.zeros(len(labels), np.bool_)
     for number in np.unique(labels).tolist():
         rows = np.flatnonzero(labels == number)
-        order = np.argsort(-margins[rows], kind="stable")
+        order = np.lexsort((lots[rows], -margins[rows]))
         sure[rows[order[: int(np.ceil(share * len(rows)))]]] = True
     return sure
 
