@@ -2,7 +2,7 @@
 Last answer (2026-11-30, Zen 5), MiniLM: banking77 62.3 by the nearest name, 69.3 with texts, 72.1 with a row
 a class (rows alone 54.2); over 15 sets and encoders never below the nearest name.
 
-    python bench/finetuning/label_names.py [--data banking77 ...] [--rows 0 1 2 4 8] [--draws 3]
+    python bench/finetuning/label_names.py [--data banking77 ...] [--rows 0 1 2 4 8] [--draws 5]
                                            [--others FOLDER:SET,SET ...] [--whole SET]
 
     banking77, home_intents     77 and 64 intents
@@ -94,7 +94,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--data", nargs="*", choices=(*SETS, _THAI), default=list(SETS))
     parser.add_argument("--rows", nargs="+", type=int, default=[0, 1, 2, 4, 8], help="of each class")
-    parser.add_argument("--draws", type=int, default=3)
+    parser.add_argument("--draws", type=int, default=5)
     parser.add_argument("--texts", type=int, default=_TEXTS, help="texts without labels, at most")
     parser.add_argument("--test", type=int, default=_TEST, help="rows to measure on, at most")
     parser.add_argument("--others", nargs="*", default=[], help="FOLDER:SET,SET: other encoders")
@@ -346,10 +346,12 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
     started = time.monotonic()
     features = _Features.of(request["model"], train, test)
     seconds = time.monotonic() - started
-    draws = {
-        str(size): [features.learn(size, draw) for draw in range(request["draws"] if size else 1)]
-        for size in request["rows"]
-    }
+    draws: dict[str, list[dict[str, Any]]] = {}
+    for size in request["rows"]:
+        for draw in range(request["draws"] if size else 1):
+            draws.setdefault(str(size), []).append(features.learn(size, draw))
+            done = f"{request['name']}, {Path(request['model']).name}: {size} rows a class, draw {draw + 1}"
+            print(f"{done}, {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
     whole = _run_whole(request["model"], train, test) if request["whole"] else None
     answer = {"classes": features.names.shape[1], "nearest": features.nearest(), "draws": draws}
     return answer | {"whole": whole, "seconds": seconds}
