@@ -102,6 +102,20 @@ def test_a_student_is_trained_again_by_the_calls_of_a_merged_version_alone(stage
     assert two.version != one.version
 
 
+def test_a_changed_prompt_of_a_learned_site_is_learned_by_half_as_many_calls(stages: StageStore) -> None:
+    served(stages)
+    recorded(stages, "Three.", 9, time.time() - 90)
+    assert due(stages) == []
+    three = recorded(stages, "Three.", 1, time.time() - 50)
+    assert due(stages) == [(three.version, 10)]
+    assert stages.begin_training(three.version, 10, "here", 60)
+    stages.end_training(three.version, "here", "nothing proven")
+    recorded(stages, "Three.", 9, time.time() + 1)
+    assert due(stages) == []  # the next as ever
+    recorded(stages, "Three.", 1, time.time() + 50)
+    assert due(stages) == [(three.version, 20)]
+
+
 def test_drift_and_a_dismissal_count_merged_calls_too(stages: StageStore) -> None:
     one, _, stage, students = served(stages)
     recorded(stages, "Two.", 10, time.time() + 1)  # half of what the first one takes

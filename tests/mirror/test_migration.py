@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mirrored_calls import call_of, calls_of, intent_of, store_of
+from mirrored_calls import INTENT, call_of, calls_of, intent_of, store_of
 from scripted_upstream import Reply, Seen, Upstream, upstream_of
 
 from bertsmith.cli.main import main
@@ -21,7 +21,7 @@ from bertsmith.mirror.call import UNDATED, Call
 from bertsmith.mirror.fields import AnswerShape, Field
 from bertsmith.mirror.learning import teacher_change
 from bertsmith.mirror.learning.asking import AskingResult, Replay
-from bertsmith.mirror.learning.learned_calls import LearnedCall
+from bertsmith.mirror.learning.learned_calls import LearnedCall, read_calls
 from bertsmith.mirror.learning.migration import compare_teachers
 from bertsmith.mirror.learning.proving import empty_claims
 from bertsmith.mirror.learning.settings import LearnSettings
@@ -196,6 +196,24 @@ def test_what_another_llm_was_only_asked_is_not_taken_for_the_latest_version(
     assert profile.latest.version == newest[0].version
     former = {call.version for call in read_former_calls(records, profile)}
     assert former == {present.version, asked.version}
+
+
+def test_of_former_answers_with_more_fields_the_present_ones_are_learned(tmp_path: Path) -> None:
+    mood = {"mood": {"type": "string", "enum": ["calm", "angry"]}}
+    both = INTENT | {"properties": INTENT["properties"] | mood, "required": ["intent", "mood"]}
+
+    def moody(text: str, draw: random.Random) -> dict[str, Any]:
+        return {"intent": intent_of(text), "mood": draw.choice(["calm", "angry"])}
+
+    former, new = calls_of(300, moody, schema=both, site="a"), calls_of(60, seed=1, first=300, site="a")
+    with store_of(tmp_path, [*former, *new]) as store:
+        records = LearningRecords(store)
+        profile = understand(store, records.group("a"))
+        assert profile.latest.version == new[0].version
+        fitting = read_former_calls(records, profile)
+        translated = translate_former(fitting, read_calls(store, profile).calls, profile.shape)
+    assert translated is not None and len(fitting) == 300
+    assert translated.former_differing < translated.former_calls / 10 and translated.change.low <= 0
 
 
 def with_frequent(calls: list[Call]) -> list[Call]:
@@ -399,6 +417,8 @@ def test_a_change_that_no_name_tells_is_found_and_what_was_before_is_translated(
         printed = " ".join(capsys.readouterr().out.split())
         changed = datetime.fromtimestamp(after[0].began, UTC).strftime("%Y-%m-%d %H:")
         assert f"Since {changed}" in printed and "so they prove nothing" in printed
+        page = " ".join((tmp_path / "student" / "report.html").read_text("utf-8").split())
+        assert f"Since {changed}" in page and "of the calls differently (with 95 % confidence" in page
         file = read_student_file(tmp_path / "student")
         assert file.claims.whole is None and file.plan is not None
         assert file.trained_on.calls <= 260

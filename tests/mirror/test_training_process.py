@@ -171,6 +171,7 @@ def test_a_training_ends_where_processes_have_no_groups(
 
 def test_when_another_training_is_due() -> None:
     assert [is_training_due(new, 0, 500, is_urgent=False) for new in (499, 500)] == [False, True]
+    assert [is_training_due(new, 0, 500, is_urgent=True) for new in (249, 250)] == [False, True]
     assert [is_training_due(new, 500, 500, is_urgent=False) for new in (249, 250)] == [False, True]
     assert [is_training_due(new, 4000, 500, is_urgent=False) for new in (1999, 2000)] == [False, True]
     assert [is_training_due(new, 4000, 500, is_urgent=True) for new in (249, 250)] == [False, True]

@@ -161,11 +161,11 @@ def is_training_due(new_calls: int, trained_calls: int, train_after: int, *, is_
     number of calls that the last training had, 0 before the first.
 
     The first training needs `train_after`; a later one half of `train_after` or of `trained_calls`, whichever
-    is more; an urgent one, because the traffic has changed, half of `train_after`.
+    is more; an urgent one, because the traffic, the prompt or the model has changed, half of `train_after`.
     """
-    if not trained_calls:
-        return new_calls >= train_after
-    return new_calls >= (train_after / 2 if is_urgent else max(train_after, trained_calls) / 2)
+    if is_urgent:
+        return new_calls >= train_after / 2
+    return new_calls >= (max(train_after, trained_calls) / 2 if trained_calls else train_after)
 
 
 def apply_move(store: StageStore, stage: Stage, move: str, canary_share: float, to: str = "") -> Stage:

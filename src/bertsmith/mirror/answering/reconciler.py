@@ -8,6 +8,7 @@ merge`) count as one: one student is trained on the calls of all of them, and an
 `Reconciler._work` first.
 """
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -320,15 +321,19 @@ class Reconciler:
 def find_due_trainings(
     store: StageStore, open_students: OpenStudents, train_after: int
 ) -> Iterator[tuple[Stage, int]]:
-    """Yields the stages that a training should start for, each with its number of calls."""
-    counts, into = store.call_counts(train_after), store.merged()
+    """Yields the stages that a training should start for, each with its number of calls. A version of a site
+    of which another one has been learned, as after a change of the prompt or the model, takes half of
+    `train_after`: the answers before are learned from too.
+    """
+    fewest = math.ceil(train_after / 2)
+    counts, into = store.call_counts(fewest), store.merged()
     groups: dict[str, list[str]] = {}
     for version in counts:
         groups.setdefault(into.get(version, version), []).append(version)
     enough = {
         target: versions
         for target, versions in groups.items()
-        if sum(counts[version] for version in versions) >= train_after
+        if sum(counts[version] for version in versions) >= fewest
     }
     if not enough:
         return
@@ -356,8 +361,13 @@ def find_due_trainings(
         has_changed = any(other.changed > began for other in group_stages)
         was_dismissed = last is not None and not is_answered and has_changed
         students = [evidence[other.student] for other in group_stages if other.student in evidence]
-        is_urgent = was_dismissed or any(student.has_drifted for student in students)
         before = 0 if last is None else last.calls
+        sites = {stages[version].site for version in group if version in stages}
+        follows = not before and any(
+            training.calls and version in stages and stages[version].site in sites
+            for version, training in trainings.items()
+        )
+        is_urgent = was_dismissed or follows or any(student.has_drifted for student in students)
         if is_training_due(sum(new.values()), before, train_after, is_urgent=is_urgent):
             yield stage, sum(counts[version] for version in versions)
 

@@ -25,6 +25,7 @@ from bertsmith.mirror.learning.tiers import TeacherComparison, fit_word_model
 from bertsmith.mirror.learning.understand import SiteProfile
 from bertsmith.mirror.store import Store
 from bertsmith.mirror.student_file import TeacherCeiling
+from bertsmith.reporting.formatting import format_whole_percent
 
 _FEWEST = 20  # inputs, below which there is no estimate
 _EASY, _HARD = 0.5, 0.1  # shares of calls in which a field could be answered
@@ -99,8 +100,10 @@ def describe_uneven_fields(dev: TeacherComparison, epsilon: float) -> str:
     hard = [path for path, share in shares.items() if share < _HARD]
     if not easy or not hard:
         return ""
-    agreements = [f"{path} ({100 * (1 - dev.fields[path][1].mean()):.0f} % agree)" for path in hard]
-    answered = [f"{path} in {100 * shares[path]:.0f} %" for path in easy]
+    agreements = [
+        f"{path} ({format_whole_percent(1 - float(dev.fields[path][1].mean()))} agree)" for path in hard
+    ]
+    answered = [f"{path} in {format_whole_percent(shares[path])}" for path in easy]
     return (
         f"It fails at {' and '.join(agreements)}; by themselves could be answered "
         f"{' and '.join(answered)} of the calls. Ask for {' and '.join(easy)} in calls of their own where "

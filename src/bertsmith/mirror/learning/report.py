@@ -66,7 +66,8 @@ _FORECAST = 4  # the curve is extended to so many times the texts learned from
 class StudentReport:
     """The contents of the page. `calibration` is None where those calls weren't used; `why` is the reason why
     the claim that was wanted isn't proven, or empty; `unmatched` counts the calls that don't fit the
-    template. `folder` is the student's. `advice` is what else could be proven, or empty.
+    template. `folder` is the student's. `advice` is what else could be proven, or empty. `notes` are
+    sentences about the calls, such as how much a changed LLM answers differently.
     """
 
     file: StudentFile
@@ -81,6 +82,7 @@ class StudentReport:
     folder: Path = Path()
     forecasts: tuple[RiskForecast, ...] = ()
     advice: str = ""
+    notes: tuple[str, ...] = ()
 
 
 def render_report(report: StudentReport) -> str:
@@ -103,7 +105,7 @@ def render_report(report: StudentReport) -> str:
             ("calls learned from", f"{file.trained_on.calls:,}"),
             ("calls kept for the proof", f"{file.calibration.calls:,}"),
         ],
-        warnings=[f"Not proven: {report.why}."] if report.why else [],
+        warnings=[*([f"Not proven: {report.why}."] if report.why else []), *report.notes],
         meaning=explain_claim(file.claims),
         voids=VOIDS,
         squares=_draw_squares(file.claims),

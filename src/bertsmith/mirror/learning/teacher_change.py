@@ -200,7 +200,8 @@ def _is_harmful(
 
 def read_former_calls(records: LearningRecords, profile: SiteProfile) -> list[LearnedCall]:
     """The calls of the site's versions before this group's, with answers that fit its fields; of the latest
-    group that has any, those merged with it included. Empty where there are none.
+    group that has any, those merged with it included, and of their answers the present fields alone. Empty
+    where there are none.
     """
     own = {version.version for version in profile.versions}
     began = min(version.began for version in profile.versions)
@@ -211,7 +212,13 @@ def read_former_calls(records: LearningRecords, profile: SiteProfile) -> list[Le
             continue
         former = understand(records.store, group)
         calls = read_calls(records.store, replace(former, shape=profile.shape)).calls
-        fitting = [call for call in calls if profile.shape.allows(call.values)]
+        # Without the parts that the present answers don't have: they would count as different.
+        paths = [field.path for field in profile.shape.fields]
+        fitting = [
+            replace(call, values={path: call.values[path] for path in paths})
+            for call in calls
+            if profile.shape.allows(call.values)
+        ]
         if 2 * len(fitting) > len(calls):
             return fitting
     return []

@@ -396,6 +396,7 @@ def _run_training(
         out,
         forecasts,
         advice,
+        tuple(notes),
     )
     file = write_student(out, file, chosen, render_report(report))
     save_findings(records.store, student_id(out), training.profile.latest.version, summarise_findings(report))

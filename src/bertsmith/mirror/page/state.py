@@ -24,6 +24,7 @@ from bertsmith.mirror.settings import MirrorSettings
 from bertsmith.mirror.store import Store, VersionCount
 from bertsmith.mirror.tables import walk_values
 from bertsmith.mirror.template import BETWEEN, PromptTemplate, find_template
+from bertsmith.reporting.formatting import format_whole_percent
 
 _SAMPLED_CALLS = 400  # latest calls of a version that its details are computed from
 _DETAILED = 24  # versions that get details
@@ -47,10 +48,10 @@ def describe_progress(proof: ShadowProof) -> dict[str, Any]:
     still = "" if threshold is not None else f". Until then: {describe_calls(*outlook)}"
     if threshold is None and (agreement := proof.agreement()) is not None:
         forecast = proof.forecast()
-        low, high = (f"{100 * end:.0f}%" for end in forecast.interval)
+        low, high = map(format_whole_percent, forecast.interval)
         still += (
             f". So far it {describe_agreement(*agreement)}. By these, and those to choose the model by, it "
-            f"comes to answer about {100 * forecast.coverage:.0f}% of the calls ({low} to {high})"
+            f"comes to answer about {format_whole_percent(forecast.coverage)} of the calls ({low} to {high})"
         )
     return {
         "number": proof.number,
