@@ -111,6 +111,23 @@ def test_equal_encoders_are_in_memory_once(folders: dict[str, Path], models: Mod
     assert embedder.encoder.layers is first.model.encoder.layers
 
 
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_a_folder_opened_again_has_its_own_weights_where_the_first_model_was_changed(
+    folders: dict[str, Path], is_replaced: bool
+) -> None:
+    """The file was compared, and not what had become of its weights in memory."""
+    texts = inputs_for("apart", 5, 0)
+    first = Predictor.load(folders["apart"])
+    expected, norm = first.predict(texts), first.model.encoder.embeddings.norm
+    with torch.no_grad():
+        if is_replaced:
+            norm.weight = torch.nn.Parameter(norm.weight * 2)
+        else:
+            norm.weight.mul_(2)
+    assert first.predict(texts) != expected
+    assert Predictor.load(folders["apart"]).predict(texts) == expected
+
+
 def test_an_encoder_is_freed_with_its_last_model(folders: dict[str, Path]) -> None:
     predictors = [Predictor.load(folders["apart"], compute_dtype=torch.float32) for _ in range(2)]
     layers = weakref.ref(predictors[0].model.encoder.layers)

@@ -62,9 +62,9 @@ class WeightsFile(NamedTuple):
             return False
 
 
-_FILES: WeakKeyDictionary[nn.Module, WeightsFile] = (
-    WeakKeyDictionary()
-)  # by the layers that were read from it
+_Stamps = tuple[tuple[int, int], ...]  # see `_stamp_weights`
+# Of the layers that were read from a file: this file, and the stamps of the encoder's weights.
+_FILES: WeakKeyDictionary[nn.Module, tuple[WeightsFile, _Stamps]] = WeakKeyDictionary()
 
 
 class EncodersInUse:
@@ -88,11 +88,12 @@ class EncodersInUse:
                 encoder.layers: encoder
                 for encoder in list(_HASHES)
                 if encoder.layers in _FILES
+                and _FILES[encoder.layers][1] == _stamp_weights(encoder)
                 and encoder.config == config
                 and all(getattr(layer, "precision", None) == self.precision for layer in encoder.layers)
             }
         for layers, encoder in candidates.items():
-            file = _FILES[layers]
+            file, _ = _FILES[layers]
             if file.is_unchanged and _have_equal_bytes(own_file, file) and file.is_unchanged:
                 return _copy_without_pooler(encoder), names
         return None
@@ -101,7 +102,7 @@ class EncodersInUse:
         """Notes of which file the encoder is that was read after `find` and then prepared."""
         prepared = all(isinstance(layer, KernelLayer) for layer in encoder.layers)
         if prepared and self._file is not None and self._file.places and self._file.is_unchanged:
-            _FILES[encoder.layers] = self._file
+            _FILES[encoder.layers] = self._file, _stamp_weights(encoder)
 
 
 def _state_of(path: Path) -> tuple[int, ...]:
@@ -219,6 +220,17 @@ def _have_equal_weights(encoder: Bert, other: Bert) -> bool:
 def _are_equal(pooler: nn.Module | None, other: nn.Module | None) -> bool:
     weights, other_weights = (_weights_of([module] if module else []) for module in (pooler, other))
     return type(pooler) is type(other) and all(map(torch.equal, weights, other_weights))
+
+
+def _stamp_weights(encoder: Bert) -> _Stamps:
+    """Where each weight lies, and how often it was written to: whoever changes a model in memory, and opens
+    its folder again, gets the folder's.
+    """
+    tables = (module.weight for module in _modules(encoder) if isinstance(module, FileTable))
+    return tuple(
+        (weight.data_ptr(), 0 if weight.is_inference() else weight._version)
+        for weight in (*_weights(encoder), *tables)
+    )
 
 
 def _weights(encoder: Bert) -> Iterator[Tensor]:
