@@ -27,7 +27,7 @@ PYTHON ?= $(firstword $(foreach name,python3 python3.13 python3.12 python3.11,\
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo docs test test-slow check format bench peers dist run-wheel
+.PHONY: help demo docs test test-slow lint check format bench peers dist run-wheel
 
 help:
 	@echo "make demo       install, then raw text -> vocabulary -> a small BERT -> report, in about ten minutes"
@@ -58,10 +58,12 @@ test: $(VENV)/.dev
 test-slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -m "not cuda" --timeout 3600 $(PYTEST_FLAGS)
 
-check: $(VENV)/.dev
+lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check --no-cache .
 	$(BIN)/mypy --num-workers auto
+
+check: lint
 	$(BIN)/python -m pytest tests/test_layers.py
 
 format: $(VENV)/.dev

@@ -4,9 +4,11 @@ import gc
 import os
 import shutil
 import signal
-from collections.abc import Iterator
+import sys
+from collections.abc import Generator, Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock, patch
 
 import hypothesis
@@ -42,6 +44,24 @@ if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
 def pytest_sessionstart() -> None:
     """Nothing that is collected goes again, and looking through it for cycles takes a sixth of the time."""
     gc.disable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, Any, Any]:
+    """In a fresh clone Python compiles all tests and what they import, which takes longer than all else that
+    collecting does: one process does it, and the others wait instead of doing the same.
+    """
+    is_compiled = (Path(__file__).parent / "training" / "__pycache__").exists()
+    if is_compiled or sys.dont_write_bytecode or sys.platform == "win32":
+        return (yield)
+    import fcntl
+
+    with Path(__file__).open("rb") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            fcntl.flock(lock, fcntl.LOCK_SH)
+        return (yield)
 
 
 def pytest_collection_finish() -> None:

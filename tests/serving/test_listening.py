@@ -60,7 +60,7 @@ def place() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_unix_socket_answers_its_owner_and_group_and_is_gone_at_the_end(
     folder: Path, place: Path, workers: int
 ) -> None:
@@ -78,7 +78,7 @@ def test_a_unix_socket_answers_its_owner_and_group_and_is_gone_at_the_end(
     assert list(place.iterdir()) == []
 
 
-def test_a_socket_that_a_killed_service_left_is_replaced_and_one_in_use_is_not(
+def test_a_socket_that_a_killed_service_left_is_replaced_and_one_in_use_or_anothers_file_is_not(
     folder: Path, place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = place / "serve.sock"
@@ -86,7 +86,7 @@ def test_a_socket_that_a_killed_service_left_is_replaced_and_one_in_use_is_not(
         server.process.kill()
         server.process.wait(START)
     assert path.is_socket()
-    with live_server("--uds", path, f"intents={folder}"):
+    with live_server("--uds", path, f"intents={folder}") as server:
         assert ask_unix(path, "/v1/intents", BODY).status == 200
         inode = path.stat().st_ino
         assert main(["serve", f"m={folder}", "--uds", str(path)]) == 2
@@ -94,11 +94,6 @@ def test_a_socket_that_a_killed_service_left_is_replaced_and_one_in_use_is_not(
         assert f"--uds {path} can't be listened on: another service listens there. Name another path." in said
         assert path.stat().st_ino == inode
         assert ask_unix(path, "/v1/intents", BODY).status == 200
-
-
-def test_a_file_that_took_the_sockets_path_meanwhile_is_left_alone(folder: Path, place: Path) -> None:
-    path = place / "serve.sock"
-    with live_server("--uds", path, f"intents={folder}") as server:
         path.unlink()
         path.write_text("another's")
         server.process.send_signal(signal.SIGTERM)
@@ -154,7 +149,7 @@ def serial_number(port: int) -> int:
         return x509.load_der_x509_certificate(connection.getpeercert(True) or b"").serial_number
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_https_is_served_and_a_renewed_certificate_taken_at_sighup(
     folder: Path, tmp_path: Path, workers: int
 ) -> None:
@@ -184,14 +179,6 @@ def test_https_is_served_and_a_renewed_certificate_taken_at_sighup(
         assert ask_tls(server.port, certificate, "/v1/intents", BODY).status == 200
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(START) == 0
-
-
-def test_a_key_that_everybody_can_read_is_warned_of(folder: Path, tmp_path: Path) -> None:
-    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    write_certificate(certificate, key)
-    key.chmod(0o644)
-    with live_server(f"intents={folder}", "--tls-cert", certificate, "--tls-key", key) as server:
-        assert server.said(f"every user of this machine can read {key}")["level"] == "warning"
 
 
 PROBLEMS = {
@@ -244,9 +231,13 @@ def test_one_file_of_tls_without_the_other_is_one_sentence(
 
 
 def test_a_client_that_never_finishes_its_handshake_keeps_nobody_out(folder: Path, tmp_path: Path) -> None:
+    """And a key that everybody can read is warned of."""
     certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     write_certificate(certificate, key)
-    with live_server(f"intents={folder}", "--tls-cert", certificate, "--tls-key", key) as server:
+    key.chmod(0o644)
+    options = ("--tls-cert", certificate, "--tls-key", key, "--drain-seconds", "5")
+    with live_server(f"intents={folder}", *options) as server:
+        assert server.said(f"every user of this machine can read {key}")["level"] == "warning"
         idle = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(50)]
         idle[0].sendall(b"GET / HTTP/1.1\r\n\r\n")  # no TLS at all
         assert ask_tls(server.port, certificate, "/v1/intents", BODY).status == 200

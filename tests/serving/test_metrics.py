@@ -317,7 +317,7 @@ class CollectorHandler(http.server.BaseHTTPRequestHandler):
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_spans_are_sent_where_opentelemetrys_usual_variables_say(folders: list[str], workers: int) -> None:
     pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="needs the exporter")
     collector = Collector()

@@ -8,7 +8,6 @@ from typing import Any
 import hypothesis
 import hypothesis.strategies as st
 import pytest
-import schemathesis
 from fastapi import FastAPI
 from hypothesis import HealthCheck
 
@@ -106,6 +105,8 @@ def test_nothing_that_schemathesis_finds_is_a_failure_of_the_service(
     """What the document's schemas allow, and what they don't, to models that are there (in short:
     tests/serving/test_published_schema.py).
     """
+    import schemathesis  # seconds, which only this test needs
+
     few = hypothesis.settings(
         max_examples=200, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
     )
