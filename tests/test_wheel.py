@@ -156,13 +156,19 @@ def build_hook() -> ModuleType:
     ],
 )
 def test_the_tag_is_of_the_newest_glibc_that_a_library_names(
-    build_hook: ModuleType, tmp_path: Path, names: tuple[str, ...], platform: str
+    build_hook: ModuleType,
+    tmp_path: Path,
+    names: tuple[str, ...],
+    platform: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     (tmp_path / "avx2.so").write_bytes(
         b"\x7fELF\0memset\0" + b"".join(f"{name}\0".encode() for name in names)
     )
     (tmp_path / "avx512.so").write_bytes(b"\x7fELF\0")
-    assert build_hook.platform_of(tmp_path) == platform
+    for machine in ("x86_64", "aarch64"):
+        monkeypatch.setattr("sysconfig.get_platform", lambda: f"linux-{machine}")  # noqa: B023
+        assert build_hook.platform_of(tmp_path) == platform.replace("x86_64", machine)
 
 
 def test_the_version_is_written_once() -> None:

@@ -31,8 +31,8 @@ def prepare_for_inference(encoder: Bert, precision: torch.dtype = torch.float32)
     in_whole_numbers = precision in (torch.int16, torch.int8)
     if in_whole_numbers and not multiplies_int16(encoder):
         raise InputError(
-            f"{str(precision).removeprefix('torch.')} needs the compiled kernels, which there are for x86-64 "
-            "under Linux and for layers and heads whose widths are multiples of "
+            f"{str(precision).removeprefix('torch.')} needs the compiled kernels, which there are for Linux "
+            "on x86-64 and 64-bit ARM, and for layers and heads whose widths are multiples of "
             f"{PANEL}: there are none for this model here. Use float32."
         )
     if next(encoder.parameters()).device.type != "cpu" or not (in_whole_numbers or can_pack(precision)):

@@ -1,9 +1,11 @@
 """The kernels in C, faster than torch's operations on a CPU: compiled at installation where there is GCC, for
-x86-64 under Linux. Elsewhere torch's operations take their place, or NumPy's: this file needs neither.
+x86-64 and 64-bit ARM under Linux. Elsewhere torch's operations take their place, or NumPy's: this file needs
+neither.
 """
 
 import ctypes
 import os
+import platform
 import re
 from functools import cache
 from pathlib import Path
@@ -91,9 +93,11 @@ def has_kernels() -> bool:
 @cache
 def find_instruction_set() -> str:
     """The instruction set that torch uses on this processor, found without it: avx2, avx512, or avx512_vnni
-    where it has VNNI, the products of int16, too; "default" for another. torch's variable
+    where it has VNNI, the products of int16, too; neon on 64-bit ARM; "default" for another. torch's variable
     ATEN_CPU_CAPABILITY names one instead.
     """
+    if platform.machine() == "aarch64":
+        return "default" if os.environ.get("ATEN_CPU_CAPABILITY") == "default" else "neon"
     try:
         first = re.search(r"^flags\s*:(.*)", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
     except OSError:

@@ -61,7 +61,7 @@ typedef struct {
     int64_t centred; /* LayerNorm, else RMSNorm */
 } Norm;
 
-/* Gated, `up` has 2 I outputs, of which the first is_bf16 is activated and multiplied with the second. */
+/* Gated, `up` has 2 I outputs, of which the first half is activated and multiplied with the second. */
 enum { GELU, GELU_NEW, RELU, SILU };
 typedef struct {
     Linear qkv, output, up, down;
@@ -109,10 +109,10 @@ void exponentiate(void *scores, const float *bias, int64_t rows, int64_t columns
 void dropout_mask(void *to, int64_t count, uint64_t seed, int dropped, float scale, int is_bf16, int threads);
 
 /* x (rows, width) of products, bias (width,) or NULL -> to (rows, width), the activation, GELU or SILU, of
- * x + bias; if `gated`, x and the bias are of 2 width, of which the first is_bf16 is activated and multiplied
+ * x + bias; if `gated`, x and the bias are of 2 width, of which the first half is activated and multiplied
  * with the second. Of float32 or, if `is_bf16`, bfloat16. Backward, the gradient of that, given (rows, width)
  * -> to, that of x, and unless to_bias is NULL sums of it are added to those of each thread, to_bias (threads,
- * 2, of x), which begins as zeros and ends with them in the second is_bf16. The width is a multiple of 16. */
+ * 2, of x), which begins as zeros and ends with them in the second half. The width is a multiple of 16. */
 void activate_forward(const void *x, const float *bias, int64_t rows, int64_t width, int gated,
                       int64_t activation, int is_bf16, int threads, void *to);
 void activate_backward(const void *given, const void *x, const float *bias, int64_t rows, int64_t width,

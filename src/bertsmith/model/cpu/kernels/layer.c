@@ -154,7 +154,7 @@ int self_attend_added(const Layer *layer, const float *states, const float *adde
     return 0;
 }
 
-/* The first is_bf16 of each row, activated, times the second one: (rows, 2 width) -> (rows, width). */
+/* The first half of each row, activated, times the second one: (rows, 2 width) -> (rows, width). */
 static void gate_share(const float *x, int64_t rows, int64_t width, int64_t activation, float *to,
                        Share share) {
     for (int64_t i = share.part; i < rows; i += share.parts)

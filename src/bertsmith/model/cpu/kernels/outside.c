@@ -8,8 +8,22 @@
 #include "registers.h"
 
 enum { EIGHT = 8, CHUNK = 16, LEVELS = 32 };
-typedef __m256 Eight;
+typedef float Eight __attribute__((vector_size(4 * EIGHT), aligned(4)));
 
+#ifdef __aarch64__ /* two registers, so by way of memory */
+INLINE Eight rounded(Eight x) {
+    __asm__("" : "+m"(x));
+    return x;
+}
+INLINE float rounded_one(float x) {
+    __asm__("" : "+w"(x));
+    return x;
+}
+INLINE Eight fused(Eight a, Eight b, Eight c) {
+    for (int k = 0; k < EIGHT; k++) c[k] = fmaf(a[k], b[k], c[k]);
+    return c;
+}
+#else
 INLINE Eight rounded(Eight x) {
     __asm__("" : "+v"(x));
     return x;
@@ -18,6 +32,9 @@ INLINE float rounded_one(float x) {
     __asm__("" : "+v"(x));
     return x;
 }
+INLINE Eight fused(Eight a, Eight b, Eight c) { return _mm256_fmadd_ps(a, b, c); }
+#endif
+INLINE Eight of_eight(const float *from) { return *(const Eight *)from; }
 
 /* Of some values in each of eight lanes: their number, mean, and squares of distances from it (Chan et al. 1979). */
 typedef struct {
@@ -28,9 +45,9 @@ typedef struct {
 static void join(const Moments *more, Moments *sum) {
     const int64_t count = sum->count + more->count;
     const float share = count ? (float)more->count / (float)count : 0;
-    const Eight delta = rounded(more->mean - sum->mean), step = rounded(_mm256_set1_ps(share) * delta);
-    const Eight weighted = rounded(step * _mm256_set1_ps((float)sum->count));
-    sum->squares = _mm256_fmadd_ps(weighted, delta, rounded(sum->squares + more->squares));
+    const Eight delta = rounded(more->mean - sum->mean), step = rounded(share * delta);
+    const Eight weighted = rounded(step * (float)sum->count);
+    sum->squares = fused(weighted, delta, rounded(sum->squares + more->squares));
     sum->mean = sum->mean + step;
     sum->count = count;
 }
@@ -45,9 +62,9 @@ static void moments(const float *x, int64_t size, float *to_mean, float *to_squa
         const int64_t first = i * CHUNK, count = groups - first < CHUNK ? groups - first : CHUNK;
         Moments chunk = {.count = count};
         for (int64_t j = 0; j < count; j++) {
-            const Eight value = _mm256_loadu_ps(x + (first + j) * EIGHT), delta = rounded(value - chunk.mean);
-            chunk.mean = _mm256_fmadd_ps(delta, _mm256_set1_ps(1 / (float)(j + 1)), chunk.mean);
-            chunk.squares = _mm256_fmadd_ps(delta, rounded(value - chunk.mean), chunk.squares);
+            const Eight value = of_eight(x + (first + j) * EIGHT), delta = rounded(value - chunk.mean);
+            chunk.mean = fused(delta, 1 / (float)(j + 1) - (Eight){0}, chunk.mean);
+            chunk.squares = fused(delta, rounded(value - chunk.mean), chunk.squares);
         }
         join(&chunk, &levels[0]);
         int64_t whole = i + 1;
@@ -58,8 +75,8 @@ static void moments(const float *x, int64_t size, float *to_mean, float *to_squa
     }
     for (int j = 1; j < depth; j++) join(&levels[j], &levels[0]);
     float mean = 0, squares = 0, means[EIGHT], lanes[EIGHT];
-    _mm256_storeu_ps(means, levels[0].mean);
-    _mm256_storeu_ps(lanes, levels[0].squares);
+    *(Eight *)means = levels[0].mean;
+    *(Eight *)lanes = levels[0].squares;
     for (int k = 0; k < EIGHT; k++) {
         const float share = (float)groups / (float)(groups * (k + 1)), delta = rounded_one(means[k] - mean);
         mean = fmaf(share, delta, mean);
@@ -76,10 +93,10 @@ void layer_norm(const float *x, int64_t rows, int64_t size, const Norm *norm, fl
         moments(x, size, &mean, &squares);
         const float share = 1 / sqrtf(rounded_one(squares / (float)size) + (float)norm->epsilon);
         for (int64_t k = 0; k < size; k += EIGHT) {
-            const Eight centred = rounded(_mm256_loadu_ps(x + k) - _mm256_set1_ps(mean));
-            const Eight shift = norm->shift ? _mm256_loadu_ps(norm->shift + k) : _mm256_setzero_ps();
-            const Eight scaled = rounded(centred * _mm256_set1_ps(share));
-            _mm256_storeu_ps(to + k, _mm256_fmadd_ps(scaled, _mm256_loadu_ps(norm->gain + k), shift));
+            const Eight centred = rounded(of_eight(x + k) - mean);
+            const Eight shift = norm->shift ? of_eight(norm->shift + k) : (Eight){0};
+            const Eight scaled = rounded(centred * share);
+            *(Eight *)(to + k) = fused(scaled, of_eight(norm->gain + k), shift);
         }
     }
 }

@@ -1,6 +1,6 @@
 /* A layer's products, of float32 or of int16 or int8 codes.
  *
- * oneDNN's products of few rows reach is_bf16 of what the processor can do, and each operation between two
+ * oneDNN's products of few rows reach half of what the processor can do, and each operation between two
  * products goes through memory. Here a tile of 6 rows and 64 columns is summed in registers (16 columns with
  * AVX2). A sum is of one order whatever lies beside it. Threads share the columns.
  *

@@ -1,18 +1,27 @@
-/* GCC's vectors of one register, which make the kernels' code the same for AVX2 and AVX-512. */
+/* GCC's vectors of one register, which make the kernels' code the same for AVX2, AVX-512 and NEON. */
 #ifndef REGISTERS_H
 #define REGISTERS_H
+#ifdef __aarch64__
+#include <arm_neon.h>
+#else
 #include <immintrin.h>
+#endif
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
 
 /* WIDE: values of a register. ROWS, BLOCKS: rows and registers of columns of a product's tile, whose sums stay
- * in 24 of AVX-512's 32 registers, 12 of AVX2's 16. */
+ * in 24 of AVX-512's and NEON's 32 registers, 12 of AVX2's 16. */
 #ifdef __AVX512F__
 enum { WIDE = 16, BLOCKS = 4 };
 #define MAX _mm512_max_ps
 #define MIN _mm512_min_ps
 #define LANES {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}
+#elif defined(__aarch64__)
+enum { WIDE = 4, BLOCKS = 4 };
+#define MAX(a, b) choose((a) > (b), a, b)
+#define MIN(a, b) choose((a) < (b), a, b)
+#define LANES {0, 1, 2, 3}
 #else
 enum { WIDE = 8, BLOCKS = 2 };
 #define MAX _mm256_max_ps
@@ -23,6 +32,8 @@ enum { ROWS = 6 };
 
 #ifdef __AVX512F__
 typedef __m512i Whole;
+#elif defined(__aarch64__)
+typedef int32x4_t Whole;
 #else
 typedef __m256i Whole;
 #endif
@@ -31,6 +42,8 @@ typedef __m256i Whole;
 #define ADD_PRODUCTS(sums, a, b) _mm512_dpwssd_epi32(sums, a, b)
 #elif defined(__AVX512F__)
 #define ADD_PRODUCTS(sums, a, b) _mm512_add_epi32(sums, _mm512_madd_epi16(a, b))
+#elif defined(__aarch64__)
+#define ADD_PRODUCTS(sums, a, b) add_products(sums, vreinterpretq_s16_s32(a), vreinterpretq_s16_s32(b))
 #else
 #define ADD_PRODUCTS(sums, a, b) _mm256_add_epi32(sums, _mm256_madd_epi16(a, b))
 #endif
@@ -44,6 +57,12 @@ typedef __m256i Whole;
 #define ODD(x) _mm512_srli_epi16(x, 8)
 #define EVEN_SIGNED(x) _mm512_srai_epi16(_mm512_slli_epi16(x, 8), 8)
 #define ODD_SIGNED(x) _mm512_srai_epi16(x, 8)
+#elif defined(__aarch64__)
+#define ADD_FOUR(sums, a, b) add_four(sums, a, b)
+#define EVEN(x) ((Whole)((uint16x8_t)(x) & 255))
+#define ODD(x) ((Whole)((uint16x8_t)(x) >> 8))
+#define EVEN_SIGNED(x) ((Whole)((int16x8_t)(x) << 8 >> 8))
+#define ODD_SIGNED(x) ((Whole)((int16x8_t)(x) >> 8))
 #else
 #define ADD_FOUR(sums, a, b) add_four(sums, a, b)
 #define EVEN(x) _mm256_and_si256(x, _mm256_set1_epi16(255))
@@ -53,6 +72,11 @@ typedef __m256i Whole;
 #endif
 
 #define INLINE static inline __attribute__((always_inline))
+#ifdef __aarch64__
+INLINE Whole add_products(Whole sums, int16x8_t a, int16x8_t b) {
+    return vaddq_s32(sums, vpaddq_s32(vmull_s16(vget_low_s16(a), vget_low_s16(b)), vmull_high_s16(a, b)));
+}
+#endif
 #ifdef EVEN
 INLINE Whole add_four(Whole sums, Whole a, Whole b) {
     sums = ADD_PRODUCTS(sums, EVEN(a), EVEN_SIGNED(b));
