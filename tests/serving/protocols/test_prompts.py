@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sentence_transformers import SentenceTransformer
 from starlette.testclient import TestClient
 
 from bertsmith import Embedder
@@ -19,6 +18,12 @@ from served_models import save_encoder
 TEXTS = ["bano delo", "firu"]
 PROMPTS = {"query": "lelo ", "document": "guma ", "clustering": "miru miru "}
 Folders = dict[str, Path]
+
+
+def open_theirs(folder: Path) -> Any:
+    from sentence_transformers import SentenceTransformer  # here: each process that tests collects all files
+
+    return SentenceTransformer(str(folder), device="cpu")
 
 
 def saved(folder: Path, **said: Any) -> Path:
@@ -63,7 +68,7 @@ def vectors(client: TestClient, route: str, model: str, name: str | None) -> Any
 def test_a_prompt_stands_before_a_text_where_it_is_named_or_the_folder_s_default(
     client: TestClient, folders: Folders, route: str, model: str
 ) -> None:
-    theirs = SentenceTransformer(str(folders[model]), device="cpu")
+    theirs = open_theirs(folders[model])
     for name in [None, *theirs.prompts]:
         expected = theirs.encode(TEXTS, prompt_name=name, normalize_embeddings=True)
         np.testing.assert_allclose(vectors(client, route, model, name), expected, atol=1e-4)
@@ -71,7 +76,7 @@ def test_a_prompt_stands_before_a_text_where_it_is_named_or_the_folder_s_default
 
 def test_a_kind_is_what_encode_query_and_encode_document_mean(client: TestClient, folders: Folders) -> None:
     for model in ("none", "named", "default"):
-        theirs = SentenceTransformer(str(folders[model]), device="cpu")
+        theirs = open_theirs(folders[model])
         ours = Embedder(folders[model])
         for kind, expected, python in (
             ("query", theirs.encode_query(TEXTS, normalize_embeddings=True), ours.queries(TEXTS)),
@@ -84,7 +89,7 @@ def test_a_kind_is_what_encode_query_and_encode_document_mean(client: TestClient
 
 
 def test_all_that_reads_vectors_has_the_default_prompt(client: TestClient, folders: Folders) -> None:
-    theirs = SentenceTransformer(str(folders["default"]), device="cpu")
+    theirs = open_theirs(folders["default"])
     cosine = float(theirs.similarity(*theirs.encode(TEXTS, convert_to_tensor=True).split(1)))
     compared = {"source_sentence": TEXTS[0], "sentences": TEXTS[1:]}
     found = client.post("/similarity", json={"model": "default", "inputs": compared}).json()
@@ -111,7 +116,7 @@ def test_a_prompt_that_there_is_not_is_refused_with_those_that_there_are(
 def test_a_folder_whose_default_prompt_is_not_there_is_refused(tmp_path: Path) -> None:
     folder = saved(tmp_path / "model", prompts=PROMPTS, default_prompt_name="passage")
     with pytest.raises(ValueError, match="passage"):
-        SentenceTransformer(str(folder), device="cpu")
+        open_theirs(folder)
     with pytest.raises(ModelError, match="default_prompt_name is 'passage'"):
         Embedder(folder)
 

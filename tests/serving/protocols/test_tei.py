@@ -1,4 +1,8 @@
-"""Text Embeddings Inference's clients, in haystack and llama-index, and its routes by themselves."""
+"""Text Embeddings Inference's clients, in haystack and llama-index, and its routes by themselves.
+
+The clients take seconds to import, so that is done where they are used: each process that tests collects all
+files.
+"""
 
 import asyncio
 from pathlib import Path
@@ -7,13 +11,6 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from haystack import Document
-from haystack_integrations.components.embedders.huggingface_api import (
-    HuggingFaceAPIDocumentEmbedder,
-    HuggingFaceAPITextEmbedder,
-)
-from haystack_integrations.components.rankers.huggingface_api import HuggingFaceTEIRanker
-from llama_index.embeddings.text_embeddings_inference import TextEmbeddingsInference
 from running_service import Running, running
 
 from bertsmith import Embedder, Predictor
@@ -38,6 +35,8 @@ def post(server: Running, path: str, body: dict[str, Any], status: int = 200) ->
 
 
 def test_llama_index_embeds_queries_and_texts(encoder_server: Running, embedder: Embedder) -> None:
+    from llama_index.embeddings.text_embeddings_inference import TextEmbeddingsInference
+
     client = TextEmbeddingsInference(model_name="encoder", base_url=encoder_server.url)
     expected = embedder.documents(TEXTS)
     np.testing.assert_allclose(client.get_text_embedding_batch(TEXTS), expected, atol=1e-7)
@@ -49,6 +48,8 @@ def test_llama_index_embeds_queries_and_texts(encoder_server: Running, embedder:
 
 
 def test_llama_index_names_one_of_several_models_by_its_endpoint(server: Running, embedder: Embedder) -> None:
+    from llama_index.embeddings.text_embeddings_inference import TextEmbeddingsInference
+
     client = TextEmbeddingsInference(
         model_name="encoder", base_url=server.url, endpoint="/embed?model=encoder"
     )
@@ -58,6 +59,12 @@ def test_llama_index_names_one_of_several_models_by_its_endpoint(server: Running
 def test_haystack_embeds_texts_and_documents(
     server: Running, encoder_server: Running, embedder: Embedder
 ) -> None:
+    from haystack import Document
+    from haystack_integrations.components.embedders.huggingface_api import (
+        HuggingFaceAPIDocumentEmbedder,
+        HuggingFaceAPITextEmbedder,
+    )
+
     expected = embedder.documents(TEXTS)
     for url in (encoder_server.url, server.of("encoder")):
         kind: Any = {"api_type": "text_embeddings_inference", "api_params": {"url": url}, "normalize": True}
@@ -73,6 +80,9 @@ def test_haystack_embeds_texts_and_documents(
 
 
 def test_haystack_ranks_documents(server: Running) -> None:
+    from haystack import Document
+    from haystack_integrations.components.rankers.huggingface_api import HuggingFaceTEIRanker
+
     scores = [each["score"] for each in ranked(server, "bano", TEXTS)]
     with running({"reranking": server.folders["reranking"]}) as alone:
         ranker = HuggingFaceTEIRanker(url=alone.url, top_k=2)
