@@ -1,6 +1,10 @@
 """Makes the wheel bertsmith-run: the room src/bertsmith/runtime and what it imports, as bertsmith_run.
 
     python run_wheel.py dist
+    _PYTHON_HOST_PLATFORM=linux-aarch64 CC=aarch64-linux-gnu-gcc python run_wheel.py dist  # for ARM
+    CC=false python run_wheel.py dist  # without libraries, for any system: NumPy computes
+
+Each compiles anew: make those for elsewhere in a copy of the repository, which keeps its own libraries so.
 
 The modules are found from the imports at the top of each, beginning at the room's door. Imports inside
 functions aren't followed: these need torch or an extra, and aren't called here. Each file is copied with its
