@@ -1,6 +1,6 @@
 """Names instead of labels: what do the names of the classes give, alone, with texts, and with a few rows?
-Last answer (2026-11-30, Zen 5), MiniLM: banking77 62.3 by the nearest name, 69.3 with texts, 72.1 with a row
-a class (rows alone 54.2); over 15 sets and encoders never below the nearest name.
+Last answer (2026-11-30, Zen 5), MiniLM: banking77 62.3 by the nearest name, 69.3 with texts, 71.8 with a row
+a class (rows alone 53.6); over 15 sets and encoders never below the nearest name.
 
     python bench/finetuning/label_names.py [--data banking77 ...] [--rows 0 1 2 4 8] [--draws 5]
                                            [--others FOLDER:SET,SET ...] [--whole SET]
