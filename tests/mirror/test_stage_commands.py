@@ -214,7 +214,7 @@ def test_understand_names_the_version_and_the_store_that_were_asked_for(
     site.store.add([*older, *newer])
     for options, end in (((), ""), (("--version", older[0].version), f" --version {older[0].version}")):
         assert site.run("understand", *options) == 0
-        said, _, others = " ".join(capsys.readouterr().out.split()).partition(" calls of this site had")
+        said, _, others = " ".join(capsys.readouterr().out.split()).partition(" calls of this place had")
         train = f"bertsmith mirror train --site {older[0].site}{end} --store {shlex.quote(site.address)}"
         assert train in said  # of the same store
         assert bool(others) is (not options)

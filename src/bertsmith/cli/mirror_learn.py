@@ -172,7 +172,7 @@ def understand(
                         "user's message."
                     )
                 print_note(
-                    f"{calls:,} calls of this site had another prompt, schema or model, in "
+                    f"{calls:,} calls of this place had another prompt, schema or model, in "
                     f"{formatting.counted(len(others), 'version')}: bertsmith mirror status lists them, "
                     f"{advice}"
                 )

@@ -161,7 +161,7 @@ class StageStore:
                 f"{did_you_mean(name, sorted(names))} `bertsmith mirror status` lists them."
             )
         versions = ", ".join(sorted(stage.version for stage in matches))
-        raise InputError(f"Site {name} has {len(matches)} versions. Name one: {versions}.")
+        raise InputError(f"The place {name} has {len(matches)} versions. Name one: {versions}.")
 
     def changed_stages(self) -> dict[str, Stage]:
         """The stages that were ever changed: of the versions that have or had a student."""

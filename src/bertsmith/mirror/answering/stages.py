@@ -88,7 +88,7 @@ def promote_stage(stage: Stage, canary_share: float, to: str = "") -> Stage:
     student = stage.student or stage.candidate
     if not student:
         raise InputError(
-            f"Version {stage.version} of site {stage.site} has no student that could answer. "
+            f"Version {stage.version} of the place {stage.site} has no student that could answer. "
             f"Train one: bertsmith mirror train --site {stage.site}"
         )
     return set_mode(replace(stage, student=student, is_held=False), target, canary_share)
