@@ -204,11 +204,24 @@ def _clear_remains(path: Path) -> None:
 
 
 def _is_other_process(process: int) -> bool:
-    """Whether the number is that of another process that still runs."""
-    import psutil  # here, for reading files needs no more than the standard library
-
+    """Whether the number is that of another process that still runs; without psutil, which bertsmith-run
+    does without, also of one that has ended but is not forgotten yet.
+    """
+    if process == os.getpid():
+        return False
     try:
-        return process != os.getpid() and psutil.Process(process).status() != psutil.STATUS_ZOMBIE
+        import psutil  # here, for reading files needs no more than the standard library
+    except ImportError:
+        try:
+            if sys.platform != "win32":  # there it would end the process
+                os.kill(process, 0)
+            return True
+        except OSError as error:
+            return error.errno == errno.EPERM  # somebody else's
+        except OverflowError:  # no number of a process
+            return False
+    try:
+        return bool(psutil.Process(process).status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
 
