@@ -26,7 +26,6 @@ from bertsmith.tasks.heads.label_names import (
     ROWS,
     ROWS_TEXTS,
     TextGraph,
-    choose_sure,
     classify_by_names,
     classify_with_rows,
     normalise,
@@ -554,15 +553,6 @@ def test_few_texts_are_given_their_nearest_name(texts: int) -> None:
     start = classify_by_names(draw.normal(size=(12, 6, 8)), TextGraph(draw.normal(size=(texts, 8))))
     assert start.way == NEAREST and "too few for 6 classes" in start.reason
     assert np.isfinite(start.probabilities).all() and start.probabilities.shape == (texts, 6)
-
-
-def test_the_order_of_the_file_does_not_choose_among_equally_sure_texts() -> None:
-    """A file may be sorted by subject. Half a class is learned from; all are sure to the last bit."""
-    sure = choose_sure(np.eye(2, dtype=np.float32)[[0] * 100 + [1] * 60], 0.5)
-    assert (sure[:100].sum(), sure[100:].sum()) == (50, 30)
-    assert 15 < sure[:50].sum() < 35
-    surer = np.array([[0.9, 0.1], [0.8, 0.2], [0.7, 0.3], [0.6, 0.4]], np.float32)[::-1]
-    assert choose_sure(surer, 0.5).tolist() == [False, False, True, True]
 
 
 def test_labelled_rows_are_not_among_the_texts_that_would_change() -> None:

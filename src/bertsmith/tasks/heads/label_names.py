@@ -280,15 +280,12 @@ def share_that_stays(cosines: Float32s, labels: Ints) -> float:
 
 
 def choose_sure(probabilities: Float32s, share: float) -> Bools:
-    """Which texts (U,) are among the `share` of their class with the widest margins, at least one of it.
-    Many margins are 1 where float32 ends; among equal ones it is by lot, not by the order of the file.
-    """
+    """Which texts (U,) are among the `share` of their class with the widest margins, at least one of it."""
     labels, margins = probabilities.argmax(1), _margins(probabilities)
-    lots = np.random.default_rng(0).permutation(len(labels))
     sure = np.zeros(len(labels), np.bool_)
     for number in np.unique(labels).tolist():
         rows = np.flatnonzero(labels == number)
-        order = np.lexsort((lots[rows], -margins[rows]))
+        order = np.argsort(-margins[rows], kind="stable")
         sure[rows[order[: int(np.ceil(share * len(rows)))]]] = True
     return sure
 
