@@ -226,10 +226,14 @@ def test_a_proof_that_would_fail_is_not_begun_and_the_screen_says_what_to_do(
     said = " ".join(capsys.readouterr().out.split())
     assert "The proof isn't begun, since it would fail: the calls kept for it stay unused" in said
     assert "If your application bears that: --epsilon 0.2" in said
-    assert "If your application bears that: --epsilon 0.2" in (out / "report.html").read_text()
+    page = (out / "report.html").read_text()
+    assert (
+        "If your application bears that: --epsilon 0.2" in page and "Measured on the calls kept" not in page
+    )
     # Its calls were kept: with the risk that was advised, they prove it.
     bertsmith("mirror", "train", "--store", store, "--tiers", "tf-idf", "--out", out, "--epsilon", 0.2)
     assert MirrorStudent.open(out).file.is_promotable
+    assert "Measured on the calls kept" in (out / "report.html").read_text()
 
 
 def test_a_field_that_cannot_be_learned_is_named_and_calls_for_the_other_alone_are_answered(

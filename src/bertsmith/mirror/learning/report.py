@@ -120,6 +120,7 @@ def render_report(report: StudentReport) -> str:
             format_forecast_rows(report.forecasts, kept),
         ),
         claim=describe_claims(file.claims, report.unmatched),
+        is_measured=is_proven,
         claims=Table(
             "",
             ["part", "confidence from", "answers", "of them differ", "guaranteed"],
