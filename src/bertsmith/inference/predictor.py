@@ -80,7 +80,7 @@ class Predictor:
 
     @property
     def int8_choice(self) -> Int8Choice | None:
-        """As `Embedder.int8_choice`."""
+        """The same as `Embedder.int8_choice` has it."""
         encoder = self.model.encoder
         return encoder.int8_choice if isinstance(encoder, Bert) else None
 

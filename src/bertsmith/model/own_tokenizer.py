@@ -70,7 +70,7 @@ def _hash_tokenizer_files(folder: Path) -> str | None:
 
 
 def _require_fit(tokenizer: Tokenizer, folder: Path, config: BertConfig | StaticConfig) -> None:
-    """Raises ModelError as `load_own_tokenizer` does."""
+    """Raises ModelError where `load_own_tokenizer` would."""
     if tokenizer.vocab_size > config.vocab_size:
         first = tokenizer.id_to_token(config.vocab_size)
         raise ModelError(

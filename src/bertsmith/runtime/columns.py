@@ -86,11 +86,11 @@ class PredictionColumn:
         text_pair: str | None = None,
         **settings: Any,
     ) -> None:
-        """`settings` are those of `Predictor`."""
+        """`settings` are the keyword arguments of `Predictor`."""
         self.model, self.text, self.out, self.text_pair, self.settings = model, text, out, text_pair, settings
 
     def __call__(self, batch: Any) -> Any:
-        """As `VectorColumn.__call__`."""
+        """Answers a batch, as `VectorColumn.__call__` does."""
         pairs = None if self.text_pair is None else _column(batch, self.text_pair)
         return _with_column(batch, self.out, self.predictions(_column(batch, self.text), pairs))
 

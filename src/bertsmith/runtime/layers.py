@@ -370,7 +370,7 @@ class ArrayLayer:
         self.feed_forward_norm = encoder.make_norm(f"{name}.feed_forward_norm")
 
     def __call__(self, states: Float32s, lengths: Sequence[int], rows: Ints | None = None) -> Float32s:
-        """As `StructLayer` has it."""
+        """As the whole package's `StructLayer` computes it."""
         pre = self.config.pre_norm
         x = self.attention_norm(states) if pre and self.attention_norm is not None else states
         attended = self.output(self._attend(self.qkv(x), lengths))
@@ -507,7 +507,7 @@ _ERFC = (  # Press et al. 1992, Numerical Recipes, section 6.2: off by 1.2e-7 of
 
 
 def _erfc(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """1 - erf(x)."""
+    """1 - erf(x), the complementary error function."""
     size = np.abs(x)
     t = 1 / (1 + 0.5 * size)
     power = np.zeros_like(t)

@@ -313,7 +313,7 @@ def make_server(service: OneModel, host: str, port: int) -> ThreadingHTTPServer:
 
 
 def serve(model: OneModel, host: str, port: int) -> None:
-    """Serves a model until Ctrl-C."""
+    """Serves one model over HTTP until Ctrl-C."""
     server = make_server(model, host, port)
     print(f"http://{host}:{server.server_address[1]} serves {model.path}", file=sys.stderr, flush=True)
     try:

@@ -121,7 +121,7 @@ class TextWindows:
 
 
 class VectorTable(Protocol):
-    """A static table."""
+    """A static table of vectors, one a piece."""
 
     def sums(self, token_ids: Ints, starts: Ints) -> Float32s:
         """The sums (E, D) of the rows of tokens (N,), of which each text begins at its start (E,)."""
