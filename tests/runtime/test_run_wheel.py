@@ -673,11 +673,11 @@ def test_a_job_of_ray_data_opens_the_model_once_a_process(folders: dict[str, Pat
 
     class OpeningCount(VectorColumn):
         def __call__(self, batch: Any) -> Any:
-            from bertsmith.runtime.columns import _open
+            from bertsmith.runtime.columns import _open_files
 
             made = super().__call__(batch)
             rows = len(batch["text"])
-            return {**made, "process": [os.getpid()] * rows, "opened": [_open.cache_info().misses] * rows}
+            return {**made, "process": [os.getpid()] * rows, "opened": [_open_files.cache_info().misses] * rows}
 
     texts = inputs_of("minilm", 60)
     with pytest.MonkeyPatch.context() as environment:
@@ -715,10 +715,10 @@ for model, rows in json.load(sys.stdin).items():
 @pandas_udf("int")
 def opened(texts: pandas.Series) -> pandas.Series:
     import sys
-    from bertsmith_run.runtime.columns import _open
+    from bertsmith_run.runtime.columns import _open_files
     assert "torch" not in sys.modules
     column.vectors(["one more"])
-    return pandas.Series([_open.cache_info().misses] * len(texts))
+    return pandas.Series([_open_files.cache_info().misses] * len(texts))
 
 table = spark.read.parquet("articles.parquet")
 made = table.withColumn("vector", vectors("text")).withColumn("opened", opened("text")).toPandas()
