@@ -677,7 +677,11 @@ def test_a_job_of_ray_data_opens_the_model_once_a_process(folders: dict[str, Pat
 
             made = super().__call__(batch)
             rows = len(batch["text"])
-            return {**made, "process": [os.getpid()] * rows, "opened": [_open_files.cache_info().misses] * rows}
+            return {
+                **made,
+                "process": [os.getpid()] * rows,
+                "opened": [_open_files.cache_info().misses] * rows,
+            }
 
     texts = inputs_of("minilm", 60)
     with pytest.MonkeyPatch.context() as environment:
