@@ -29,7 +29,7 @@ from bertsmith.text.decontamination.scanning import (
     split_at_punctuation,
     split_without_punctuation,
 )
-from bertsmith.text.words import split_at_blanks
+from bertsmith.text.words import WORD, split_at_blanks
 
 FILLER = np.array(
     [f"{first}{last}" for first in "bcdfghklmn" for last in ("ala", "eno", "iru", "osi", "ute")]
@@ -573,3 +573,10 @@ def test_what_cannot_be_read_is_a_sentence(
 def test_a_missing_file_is_a_sentence(name: str) -> None:
     with pytest.raises(InputError, match=r"does not exist\. Name a test file"):
         read_evaluation_file(name)
+
+
+def test_every_combining_mark_of_unicode_belongs_to_the_word_before_it() -> None:
+    characters = map(chr, range(0x300, 0xE0100))
+    marks = [character for character in characters if unicodedata.category(character) in ("Mn", "Mc")]
+    strangers = [mark for mark in marks if WORD.fullmatch(f"a{mark}") is None]
+    assert strangers == [chr(code) for code in range(0xFE00, 0xFE10)]  # how an emoji is drawn

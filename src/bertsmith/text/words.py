@@ -7,8 +7,9 @@ and Hebrew, and accents that are separate characters would end a word.
 import re
 import unicodedata
 
-# Combining marks are in this range; above it are only variation selectors.
-_SEARCHED = range(0x300, 0x20000)
+# Combining marks are in these ranges; between them are Chinese characters, Hangul syllables and private use,
+# above them only variation selectors.
+_SEARCHED = (*range(0x300, 0x3400), *range(0xA000, 0xAC00), *range(0xF900, 0x17000), *range(0x18D80, 0x20000))
 # They choose how the character before them is drawn, mostly an emoji, and aren't part of a word.
 _VARIATION_SELECTORS = range(0xFE00, 0xFE10)
 
