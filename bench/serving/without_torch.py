@@ -1,5 +1,5 @@
 """`bertsmith-run` beside the whole package, each installed in an environment of its own: sizes, times, bits.
-Last answer (2026-11-30, Zen 5): 28 MB to download for 365, 77 MB resident for 334, 10,000 equal answers.
+Last answer (2026-11-30, Zen 5): 28 MB to download for 365, 84 MB resident for 440, 10,000 equal answers.
 
     python bench/serving/without_torch.py [--texts 1000] [--rounds 7] [--only sizes times bits]
 
