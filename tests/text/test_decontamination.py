@@ -187,6 +187,34 @@ def test_short_texts_are_looked_for_as_whole_sentences_and_the_shortest_not_at_a
     assert found == {0: "exact", 3: "exact"}
 
 
+@pytest.mark.parametrize("lines", [0, 1, 2])
+def test_a_sentence_behind_lines_of_asterisks_is_whole(tmp_path: Path, lines: int) -> None:
+    """Also where the document before has as many sentences as there are lines without a word."""
+    before = "\n".join(["Bala beno biru bosi."] * max(lines, 1))
+    row = "Panda werge silso."
+    corpus = make_corpus(
+        tmp_path, [before, "* * *\n" * lines + row], SETTINGS.model_copy(update={"heldout": 0.0})
+    )
+    assert texts_found(corpus, [row]) == {0: "exact"}
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "Panda&#39;s werge &amp; silso tombe vunke",
+        "Panda <b>werge</b> silso<br /><br />tombe vunke",
+        "Panda schÃ¶ne werge grÃ¼ne silso",
+        "Panda __NOTOC__ werge silso tombe vunke",
+    ],
+)
+def test_a_row_is_cleaned_as_the_corpus_is(tmp_path: Path, row: str) -> None:
+    """The corpus has lost its markup: the same text in a test file is the same text."""
+    corpus = make_corpus(tmp_path / "corpus", [row, "Bala beno biru bosi bute."])
+    (tmp_path / "test.txt").write_text(f"{row}\n")
+    findings = find_contamination(corpus, [tmp_path / "test.txt"]).files[0]
+    assert findings.kinds["exact"] == 1
+
+
 def test_a_date_is_found_without_its_hyphens(tmp_path: Path) -> None:
     """Four words, of which two are left."""
     corpus = make_corpus(tmp_path, ["Bala eno kute.\nCANBERRA 19961206\nKute bala.", "19961207"])

@@ -159,8 +159,8 @@ def _encode_documents(documents: Sequence[Sequence[str]], reading: int, vocabula
             ids += [word_id(word, UNKNOWN) for word in split_words(sentence)]
             sentence_lengths.append(len(ids) - start)
         ids.append(UNKNOWN)
-        sentence_lengths.append(1)  # the gap counts as a sentence of its own
-        sentences += range(len(document) + 1)
+        sentence_lengths.append(1)
+        sentences += [*range(len(document)), -1]  # no sentence of either document has the gap's number
         document_lengths.append(len(ids) - document_start)
     return Words(
         np.array(ids, np.int32),
