@@ -43,7 +43,7 @@ from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.metrics.guarantees.learn_then_test import certify, threshold_sequence
 from bertsmith.mirror.call import Call, ChatMessage, Completion, CompletionRequest
 from bertsmith.mirror.exchange import make_call
-from bertsmith.mirror.learning.learned_calls import hash_fraction
+from bertsmith.mirror.identity import hash_fraction
 from bertsmith.mirror.learning.settings import LearnSettings
 from bertsmith.mirror.learning.train import train_student
 from bertsmith.mirror.redaction import Redactor

@@ -260,7 +260,7 @@ def live(mirror: RunningMirror, llm: Llm, arguments: argparse.Namespace) -> list
         text = texts[number % len(texts)]
         answer, took = ask(connection, llm.asked, text, PROMPTS[int(changed)])
         _count(rows[-1][1], answer, llm.answer(text), llm.by_text[text], took)
-        wait_until(lambda: mirror.app.relay.audits.waiting == 0)
+        wait_until(lambda: mirror.app.relay.audits.waiting == mirror.app.relay.replays.waiting == 0)
         if number % BLOCK == BLOCK - 1:
             connection.close()  # a training takes longer than a mirror keeps an idle one
             mirror.follow()
@@ -285,7 +285,7 @@ def follow_change(
     prompt = PROMPTS[int(arguments.change == "prompt" and since >= 0)]
     answer, took = ask(connection, llm.asked, text, prompt)
     _count(rows[-1][1], answer, llm.answer(text), llm.by_text[text], took)
-    wait_until(lambda: mirror.app.relay.audits.waiting == 0)
+    wait_until(lambda: mirror.app.relay.audits.waiting == mirror.app.relay.replays.waiting == 0)
     if number % BLOCK == BLOCK - 1:
         connection.close()
         mirror.follow()

@@ -97,7 +97,7 @@ class RunningMirror:
     def follow(self) -> None:
         """And the evidence of it has been followed, a training awaited."""
         reconciler = self.app.reconciler
-        wait_until(lambda: self.app.relay.audits.waiting == 0)
+        wait_until(lambda: self.app.relay.audits.waiting == self.app.relay.replays.waiting == 0)
         self.settle()
         if reconciler.pace == IN_STEP:
             reconciler.follow()

@@ -14,10 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 from mirrored_calls import INTENT, call_of, calls_of, intent_of, store_of
+from running_mirror import IN_STEP, RunningMirror, running_mirror, wait_until
 from scripted_upstream import Reply, Seen, Upstream, upstream_of
 
 from bertsmith.cli.main import main
-from bertsmith.mirror.call import UNDATED, Call
+from bertsmith.mirror.answering.replays import ReplayCount, ReplayStore
+from bertsmith.mirror.call import REPLAYED, UNDATED, Call
 from bertsmith.mirror.fields import AnswerShape, Field
 from bertsmith.mirror.learning import teacher_change
 from bertsmith.mirror.learning.asking import AskingResult, Replay
@@ -31,6 +33,7 @@ from bertsmith.mirror.learning.understand import LearningRecords, understand
 from bertsmith.mirror.store import Store
 from bertsmith.mirror.student import MirrorStudent
 from bertsmith.mirror.student_file import read_student_file
+from bertsmith.mirror.tables import CALLS
 
 NEW = "llm-2"
 FREQUENT = "bano delo wire giru fano"  # what a third of the customers write
@@ -441,3 +444,121 @@ def test_without_a_change_none_is_found() -> None:
     later = [replace(call, began=call.began + 500) for call in learned(joined, 150, 9)]
     since = find_change([*calls, *later], SHAPE)
     assert since is not None and 470 <= since <= 530
+
+
+FIRST, SECOND = "Which intent?", "Which intent? Two classes."
+
+
+def send(mirror: RunningMirror, prompt: str, text: str, key: str = "sk-1", status: int = 200) -> None:
+    """A client's call."""
+    shape = {"type": "json_schema", "json_schema": {"name": "intent", "schema": INTENT}}
+    messages = [{"role": "system", "content": prompt}, {"role": "user", "content": text}]
+    body = {"model": "llm-1", "messages": messages, "response_format": shape, "temperature": 0.25}
+    headers = {"authorization": key, "idempotency-key": text, "x-subject": "somebody"}
+    assert mirror.ask("/v1/chat/completions", body, headers).status == status
+
+
+def replay_all(mirror: RunningMirror, texts: list[str]) -> None:
+    """Calls of the second prompt, one after the other."""
+    for text in texts:
+        send(mirror, SECOND, text, "sk-2")
+        wait_until(lambda: mirror.app.relay.replays.waiting == 0)
+    mirror.settle()
+
+
+def test_recorded_inputs_are_asked_again_one_beside_each_passing_call(llm: Upstream, tmp_path: Path) -> None:
+    with running_mirror(tmp_path, llm.url, IN_STEP) as mirror:
+        texts = [f"wire {number}" for number in range(6)]
+        for text in texts:
+            send(mirror, FIRST, text)
+        former = mirror.calls()
+        send(mirror, SECOND, "visa 0", "sk-2")
+        version = mirror.calls()[-1].version
+        replays = ReplayStore(mirror.store)
+        assert (replays.plan(version, former[:4]), replays.plan(version, former[:5])) == (4, 1)
+        assert replays.counts() == {version: ReplayCount(5, 0, 0)}
+        mirror.follow()
+        send(mirror, FIRST, "wire 6")  # no call of that version
+        assert mirror.app.relay.replays.waiting == 0
+        replay_all(mirror, [f"visa {number}" for number in range(1, 4)])
+        mirror.follow()
+        replay_all(mirror, [f"visa {number}" for number in range(4, 8)])
+        assert replays.counts() == {version: ReplayCount(5, 5, 5)}
+        asked = [seen for seen in llm.seen if seen.headers["authorization"] == "sk-2"]
+        beside = [seen for seen in asked if "wire" in seen.json()["messages"][1]["content"]]
+        assert [seen.json()["messages"][1]["content"] for seen in beside] == texts[:5]
+        for seen in beside:
+            body = seen.json()
+            assert (body["model"], body["temperature"]) == ("llm-1", 0.25)
+            assert body["messages"][0]["content"] == SECOND
+            assert body["response_format"]["json_schema"]["schema"] == INTENT
+            assert "idempotency-key" not in seen.headers
+        new = [call for call in mirror.calls() if call.source == REPLAYED]
+        assert {call.version for call in new} == {version} and len(mirror.calls()) == 7 + 8 + 5
+        # Whom the recorded call was about, and nobody else.
+        assert {call.request.subjects for call in new} == {former[0].request.subjects}
+        pairs = replays.pairs(version)
+        assert [(call.id, other.id) for call, other in pairs] == [
+            (call.id, other.id) for call, other in zip(former[:5], new, strict=True)
+        ]
+        assert all(call.request.inputs == other.request.inputs for call, other in pairs)
+        assert {other.completion.value["intent"] for _, other in pairs} == {"other"}
+        assert {call.completion.value["intent"] for call, _ in pairs} == {"transfer"}
+
+
+def test_what_a_mirror_leaves_unasked_the_next_asks_and_none_is_asked_twice(
+    llm: Upstream, tmp_path: Path
+) -> None:
+    with running_mirror(tmp_path, llm.url, IN_STEP) as mirror:
+        for number in range(5):
+            send(mirror, FIRST, f"wire {number}")
+        former = mirror.calls()
+        send(mirror, SECOND, "visa 0", "sk-2")
+        version = mirror.calls()[-1].version
+        replays = ReplayStore(mirror.store)
+        replays.plan(version, former)
+        mirror.follow()
+        replay_all(mirror, ["visa 1", "visa 2"])
+    with (
+        running_mirror(tmp_path, llm.url, IN_STEP) as mirror,
+        running_mirror(tmp_path, llm.url, IN_STEP) as other,
+    ):
+        replays = ReplayStore(mirror.store)
+        mirror.follow()
+        other.follow()  # both have prepared the same three
+        replay_all(mirror, ["visa 3"])
+        mirror.store._delete(CALLS.c.id == former[3].id)  # forgotten while it waits
+        replay_all(other, ["visa 4", "visa 5"])
+        replay_all(mirror, ["visa 6"])
+        mirror.follow()
+        assert replays.counts() == {version: ReplayCount(5, 5, 4)}
+        contents = [seen.json()["messages"][1]["content"] for seen in llm.seen]
+        assert [contents.count(f"wire {number}") for number in range(5)] == [2, 2, 2, 1, 2]
+
+
+def test_a_busy_llm_is_left_alone_and_asked_later(tmp_path: Path) -> None:
+    is_busy = True
+
+    def script(seen: Seen) -> Reply:
+        if is_busy and "wire" in seen.body.decode() and SECOND in seen.body.decode():
+            return Reply([b"{}"], status=429)
+        return answer(seen)
+
+    with upstream_of(script) as llm, running_mirror(tmp_path, llm.url, IN_STEP) as mirror:
+        for number in range(4):
+            send(mirror, FIRST, f"wire {number}")
+        former = mirror.calls()
+        send(mirror, SECOND, "visa 0", "sk-2")
+        version, runner = mirror.calls()[-1].version, mirror.app.relay.replays
+        ReplayStore(mirror.store).plan(version, former)
+        mirror.follow()
+        llm.seen.clear()
+        replay_all(mirror, [f"visa {number}" for number in range(1, 6)])
+        assert len(llm.seen) == 5 + 1  # a single one, then none for half a second
+        assert ReplayStore(mirror.store).counts() == {version: ReplayCount(4, 0, 0)}
+        runner._resumes_at, is_busy = 0.0, False
+        replay_all(mirror, [f"visa {number}" for number in range(6, 9)])
+        mirror.follow()
+        replay_all(mirror, ["visa 9"])
+        replayed = [call.request.inputs[0].parts[0] for call in mirror.calls() if call.source == REPLAYED]
+        assert replayed == ["wire 1", "wire 2", "wire 3", "wire 0"]  # the one that was refused comes last

@@ -109,6 +109,7 @@ class MirrorApp(RelayApp):
                 if student.stage.version != version
             },
             "audits_waiting": self.relay.audits.waiting,
+            "replays_waiting": self.relay.replays.waiting,
         }
 
 

@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 SYSTEM_ROLES = ("system", "developer")
-# Sources of calls that the mirror made itself: a recorded input asked again (not part of the traffic), and a
-# text of a file that was to be labelled.
-AGAIN, LABELLED = "again", "label"
-OWN_SOURCES = (AGAIN, LABELLED)
+# Sources of calls that the mirror made itself: a recorded input asked again (not part of the traffic), a text
+# of a file that was to be labelled, and a recorded input that was asked under another version (drawn like the
+# traffic).
+AGAIN, LABELLED, REPLAYED = "again", "label", "replay"
+OWN_SOURCES = (AGAIN, LABELLED, REPLAYED)
 IMPORTED, UNDATED = "import", "undated"  # sources of calls that were recorded elsewhere
 STUDENT_ANSWER = "student-answer"  # reason not to record a call: a student answered it, not the LLM
 OWN_ID_PREFIX = "bertsmith"  # begins the number in the id of every answer by a student
@@ -108,7 +109,8 @@ class Call:
     version         one prompt, schema and model of that site
     began           seconds since 1970
     source          relay, import, undated (an import whose time is unknown), audit (a student had answered),
-                    label (a text of a file), again (a recorded input that was asked once more)
+                    label (a text of a file), again (a recorded input that was asked once more), replay (one
+                    of another version, asked under this one)
     seconds         from the request to the answer's last byte; first_seconds to its first; None if unknown
     weight          where a student serves: the least probability of asking the LLM at that moment divided by
                     this call's probability; site_weight takes the least over all versions of the site

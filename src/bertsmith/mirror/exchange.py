@@ -39,7 +39,8 @@ class Exchange:
     `request_bytes` is the length of the request's body. `encoding` is the answer's content-encoding. `named`
     (the site) and `subjects` come from the client's headers. `is_whole` is false if the HTTP message was cut.
     `began` is in seconds since 1970. `routing` says who answered, where a student serves. `refusal` is the
-    reason if the LLM refused the call.
+    reason if the LLM refused the call. `source` and `call_id` are those of the call; without an id it gets a
+    new one, or its audit's.
     """
 
     form: WireFormat
@@ -56,6 +57,8 @@ class Exchange:
     subjects: tuple[str, ...] = ()
     routing: CallRouting | None = None
     refusal: str = ""
+    source: str = "relay"
+    call_id: str = ""
 
     @property
     def size(self) -> int:
@@ -80,8 +83,8 @@ def read_call(exchange: Exchange, redactor: Redactor) -> Call:
         request,
         completion,
         redactor,
-        source="audit" if audit else "relay",
-        call_id=audit,
+        source="audit" if audit else exchange.source,
+        call_id=audit or exchange.call_id,
         named=exchange.named,
         subjects=exchange.subjects,
         began=exchange.began,

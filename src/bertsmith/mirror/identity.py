@@ -241,6 +241,12 @@ def replayed_call_id(recorded: str, version: str) -> str:
     return _fingerprint([recorded, version])[:32]
 
 
+def hash_fraction(text: str, seed: int) -> float:
+    """A hash of the text as a number in [0, 1), which decides into which part of a split it falls."""
+    digest = hashlib.sha256(f"{seed}\0{text}".encode("utf-8", "surrogatepass")).digest()
+    return int.from_bytes(digest[:8], "big") / 2**64
+
+
 def content_hash(request: CompletionRequest, completion: Completion) -> str:
     """A hash of the request and its answer, including the provider's id of the answer."""
     messages = [[message.role, *message.parts] for message in request.messages]

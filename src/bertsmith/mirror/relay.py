@@ -14,8 +14,9 @@ from dataclasses import replace
 import orjson
 from starlette.types import Receive, Scope, Send
 
-from bertsmith.mirror.answering.audits import AuditRequest, AuditRunner
+from bertsmith.mirror.answering.audits import AuditRunner, ReplayRunner, UpstreamRequest
 from bertsmith.mirror.answering.ledger import Ledger
+from bertsmith.mirror.answering.replays import ReplayStore
 from bertsmith.mirror.answering.service import MirrorService
 from bertsmith.mirror.answering.stage_store import StageStore
 from bertsmith.mirror.call import (
@@ -25,6 +26,7 @@ from bertsmith.mirror.call import (
     CompletionRequest,
     NotMirrored,
     is_refusal,
+    may_answer_later,
     refuses_the_call,
     status_reason,
 )
@@ -227,6 +229,9 @@ class Relay:
         # No client, which would add headers of its own, keep cookies and follow redirects.
         self.connections = Connections(_CONNECT_SECONDS, settings.upstream_timeout_seconds)
         self.audits = AuditRunner(stages, self.connections, recorder, self.ledger, service.keys)
+        self.replays = ReplayRunner(
+            ReplayStore(stages.store), service.reconciler.replays, self.audits, service.redactor
+        )
 
     @property
     def ledger(self) -> Ledger:
@@ -234,8 +239,10 @@ class Relay:
         return self.service.reconciler.ledger
 
     async def close(self, seconds: float) -> None:
-        """Waits up to `seconds` for the audits under way, then closes the connections to the upstream."""
-        await self.audits.close(seconds)
+        """Waits up to `seconds` for the audits and replays under way, then closes the connections to the
+        upstream.
+        """
+        await asyncio.gather(self.audits.close(seconds), self.replays.close(seconds))
         await self.connections.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -298,6 +305,7 @@ class Relay:
         finally:
             self._record(call)
             await answer.close()
+        self._begin_replay(scope, target, body, call)
 
     async def _answer_by_student(self, content: bytes | None, call: RelayedCall) -> ResponseBody | None:
         """The body of a student's answer; None if the LLM is to answer."""
@@ -348,28 +356,46 @@ class Relay:
 
     def _begin_audit(self, scope: Scope, target: Target, content: bytes, call: RelayedCall) -> None:
         """Asks the LLM too, if the call was drawn for an audit."""
-        routing, form, request = call.routing, call.form, call.request
-        if routing is None or not routing.audit or form is None or request is None:
+        if call.routing is None or not call.routing.audit:
             return
+        if (request := self._build_request(scope, target, content, call)) is not None:
+            self.audits.begin(request, call.routing)
+
+    def _begin_replay(self, scope: Scope, target: Target, body: RequestBody, call: RelayedCall) -> None:
+        """Asks a recorded input beside a call that the LLM has answered, if one waits for such a call."""
+        if not self.replays.waits_for(call.site):
+            return
+        if may_answer_later(call.status):
+            self.replays.pause()
+        if call.reason or not call.is_over or (content := body.content) is None:
+            return
+        if (request := self._build_request(scope, target, content, call)) is not None:
+            self.replays.begin(request)
+
+    def _build_request(
+        self, scope: Scope, target: Target, content: bytes, call: RelayedCall
+    ) -> UpstreamRequest | None:
+        """The client's request as it can be sent once more; None if it was not understood."""
+        form, request = call.form, call.request
+        if form is None or request is None:
+            return None
         headers = forwarded_headers(scope["headers"], target.host, narrow=True)
         if (b"transfer-encoding", b"chunked") in headers:  # it goes out whole by now
             framing = (b"transfer-encoding", b"content-length")
             headers = [(name, value) for name, value in headers if name not in framing]
             headers.append((b"content-length", str(len(content)).encode()))
-        self.audits.begin(
-            AuditRequest(
-                form,
-                request,
-                routing,
-                scope["method"],
-                target,
-                headers,
-                content,
-                self.settings.max_recorded_bytes,
-                call.client_header(SITE),
-                call.subjects,
-                call.query,
-            )
+        return UpstreamRequest(
+            form,
+            request,
+            call.site,
+            scope["method"],
+            target,
+            headers,
+            content,
+            self.settings.max_recorded_bytes,
+            call.client_header(SITE),
+            call.subjects,
+            call.query,
         )
 
     async def _ask(

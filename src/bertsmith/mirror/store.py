@@ -200,7 +200,7 @@ class Store:
         if not imports:
             return
         if not inspect(connection).has_table(SKIPPED_IMPORTS.name):
-            self._lock(connection)
+            self.lock(connection)
             SKIPPED_IMPORTS.create(connection, checkfirst=True)
         reasons = {self.fingerprint(content): reason for content, reason in imports.items()}
         for name in self._insert(connection, SKIPPED_IMPORTS, ({"id": name} for name in reasons)):
@@ -269,7 +269,7 @@ class Store:
         with self.engine.begin() as connection:
             # Writers insert sites first and so wait for this lock: else one could add a call to a version
             # that is being deleted.
-            self._lock(connection)
+            self.lock(connection)
             fields: dict[str, set[_PathType]] = {}  # by version, the fields in the answers that are deleted
             query = select(CALLS.c.version, CALLS.c.answer).where(which)
             for version, answer in connection.execute(query, execution_options={"yield_per": _ROWS_AT_ONCE}):
@@ -282,7 +282,7 @@ class Store:
                 connection.execute(delete(SITES).where(SITES.c.id.not_in(select(VERSIONS.c.site))))
         return int(deleted)
 
-    def _lock(self, connection: Connection) -> None:
+    def lock(self, connection: Connection) -> None:
         """Keeps others from writing until the transaction ends, which SQLite does anyway."""
         if not is_sqlite(self.engine):
             connection.execute(text(f"LOCK TABLE {SITES.name} IN SHARE ROW EXCLUSIVE MODE"))

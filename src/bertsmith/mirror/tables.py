@@ -8,6 +8,7 @@ versions  one prompt, schema and model of a site; what all its calls share is st
 fields    the JSON paths that occurred in a version's answers, with their types
 calls     requests and answers
 passed    how many calls could not be mirrored, by reason
+replays   which recorded inputs are to be asked again, under which version, and what came of it
 
 Tables about who answers; they contain no text of any call:
 
@@ -111,8 +112,20 @@ MERGED = Table(
     Column("version", Text, primary_key=True),
     Column("into", Text, nullable=False),  # the version that it was merged into
 )
-# A store may lack these if nothing was imported and no versions were merged.
-OPTIONAL = (MERGED, SKIPPED_IMPORTS)
+REPLAYS = Table(  # recorded inputs that are to be asked again
+    "mirror_replays",
+    METADATA,
+    Column("id", Text, primary_key=True),  # of the call in which the LLM answers
+    Column("version", Text, nullable=False),  # of that call
+    Column("source", Text, nullable=False),  # of that call
+    Column("recorded", Text, nullable=False),  # the id of the call whose input is asked again
+    Column("place", Integer, nullable=False),  # they are asked in this order
+    Column("asked", Float, nullable=False),  # seconds since 1970; 0: not yet
+    Column("outcome", Text),  # answered, or why there is no answer; NULL until it is known
+    Index("mirror_replays_by_version", "version", "place"),
+)
+# A store may lack these if nothing was imported, no versions were merged, and nothing was to be asked again.
+OPTIONAL = (MERGED, SKIPPED_IMPORTS, REPLAYS)
 
 
 STAGES = Table(

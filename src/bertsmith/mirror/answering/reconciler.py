@@ -34,6 +34,7 @@ from bertsmith.mirror.answering.open_students import (
     VersionStudents,
     add_merged_versions,
 )
+from bertsmith.mirror.answering.replays import ReplayQueue, ReplayStore
 from bertsmith.mirror.answering.stage_store import StageStore, VersionFacts
 from bertsmith.mirror.answering.stages import (
     VOID,
@@ -71,8 +72,8 @@ def open_student(folder: Path) -> StudentLike:
 
 
 class Reconciler:
-    """`open_students` is what the event loop reads, `ledger` what it writes to. `looks` counts how often the
-    stages were judged and read.
+    """`open_students` and `replays` are what the event loop reads, `ledger` what it writes to. `looks` counts
+    how often the stages were judged and read.
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class Reconciler:
             settings.auto, settings.canary_share, settings.shadow_calls, settings.canary_calls
         )
         self.open_students, self.ledger, self.pace, self.looks = OpenStudents(), Ledger(), pace or Pace(), 0
+        self.replays, self._replays = ReplayQueue(), ReplayStore(store.store)
         self._open: dict[str, StudentThread | None] = {}
         self._students: dict[str, StudentRecord] = {}
         self._pending: LedgerUpdate | None = None
@@ -112,6 +114,7 @@ class Reconciler:
         self._train()
         self._judge()
         self._look()
+        self._prepare_replays()
 
     def close(self, seconds: float) -> None:
         """Stops the thread within `seconds`, folds the last events, ends the training and closes the
@@ -137,6 +140,7 @@ class Reconciler:
             if now - self._looked >= self.pace.between_looks:
                 self._guarded(self._judge)
                 self._guarded(self._look)
+                self._guarded(self._prepare_replays)
                 self._looked = now
                 self.looks += 1
 
@@ -235,6 +239,12 @@ class Reconciler:
         for number in self._open.keys() - named:
             if (old := self._open.pop(number)) is not None:
                 old.close()
+
+    def _prepare_replays(self) -> None:
+        """Reads the next inputs that are to be asked again."""
+        students = self.open_students.by_version.items()
+        answered = {version for version, entry in students if entry.stage.student_answers}
+        self.replays.fill(self._replays, answered)
 
     def _follow_proofs(self) -> None:
         """Tells the students whose proof grows in shadow from which confidence on they may answer by now."""

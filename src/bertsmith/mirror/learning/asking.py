@@ -39,8 +39,8 @@ from bertsmith.mirror.call import (
 from bertsmith.mirror.exchange import make_call, read_completion, read_request
 from bertsmith.mirror.formats.registry import DEFAULT_FORMAT, FORMATS
 from bertsmith.mirror.formats.wire_format import Tokens, WireFormat
-from bertsmith.mirror.identity import replayed_call_id, site_id, version_id
-from bertsmith.mirror.learning.learned_calls import hash_fraction, is_drawn
+from bertsmith.mirror.identity import hash_fraction, replayed_call_id, site_id, version_id
+from bertsmith.mirror.learning.learned_calls import is_drawn
 from bertsmith.mirror.learning.understand import LearningRecords
 from bertsmith.mirror.redaction import Redactor
 from bertsmith.mirror.store import Store, VersionCount

@@ -16,7 +16,6 @@ Calibration calls are used once. The next training may learn from them. Read `re
 first.
 """
 
-import hashlib
 import math
 from bisect import bisect_right
 from collections import Counter
@@ -32,6 +31,7 @@ import orjson
 from bertsmith.errors import InputError
 from bertsmith.mirror.call import AGAIN, LABELLED, UNDATED, Call, Completion, Json
 from bertsmith.mirror.fields import AnswerShape, Field, Values, canonical_json, json_path
+from bertsmith.mirror.identity import hash_fraction
 from bertsmith.mirror.learning.settings import LearnSettings
 from bertsmith.mirror.learning.understand import SiteProfile
 from bertsmith.mirror.store import Store
@@ -279,12 +279,6 @@ def _join_calls(same: Sequence[LearnedCall], shape: AnswerShape) -> LearnedCall:
                     _add_share(sums, value, share / len(same))
             probabilities[field.path] = list(sums.values())
     return replace(same[-1], values=values, probabilities=probabilities)
-
-
-def hash_fraction(text: str, seed: int) -> float:
-    """A hash of the text as a number in [0, 1), which decides into which part of a split it falls."""
-    digest = hashlib.sha256(f"{seed}\0{text}".encode("utf-8", "surrogatepass")).digest()
-    return int.from_bytes(digest[:8], "big") / 2**64
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,8 @@ from bertsmith.metrics.scores import Interval
 from bertsmith.mirror.answering.ledger import REFUSED
 from bertsmith.mirror.answering.stage_store import StageStore
 from bertsmith.mirror.fields import ABSENT, AnswerShape, canonical_json
-from bertsmith.mirror.learning.learned_calls import LearnedCall, hash_fraction
+from bertsmith.mirror.identity import hash_fraction
+from bertsmith.mirror.learning.learned_calls import LearnedCall
 from bertsmith.mirror.learning.proving import estimate_coverage
 from bertsmith.mirror.learning.targets import build_heads
 from bertsmith.mirror.learning.tiers import TeacherComparison, fit_word_model

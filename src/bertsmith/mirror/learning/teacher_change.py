@@ -29,7 +29,8 @@ from bertsmith.metrics.guarantees.bounds import binomial_p_value, clopper_pearso
 from bertsmith.metrics.scores import Interval
 from bertsmith.mirror.call import LABELLED, UNDATED
 from bertsmith.mirror.fields import AnswerShape, Field, FieldHead
-from bertsmith.mirror.learning.learned_calls import LearnedCall, hash_fraction, is_drawn, read_calls
+from bertsmith.mirror.identity import hash_fraction
+from bertsmith.mirror.learning.learned_calls import LearnedCall, is_drawn, read_calls
 from bertsmith.mirror.learning.settings import LearnSettings
 from bertsmith.mirror.learning.targets import build_heads, build_targets
 from bertsmith.mirror.learning.tiers import fit_classes
