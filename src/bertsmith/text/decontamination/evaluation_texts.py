@@ -30,7 +30,6 @@ from bertsmith.text.files.table_file import TableFile, open_table
 from bertsmith.text.files.tables import FORMATS, CsvFormat, Record, TsvFormat, find_format, table_endings
 from bertsmith.text.labelled.conll import TaggedSentence, read_tagged
 from bertsmith.text.labelled.squad import read_squad
-from bertsmith.text.prose.sentences import clean_text
 from bertsmith.text.retrieval.beir import is_beir, read_beir_texts
 from bertsmith.text.retrieval.layouts import read_retrieval_data
 from bertsmith.text.retrieval.retrieval_data import RetrievalData, RetrievalDataBuilder
@@ -45,10 +44,7 @@ _FOLDER = "folder"  # of any layout, which its files decide
 
 
 class EvaluationText(NamedTuple):
-    """One text of one row, cleaned as a corpus cleans its documents: "&amp;" is "&" there, and has no word.
-
-    Rows are counted from 0, `where` is the row's location for messages.
-    """
+    """One text of one row; rows are counted from 0, `where` is the row's location for messages."""
 
     row: int
     column: str
@@ -94,7 +90,7 @@ def read_evaluation_file(
         EvaluationText(index, column, text, row.where)
         for index, row in enumerate(rows)
         for column in chosen_columns
-        if (text := clean_text(_as_text(row.fields.get(column))).strip())
+        if (text := _as_text(row.fields.get(column)).strip())
     )
     if not texts:
         raise InputError(
