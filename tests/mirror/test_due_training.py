@@ -12,8 +12,8 @@ from scripted_upstream import Upstream
 from test_call_store import call_of
 
 from bertsmith.mirror.answering.open_students import OpenStudents, VersionStudents
-from bertsmith.mirror.answering.reconciler import find_due_trainings
-from bertsmith.mirror.answering.stage_store import StageStore
+from bertsmith.mirror.answering.reconciler import find_due_forecasts, find_due_trainings
+from bertsmith.mirror.answering.stage_store import StageStore, save_forecast
 from bertsmith.mirror.answering.stages import (
     EvidenceBatch,
     Stage,
@@ -50,6 +50,28 @@ def recorded(stages: StageStore, prompt: str, count: int, first: float = 1.0) ->
 def due(stages: StageStore, students: OpenStudents | None = None) -> list[tuple[str, int]]:
     found = find_due_trainings(stages, students or OpenStudents(), 20)
     return sorted((stage.version, calls) for stage, calls in found)
+
+
+def test_a_forecast_is_due_before_the_first_training_and_with_twice_the_calls(stages: StageStore) -> None:
+    def forecast() -> list[tuple[str, int]]:
+        return [(stage.version, calls) for stage, calls in find_due_forecasts(stages, 10)]
+
+    one = recorded(stages, "One.", 9)
+    assert forecast() == []
+    recorded(stages, "One.", 3, 50.0)
+    assert forecast() == [(one.version, 12)] and list(find_due_forecasts(stages, 0)) == []
+    save_forecast(stages.store, one.version, 12, {"text": "", "why_not": "too few"})
+    recorded(stages, "One.", 11, 100.0)
+    assert forecast() == []
+    recorded(stages, "One.", 1, 200.0)
+    assert forecast() == [(one.version, 24)]
+    assert stages.begin_training(one.version, 24, "here", 60)
+    assert forecast() == []
+    two = recorded(stages, "Two.", 20)
+    (stage,) = (own for own in stages.stages().values() if own.version == two.version)
+    assert forecast() == [(two.version, 20)]
+    assert stages.change(stage, replace(stage, candidate="student"), "hand", "")
+    assert forecast() == []
 
 
 def test_merged_versions_train_when_they_have_enough_together(stages: StageStore) -> None:

@@ -8,17 +8,30 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from mirrored_calls import as_exchange, at_random, by_rule, message
 
 from bertsmith.cli.main import main
 from bertsmith.errors import InputError
 from bertsmith.metrics.scores import Interval
+from bertsmith.mirror.answering.stage_store import StageStore, read_forecasts
 from bertsmith.mirror.call import OWN_ID_PREFIX, Call
 from bertsmith.mirror.importing import CallImport, ImportCounts
+from bertsmith.mirror.learning import plan
 from bertsmith.mirror.learning.forecast import RiskForecast
-from bertsmith.mirror.learning.plan import CallPlan, PlacePlan, render_plan
+from bertsmith.mirror.learning.plan import (
+    CallPlan,
+    PlacePlan,
+    PlanOptions,
+    describe_forecast,
+    format_plan_rows,
+    plan_calls,
+    render_plan,
+)
 from bertsmith.mirror.learning.settings import LearnSettings
+from bertsmith.mirror.learning.tiers import TeacherComparison
+from bertsmith.mirror.learning.understand import LearningRecords
 from bertsmith.mirror.redaction import BUILT_IN, Redactor
 from bertsmith.mirror.store import Store
 
@@ -286,6 +299,61 @@ def test_a_plan_says_what_cannot_be_answered_and_why(
     assert "None of the calls can be mirrored (no-schema 1)" in capsys.readouterr().err
     with pytest.raises(InputError, match="is not there"):
         CallImport([tmp_path / "missing.jsonl"], REDACTOR)
+
+
+def test_of_recorded_calls_the_store_keeps_the_forecast_alone_and_status_shows_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No student, which would take a share of delta, and no call counts as used."""
+    monkeypatch.chdir(tmp_path)
+    path = write_calls(tmp_path / "calls.jsonl", 250)
+    assert main(["mirror", "import", str(path)]) == 0
+    assert (
+        main(["mirror", "plan", "--kinds", "tf-idf", "--call-price", "0.01", "--calls-per-day", "100"]) == 0
+    )
+    said = " ".join(capsys.readouterr().out.split())
+    assert "mirror import calls.jsonl" not in said.partition("Planned")[2]
+    with closing(Store(str(tmp_path / "mirror.sqlite"))) as store:
+        ((version, forecast),) = read_forecasts(store).items()
+        assert LearningRecords(store).used_calls() == set() and StageStore(store).students() == {}
+    wanted = next(risk for risk in forecast["risks"] if risk["epsilon"] == 0.05)
+    calls = [round(3000 * share) for share in (wanted["coverage"], *wanted["interval"])]
+    money = [round(30 * share * 0.95, 2) for share in (wanted["coverage"], *wanted["interval"])]
+    assert f"a month {calls[0]:,} calls ({calls[1]:,} to {calls[2]:,})" in forecast["text"]
+    assert f"which cost {money[0]:.2f} today ({money[1]:.2f} to {money[2]:.2f})" in forecast["text"]
+    assert (
+        f"agrees with the LLM in {forecast['agreeing']} of {forecast['compared']} calls" in forecast["text"]
+    )
+    assert main(["mirror", "status"]) == 0
+    assert f"version {version}: Forecast by 250 calls: a student that learns" in " ".join(
+        capsys.readouterr().out.split()
+    )
+    assert main(["mirror", "plan", "calls.jsonl", "--version", version]) == 2
+    assert "Give either FILES, or --store and --version" in capsys.readouterr().err
+
+
+def test_by_few_calls_a_forecast_begins_by_the_names_of_the_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It learns no answer, so every call says how often it agrees."""
+    dev = TeacherComparison(np.linspace(0.99, 0.3, 60), np.arange(60) >= 45, {}, [])
+    asked = list[int]()
+
+    def train(request: Any, calls: Any, *rest: Any) -> Any:
+        asked.append(len(calls))
+        return None, {}
+
+    monkeypatch.setattr(plan, "train_named_candidate", train)
+    monkeypatch.setattr(plan, "compare_with_teacher", lambda *_: dev)
+    path = write_calls(tmp_path / "calls.jsonl", 60)
+    place = plan_calls([path], CallImport([path], REDACTOR), PlanOptions()).places[0]
+    assert asked == [60] and place.by_names and place.compared == (45, 60) and place.kept == 0
+    text = describe_forecast(place, LearnSettings())
+    assert "Forecast by 60 calls: a student that knows the names of the values alone agrees" in text
+    assert "in 45 of 60 calls (62.1% to 85.3%" in text and "of each 1,000 calls" in text
+    assert [row[-1] for row in format_plan_rows(place, LearnSettings())] == [
+        "once it has learned from answers"
+    ] * 4
 
 
 def plan_of(path: Path, capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, Any]:

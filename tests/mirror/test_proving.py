@@ -348,6 +348,22 @@ def test_a_student_without_a_mistake_needs_more_texts_and_not_to_be_better() -> 
         assert "to judge them" not in explain_postponement([enough], 20_000, 70_000, settings)
 
 
+def test_where_none_of_the_surest_answers_differs_it_takes_more_calls_and_no_better_student() -> None:
+    """A hundred without a mistake can't show a risk of 0.2 %, which takes 250."""
+    strict = LearnSettings(epsilon=0.002)
+    uneven = judged(np.linspace(0.99, 0.5, 900), np.arange(900) >= 100)
+    why = explain_postponement([uneven], 4000, 10_000, strict)
+    assert "none of the 100 answers that the student is surest of differs, and it takes 250" in why
+    assert "record about 15,000 more calls" in why and "a better student" not in why
+    failed = prove([candidate()], [uneven], [uneven], strict, 10_000).why
+    assert "at least 2.5 times as many" in failed and "a better student" not in failed
+    forecasts = {forecast.epsilon: forecast for forecast in forecast_risks([uneven], 4000, strict)}
+    assert forecasts[0.002].describe_needed(4000) == "more calls to judge"
+    often = judged(np.linspace(0.99, 0.5, 900), np.arange(900) % 20 == 5)
+    assert forecast_risks([often], 4000, strict)[0].describe_needed(4000) == "a better student"
+    assert "it takes a better student" in prove([candidate()], [often], [often], strict, 10_000).why
+
+
 def test_by_prices_no_other_epsilon_is_advised() -> None:
     bad = judged(np.random.default_rng(0).random(1000), np.arange(1000) % 2 == 0)
     prices = LearnSettings(call_price=0.01, error_price=0.1)

@@ -16,10 +16,10 @@ from test_call_store import call_of
 
 from bertsmith.mirror.answering import training_process
 from bertsmith.mirror.answering.judging import is_training_due
-from bertsmith.mirror.answering.stage_store import StageStore
+from bertsmith.mirror.answering.stage_store import StageStore, begin_forecast, read_forecasts, save_forecast
 from bertsmith.mirror.answering.stages import Stage
-from bertsmith.mirror.answering.training_process import Trainer, train_command
-from bertsmith.mirror.settings import MirrorSettings, read_settings
+from bertsmith.mirror.answering.training_process import Trainer, forecast_command, train_command
+from bertsmith.mirror.settings import MirrorSettings, PriceSettings, read_settings
 from bertsmith.mirror.store import Store
 from bertsmith.mirror.student_file import ProofPlan
 
@@ -69,6 +69,58 @@ def test_the_command_keeps_the_stores_address_out_of_sight(settings: MirrorSetti
     assert settings.store not in command
     assert command[-2:] == ["--tiers", "tf-idf"]
     assert command[command.index("--epsilon") + 1] == "0.05"
+
+
+def test_a_forecast_is_made_by_the_kinds_of_student_and_the_prices_of_the_settings(
+    settings: MirrorSettings,
+) -> None:
+    """Of the options of a training those that a forecast has too."""
+    options = ("--tiers", "tf-idf", "--restarts", "3", "--model=minilm", "epochs=2")
+    priced = settings.model_copy(
+        update={"train_options": options, "prices": PriceSettings(million_input_tokens=0.25)}
+    )
+    assert forecast_command(Stage("v", "s"), priced)[4:] == [
+        "plan", "--version", "v", "--epsilon", "0.05", "--tiers", "tf-idf", "--model", "minilm",
+        "--input-price", "0.25",
+    ]  # fmt: skip
+
+
+def test_a_forecast_is_no_training_and_is_begun_by_one_of_two_mirrors(
+    settings: MirrorSettings,
+    stages: StageStore,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    version = stage(stages).version
+
+    def runs(script: str) -> Trainer:
+        command = [sys.executable, "-c", script]
+        monkeypatch.setattr(training_process, "forecast_command", lambda *_: command)
+        return Trainer(settings, stages)
+
+    trainer = runs("import time; time.sleep(60)")
+    assert trainer.begin_forecast(stage(stages), 50) and trainer.is_busy
+    assert read_forecasts(stages.store)[version]["calls"] == 50
+    assert not Trainer(settings, stages).begin_forecast(stage(stages), 50)
+    trainer.close()
+    assert read_forecasts(stages.store) == {} and stages.trainings() == {}
+    trainer = runs("print('why'); raise SystemExit(2)")
+    assert trainer.begin_forecast(stage(stages), 50) and ended(trainer) is None
+    forecast = read_forecasts(stages.store)[version]
+    assert forecast["text"] == "" and forecast["why_not"].startswith("it failed: ")
+    assert f"version {version}: no forecast: it failed: " in caplog.messages[-1]
+    assert not trainer.begin_forecast(stage(stages), 50)  # as many are known
+    trainer = runs("pass")
+    assert trainer.begin_forecast(stage(stages), 100)
+    save_forecast(stages.store, version, 100, {"text": "Forecast by 100 calls."})
+    assert ended(trainer) is None and caplog.messages[-1] == f"version {version}: Forecast by 100 calls."
+    # A mirror that was killed leaves a reservation, which ends by itself.
+    assert begin_forecast(stages.store, version, 200, 60)
+    assert not begin_forecast(stages.store, version, 400, 60) and begin_forecast(
+        stages.store, version, 400, -1
+    )
+    assert stages.trainings() == {} and stages.students() == {}
 
 
 def test_a_proven_student_is_known_and_an_unproven_one_is_not(

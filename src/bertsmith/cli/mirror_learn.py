@@ -206,23 +206,25 @@ def plan(
     out: Path | None = None,
     epsilon: float | None = None,
     model: str | None = None,
-    kinds: str | None = None,
+    kinds: Annotated[str | None, Parameter(name=("--kinds", "--tiers"))] = None,
+    version: str | None = None,
     traffic: Annotated[TrafficOptions | None, Parameter(group="Prices and traffic")] = None,
     redact: str | None = None,
     format: str | None = None,
-    config: Path | None = None,
+    store_options: StoreOptions = ANY_STORE,
     json: Flag = False,
 ) -> None:
-    """Forecast from logged calls what a student could answer, by when, and what that saves.
+    """Forecast from logged or recorded calls what a student could answer, by when, and what that saves.
 
-    It reads what `bertsmith mirror import` reads. For each place in your application a quick student learns
-    from most of its calls; the others say how much it could answer where 2, 5, 10 or 20 % of its answers may
-    differ from the LLM's. It asks no LLM, stores nothing, and proves nothing.
+    It reads what `bertsmith mirror import` reads; without a file it takes what the mirror has recorded, and
+    `status` shows the forecast. For each place in your application a quick student learns from most of its
+    calls, or of few calls knows the values' names alone; the others say how much it could answer where 2, 5,
+    10 or 20 % of its answers may differ from the LLM's. It asks no LLM, keeps no student, and proves nothing.
 
     Parameters
     ----------
     files
-        The files. Of a batch, both.
+        The files. Of a batch, both. Without any: the store of --store.
     out
         Write a page to this file that one can show: HTML, without texts of calls.
     epsilon
@@ -231,12 +233,12 @@ def plan(
         The encoder to try. Default: minilm.
     kinds
         The kinds of student to try: tf-idf (words alone, which is faster), encoder, or both (default).
+    version
+        Of recorded calls: those of this version alone.
     redact
         As for `bertsmith mirror serve`.
     format
         A wire format of your own, as for `bertsmith mirror serve`.
-    config
-        A TOML file with the mirror's settings, such as [prices].
     json
         Print JSON.
 
@@ -245,11 +247,13 @@ def plan(
     bertsmith mirror plan calls.jsonl --out plan.html
 
     bertsmith mirror plan langfuse.jsonl --input-price 0.25 --output-price 2 --calls-per-day 5000
+
+    bertsmith mirror plan --store calls.sqlite
     """
-    if not files:
-        raise InputError("Name at least one FILE of calls: JSON lines, batch files, spans or traces.")
+    if files and (version is not None or store_options.store is not None):
+        raise InputError("Give either FILES, or --store and --version of recorded calls.")
     traffic = traffic or TrafficOptions()
-    mirror = read_mirror_settings(StoreOptions(config=config), redact=redact, format=format)
+    mirror = read_mirror_settings(store_options, redact=redact, format=format)
     if out is not None:
         refuse_existing(out)
     from bertsmith.mirror.importing import CallImport
@@ -261,6 +265,7 @@ def plan(
         list_plan_facts,
         plan_as_json,
         plan_calls,
+        plan_recorded,
         render_plan,
     )
     from bertsmith.mirror.learning.settings import LearnSettings
@@ -278,15 +283,18 @@ def plan(
             million_input_tokens=traffic.input_price,
             million_output_tokens=traffic.output_price,
         )
-    planned = plan_calls(
-        files,
-        CallImport(files, mirror.redactor, mirror.formats),
-        PlanOptions(LearnSettings(**values), prices, traffic.calls_per_day),
-        say=(lambda _: None)
-        if json
-        else lambda sentence: console.print(f"{sentence} …", markup=False, soft_wrap=True),
-        show=silent if json else progress_bar,
-    )
+    options = PlanOptions(LearnSettings(**values), prices, traffic.calls_per_day)
+
+    def say(sentence: str) -> None:
+        if not json:
+            console.print(f"{sentence} …", markup=False, soft_wrap=True)
+
+    if files:
+        calls = CallImport(files, mirror.redactor, mirror.formats)
+        planned = plan_calls(files, calls, options, say, show=silent if json else progress_bar)
+    else:
+        with open_store(store_options) as opened:
+            planned = plan_recorded(opened, options, version, say)
     if out is not None:
         atomic_write(out, render_plan(planned, shlex.join(["bertsmith", "mirror", "plan", *map(str, files)])))
     if json:
@@ -304,7 +312,7 @@ def plan(
     if planned.left_out:
         print_note(f"{planned.left_out:,} calls of other places, prompts or models were not looked at.")
     names = shlex.join(map(str, files))
-    if any(place.chosen is not None for place in planned.places):
+    if files and any(place.chosen is not None for place in planned.places):
         print_note(f"to train and prove a student with these calls: bertsmith mirror import {names}")
     if out is None:
         print_note("for a page that one can show: --out plan.html")

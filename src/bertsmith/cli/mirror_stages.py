@@ -66,6 +66,7 @@ def status(*, store_options: StoreOptions = ANY_STORE, json: Flag = False) -> No
     """
     from bertsmith.mirror.answering.accounts import read_accounts
     from bertsmith.mirror.answering.judging import describe_candidate
+    from bertsmith.mirror.answering.stage_store import read_findings, read_forecasts
     from bertsmith.mirror.page.state import StateReader, describe_progress
 
     settings = read_mirror_settings(store_options)
@@ -95,7 +96,14 @@ def status(*, store_options: StoreOptions = ANY_STORE, json: Flag = False) -> No
                     print_note(sentence)
         for version, change in stages.answerer_changes().items():
             print_note(f"version {version}: {change.as_sentence()}.")
-        for training in stages.trainings().values():
+        trainings, changed = stages.trainings(), stages.changed_stages()
+        for version, forecast in read_forecasts(opened).items():
+            if forecast.get("text") and version not in trainings and version not in changed:
+                print_note(f"version {version}: {forecast['text']}")
+        for version, findings in read_findings(opened).items():
+            if findings.get("why_not"):
+                print_note(f"version {version}: the last training proved nothing: {findings['why_not']}.")
+        for training in trainings.values():
             began = datetime.fromtimestamp(training.began, UTC).strftime("%Y-%m-%d %H:%M")
             if training.until > datetime.now(UTC).timestamp():
                 print_note(f"a student of version {training.version} is being trained, since {began} UTC.")

@@ -104,7 +104,8 @@ class MirrorSettings(RelaySettings):
 
     With `auto` the mirror trains students and promotes them by itself. It trains from `train_after` calls on,
     into the folder `students`, with `bertsmith mirror train` and `train_options`. A student may differ from
-    the LLM in at most `epsilon` of its answers, with probability 1 - `delta`. Shadow lasts for at least
+    the LLM in at most `epsilon` of its answers, with probability 1 - `delta`. Before the first training, from
+    `forecast_after` calls on (0: never), it forecasts what a student could answer. Shadow lasts for at least
     `shadow_calls` comparisons; canary for at least `canary_calls`, while the student answers `canary_share`
     of the calls it is sure of. `audit_share` of the student's answers are compared with the LLM's. A student
     that takes longer than `answer_seconds` leaves the call to the LLM. `seed` makes random draws repeatable.
@@ -124,6 +125,7 @@ class MirrorSettings(RelaySettings):
     delta: float = Field(0.05, gt=0, lt=1)
     students: str = Field("students", min_length=1)
     train_after: int = Field(500, ge=1)
+    forecast_after: int = Field(50, ge=0)
     train_options: tuple[str, ...] = ()
     shadow_calls: int = Field(100, ge=0)
     canary_share: float = Field(0.1, gt=0, lt=1)

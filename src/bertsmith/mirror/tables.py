@@ -21,6 +21,7 @@ learned    results of a training: its learning curve, and where the student and 
 tallies    who answered how often, why, and how long it took
 audits     calls that are put to the LLM although a student answered; stored before the LLM is asked
 trainings  for each version: when training began, by whom, on how many calls, and how it ended
+forecasts  for each version: what a student could answer, before the first is trained
 """
 
 from collections.abc import Iterable, Iterator
@@ -124,8 +125,16 @@ REPLAYS = Table(  # recorded inputs that are to be asked again
     Column("outcome", Text),  # answered, or why there is no answer; NULL until it is known
     Index("mirror_replays_by_version", "version", "place"),
 )
-# A store may lack these if nothing was imported, no versions were merged, and nothing was to be asked again.
-OPTIONAL = (MERGED, SKIPPED_IMPORTS, REPLAYS)
+FORECASTS = Table(
+    "mirror_forecasts",
+    METADATA,
+    Column("version", Text, primary_key=True),
+    Column("calls", Integer, nullable=False),  # of which the forecast was made
+    Column("at", Float, nullable=False),  # seconds since 1970: when it was begun
+    Column("found", Text),  # JSON; NULL while it is being made
+)
+# A store may lack these if nothing was imported, merged, forecast or to be asked again.
+OPTIONAL = (MERGED, SKIPPED_IMPORTS, REPLAYS, FORECASTS)
 
 
 STAGES = Table(

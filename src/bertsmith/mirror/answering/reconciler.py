@@ -35,7 +35,7 @@ from bertsmith.mirror.answering.open_students import (
     add_merged_versions,
 )
 from bertsmith.mirror.answering.replays import ReplayQueue, ReplayStore
-from bertsmith.mirror.answering.stage_store import StageStore, VersionFacts
+from bertsmith.mirror.answering.stage_store import StageStore, VersionFacts, read_forecasts
 from bertsmith.mirror.answering.stages import (
     VOID,
     Evidence,
@@ -326,6 +326,26 @@ class Reconciler:
         for stage, calls in due:
             if self.trainer.begin(stage, calls):
                 return
+        for stage, calls in find_due_forecasts(self.store, self.settings.forecast_after):
+            if self.trainer.begin_forecast(stage, calls):
+                return
+
+
+def find_due_forecasts(store: StageStore, forecast_after: int) -> Iterator[tuple[Stage, int]]:
+    """Yields the versions that a forecast should be made for, each with its number of calls: of those without
+    a student and a training that have `forecast_after` calls (0: none), and each time they have twice as
+    many.
+    """
+    counts = store.call_counts(forecast_after) if forecast_after else {}
+    if not counts:
+        return
+    stages, known, trained = store.stages(), read_forecasts(store.store), store.trainings()
+    for version, calls in counts.items():
+        stage = stages.get(version)
+        if stage is None or stage.student or stage.candidate or version in trained:
+            continue
+        if calls >= max(forecast_after, 2 * known.get(version, {"calls": 0})["calls"]):
+            yield stage, calls
 
 
 def find_due_trainings(

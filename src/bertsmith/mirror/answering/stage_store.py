@@ -52,6 +52,7 @@ from bertsmith.mirror.tables import (
     CALLS,
     CHANGES,
     EVIDENCE,
+    FORECASTS,
     LEARNED,
     MERGED,
     STAGES,
@@ -504,6 +505,51 @@ def read_agreement_points(store: Store) -> dict[str, list[AgreementPoint]]:
         for student, *values in connection.execute(query):
             points.setdefault(student, []).append(AgreementPoint(*values))
     return points
+
+
+def begin_forecast(store: Store, version: str, calls: int, seconds: float) -> bool:
+    """Reserves the forecast of a version by so many calls. False where one by as many is there, or another
+    process began one within the last `seconds`.
+    """
+    now, row = time.time(), {"calls": calls, "at": time.time(), "found": None}
+    with store.engine.begin() as connection:
+        FORECASTS.create(connection, checkfirst=True)
+        inserting = StageStore(store)._insertion(FORECASTS).values(version=version, **row)
+        if connection.execute(inserting.on_conflict_do_nothing().returning(FORECASTS.c.version)).all():
+            return True
+        is_older = and_(FORECASTS.c.found.is_not(None), FORECASTS.c.calls < calls)
+        is_left = and_(FORECASTS.c.found.is_(None), FORECASTS.c.at < now - seconds)
+        free = and_(FORECASTS.c.version == version, or_(is_older, is_left))
+        return connection.execute(update(FORECASTS).where(free).values(**row)).rowcount == 1
+
+
+def withdraw_forecast(store: Store, version: str) -> None:
+    """Removes the reservation of a forecast that isn't made after all."""
+    unmade = and_(FORECASTS.c.version == version, FORECASTS.c.found.is_(None))
+    with store.engine.begin() as connection:
+        connection.execute(delete(FORECASTS).where(unmade))
+
+
+def save_forecast(store: Store, version: str, calls: int, found: Mapping[str, Any]) -> None:
+    """Stores what a student could answer, by so many calls of the version, in place of earlier forecasts."""
+    row = {"calls": calls, "at": time.time(), "found": orjson.dumps(found).decode()}
+    with store.engine.begin() as connection:
+        FORECASTS.create(connection, checkfirst=True)
+        inserting = StageStore(store)._insertion(FORECASTS).values(version=version, **row)
+        connection.execute(inserting.on_conflict_do_update(index_elements=[FORECASTS.c.version], set_=row))
+
+
+def read_forecasts(store: Store) -> dict[str, dict[str, Any]]:
+    """By version its last forecast, with its number of `calls` and the time `at`; only these two while it is
+    being made.
+    """
+    with store.engine.connect().execution_options(**READING) as connection:
+        if not inspect(connection).has_table(FORECASTS.name):
+            return {}
+        return {
+            row.version: {"calls": row.calls, "at": row.at, **orjson.loads(row.found or "{}")}
+            for row in connection.execute(select(FORECASTS))
+        }
 
 
 def save_findings(store: Store, student: str, version: str, findings: dict[str, Any]) -> None:

@@ -1,5 +1,7 @@
 """Starts and follows trainings, each a process of its own: `bertsmith mirror train`. A machine trains one
-version at a time, and a version is trained on one machine at a time. Read `Trainer.begin` and `poll` first.
+version at a time, and a version is trained on one machine at a time. So are forecasts made, by `bertsmith
+mirror plan`: only what they say is stored, for a student in shadow would take a share of delta. Read
+`Trainer.begin` and `poll` first.
 """
 
 import logging
@@ -12,17 +14,27 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertsmith.files import locked_folder
-from bertsmith.mirror.answering.stage_store import UNDER_WAY, StageStore
+from bertsmith.mirror.answering.stage_store import (
+    UNDER_WAY,
+    StageStore,
+    begin_forecast,
+    read_forecasts,
+    save_forecast,
+    withdraw_forecast,
+)
 from bertsmith.mirror.answering.stages import Stage, StudentRecord
 from bertsmith.mirror.settings import ENVIRONMENT, MirrorSettings
 from bertsmith.mirror.student_file import FILE
 from bertsmith.serving import LOG
 
 _LEASE = 120.0  # seconds that a reservation of a training lasts without being extended
+_FORECAST_LEASE = 3600.0  # seconds in which a forecast is made, or was killed
+_FORECAST_OPTIONS = ("--kinds", "--tiers", "--model")  # those of a training that a forecast has too
 _PATIENCE = 10.0  # seconds that a training gets to end by itself
 Command = Callable[[Stage, Path, MirrorSettings], Sequence[str]]
 
@@ -39,11 +51,31 @@ def train_command(stage: Stage, out: Path, settings: MirrorSettings) -> list[str
     ]  # fmt: skip
 
 
+def forecast_command(stage: Stage, settings: MirrorSettings) -> list[str]:
+    """The command line of a forecast for a version, by the kinds of student that are to be trained."""
+    words = [part for option in settings.train_options for part in option.split("=", 1)]
+    options = [word for name, value in pairwise(words) if name in _FORECAST_OPTIONS for word in (name, value)]
+    prices = {
+        "--call-price": settings.prices.call,
+        "--input-price": settings.prices.million_input_tokens,
+        "--output-price": settings.prices.million_output_tokens,
+    }
+    priced = [str(part) for name, price in prices.items() if price for part in (name, price)]
+    return [
+        sys.executable, "-m", "bertsmith", "mirror", "plan", "--version", stage.version,
+        "--epsilon", str(settings.epsilon), *options, *priced,
+    ]  # fmt: skip
+
+
 class _TrainingProcess(NamedTuple):
+    """`is_forecast`: it makes a forecast, and no student."""
+
     stage: Stage
     out: Path
     began: float
     process: "subprocess.Popen[bytes]"
+    calls: int = 0
+    is_forecast: bool = False
 
 
 class Trainer:
@@ -68,7 +100,7 @@ class Trainer:
             return False
         out, began = self._folder(stage), time.time()
         try:
-            process = self._start_process(stage, out)
+            process = self._start_process(self.command(stage, out, self.settings), out)
         except Exception:
             self.store.end_training(stage.version, self.owner, "could not be begun", is_undone=True)
             raise
@@ -76,12 +108,27 @@ class Trainer:
         LOG.info("training a student for version %s on %d calls", stage.version, calls)
         return True
 
-    def _start_process(self, stage: Stage, out: Path) -> "subprocess.Popen[bytes]":
+    def begin_forecast(self, stage: Stage, calls: int) -> bool:
+        """Starts a forecast of what a student could answer, unless a process runs here, another machine makes
+        one, or one by as many calls is there; whether it did. Raises OSError as `begin`.
+        """
+        if self._running or not begin_forecast(self.store.store, stage.version, calls, _FORECAST_LEASE):
+            return False
+        out = self._folder(stage).with_name(f"{stage.version}-forecast")
+        try:
+            process = self._start_process(forecast_command(stage, self.settings), out)
+        except Exception:
+            withdraw_forecast(self.store.store, stage.version)
+            raise
+        self._running = _TrainingProcess(stage, out, time.time(), process, calls, is_forecast=True)
+        return True
+
+    def _start_process(self, command: Sequence[str], out: Path) -> "subprocess.Popen[bytes]":
         out.parent.mkdir(parents=True, exist_ok=True)
         address = {ENVIRONMENT + "STORE": self.settings.store}
         with (out.parent / f"{out.name}.log").open("wb") as log:
             return subprocess.Popen(
-                self.command(stage, out, self.settings),
+                command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -118,11 +165,17 @@ class Trainer:
         """The student of a training that has just ended with a proven claim, or a plan of one, else None."""
         if self._running is None:
             return None
-        stage, out, began, process = self._running
+        stage, out, began, process, calls, is_forecast = self._running
         if process.poll() is None:
+            if is_forecast:
+                return None
             if time.monotonic() - self._extended > _LEASE / 4:
                 self.store.keep_training(stage.version, self.owner, _LEASE)
                 self._extended = time.monotonic()
+            return None
+        if is_forecast:
+            self._running = None
+            self._end_forecast(stage, out, calls)
             return None
         student, outcome = self._outcome(stage, out, process.returncode, began)
         self.store.end_training(stage.version, self.owner, outcome)
@@ -131,18 +184,30 @@ class Trainer:
         LOG.log(level, "the training for version %s has ended: %s", stage.version, outcome)
         return None if student is None else (stage, student)
 
+    def _end_forecast(self, stage: Stage, out: Path, calls: int) -> None:
+        """Logs the forecast that the process has stored; where it has stored none, stores that."""
+        forecast = read_forecasts(self.store.store).get(stage.version, {})
+        if "text" not in forecast:
+            forecast = {"text": "", "why_not": f"it failed: {out}.log says why"}
+            save_forecast(self.store.store, stage.version, calls, forecast)
+        why = f"no forecast: {forecast.get('why_not')}"
+        LOG.info("version %s: %s", stage.version, forecast["text"] or why)
+
     def close(self) -> None:
         """Ends the training process; the next training resumes its work."""
         if self._running is None:
             return
-        stage, _, _, process = self._running
+        stage, process, is_forecast = self._running.stage, self._running.process, self._running.is_forecast
         _terminate(process)
         try:
             process.wait(_PATIENCE)
         except subprocess.TimeoutExpired:
             _terminate(process, at_once=True)
             process.wait()
-        self.store.end_training(stage.version, self.owner, "ended with the mirror", is_undone=True)
+        if is_forecast:
+            withdraw_forecast(self.store.store, stage.version)
+        else:
+            self.store.end_training(stage.version, self.owner, "ended with the mirror", is_undone=True)
         self._running = None
 
     def _folder(self, stage: Stage) -> Path:

@@ -17,7 +17,9 @@ from bertsmith.mirror.learning.proving import (
     LIKELY_TO_FAIL,
     calibration_delta,
     candidate_thresholds,
+    count_agreeing,
     estimate_calls_needed,
+    is_too_few_to_judge,
     read_prices,
     target_epsilon,
 )
@@ -35,7 +37,8 @@ class RiskForecast:
     """With at most `epsilon` of its answers differing, the student can be expected to answer the share
     `coverage` of the calls, in `interval` with a probability of 90 %, by the calls that are kept to prove it.
     `unproven`: the probability that nothing is proven; `needed`: the calls with which something is, with a
-    probability of one half, infinite where no number of them is enough.
+    probability of one half, infinite where no number of them is enough. `agreeing`: of the development calls
+    so many come, the surest first, before the first that differs.
     """
 
     epsilon: float
@@ -44,11 +47,20 @@ class RiskForecast:
     unproven: float
     needed: float
     is_wanted: bool
+    agreeing: int = 0
 
     @property
     def has_chance(self) -> bool:
         """Whether something will rather be proven than not."""
         return self.unproven < LIKELY_TO_FAIL
+
+    def describe_needed(self, calls: int) -> str:
+        """The calls that a proof needs, of which `calls` are there, or what it needs instead."""
+        if self.needed <= FAR * calls:
+            return f"about {_round(self.needed):,}"
+        return (
+            "more calls to judge" if is_too_few_to_judge(self.agreeing, self.epsilon) else "a better student"
+        )
 
     def describe_coverage(self) -> str:
         """'about 63 % (51 % to 72 %)', 'most likely nothing (0 % to 12 %)', or 'nothing'."""
@@ -73,6 +85,7 @@ def forecast_risks(
     risks = settings.risks if prices is None else tuple(sorted({*prices.risks, wanted}))
     shared = FIRST_SHARE if len(devs) > 1 else 1.0
     first = FIRST_SHARE if len(risks) > 1 or len(devs[0].fields) > 1 else 1.0
+    agreeing = max(count_agreeing(dev.confidence, dev.differs) for dev in devs)
     forecasts = []
     for risk in risks:
         part = first if risk == wanted else max((1 - first) / max(len(risks) - 1, 1), _LEAST)
@@ -99,7 +112,7 @@ def forecast_risks(
             )
             needed = max(needed, next(likely, math.inf))
         forecasts.append(
-            RiskForecast(risk, best.coverage, best.interval, best.unproven, needed, risk == wanted)
+            RiskForecast(risk, best.coverage, best.interval, best.unproven, needed, risk == wanted, agreeing)
         )
     return tuple(forecasts)
 
@@ -117,7 +130,7 @@ def format_forecast_rows(forecasts: Sequence[RiskForecast], calls: int) -> list[
         [
             format_upper_percent(forecast.epsilon) + (" (wanted)" if forecast.is_wanted else ""),
             forecast.describe_coverage(),
-            "a better student" if forecast.needed > FAR * calls else f"about {_round(forecast.needed):,}",
+            forecast.describe_needed(calls),
         ]
         for forecast in forecasts
     ]

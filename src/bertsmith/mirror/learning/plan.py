@@ -3,8 +3,9 @@
 
 For each place in the application a quick student learns from a part of its calls, and the others forecast
 which share it could answer at each allowed difference. All calls may be looked at here, so nothing is proven;
-the calls that a proof would keep are only counted. The calls lie in a store of their own, which is deleted
-at the end. Read `plan_calls` first.
+the calls that a proof would keep are only counted. The calls of files lie in a store of their own, which is
+deleted at the end; in a mirror's store, `plan_recorded` keeps the forecast alone. Where there are few calls
+the student begins by the names of the values, and all calls say how often it agrees. Read `plan_calls` first.
 """
 
 import math
@@ -16,10 +17,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertsmith.errors import BertsmithError, InputError, MissingExtra
+from bertsmith.mirror.answering.shadow_proof import describe_agreement
+from bertsmith.mirror.answering.stage_store import save_forecast
 from bertsmith.mirror.call import UNDATED
 from bertsmith.mirror.importing import CallImport, ImportCounts
-from bertsmith.mirror.learning.forecast import RiskForecast, forecast_risks
-from bertsmith.mirror.learning.learned_calls import CallSplit, read_calls, split_by_ids
+from bertsmith.mirror.learning.forecast import RiskForecast, forecast_risks, foreseen_calls
+from bertsmith.mirror.learning.learned_calls import (
+    CallSplit,
+    LoadedCalls,
+    read_calls,
+    sample_like_traffic,
+    split_by_ids,
+)
 from bertsmith.mirror.learning.proving import (
     FAR,
 )
@@ -29,6 +38,7 @@ from bertsmith.mirror.learning.tiers import (
     compare_with_teacher,
     tier_title,
     train_encoder_candidates,
+    train_named_candidate,
     train_word_candidate,
 )
 from bertsmith.mirror.learning.understand import LearningRecords, SiteProfile, understand
@@ -51,6 +61,7 @@ if TYPE_CHECKING:
 
 _DEV_SHARE = 0.3  # of the texts forecast, the others teach
 _MOST_PLACES = 8
+_EARLY = 200  # calls, below which a student from names tells more than one that learns from a part of them
 _SECONDS_A_CALL = {"tf-idf": 0.003, "encoder": 0.012}  # on one core of 2024; a first guess
 _SECONDS_AT_LEAST = 10
 _DAY, _MONTH = 86_400.0, 30
@@ -77,7 +88,9 @@ class PlacePlan:
     """The plan for one place in the application: `calls` of the file, `daily` of them a day, and the `price`
     of one (None: unknown). The share `fitting` has the prompt that a student reads. `kept` calls of the file
     would be kept for the proof; `forecasts` are made for these, or, where no call has a time, for as many as
-    would be kept. `why_not`: why no student can learn them, or empty.
+    would be kept. `why_not`: why no student can learn them, or empty. `compared`: in how many calls the
+    student that was tried agrees, and of how many. `by_names`: it has learned no answer, and is forecast as
+    if many calls were kept.
     """
 
     name: str
@@ -93,6 +106,8 @@ class PlacePlan:
     forecasts: tuple[RiskForecast, ...] = ()
     why_not: str = ""
     fitting: float = 1.0
+    compared: tuple[int, int] = (0, 0)
+    by_names: bool = False
 
     @property
     def chosen(self) -> RiskForecast | None:
@@ -114,6 +129,8 @@ class PlacePlan:
         """When the proof can stand: 'now', 'in 12 days', or what it takes instead."""
         if forecast.has_chance and self.kept:
             return "now, with these calls"
+        if self.by_names:
+            return "once it has learned from answers"
         if forecast.needed > FAR * max(self.kept, round(settings.calibration_share * self.calls)):
             return "not by this student"
         needed = forecast.needed / settings.calibration_share
@@ -169,19 +186,50 @@ def plan_calls(
             )
             if not groups:
                 raise InputError(_describe_nothing(counts))
-            chosen = groups[:_MOST_PLACES]
-            say(_announce(chosen, options.learn))
-            notes = list[str]()
-            places = tuple(
-                _plan_place(store, group, options, counts, Path(folder) / str(number), say, notes)
-                for number, group in enumerate(chosen)
-            )
+            places, left_out, notes = _plan_places(store, groups, options, counts, Path(folder), say)
         finally:
             store.close()
-    left_out = sum(one.calls for group in groups[_MOST_PLACES:] for one in group)
-    return CallPlan(
-        tuple(map(str, files)), places, counts, left_out, options.learn, tuple(dict.fromkeys(notes))
+    return CallPlan(tuple(map(str, files)), places, counts, left_out, options.learn, notes)
+
+
+def plan_recorded(
+    store: Store, options: PlanOptions, version: str | None = None, say: Say = lambda _: None
+) -> CallPlan:
+    """Plans for the calls that a mirror has recorded: of all places, or of a `version` and those merged with
+    it. The store gets the forecasts, no student, and no call counts as used. Raises InputError where there
+    are none.
+    """
+    records = LearningRecords(store)
+    groups = records.groups() if version is None else [records.group(None, version)]
+    if not groups:
+        raise InputError("The store has no calls yet: bertsmith mirror serve records them.")
+    groups = sorted(groups, key=lambda group: -sum(one.calls for one in group))
+    counts = ImportCounts(added=sum(one.calls for group in groups for one in group))
+    with tempfile.TemporaryDirectory(prefix="bertsmith-plan-", ignore_cleanup_errors=True) as folder:
+        places, left_out, notes = _plan_places(store, groups, options, counts, Path(folder), say)
+    for place, group in zip(places, groups, strict=False):
+        for one in group:
+            save_forecast(store, one.version, one.calls, summarise_place(place, options.learn))
+    return CallPlan((), places, counts, left_out, options.learn, notes)
+
+
+def _plan_places(
+    store: Store,
+    groups: Sequence[Sequence[VersionCount]],
+    options: PlanOptions,
+    counts: ImportCounts,
+    work: Path,
+    say: Say,
+) -> tuple[tuple[PlacePlan, ...], int, tuple[str, ...]]:
+    """The plans of the first places, how many calls the others have, and notes."""
+    notes = list[str]()
+    say(_announce(groups[:_MOST_PLACES], options.learn))
+    places = tuple(
+        _plan_place(store, group, options, counts, work / str(number), say, notes)
+        for number, group in enumerate(groups[:_MOST_PLACES])
     )
+    left_out = sum(one.calls for group in groups[_MOST_PLACES:] for one in group)
+    return places, left_out, tuple(dict.fromkeys(notes))
 
 
 def _describe_nothing(counts: ImportCounts) -> str:
@@ -228,6 +276,7 @@ def _plan_place(
     if profile.why_not:
         return place
     read = read_calls(store, profile)
+    read = replace(read, calls=sample_like_traffic(read.calls, settings.seed))
     dated = sum(call.source != UNDATED for call in read.calls)
     wanted = min(round(settings.calibration_share * len(read.calls)), settings.most_calibration)
     if dated < len(read.calls):
@@ -235,6 +284,17 @@ def _plan_place(
         notes.append(
             f"{profile.site}: {undated:,} calls have no time. A student learns from them, and they prove "
             "nothing."
+        )
+    fitting = len(read.calls) / max(len(read.calls) + read.unmatched, 1)
+    if (dev := _try_names(store, profile, read, settings, work / "names", say, notes)) is not None:
+        return replace(
+            place,
+            student="begins by the names of the values",
+            agreement=dev.agreement,
+            forecasts=forecast_risks([dev], foreseen_calls(0), settings),
+            fitting=fitting,
+            compared=_count_agreeing(dev),
+            by_names=True,
         )
     try:
         parts = split_by_ids(
@@ -250,8 +310,40 @@ def _plan_place(
         student=tier_title(tiers[best]),
         agreement=devs[best].agreement,
         forecasts=forecast_risks(devs, min(wanted, dated) or wanted, settings),
-        fitting=len(read.calls) / (len(read.calls) + read.unmatched),
+        fitting=fitting,
+        compared=_count_agreeing(devs[best]),
     )
+
+
+def _count_agreeing(dev: TeacherComparison) -> tuple[int, int]:
+    return int((~dev.differs).sum()), len(dev.differs)
+
+
+def _try_names(
+    store: Store,
+    profile: SiteProfile,
+    read: LoadedCalls,
+    settings: LearnSettings,
+    work: Path,
+    say: Say,
+    notes: list[str],
+) -> TeacherComparison | None:
+    """The comparison of a student that begins by names with all calls; None where there are many calls, or
+    names say nothing. Adds to `notes`.
+    """
+    if not 0 < len(read.calls) < _EARLY or "encoder" not in settings.tiers:
+        return None
+    (newest,) = store.latest(profile.latest.version, 1)
+    say(f"{profile.site}: a student that begins by the names of the values ({settings.model})")
+    try:
+        candidate, _ = train_named_candidate(newest.request, read.calls, profile.shape, settings, work)
+    except MissingExtra as error:
+        notes.append(f"The encoder was left out. {error}")
+    except InputError:  # other answers than one of several named values
+        pass
+    else:
+        return compare_with_teacher(candidate, read.calls, profile.shape)
+    return None
 
 
 def _try_students(
@@ -341,6 +433,53 @@ def describe_place(place: PlacePlan, settings: LearnSettings) -> str:
     if not chosen.is_wanted:
         sentence = f"With at most {wanted} differing, most likely nothing can be proven yet. {sentence}"
     return sentence
+
+
+def describe_forecast(place: PlacePlan, settings: LearnSettings) -> str:
+    """What a student of the place could do by the calls that are there, what that saves, and how sure all of
+    that is, in sentences; empty where no student can learn them.
+    """
+    wanted = next((forecast for forecast in place.forecasts if forecast.is_wanted), None)
+    if wanted is None:
+        return ""
+    agreeing, compared = place.compared
+    begins = (
+        "that knows the names of the values alone" if place.by_names else "that learns from a part of them"
+    )
+    sentences = [
+        f"Forecast by {place.calls:,} calls: a student {begins} {describe_agreement(agreeing, compared)}.",
+        f"Where at most {format_upper_percent(wanted.epsilon)} of its answers may differ, it could answer "
+        f"{wanted.describe_coverage()} of the calls.",
+    ]
+    if (chosen := place.chosen) is not None and chosen is not wanted:
+        sentences.append(
+            f"Where {format_upper_percent(chosen.epsilon)} may differ: {chosen.describe_coverage()}."
+        )
+    low, high = wanted.interval
+    shares = [share * place.fitting for share in (wanted.coverage, low, high)]
+    span, calls = ("a month", place.daily * _MONTH) if place.daily else ("of each 1,000 calls", 1000.0)
+    middle, fewest, most = (f"{round(calls * share):,}" for share in shares)
+    sentences.append(f"That is {span} {middle} calls ({fewest} to {most})")
+    if place.price is not None:
+        cost, least, greatest = (f"{calls * share * place.price * (1 - _AUDITED):,.2f}" for share in shares)
+        sentences[-1] += f", which cost {cost} today ({least} to {greatest})"
+    return " ".join(sentences) + "."
+
+
+def summarise_place(place: PlacePlan, settings: LearnSettings) -> dict[str, Any]:
+    """What the store keeps of a place's forecast, as JSON without texts of calls."""
+    agreeing, compared = place.compared
+    return {
+        "text": describe_forecast(place, settings),
+        "why_not": place.why_not or None,
+        "by_names": place.by_names,
+        "agreeing": agreeing,
+        "compared": compared,
+        "risks": [
+            {"epsilon": forecast.epsilon, "coverage": forecast.coverage, "interval": list(forecast.interval)}
+            for forecast in place.forecasts
+        ],
+    }
 
 
 def format_plan_rows(place: PlacePlan, settings: LearnSettings) -> list[list[str]]:

@@ -190,6 +190,15 @@ def explain_postponement(
         few = _describe_too_few(devs, settings, _count_to_judge(epsilon))
         if math.isinf(likely) and few:
             return f"{on_dev} {few}. Record calls with more different texts"
+        surest = max(count_agreeing(*group[:2]) for group in groups)
+        if math.isinf(likely) and is_too_few_to_judge(surest, epsilon):
+            to_judge = _count_to_judge(epsilon)
+            times = math.ceil(to_judge / surest * recorded) - recorded
+            return (
+                f"{on_dev} none of the {surest:,} answers that the student is surest of differs, and it "
+                f"takes {to_judge:,} such to judge whether {guarantee}: record about {times:,} more calls. "
+                "Those kept for the proof stay unused"
+            )
         takes, more = "a better student", ""
         if math.isfinite(likely):
             takes = f"about {likely:,.0f} for a student like this"
@@ -206,6 +215,19 @@ def explain_postponement(
             f"kept for a later training. {_advise('about', 2 * calls, calls, recorded, settings)}"
         )
     return ""
+
+
+def count_agreeing(confidence: Floats, differs: Bools) -> int:
+    """How many answers (E,), the surest first, come before the first that differs."""
+    answered, errors = _count_errors(confidence, differs)
+    return int(answered[errors == 0].max(initial=0))
+
+
+def is_too_few_to_judge(agreeing: int, epsilon: float) -> bool:
+    """Whether so many of the surest answers, of which none differs, are enough to hope by, and too few to
+    estimate anything by: then it takes more calls rather than a better student.
+    """
+    return _FEWEST_ON_DEV <= agreeing < _count_to_judge(epsilon)
 
 
 def _may_succeed(confidence: Floats, differs: Bools, calls: int, epsilon: float, level: float) -> bool:
@@ -412,6 +434,12 @@ def _explain_failure(
             student += ", or a larger --epsilon,"
         if few := _describe_too_few([calibration], settings, _count_to_judge(epsilon)):
             return f"{sentence}, and {few}: it takes {student} or more new calls"
+        surest = max(count_agreeing(*group) for group in _answering_groups(calibration, settings))
+        if is_too_few_to_judge(surest, epsilon):
+            return (
+                f"{sentence}, and of the {surest:,} answers that the student is surest of none differs: it "
+                f"takes more new calls, at least {_count_to_judge(epsilon) / surest:.2g} times as many"
+            )
         return f"{sentence}: it takes {student} and new calls"
     return (
         f"{sentence}. For a student like this: {_advise('about', math.ceil(likely), 0, recorded, settings)}"

@@ -16,6 +16,7 @@ from bertsmith.mirror.answering.stage_store import (
     StageStore,
     read_agreement_points,
     read_findings,
+    read_forecasts,
 )
 from bertsmith.mirror.answering.stages import empty_evidence
 from bertsmith.mirror.call import Call, Json
@@ -105,6 +106,7 @@ class StateReader:
             },
             "learned": {version: self._learned(report, has_texts) for version, report in trained.items()},
             "trainings": self._trainings(),
+            "forecasts": read_forecasts(self.store),
             "changes": [change._asdict() for change in self.stages.changes()[-_CHANGES:]],
             "not_mirrored": [
                 {"protocol": protocol, "reason": reason, "calls": count}

@@ -145,7 +145,7 @@ function heading(version) {
     "header",
     { class: "heading" },
     h("h1", {}, version.schema_name || version.site),
-    hint(`Call site ${version.site} · version ${version.version} · ${version.model} · ${version.protocol}`),
+    hint(`Place ${version.site} · version ${version.version} · ${version.model} · ${version.protocol}`),
     h("dl", { class: "facts" }, facts.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", { class: "digits" }, value)))),
   );
 }

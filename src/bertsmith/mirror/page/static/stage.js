@@ -120,6 +120,8 @@ function noStudent(state, version, training, learned) {
   const parts = [];
   if (learned && !learned.coverage) parts.push(h("p", {}, `The last training proved nothing${learned.why_not ? `: ${learned.why_not}` : ""}.`), learned.curve ? h("p", {}, learned.curve.forecast) : null);
   else if (training?.outcome && training.calls) parts.push(h("p", {}, `The last training ended: ${training.outcome}.`));
+  const forecast = state.forecasts[version.version];
+  if (forecast?.text && !learned) parts.push(h("p", { class: "forecast" }, forecast.text));
   if (rules.auto) {
     if (missing > 0) parts.push(progress(version.to_train, rules.train_after), h("p", {}, `A student is trained by itself at ${whole(rules.train_after)} calls: ${whole(missing)} to go.`));
     else if (!training) parts.push(h("p", {}, "A student is about to be trained."));
