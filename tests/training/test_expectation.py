@@ -1,15 +1,18 @@
 """What cross-validation says of the final model: Wilson's interval, wider, moved by the learning curve."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from scipy.stats import binomtest
 
 from bertsmith.arrays import Floats, Ints
 from bertsmith.tasks.examples.held_out import folds_of
 from bertsmith.tasks.examples.text_task import TextExample
 from bertsmith.tasks.finetuning import EncodedExamples
+from bertsmith.tasks.heads.name_training import NameTraining
 from bertsmith.tasks.registry import find_task
 from bertsmith.training.finetuning import results as expectation
 from bertsmith.training.finetuning.measuring import measure_learning_curve
@@ -79,6 +82,35 @@ def test_rows_drawn_at_random_are_not_flattered_by_stratified_folds() -> None:
     assert np.mean(expected) == pytest.approx(np.mean(truths), abs=0.02)
     curve, score, _ = _study(np.arange(160) % 40, np.random.default_rng(0).random(160))
     assert curve is not None and curve.stratified is None and curve.scores[-1] == score
+
+
+def test_other_texts_may_have_labels_that_no_row_has() -> None:
+    """Names that only the rows tell help a held-out row of a class whose other rows are few or none, but no
+    other text of a class without a row.
+    """
+    expected, with_names, truths = [], [], []
+    for seed in range(4):
+        draw = np.random.default_rng(seed)
+        centres, sizes = draw.normal(size=(80, 24)), draw.dirichlet(np.ones(80))
+        classes = draw.choice(80, 3160, p=sizes)
+        texts = torch.from_numpy(centres[classes] + 1.1 * draw.normal(size=(3160, 24))).float()
+        present, targets = np.unique(classes[:160], return_inverse=True)
+        names = torch.from_numpy(centres[present] + 0.7 * draw.normal(size=(12, len(present), 24))).float()
+        training = NameTraining(texts[:160], targets, names, None)
+        task: Any = find_task("classification")(find_task("classification").Settings())
+        rows = [TextExample(f"text {row}", None, f"class {targets[row]:02}", "") for row in range(160)]
+        task.fit(rows)
+        folds, encoded = folds_of(task, rows, 5), EncodedExamples(rows, rows)  # type: ignore[arg-type]
+        learn = partial(training.judge, texts=False)
+        start = training.fit(texts=False)
+        right = present[(texts[160:] @ start.weight.T + start.bias).argmax(1).numpy()] == classes[160:]
+        truths.append(right.mean())
+        for scores, drawn in ((with_names, None), (expected, partial(learn, unseen=False))):
+            curve = measure_learning_curve(task, learn, encoded, folds, 100.0, drawn)
+            assert curve is not None and curve.stratified is not None
+            scores.append(estimate_score(curve.stratified, 0.03, 160, 5, curve).score)
+    assert np.mean(with_names) > np.mean(truths) + 0.04
+    assert np.mean(expected) == pytest.approx(np.mean(truths), abs=0.02)
 
 
 def _study(classes: Ints, luck: Floats) -> tuple[LearningCurve | None, float, float]:

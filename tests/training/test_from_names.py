@@ -454,6 +454,23 @@ def test_a_share_of_the_other_folds_is_learned_from(monkeypatch: pytest.MonkeyPa
     assert len(outputs) == 40 and not np.allclose(outputs, training.judge(folds, texts=False))
 
 
+def test_without_unseen_classes_none_is_predicted_that_no_other_row_has() -> None:
+    draw = np.random.default_rng(2)
+    targets = np.array([0, 0, 0, 1, 1, 1, 2, 2, 3])
+    rows, names = draw.normal(size=(9, 6)), draw.normal(size=(12, 4, 6))
+    names[:, 3] = rows[8]  # the only row of its class is like its name
+    training = NameTraining(torch.from_numpy(rows).float(), targets, torch.from_numpy(names).float(), None)
+    folds = np.array([0, 1, 2, 0, 1, 2, 0, 1, 2])
+    all_known = np.stack(training.judge(folds, texts=False))
+    outputs = np.stack(training.judge(folds, texts=False, unseen=False))
+    for row, fold in enumerate(folds):
+        others = set(targets[folds != fold].tolist())
+        seen = [number for number in range(4) if number in others]
+        assert np.array_equal(outputs[row, seen], all_known[row, seen])
+        assert outputs[row].argmax() in others
+    assert all_known[8].argmax() == 3 != outputs[8].argmax()
+
+
 def test_the_names_of_labels_heed_class_weights() -> None:
     """A class of ten times the weight gets more of the texts; weights of 1 change nothing."""
     draw = np.random.default_rng(1)

@@ -55,6 +55,7 @@ _STRENGTH = 0.1  # of the L2 penalty, for features of length 1
 _NAME_WEIGHT = 0.7  # of each of three vectors of a name, where a labelled row has 1
 _TEXT_WEIGHT, _TEXT_WEIGHT_BESIDE_ROWS = 0.3, 0.1  # of an unlabelled text
 _ITERATIONS = 60  # of the optimiser
+_NEVER = -1e4  # the output of a class that isn't predicted
 _MOST_CONFUSED = 5  # pairs of labels that are told
 # What six to twenty labelled rows brought beyond names and texts: the mean, the ends of eight in ten sets.
 _TEN_ROWS_AFTER_TEXTS, _TEN_ROWS_AFTER_NEAREST = (0.02, -0.02, 0.06), (0.07, -0.01, 0.15)
@@ -202,9 +203,10 @@ class NameTraining:
         weight, bias = self._learn(np.arange(len(self._rows)), self.start if texts else None)
         return LinearStart(weight / self._scale, bias, _STRENGTH, self.seconds + time.monotonic() - started)
 
-    def judge(self, folds: Ints, *, texts: bool, share: float = 1.0) -> list[Outputs]:
+    def judge(self, folds: Ints, *, texts: bool, share: float = 1.0, unseen: bool = True) -> list[Outputs]:
         """Outputs (C,) for each labelled row by a model of the other folds, or of this `share` of them, the
-        names and perhaps the texts. `folds` (E,) has the fold of each row.
+        names and perhaps the texts. `folds` (E,) has the fold of each row. Without `unseen` a class that none
+        of those rows has is never predicted: a name that only labelled rows tell isn't known before them.
         """
         by_row: list[Outputs] = [np.empty(0, np.float32)] * len(folds)
         generator = np.random.default_rng(0)
@@ -214,6 +216,8 @@ class NameTraining:
                 others = np.sort(generator.choice(others, round(share * len(others)), replace=False))
             weight, bias = self._learn(others, self._classify(others) if texts else None)
             outputs = (self._rows[held_out] @ weight.T + bias).numpy()
+            if not unseen:
+                outputs[:, ~np.isin(np.arange(outputs.shape[1]), self._targets[others])] = _NEVER
             for row, output in zip(held_out.tolist(), outputs, strict=True):
                 by_row[row] = output
         return by_row

@@ -67,9 +67,12 @@ def measure(
             and len(probe) == len(session.train)
         ):
             learn, names = partial(probe.predict_held_out, strength=linear.strength), 0.0
+            learn_drawn = None
             if choice.method in (NAMES, NAMES_TEXTS) and session.names is not None:
-                learn, names = partial(session.names.judge, texts=False), session.names.rows_of_names
-            curve = measure_learning_curve(task, learn, session.train, folds, names)
+                judge, names = session.names.judge, session.names.rows_of_names
+                learn = partial(judge, texts=False)
+                learn_drawn = None if recipe.names else partial(judge, texts=False, unseen=False)
+            curve = measure_learning_curve(task, learn, session.train, folds, names, learn_drawn)
     elif not session.data.is_judged:
         evaluations, figures = _measure_unjudged(session, model, progress)
     else:
@@ -237,6 +240,7 @@ def measure_learning_curve(
     train: EncodedExamples,
     folds: Ints,
     names: float = 0.0,
+    learn_drawn: Callable[..., list[Outputs]] | None = None,
 ) -> LearningCurve | None:
     """Measures how a linear model of frozen features improves with rows, which costs no pass over the texts.
     Other methods' errors fall about as its errors do. None for too few rows. `folds` (E,) are those of
@@ -249,7 +253,9 @@ def measure_learning_curve(
 
     Stratified folds flatter rows that were drawn at random: a class with many rows by chance judges often and
     is known well. Of 300 rows with 77 classes that is six points. So folds are drawn at random if the rows
-    of a classification seem to be.
+    of a classification seem to be. Where the names of classes are known by the rows alone, `learn_drawn`
+    knows none of a class without a row, and the names count for no rows: among many classes, other texts
+    have some that no row has.
     """
     if len(train) < _FEWEST:
         return None
@@ -261,6 +267,8 @@ def measure_learning_curve(
     if seem_drawn_at_random(task, train.examples):
         stratified = main_score(task, predictions(1.0, folds), train.examples)
         drawn = folds_of(task, train.examples, count, stratified=False)
+        if learn_drawn is not None:
+            learn, names = learn_drawn, 0.0
     by_shares = [predictions(share, drawn) for share in (*_SHARES, 1.0)]
     score, last_gain, error = measure_gain(task, by_shares[-1], by_shares[-2], train.examples)
     missing = max(1 - score, 0.0)
