@@ -24,10 +24,12 @@ from mirrored_calls import (
     store_of,
     tiny_encoder,
 )
+from scipy.sparse import csr_array
 from scipy.stats import binomtest
 
 from bertsmith.cli.main import main
 from bertsmith.errors import DiskFull, InputError, MissingExtra, ModelError
+from bertsmith.mirror import neighbours
 from bertsmith.mirror.fields import AnswerShape, Field
 from bertsmith.mirror.learning import tiers as encoder_tier
 from bertsmith.mirror.learning import train
@@ -36,7 +38,7 @@ from bertsmith.mirror.learning.settings import LearnSettings
 from bertsmith.mirror.learning.targets import find_value_names
 from bertsmith.mirror.learning.train import LearningResult, train_student
 from bertsmith.mirror.learning.understand import LearningRecords
-from bertsmith.mirror.neighbours import NeighbourMemory
+from bertsmith.mirror.neighbours import NeighbourMemory, order_by_gain
 from bertsmith.mirror.student import MirrorStudent
 from bertsmith.training.finetuning import finetune
 
@@ -111,6 +113,8 @@ def test_several_fields_share_an_encoder(tmp_path: Path, encoder: Path) -> None:
     for field in schema["properties"]:
         right = [a.answer[field] == teacher(t, draw)[field] for a, t in zip(answers, TEXTS, strict=True)]
         assert sum(right) >= 0.8 * len(TEXTS), field
+    ordered = student.most_telling_first(TEXTS)
+    assert sorted(ordered) == sorted(TEXTS) and ordered != TEXTS
 
 
 @pytest.mark.slow
@@ -555,3 +559,45 @@ def test_labels_that_no_answer_had_need_no_outputs(tmp_path: Path, encoder: Path
         if each.answer
     ]
     assert len(right) == len(TEXTS) and sum(right) > 0.9 * len(right)
+
+
+def order_slowly(vectors: np.ndarray, worth: np.ndarray, usual: float) -> list[int]:
+    """Greedy facility location, each gain reckoned anew at each step."""
+    units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    tells = np.clip((units @ units.T - usual) / (1 - usual), 0, 1) ** 2
+    told, order = np.zeros(len(worth)), list[int]()
+    while len(order) < len(worth):
+        gains = [
+            -1.0 if number in order else float(sum(np.maximum(tells[number] - told, 0) * worth))
+            for number in range(len(worth))
+        ]
+        order.append(int(np.argmax(gains)))
+        told = np.maximum(told, tells[order[-1]])
+    return order
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_each_text_that_is_asked_about_tells_most_of_what_the_ones_before_leave_open(seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    vectors, worth = draw.normal(size=(40, 6)) + 0.5, draw.random(40)
+    units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    lot = np.random.default_rng(0).permutation(40)
+    slowly = order_slowly(vectors[lot], worth[lot], float(np.quantile(units[lot] @ units[lot].T, 0.9)))
+    expected = lot[slowly]
+    ordered = order_by_gain(vectors, worth)
+    assert sorted(ordered.tolist()) == list(range(40))
+    assert ordered[:15].tolist() == expected[:15].tolist()
+    assert order_by_gain(csr_array(units), worth)[:15].tolist() == expected[:15].tolist()
+
+
+def test_of_many_texts_that_are_alike_one_is_asked_about_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though the student is surer of them than of others; in parts too."""
+    draw = np.random.default_rng(0)
+    groups = np.repeat(np.arange(42), [12, 8, *[2] * 40])
+    vectors = draw.normal(size=(42, 20))[groups] + 0.1 * draw.normal(size=(100, 20))
+    worth = np.where(groups < 2, 0.3, 0.9)
+    ordered = order_by_gain(vectors, worth)
+    assert set(groups[ordered[:2]]) == {0, 1} and len(set(groups[ordered[:42]])) == 42
+    monkeypatch.setattr(neighbours, "_MOST_ORDERED", 60)
+    in_parts = order_by_gain(vectors, worth)
+    assert 0 in groups[in_parts[:2]] and sorted(in_parts.tolist()) == list(range(100))

@@ -43,6 +43,8 @@ def test_logits_are_those_of_scikit_learn() -> None:
     unseen = ["visa WIRE hello, bano bano?", "nothing known", "", "wire now " * 5]
     expected = reference.decision_function(vectoriser.transform(unseen))
     np.testing.assert_allclose(model.logits(unseen)["$.intent"], expected, atol=1e-4)
+    vectors = vectoriser.transform(unseen).toarray()
+    np.testing.assert_allclose(model.vectors(unseen).toarray(), vectors, atol=1e-6)
 
 
 def test_two_classes_and_labels_are_those_of_scikit_learn() -> None:

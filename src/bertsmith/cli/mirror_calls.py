@@ -250,7 +250,7 @@ def label(
     text
         The column of the texts.
     student
-        A student's folder. The texts that it is least sure of are asked about first.
+        A student's folder. The texts that would tell it most of others, of which it is unsure, come first.
     key_from
         The environment variable that holds the LLM's key. Default: OPENAI_API_KEY.
 
@@ -284,7 +284,7 @@ def label(
     question = LabellingPrompt(model, _read_prompt(prompt), read_schema(schema))
     budget, llm = limits.of_class(Budget), Upstream(upstream, key_from=key_from)
     if student is not None:
-        texts = MirrorStudent.open(student).least_sure_first(texts)
+        texts = MirrorStudent.open(student).most_telling_first(texts)
     with (
         open_store(store_options, create=True) as opened,
         llm,

@@ -10,6 +10,8 @@ neighbours.safetensors      the vectors of the learned texts in float16, and of 
 Shapes: T learned texts, E texts, F features, C outputs of one field.
 """
 
+import heapq
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
+from scipy.sparse import csr_array
 from scipy.special import log_softmax
 
 from bertsmith.arrays import Float32s, Floats, Ints
@@ -28,6 +31,8 @@ NEIGHBOURS = "neighbours.safetensors"
 MOST_NEIGHBOURS = 5000  # learned texts: comparing with so many takes half a millisecond
 _NEAREST, _TEMPERATURE = 10, 0.05  # of the cosine
 _WEIGHT = 0.4  # of the neighbours, beside the student's own outputs
+_MOST_ORDERED = 4000  # texts that are ordered together: their cosines take 64 MB
+_USUAL = 0.9  # of the pairs of texts are so little alike that one tells nothing of the other
 _FLOOR = 0.01  # share of a class that no neighbour has
 
 
@@ -102,3 +107,41 @@ class NeighbourMemory:
         # The saved vectors have length 1 but for their rounding, which dividing again would change.
         memory.vectors = tensors["vectors"].astype(np.float32)
         return memory
+
+
+def order_by_gain(vectors: Floats | Float32s | csr_array, worth: Floats, seed: int = 0) -> Ints:
+    """The numbers of E texts in the order in which they are to be asked about. Each tells most of what those
+    before leave open: an answer tells of a text with the square of how near their `vectors` (E, F) are,
+    beyond a nearness that nine in ten pairs don't reach, and counts by the text's `worth` (E,). It is
+    facility location, searched greedily (Minoux 1978). Very many texts are divided by lot into parts, of
+    which one text each is taken in turn.
+    """
+    lot = np.random.default_rng(seed).permutation(len(worth))
+    parts = np.array_split(lot, max(1, math.ceil(len(worth) / _MOST_ORDERED)))
+    orders = [part[_order_part(vectors[part], worth[part])] for part in parts]
+    ranks = range(max(map(len, orders)))
+    return np.array([order[rank] for rank in ranks for order in orders if rank < len(order)], np.int64)
+
+
+def _order_part(vectors: Floats | Float32s | csr_array, worth: Floats) -> Ints:
+    if not isinstance(vectors, np.ndarray):
+        cosines = (vectors @ vectors.T).toarray()
+    else:
+        units = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)
+        cosines = units @ units.T
+    usual = min(float(np.quantile(cosines[:: max(1, len(cosines) // 500)], _USUAL)), 1 - 1e-6)
+    tells = np.square(np.clip((cosines - usual) / (1 - usual), 0.0, 1.0))  # (E, E)
+    told = np.zeros(len(worth))
+    # A text's gain only falls: the one that is largest when reckoned anew is the largest of all.
+    heap = [(-gain, number) for number, gain in enumerate((tells @ worth).tolist())]
+    heapq.heapify(heap)
+    order = list[int]()
+    while heap:
+        _, number = heapq.heappop(heap)
+        gain = float(np.maximum(tells[number] - told, 0.0) @ worth)
+        if heap and gain < -heap[0][0]:
+            heapq.heappush(heap, (-gain, number))
+            continue
+        order.append(number)
+        np.maximum(told, tells[number], out=told)
+    return np.array(order, np.int64)

@@ -25,6 +25,7 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
+from scipy.sparse import csr_array
 from torch import Tensor
 
 from bertsmith.arrays import Float32s, Floats
@@ -35,7 +36,7 @@ from bertsmith.inference.predictor import Predictor
 from bertsmith.metrics.baselines import RUN_TOKEN, TOKEN
 from bertsmith.mirror.call import CompletionRequest, Json
 from bertsmith.mirror.fields import Field, FieldPrediction, Values
-from bertsmith.mirror.neighbours import NeighbourMemory
+from bertsmith.mirror.neighbours import NeighbourMemory, order_by_gain
 from bertsmith.mirror.redaction import holds_placeholder
 from bertsmith.mirror.student_file import MODEL, SPANS, StudentFile, read_student_file
 from bertsmith.model.manifest import read_verified_manifest
@@ -88,6 +89,14 @@ class WordModel:
             for path, weights in self.weights.items():
                 logits[path][row] = values @ weights[indices] + weights[-1]
         return logits
+
+    def vectors(self, texts: Sequence[str]) -> csr_array:
+        """The values (E, F) of the texts' features, of norm 1."""
+        rows = [self._vectorize(text) for text in texts]
+        ends = np.cumsum([0, *(len(indices) for indices, _ in rows)])
+        columns = np.array([index for indices, _ in rows for index in indices], np.int64)
+        values = np.concatenate([np.zeros(0, np.float32), *(values for _, values in rows)])
+        return csr_array((values, columns, ends), shape=(len(texts), len(self.rarity)))
 
     def _vectorize(self, text: str) -> tuple[list[int], Float32s]:
         """The indices of a text's features, and their values: (1 + log count) · IDF, scaled to norm 1."""
@@ -168,6 +177,9 @@ class _FieldModel(Protocol):
     def logits(self, texts: Sequence[str]) -> dict[str, Floats]:
         """Logits (E, C) by each field's path."""
 
+    def vectors(self, texts: Sequence[str]) -> Float32s | csr_array | None:
+        """Vectors (E, F), by which texts are alike; None without any."""
+
 
 class EncoderFieldModel:
     """An encoder with one output layer for all fields: `widths` has the number of outputs of each field by
@@ -189,6 +201,10 @@ class EncoderFieldModel:
             return self.memory.weigh(vectors, self._split_by_path(logits))
         outputs = outputs_of(self.predictor.model, self._encode(self.predictor, texts))
         return self._split_by_path(np.stack(outputs).astype(np.float64))
+
+    def vectors(self, texts: Sequence[str]) -> Float32s | None:
+        """The input (E, F) of the output layer; None without an encoder."""
+        return None if self.predictor is None else self.compute_vectors(texts)[0]
 
     def compute_vectors(self, texts: Sequence[str]) -> tuple[Float32s, Floats]:
         """The input (E, F) of the output layer, and its outputs (E, C) for all fields, in one pass. There
@@ -272,11 +288,15 @@ class MirrorStudent:
             ]
         return answers
 
-    def least_sure_first(self, texts: Sequence[str]) -> list[str]:
-        """The texts in ascending order of the student's confidence: those it would learn most from first."""
-        answers = self.answer(texts)
-        order = sorted(range(len(texts)), key=lambda index: answers[index].confidence)
-        return [texts[index] for index in order]
+    def most_telling_first(self, texts: Sequence[str]) -> list[str]:
+        """The texts in the order in which the LLM is to be asked about them, so that a student of the answers
+        gains most: each tells most of texts like it that this student is unsure of (`order_by_gain`). Where
+        its model has no vectors, those of which it is least sure come first.
+        """
+        worth = 1 - np.array([answer.confidence for answer in self.answer(texts)])
+        vectors = None if self._model is None else self._model.vectors(texts)
+        order = np.argsort(-worth, kind="stable") if vectors is None else order_by_gain(vectors, worth)
+        return [texts[index] for index in order.tolist()]
 
     def predict_fields(self, texts: Sequence[str]) -> dict[str, list[FieldPrediction]]:
         """The prediction for every field, by path, and in it for each text."""
