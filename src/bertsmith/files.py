@@ -240,6 +240,11 @@ def _as_resource_error(error: OSError, path: Path) -> Exception:
     """
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DiskFull(f"The disk is full: {path} was not written. Free some space and run this again.")
+    if error.errno == errno.EFBIG:
+        return ResourceError(
+            f"{path} was not written: it has a larger file than its file system or `ulimit -f` allows. "
+            "Choose another place."
+        )
     if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
         return ResourceError(f"No permission to write {path}. Choose a folder you may write to.")
     return error

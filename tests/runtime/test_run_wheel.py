@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import re
+import resource
 import shutil
 import socket
 import subprocess
@@ -473,6 +474,22 @@ def test_what_cannot_be_written_whole_is_not_there(
         main([command, str(model), str(tmp_path / "lines"), "--out", str(tmp_path / "new" / name)])
     assert ended.value.code == 2 and name in capsys.readouterr().err
     assert not (tmp_path / "new").exists()
+
+
+def test_vectors_that_the_disk_takes_a_part_of_are_a_sentence(
+    folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """np.save says only how many numbers were written: that ended in a traceback."""
+    (tmp_path / "lines").write_text("bano\n" * 50)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        with pytest.raises(SystemExit) as ended:
+            main(["embed", str(folders["encoder"]), str(tmp_path / "lines"), "--out", f"{tmp_path}/v.npy"])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert ended.value.code == 2 and "v.npy was not written" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["lines"]
 
 
 def test_a_worker_opens_a_model_again_whose_files_were_replaced(tmp_path: Path) -> None:

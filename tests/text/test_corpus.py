@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import json
 import os
+import resource
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -197,6 +198,21 @@ def test_too_little_disk_is_said_before_the_work(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     with pytest.raises(ResourceError, match="Building this corpus needs about"):
         build_corpus([str(path)], tmp_path / "corpus")
+    assert [path.name for path in tmp_path.iterdir()] == ["texts.txt"]
+
+
+def test_a_disk_that_takes_no_more_during_the_work_is_a_sentence(tmp_path: Path) -> None:
+    """numpy says of its own files only how many values were written: that was shown as a bug."""
+    path = write(tmp_path, [f"{number} bala" for number in range(400)])  # a signature has 448 bytes
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, limits[1]))
+    try:
+        with pytest.raises(
+            ResourceError, match=r"corpus was not written: it has a larger file than .* allows"
+        ):
+            build_corpus([str(path)], tmp_path / "corpus", settings=CorpusSettings(format="blank-lines"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert [path.name for path in tmp_path.iterdir()] == ["texts.txt"]
 
 

@@ -88,7 +88,10 @@ def _embed(given: argparse.Namespace) -> None:
     vectors = [embed(lines) for lines in _lines(given.file)]
     if given.out is not None:
         with output_file(given.out) as file:
-            np.save(file, np.concatenate([np.empty((0, embedder.width), np.float32), *vectors]))
+            table = np.concatenate([np.empty((0, embedder.width), np.float32), *vectors])
+            header = np.lib.format.header_data_from_array_1_0(table)
+            np.lib.format.write_array_header_1_0(file, header)
+            file.write(table.data)  # np.save doesn't say that the disk is full, only how much it wrote
         return
     for vector in (vector for part in vectors for vector in part):
         print(json.dumps(vector.astype(float).tolist()))

@@ -147,7 +147,7 @@ class SignatureFiles:
 
 def _append(path: Path, values: npt.NDArray[np.unsignedinteger]) -> None:
     with path.open("ab") as file:
-        values.tofile(file)
+        file.write(values.tobytes())  # tofile doesn't say that the disk is full, only how much it wrote
 
 
 def _find_buckets(keys: UInt64s, alive: Mask) -> Iterator[npt.NDArray[np.int64]]:
