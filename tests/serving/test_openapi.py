@@ -9,6 +9,7 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 from fastapi import FastAPI
+from fastapi.routing import APIRoute
 from hypothesis import HealthCheck
 
 from bertsmith.serving.app import make_app
@@ -49,6 +50,22 @@ def test_the_document_names_every_refusal_that_a_route_may_give(app: FastAPI) ->
         "too_large",
         "internal_error",
     }
+
+
+def test_a_request_is_compared_with_the_routes_of_its_path_alone(
+    server: LiveServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FastAPI compares it with all routes of all routers, which would be most of what a refusal takes."""
+    usual, compared = APIRoute.matches, list[str]()
+
+    def matches(self: APIRoute, scope: Any) -> Any:
+        compared.append(self.path)
+        return usual(self, scope)
+
+    monkeypatch.setattr(APIRoute, "matches", matches)
+    answer = server.ask("/v1/classification", {"inputs": "bano"}, OPERATOR)
+    assert answer.status == 200
+    assert set(compared) == {"/v1/{model:model}"}
 
 
 ALL = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")

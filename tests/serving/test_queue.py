@@ -366,7 +366,7 @@ def test_the_size_may_be_asked_while_others_change_it() -> None:
 
     async def ask() -> None:
         queue.admit(job([10]))
-        with queue.changed:
+        with queue.lock:
             asking = threading.Thread(target=lambda: (queue.size, read.set()))
             asking.start()
             assert not read.wait(0.1)
@@ -379,22 +379,15 @@ def test_the_size_may_be_asked_while_others_change_it() -> None:
 def test_a_cancelled_request_wakes_those_who_wait_for_what_is_left() -> None:
     """A worker waits while what waits is for another kind of worker; without the cancelled one it is its."""
     queue = WorkQueue(10_000)
-    began, woken = threading.Event(), threading.Event()
-
-    def wait() -> None:
-        with queue.changed:
-            began.set()
-            if queue.changed.wait(30):
-                woken.set()
+    left = list[int]()
 
     async def ask() -> None:
         gone = job([10])
         queue.admit(gone)
-        waiting = threading.Thread(target=wait, daemon=True)
-        waiting.start()
-        began.wait()
+        queue.admit(job([20]))
+        queue.on_change = lambda: left.append(queue.waiting_tokens)
         queue.cancel(gone)
-        assert woken.wait(5)
+        assert left == [20]
 
     asyncio.run(ask())
 

@@ -30,7 +30,7 @@ from bertsmith.serving.refusals import (
     UnknownModel,
     UnsupportedRequest,
 )
-from bertsmith.serving.service import Service, ServiceRequest
+from bertsmith.serving.service import Service, ServiceRequest, estimate_fewest_tokens
 from bertsmith.serving.settings import ServingSettings, read_settings
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from served_models import TASKS, inputs_of, save_fine_tuned, save_pretrained
@@ -271,6 +271,43 @@ def test_under_more_than_it_can_do_it_refuses_at_once_and_answers_the_rest_in_ti
             assert time.monotonic() - began < 2
 
     asyncio.run(ask())
+
+
+def test_what_is_late_by_its_words_is_refused_before_it_is_tokenised(
+    models: Models, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(WorkQueue, "_update_rate", lambda *_: None)
+    operation = models["classification"].operation("predict")
+    usual, tokenised = type(operation).prepare, list[int]()
+
+    def prepare(self: Any, inputs: Any, options: Any) -> Any:
+        tokenised.append(len(inputs))
+        return usual(self, inputs, options)
+
+    monkeypatch.setattr(type(operation), "prepare", prepare)
+
+    async def ask() -> None:
+        async with running(models, settings_of(folders)) as service:
+            service.queue.rate, service.queue._in_flight = 100.0, 10  # a tenth of a second's work
+            few = ServiceRequest(["bano delo"] * 2, "classification", timeout_ms=250)
+            many = ServiceRequest(["bano delo firu guma kano"] * 3, "classification", timeout_ms=249)
+            await service.answer(few)
+            with pytest.raises(ServiceOverload):
+                await service.answer(many)
+
+    asyncio.run(ask())
+    assert tokenised == [2]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_inputs_have_at_least_the_tokens_that_their_words_promise(models: Models, name: str) -> None:
+    model = models[name]
+    for operation in set(model.operations) & {"predict", "embed", "embed_tokens", "fill_mask"}:
+        for input_ in inputs_of(name, 100):
+            if operation.startswith("embed") and not isinstance(input_, str):
+                input_ = input_[0]
+            prepared = model.operation(operation).prepare([input_], Options())
+            assert 0 < estimate_fewest_tokens([input_], model.shortest_window) <= prepared.tokens
 
 
 def test_a_stopping_service_answers_what_it_accepted_and_takes_nothing_new(

@@ -1,8 +1,11 @@
-"""What is slow to finish holds no thread that computes, and stopping holds no event loop."""
+"""Which threads wake and compute; what is slow to finish holds none of them, and stopping no event loop."""
 
 import asyncio
+import random
+import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +14,7 @@ import torch
 
 from bertsmith.serving.operations.operation import ForwardPass, PreparedRequest
 from bertsmith.serving.queue import Job, WorkQueue
-from bertsmith.serving.refusals import DeadlineError
+from bertsmith.serving.refusals import DeadlineError, ServiceOverload
 from bertsmith.serving.workers import Workers, default_batch_tokens
 from bertsmith.tasks.examples.encoding import EncodedExample, Window
 
@@ -28,6 +31,77 @@ def test_a_batch_has_as_many_tokens_as_suit_the_device() -> None:
     assert default_batch_tokens(CPU) == Workers(WorkQueue(100), CPU).budget == 384
     assert default_batch_tokens(torch.device("cuda")) == 32_768
     assert Workers(WorkQueue(100), CPU, 77).budget == 77
+
+
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="counts how often a thread slept, as /proc says"
+)
+def test_a_request_that_comes_alone_wakes_no_thread_of_one_core() -> None:
+    """Each thread that wakes takes the GIL from the event loop."""
+
+    def count_sleeps() -> int:
+        threads = [each for each in threading.enumerate() if each.name.startswith("one-core")]
+        assert len(threads) == 2
+        states = [Path(f"/proc/self/task/{each.native_id}/status").read_text() for each in threads]
+        return sum(int(state.partition("\nvoluntary_ctxt_switches:")[2].split()[0]) for state in states)
+
+    async def ask() -> None:
+        queue = WorkQueue(1000)
+        workers = Workers(queue, CPU)
+        workers.cores = 2
+        workers.start()
+        try:
+            await asyncio.sleep(0.1)
+            before = count_sleeps()
+            for _ in range(30):
+                job = Job(prepared(len), time.monotonic() + 60, "", asyncio.get_running_loop())
+                queue.admit(job)
+                assert await job.future == 1
+            assert count_sleeps() - before < 30
+        finally:
+            await asyncio.to_thread(workers.stop)
+
+    asyncio.run(ask())
+
+
+@pytest.mark.parametrize("cores", [1, 2, 3])
+def test_no_thread_sleeps_while_there_is_work_for_it(cores: int) -> None:
+    """Whatever comes, is cancelled or too late, alone or not, and after pauses in which all sleep."""
+    draw = random.Random(cores)
+
+    async def ask() -> None:
+        queue = WorkQueue(10**9)
+        queue.rate = 1e12
+        workers = Workers(queue, CPU, budget=8)
+        workers.cores = cores
+        workers.start()
+        answered = 0
+        try:
+            for _ in range(60):
+                jobs = []
+                for _ in range(draw.choice([1, 1, 2, 9])):
+                    seconds = draw.choice([60.0, 60.0, 60.0, 0.0005])
+                    work = prepared(len, compute=lambda batch, _: torch.ones(len(batch.lengths), 1))
+                    job = Job(work, time.monotonic() + seconds, "", asyncio.get_running_loop())
+                    try:
+                        queue.admit(job)
+                    except ServiceOverload:  # its deadline has passed
+                        continue
+                    if draw.random() < 0.2:
+                        queue.cancel(job)
+                    else:
+                        jobs.append(job)
+                results = await asyncio.wait_for(
+                    asyncio.gather(*(job.future for job in jobs), return_exceptions=True), 20
+                )
+                assert all(result == 1 or isinstance(result, DeadlineError) for result in results)
+                answered += results.count(1)
+                await asyncio.sleep(draw.choice([0, 0, 0.002]))
+        finally:
+            await asyncio.to_thread(workers.stop)
+        assert answered > 100 and not queue.size and not queue.computing
+
+    asyncio.run(ask())
 
 
 def test_slow_ends_run_beside_each_other_and_beside_what_is_computed() -> None:

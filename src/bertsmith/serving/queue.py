@@ -16,7 +16,7 @@ import time
 from bisect import insort
 from collections import Counter
 from collections.abc import Callable, Sequence
-from threading import Condition, Lock
+from threading import Lock, RLock
 from typing import Any, NamedTuple
 
 from bertsmith.serving.operations.operation import PreparedRequest, compute_together
@@ -119,11 +119,15 @@ class JobBatch(NamedTuple):
 
 
 class WorkQueue:
-    """The jobs that wait. The event loop admits and cancels them; workers take and finish batches of them."""
+    """The jobs that wait. The event loop admits and cancels them; workers take and finish batches of them.
+
+    `on_change` is called, under the lock, after each change that may let a worker begin.
+    """
 
     def __init__(self, most_tokens: int) -> None:
         self.most_tokens = most_tokens
-        self.changed = Condition()
+        self.lock = RLock()
+        self.on_change: Callable[[], None] = lambda: None
         self.computing = 0  # batches
         self.rate = _INITIAL_RATE  # tokens a second by all workers together
         self._squares, self._products = _INITIAL_WEIGHT, _INITIAL_WEIGHT / _INITIAL_RATE
@@ -136,17 +140,17 @@ class WorkQueue:
 
     # -- the event loop's side -------------------------------------------------------------------------------
 
-    def require_time_left(self, deadline: float, key: str, model: str) -> None:
-        """Raises ServiceOverload if even an empty request of this key to the model would miss the
-        deadline.
+    def require_time_left(self, deadline: float, key: str, model: str, tokens: int = 0) -> None:
+        """Raises ServiceOverload if a request of this key to the model would miss the deadline, or make
+        another miss its own, even with as few `tokens`.
         """
-        with self.changed:
-            self._require_time(deadline, _FlowName(key, model), 0)
+        with self.lock:
+            self._require_time(deadline, _FlowName(key, model), tokens)
 
     def admit(self, job: Job) -> None:
         """Adds a whole job, or raises ServiceOverload."""
         tokens = job.waiting_tokens
-        with self.changed:
+        with self.lock:
             self._require_time(job.deadline, job.flow, tokens)
             self._require_room(job.flow, tokens)
             if not self._flows:
@@ -160,19 +164,19 @@ class WorkQueue:
             insort(flow.jobs, (job.deadline, self._count, job))
             flow.waiting += tokens
             self.waiting_tokens += tokens
-            self.changed.notify_all()
+            self.on_change()
 
     def cancel(self, job: Job) -> None:
         """Removes the sequences of a job that no worker has taken."""
-        with self.changed:
+        with self.lock:
             job.is_over = True
             self._remove(job)
-            self.changed.notify_all()  # the remaining jobs may suit another worker
+            self.on_change()  # the remaining jobs may suit another worker
 
     @property
     def size(self) -> int:
         """The number of jobs that wait; callable from any thread."""
-        with self.changed:
+        with self.lock:
             return sum(len(flow.jobs) for flow in self._flows.values())
 
     def estimate_wait(self) -> float:
@@ -185,7 +189,7 @@ class WorkQueue:
             "Its time was over before it was computed.", max(self.estimate_wait(), _SHORTEST_WAIT)
         )
 
-    # -- the workers' side: all under `changed` --------------------------------------------------------------
+    # -- the workers' side: all under `lock` -----------------------------------------------------------------
 
     def take(self, budget: int, now: float) -> JobBatch | None:
         """Takes the next batch: at least one sequence, and more up to `budget` tokens; None if nothing waits.

@@ -144,6 +144,12 @@ class ServedModel:
         return self.operations[name]
 
     @property
+    def shortest_window(self) -> int:
+        """The tokens that every operation reads of a longer text, at least."""
+        encoder_window = self.encoder.windows.max_length if self.encoder is not None else self.max_length
+        return min(self.max_length, encoder_window)
+
+    @property
     def labels(self) -> tuple[str, ...]:
         """The labels of the classes or tags, in the order of the head's outputs; () for a model without."""
         return self.head_task.labels if self.head_task is not None else ()

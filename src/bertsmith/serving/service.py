@@ -115,7 +115,9 @@ class Service:
             )
         began = time.monotonic()
         deadline = self.compute_deadline(request.timeout_ms)
-        self.queue.require_time_left(deadline, request.key, model.name)  # before time is spent on tokenising
+        # Before time is spent on tokenising; a longer request is tokenised in another thread.
+        tokens = estimate_fewest_tokens(request.inputs, model.shortest_window) if is_short(request) else 0
+        self.queue.require_time_left(deadline, request.key, model.name, tokens)
         prepared = await self._prepare(operation.prepare, request, deadline)
         prepared_at = time.monotonic()
         job = Job(prepared, deadline, request.key, asyncio.get_running_loop())
@@ -141,9 +143,7 @@ class Service:
         """
         options = replace(request.options, most_tokens=self.settings.max_input_tokens)
         try:
-            # Options such as a query are read together with each input.
-            option_characters = count_characters(request.options.more) * len(request.inputs)
-            if count_characters(request.inputs) + option_characters <= _INLINE_CHARACTERS:
+            if is_short(request):
                 prepared: PreparedRequest = prepare(request.inputs, options)
             else:
                 prepared = await self.workers.run_in_reading_thread(
@@ -190,6 +190,26 @@ class Service:
             raise RequestTooLarge(
                 f"An input has {longest:,} characters; this service takes {most:,}. Send it in parts."
             )
+
+
+def is_short(request: ServiceRequest) -> bool:
+    """Whether a request is tokenised in the event loop. Options such as a query are read with each input."""
+    option_characters = count_characters(request.options.more) * len(request.inputs)
+    return count_characters(request.inputs) + option_characters <= _INLINE_CHARACTERS
+
+
+def estimate_fewest_tokens(inputs: Sequence[Any], window: int) -> int:
+    """The tokens to compute for the inputs, estimated from below by their words, of which each has one token
+    or more. Of an input longer than `window` the model may read no more. An object counts as none, because it
+    may have features beside its texts.
+    """
+    return sum(min(_count_words(input_), window) for input_ in inputs)
+
+
+def _count_words(input_: Any) -> int:
+    if isinstance(input_, str):
+        return len(input_.split())
+    return sum(map(_count_words, input_)) if isinstance(input_, list | tuple) else 0
 
 
 def count_characters(inputs: Any) -> int:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import partial
 from heapq import heappop, heappush
 from itertools import count
-from threading import Thread
+from threading import Condition, Thread
 from typing import Any, TypeVar
 
 import torch
@@ -40,6 +40,10 @@ class Workers:
         self.budget = budget or default_batch_tokens(device)
         self.cores = torch.get_num_threads() if device.type == "cpu" else 1
         self._stopping = False
+        # One condition for each kind of thread, so that a change wakes a thread that may begin and no other:
+        # whoever wakes takes the GIL, for which the event loop then waits.
+        self._all_cores_turn, self._one_core_turn = Condition(queue.lock), Condition(queue.lock)
+        queue.on_change = self._wake_thread
         self._one_core_threads: ThreadPoolExecutor | None = None
         self._finishing_threads: SharedThreads | None = None
         self._reading_threads: SharedThreads | None = None
@@ -65,9 +69,10 @@ class Workers:
         """Waits for the batches in progress and drops those that wait. Blocks: don't call it in the event
         loop.
         """
-        with self.queue.changed:
+        with self.queue.lock:
             self._stopping = True
-            self.queue.changed.notify_all()
+            self._all_cores_turn.notify_all()
+            self._one_core_turn.notify_all()
         self._all_cores_thread.join()
         for threads in (self._finishing_threads, self._reading_threads):
             if threads is not None:
@@ -102,23 +107,36 @@ class Workers:
         while (batch := self._wait_for_batch(has_all_cores)) is not None:
             began = time.monotonic()
             _compute_batch(batch)
-            with self.queue.changed:
+            with self.queue.lock:
                 at_a_time = self.cores if not has_all_cores else 1
                 self.queue.finish_batch(batch, time.monotonic() - began, at_a_time)
-                self.queue.changed.notify_all()
 
     def _wait_for_batch(self, has_all_cores: bool) -> JobBatch | None:
         """Waits for the next batch that this thread should compute; None once the service stops."""
-        with self.queue.changed:
+        own_turn = self._all_cores_turn if has_all_cores else self._one_core_turn
+        with self.queue.lock:
             while not self._stopping:
-                can_start = self.queue.size and self.queue.computing < self.cores
-                is_alone = self.queue.computing == 0 and self.queue.waiting_tokens <= self.budget
-                if can_start and (has_all_cores == is_alone or self.cores == 1):
+                if self._find_turn() is own_turn:
                     batch = self.queue.take(self.budget, time.monotonic())
+                    self._wake_thread()  # what is left may be another thread's
                     if batch is not None:
                         return batch
-                self.queue.changed.wait()
+                else:
+                    self._wake_thread()  # this one was woken too late, or by the end of its own batch
+                    own_turn.wait()
             return None
+
+    def _wake_thread(self) -> None:
+        """Wakes a thread that may take a batch now, if there is one. Call it under the lock."""
+        if (turn := self._find_turn()) is not None:
+            turn.notify()
+
+    def _find_turn(self) -> Condition | None:
+        """The condition for which those threads wait that may take a batch now; None if none may."""
+        if not self.queue.size or self.queue.computing >= self.cores:
+            return None
+        is_alone = self.queue.computing == 0 and self.queue.waiting_tokens <= self.budget
+        return self._all_cores_turn if is_alone or self.cores == 1 else self._one_core_turn
 
 
 def default_batch_tokens(device: torch.device) -> int:

@@ -7,6 +7,7 @@ import asyncio
 import math
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from json import JSONDecodeError
 from typing import Annotated, Any, ClassVar, TypeVar
 
@@ -19,10 +20,13 @@ from opentelemetry import trace
 from pydantic import BaseModel, ConfigDict, FailFast, GetJsonSchemaHandler, ValidationError, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from starlette.convertors import StringConvertor, register_url_convertor
+from starlette.routing import Match
+from starlette.types import Scope
 
 from bertsmith.serving import LOG
 from bertsmith.serving.admission import ANONYMOUS
 from bertsmith.serving.operations.operation import LongText, Options
+from bertsmith.serving.proxies import route_path
 from bertsmith.serving.refusals import InvalidRequest, Refusal, make_openapi_responses
 from bertsmith.serving.service import Service, ServiceAnswer, ServiceRequest
 from bertsmith.serving.settings import LONGEST_NAME
@@ -126,7 +130,26 @@ def make_router(
 
     if status_of is not None:
         more["responses"] = make_openapi_responses(status_of)
-    return APIRouter(route_class=Route, default_response_class=JsonResponse, **more)
+    return _Router(route_class=Route, default_response_class=JsonResponse, **more)
+
+
+class _Router(APIRouter):
+    """A router that is passed over quickly by requests for other routers' paths: FastAPI would try each of
+    its routes, which takes a quarter of the time of a refusal.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._has_path = lru_cache(maxsize=1024)(self._match_path)
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Whether a request is for one of the routes, and what its path says."""
+        if not self._has_path(route_path(scope)):
+            return Match.NONE, {}
+        return super().matches(scope)
+
+    def _match_path(self, path: str) -> bool:
+        return any(not isinstance(route, APIRoute) or route.path_regex.match(path) for route in self.routes)
 
 
 def refuse(refusal: Refusal, error_body: ErrorBody, request: Request, status: int | None = None) -> Response:
