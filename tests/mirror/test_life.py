@@ -14,6 +14,8 @@ from made_student import stage_of
 from running_mirror import IN_STEP, RunningMirror, running_mirror, wait_until
 from scripted_upstream import Reply, Seen, upstream_of
 
+from bertsmith.cli.main import main
+
 INTENTS = {
     "card": ["card", "plastic", "visa", "contactless", "chip"],
     "transfer": ["transfer", "send", "wire", "remit", "payee"],
@@ -50,6 +52,18 @@ SETTINGS: dict[str, Any] = {
 }  # fmt: skip
 
 
+LOTS = ["red", "green", "blue"]
+WITH_LOT: dict[str, Any] = {
+    **SCHEMA,
+    "properties": {**SCHEMA["properties"], "lot": {"type": "string", "enum": LOTS}},  # type: ignore[dict-item]
+    "required": ["intent", "lot"],
+}
+
+
+def fields_of(response_format: dict[str, Any]) -> list[str]:
+    return list(response_format["json_schema"]["schema"]["properties"])
+
+
 class World:
     """Made-up messages, and an LLM that is wrong in a share `NOISE` of them, by the seed. `has_turned`: it
     answers as if card were transfer, and the other way round.
@@ -68,14 +82,16 @@ class World:
         return intent, " ".join(words)
 
     def script(self, seen: Seen) -> Reply:
-        text = seen.json()["messages"][-1]["content"]
+        asked = seen.json()
+        text = asked["messages"][-1]["content"]
         intent = next(each for each in INTENTS if set(INTENTS[each]) & set(text.split()))
         if self.has_turned:
             intent = {"card": "transfer", "transfer": "card"}.get(intent, intent)
         noise = random.Random(f"{self.seed} {text}")  # whichever call is asked first
         if noise.random() < NOISE:
             intent = noise.choice(list(INTENTS))
-        message = {"role": "assistant", "content": json.dumps({"intent": intent}), "refusal": None}
+        lot = {name: noise.choice(LOTS) for name in fields_of(asked["response_format"]) if name == "lot"}
+        message = {"role": "assistant", "content": json.dumps({"intent": intent} | lot), "refusal": None}
         body = {
             "id": "c", "object": "chat.completion", "created": 1, "model": "m",
             "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
@@ -171,3 +187,41 @@ def test_calls_become_a_student_in_shadow_without_a_hand(tmp_path: Path) -> None
         assert (stage.mode, mirror.stages.changes()[-1].by) == ("shadow", "evidence")
         assert send(mirror, world, 25) == {"recorded": 25}
         assert mirror.stages.evidence()[stage.student].audits.count > 5
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_calls_that_need_the_possible_field_alone_are_answered_and_status_says_why_not_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One place in the application asks for the intent alone or, in every other call, for a lot too, which
+    nobody can foretell.
+    """
+    world, students = World(5), tmp_path / "students"
+    said: dict[str, Counter[str]] = {"intent": Counter(), "intent, lot": Counter()}
+    with (
+        upstream_of(world.script) as upstream,
+        running_mirror(tmp_path, upstream.url, IN_STEP, students=str(students), **SETTINGS) as mirror,
+    ):
+        for number in range(2000):
+            schema = WITH_LOT if number % 2 else SCHEMA
+            shape = {"type": "json_schema", "json_schema": {"name": "sorted", "schema": schema}}
+            messages = [
+                {"role": "system", "content": PROMPTS[0]},
+                {"role": "user", "content": world.message()[1]},
+            ]
+            body = {"model": "m", "messages": messages, "response_format": shape}
+            answer = mirror.ask("/v1/chat/completions", body, {"X-Bertsmith-Site": "desk"})
+            assert answer.status == 200
+            said[", ".join(fields_of(shape))][answer.headers["x-bertsmith"].partition(";")[0]] += 1
+            if number % 25 == 24:
+                mirror.follow()
+            if said["intent"]["answered"] >= 100 and len(mirror.stages.trainings()) == 2:
+                break
+    assert said["intent"]["answered"] >= 100 and not said["intent, lot"]["answered"], said
+    (report,) = (page for page in students.glob("*/report.html") if "$.lot" in page.read_text())
+    for words in ("It fails at $.lot (", "Ask for $.intent in calls of their own"):
+        assert words in report.read_text()
+    assert main(["mirror", "status", "--store", str(tmp_path / "mirror.sqlite")]) == 0
+    status = " ".join(capsys.readouterr().out.split())
+    assert "the last training proved nothing: " in status and "It fails at $.lot (" in status

@@ -260,12 +260,13 @@ def test_a_plan_forecasts_and_stores_nothing(
     assert main(["mirror", "plan", str(path), *options, "--out", "plan.html"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert said.startswith("600 calls of 1 place in your application: this takes about")
-    assert "asks no LLM and stores nothing" in said
+    assert "asks no LLM and keeps no student" in said
     assert "now, with these calls" in said and "with at most 5 % of its answers differing" in said
     assert {own.name for own in tmp_path.iterdir()} == {"calls.jsonl", "plan.html"}
     page = (tmp_path / "plan.html").read_text()
     assert "This page is a forecast, no proof" in page and "http" not in page.replace("http://www.w3.org", "")
     assert not any(text in page for _, text, _ in answers(600))
+    assert f"bertsmith mirror plan {path} --kinds tf-idf --call-price 0.01 --calls-per-day 1000.0" in page
     # The same in JSON, and the money by hand: 30 days, of which audits ask one answer in twenty again.
     assert main(["mirror", "plan", str(path), *options, "--json"]) == 0
     (place,) = json.loads(capsys.readouterr().out)["places"]
@@ -286,6 +287,18 @@ def test_a_plan_says_what_cannot_be_answered_and_why(
     said = " ".join(capsys.readouterr().out.split())
     assert "Nothing can be expected to be proven by these 300 calls" in said
     assert "not by this student" in said and "mirror import" not in said
+    mood = {"type": "string", "enum": ["calm", "angry"]}
+    uneven = tmp_path / "uneven.jsonl"
+    lines = []
+    for number, text, answer in answers(300):
+        exchange = json.loads(as_exchange(text, answer | {"mood": random.choice(mood["enum"])}, number))
+        schema = exchange["request"]["response_format"]["json_schema"]["schema"]
+        schema["properties"]["mood"], schema["required"] = mood, [*schema["required"], "mood"]
+        lines.append(json.dumps(exchange))
+    uneven.write_text("\n".join(lines))
+    assert main(["mirror", "plan", str(uneven), "--kinds", "tf-idf"]) == 0
+    assert "It fails at $.mood (" in (said := " ".join(capsys.readouterr().out.split()))
+    assert "Ask for $.intent in calls of their own" in said
     few = write_calls(tmp_path / "few.jsonl", 30)
     assert main(["mirror", "plan", str(few), "--kinds", "tf-idf"]) == 0
     assert "a training needs at least 50 texts" in " ".join(capsys.readouterr().out.split())

@@ -15,9 +15,10 @@ from bertsmith.metrics.guarantees.learn_then_test import (
     threshold_sequence,
 )
 from bertsmith.metrics.guarantees.sample_size import fewest_calls
+from bertsmith.metrics.scores import Interval
 from bertsmith.mirror.answering.shadow_proof import ComparedCall, ShadowProof
 from bertsmith.mirror.learning import proving
-from bertsmith.mirror.learning.forecast import advise_risk, forecast_risks
+from bertsmith.mirror.learning.forecast import RiskForecast, advise_risk, forecast_risks
 from bertsmith.mirror.learning.proving import (
     describe_claims,
     estimate_calls_needed,
@@ -362,6 +363,14 @@ def test_where_none_of_the_surest_answers_differs_it_takes_more_calls_and_no_bet
     often = judged(np.linspace(0.99, 0.5, 900), np.arange(900) % 20 == 5)
     assert forecast_risks([often], 4000, strict)[0].describe_needed(4000) == "a better student"
     assert "it takes a better student" in prove([candidate()], [often], [often], strict, 10_000).why
+
+
+def test_a_forecast_of_mostly_everything_and_rarely_nothing_lies_within_its_interval() -> None:
+    """The mean of these cases is below nine in ten of them."""
+    nearly = RiskForecast(0.05, 0.97, Interval(1.0, 1.0), 0.03, 60, is_wanted=True)
+    assert nearly.describe_coverage() == "about 100 % (100 % to 100 %)"
+    between = RiskForecast(0.05, 0.57, Interval(0.0, 1.0), 0.4, 60, is_wanted=True)
+    assert between.describe_coverage() == "about 57 % (0 % to 100 %)"
 
 
 def test_by_prices_no_other_epsilon_is_advised() -> None:

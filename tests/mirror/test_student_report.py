@@ -262,6 +262,9 @@ def test_a_field_that_cannot_be_learned_is_named_and_calls_for_the_other_alone_a
     words = Words()
     words.feed((tmp_path / "both" / "report.html").read_text(encoding="utf-8"))
     assert learned.why in words.text
+    kept = len(learned.parts.calibration)  # which a headline of 0 calls contradicted
+    headline = f"<b>{kept}</b><span>calls kept for the proof, unused</span>"
+    assert headline in (tmp_path / "both" / "report.html").read_text(encoding="utf-8")
     assert alone.file.claims.coverage > 0.9 and alone.why == ""
     text = message(random.Random(5))
     (answer,) = MirrorStudent.open(tmp_path / "alone").answer([text])

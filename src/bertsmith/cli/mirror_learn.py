@@ -283,7 +283,7 @@ def plan(
             million_input_tokens=traffic.input_price,
             million_output_tokens=traffic.output_price,
         )
-    options = PlanOptions(LearnSettings(**values), prices, traffic.calls_per_day)
+    planning = PlanOptions(LearnSettings(**values), prices, traffic.calls_per_day)
 
     def say(sentence: str) -> None:
         if not json:
@@ -291,12 +291,21 @@ def plan(
 
     if files:
         calls = CallImport(files, mirror.redactor, mirror.formats)
-        planned = plan_calls(files, calls, options, say, show=silent if json else progress_bar)
+        planned = plan_calls(files, calls, planning, say, show=silent if json else progress_bar)
     else:
         with open_store(store_options) as opened:
-            planned = plan_recorded(opened, options, version, say)
+            planned = plan_recorded(opened, planning, version, say)
     if out is not None:
-        atomic_write(out, render_plan(planned, shlex.join(["bertsmith", "mirror", "plan", *map(str, files)])))
+        options = {
+            "--store": store_options.store, "--config": store_options.config, "--version": version,
+            "--epsilon": epsilon, "--model": model, "--kinds": kinds, "--redact": redact, "--format": format,
+            "--call-price": traffic.call_price, "--input-price": traffic.input_price or None,
+            "--output-price": traffic.output_price or None, "--calls-per-day": traffic.calls_per_day,
+        }  # fmt: skip
+        named = [str(part) for pair in options.items() if pair[1] is not None for part in pair]
+        atomic_write(
+            out, render_plan(planned, shlex.join(["bertsmith", "mirror", "plan", *map(str, files), *named]))
+        )
     if json:
         print_json(plan_as_json(planned))
         return

@@ -66,9 +66,11 @@ class RiskForecast:
         """'about 63 % (51 % to 72 %)', 'most likely nothing (0 % to 12 %)', or 'nothing'."""
         if not self.coverage:
             return "nothing"
-        low, high = map(format_whole_percent, self.interval)
-        middle = f"about {format_whole_percent(self.coverage)}" if self.has_chance else "most likely nothing"
-        return f"{middle} ({low} to {high})"
+        low, high = self.interval
+        # A mean of mostly everything and rarely nothing lies outside of nine cases in ten.
+        coverage = format_whole_percent(min(max(self.coverage, low), high))
+        middle = f"about {coverage}" if self.has_chance else "most likely nothing"
+        return f"{middle} ({format_whole_percent(low)} to {format_whole_percent(high)})"
 
 
 def forecast_risks(

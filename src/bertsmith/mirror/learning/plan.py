@@ -29,9 +29,8 @@ from bertsmith.mirror.learning.learned_calls import (
     sample_like_traffic,
     split_by_ids,
 )
-from bertsmith.mirror.learning.proving import (
-    FAR,
-)
+from bertsmith.mirror.learning.limits import describe_uneven_fields
+from bertsmith.mirror.learning.proving import FAR
 from bertsmith.mirror.learning.settings import LearnSettings
 from bertsmith.mirror.learning.tiers import (
     TeacherComparison,
@@ -68,6 +67,7 @@ _DAY, _MONTH = 86_400.0, 30
 _LEAST_SPAN = 3600.0  # seconds between the first call and the last, below which they tell no rate
 _AUDITED = 0.05  # of the student's answers; the LLM is asked too
 _QUICK = ("method=linear",)  # a head on a frozen encoder
+_MAY_HELP = "A better encoder (--model), simpler answers, or more calls may help."
 _ANY_RATE = "How many calls there are a day isn't known: --calls-per-day"
 Say = Callable[[str], None]
 
@@ -88,9 +88,9 @@ class PlacePlan:
     """The plan for one place in the application: `calls` of the file, `daily` of them a day, and the `price`
     of one (None: unknown). The share `fitting` has the prompt that a student reads. `kept` calls of the file
     would be kept for the proof; `forecasts` are made for these, or, where no call has a time, for as many as
-    would be kept. `why_not`: why no student can learn them, or empty. `compared`: in how many calls the
-    student that was tried agrees, and of how many. `by_names`: it has learned no answer, and is forecast as
-    if many calls were kept.
+    would be kept. `why_not`: why no student can learn them, or empty. `uneven`: which fields could be
+    answered by themselves where others can't be. `compared`: in how many calls the student that was tried
+    agrees, and of how many. `by_names`: it has learned no answer, and is forecast as if many calls were kept.
     """
 
     name: str
@@ -106,6 +106,7 @@ class PlacePlan:
     forecasts: tuple[RiskForecast, ...] = ()
     why_not: str = ""
     fitting: float = 1.0
+    uneven: str = ""
     compared: tuple[int, int] = (0, 0)
     by_names: bool = False
 
@@ -246,7 +247,7 @@ def _announce(groups: Sequence[Sequence[VersionCount]], settings: LearnSettings)
     places = formatting.counted(len(groups), "place")
     return (
         f"{calls:,} calls of {places} in your application: this takes about {formatting.duration(seconds)}, "
-        "asks no LLM and stores nothing"
+        "asks no LLM and keeps no student"
     )
 
 
@@ -311,6 +312,7 @@ def _plan_place(
         agreement=devs[best].agreement,
         forecasts=forecast_risks(devs, min(wanted, dated) or wanted, settings),
         fitting=fitting,
+        uneven=describe_uneven_fields(devs[best], settings.epsilon),
         compared=_count_agreeing(devs[best]),
     )
 
@@ -423,7 +425,7 @@ def describe_place(place: PlacePlan, settings: LearnSettings) -> str:
     if chosen is None:
         return (
             f"Nothing can be expected to be proven by these {place.calls:,} calls, even where more than "
-            f"{wanted} may differ. A better encoder (--model), simpler answers, or more calls may help."
+            f"{wanted} may differ. " + (f"{place.uneven}." if place.uneven else _MAY_HELP)
         )
     which = "the calls with this prompt" if place.fitting < 1 else "the calls"
     sentence = (
@@ -509,7 +511,7 @@ def list_plan_facts(place: PlacePlan) -> list[tuple[str, str]]:
         ("place in your application", place.name),
         ("LLM", place.model),
         ("fields of the answers", ", ".join(place.fields) or "none"),
-        ("calls in the file", f"{place.calls:,}"),
+        ("calls", f"{place.calls:,}"),
         (
             "calls a day",
             "unknown: --calls-per-day" if place.daily is None else f"about {round(place.daily):,}",
@@ -584,7 +586,7 @@ def render_plan(plan: CallPlan, command: str) -> str:
             format_whole_percent(answered / calls) if answered else "none",
         ),
         ("saved a month", "unknown" if plan.saving is None else f"{plan.saving:,.2f}"),
-        ("calls in the file", f"{calls:,}"),
+        ("calls", f"{calls:,}"),
         ("places in your application", f"{len(plan.places)}"),
     ]
     today = datetime.now(UTC)

@@ -103,7 +103,10 @@ def render_report(report: StudentReport) -> str:
             ),
             ("of all its answers agree", format_percent(comparison.agreement)),
             ("calls learned from", f"{file.trained_on.calls:,}"),
-            ("calls kept for the proof", f"{file.calibration.calls:,}"),
+            (
+                "calls kept for the proof" + ("" if is_proven else ", unused"),
+                f"{len(report.parts.calibration):,}",
+            ),
         ],
         warnings=[*([f"Not proven: {report.why}."] if report.why else []), *report.notes],
         meaning=explain_claim(file.claims),
@@ -222,7 +225,7 @@ def _plot_risk(report: StudentReport, comparison: TeacherComparison) -> Any:
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_formatter(PercentFormatter(1.0, 0, symbol=" %"))
         axes.set_ylim(bottom=0)
-        axes.legend(loc="upper left")
+        axes.legend(loc="best")
 
     return paint
 
