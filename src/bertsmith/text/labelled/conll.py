@@ -272,13 +272,13 @@ def _read_json_sentences(
             spans, texts = _read_spans(fields, text, tag_key, where) if tagged else ((), ())
             yield MarkedText(text, spans, where, id, texts)
             continue
-        words = _require_strings(fields, key, where)
+        words = _require_strings(fields, key, where, "Name the key of the text or of its words with --text.")
         if word_key is None:
             _refuse_second_list(fields, key, WORD_KEYS, len(words), "the words", "--text", where)
         tags: tuple[str, ...] = ()
         if tagged:
             key = _find_key(fields, TAG_KEYS if tag_key is None else (str(tag_key),), where)
-            tags = _require_strings(fields, key, where)
+            tags = _require_strings(fields, key, where, "Write the names of tags, not their numbers.")
             if tag_key is None:
                 _refuse_second_list(fields, key, TAG_KEYS, len(words), "the tags", "--label", where)
         tags = tuple(tag.strip() for tag in tags)
@@ -366,14 +366,13 @@ def _refuse_second_list(
             )
 
 
-def _require_strings(fields: dict[str, Any], key: str, where: str) -> tuple[str, ...]:
+def _require_strings(fields: dict[str, Any], key: str, where: str, advice: str) -> tuple[str, ...]:
     value = fields[key]
     if not isinstance(value, list):
         raise InputError(f"{where}: expected a list of strings under {key!r}, found {type(value).__name__}.")
     for number, item in enumerate(value, start=1):
         if not isinstance(item, str) or not item.strip():
             raise InputError(
-                f"{where}: expected strings under {key!r}, found {item!r} as number {number}. "
-                "Write the names of tags, not their numbers."
+                f"{where}: expected strings under {key!r}, found {item!r} as number {number}. {advice}"
             )
     return tuple(value)
