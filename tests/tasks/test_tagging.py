@@ -328,6 +328,15 @@ def test_entities_that_were_widened_are_told(tmp_path: Path) -> None:
     assert task.warnings(examples[:1]) == []
 
 
+def test_the_labels_of_a_sentence_are_in_order() -> None:
+    """A set's order changes from run to run, and with it the label that a warning named."""
+    task = Tagging(TaggingSettings())
+    tags = ("O", "B-PER", "I-PER", "B-LOC", "O", "B-ORG", "B-PER")
+    example = TaggedExample(tuple("abcdefg"), tags, "the input")
+    task.fit([example])
+    assert task.labels_of(example) == ["B-LOC", "B-ORG", "B-PER", "I-PER", "O"]
+
+
 def test_a_mistyped_tag_among_entities_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.conll").write_text("bano B-PER\ndelo O\n\nfiru Z-PER\nguma O\n")
     task = Tagging(TaggingSettings())

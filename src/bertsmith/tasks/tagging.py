@@ -247,8 +247,9 @@ class Tagging(Task[TaggedExample]):
             f"in {widened[0].where}"
         ]
 
-    def labels_of(self, example: TaggedExample) -> set[str]:
-        return set(self._legal(example.tags or ()))
+    def labels_of(self, example: TaggedExample) -> list[str]:
+        # in order, for a set's changes from run to run and decides which label a warning names
+        return sorted(set(self._legal(example.tags or ())))
 
     def texts(self, example: TaggedExample) -> Sequence[str]:
         """The words of the example, tokenised one by one. In a script without blanks, the runs between
