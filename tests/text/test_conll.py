@@ -107,7 +107,7 @@ def test_a_broken_line_is_named(
         ({"words": ["a"], "ner_tags": [3]}, "line 2: expected strings under 'ner_tags', found 3"),
         (
             {"text": "a", "tokens": [{"text": "a", "start": 0}], "spans": []},
-            "line 2: expected strings under 'tokens', .* Name the key of the text or of its words with --text",
+            "line 2: expected strings .* Name the key of the text or of its words with --text",
         ),
         ({"words": "a", "tags": "O"}, "line 2: expected a list of strings under 'words', found str"),
         ({"sentence": "a"}, "line 2: no column 'words'. There are: sentence"),
