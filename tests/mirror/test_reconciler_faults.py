@@ -157,7 +157,7 @@ def test_an_audit_that_is_being_written_when_the_mirror_stops_is_written_before_
         parts: list[Any] = [Slow(), None, None, Told(), None]
         audits = AuditRunner(*parts)
         given: Any = SimpleNamespace(routing=CallRouting("v", "x", audit="drawn"), content=b"")
-        audits.begin(given)
+        audits.begin(given, given.routing)
         await asyncio.sleep(0.1)
         await audits.close(0)
 

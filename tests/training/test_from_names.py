@@ -272,6 +272,24 @@ def test_of_many_texts_some_are_drawn_and_that_is_said(
     assert "of 15 texts 6 were drawn by chance, and learned from" in results.warnings
 
 
+def test_copies_and_a_column_that_was_guessed_are_told(tmp_path: Path) -> None:
+    """Forty copies were one text, and nothing said why."""
+    path = tmp_path / "inbox.csv"
+    path.write_text(
+        "id,message\n" + "".join(f"{n},{'where is my card' if n else 'hello'}\n" for n in range(41))
+    )
+    task = find_task("classification")(ClassificationSettings())
+    drawn, _ = task.draw_texts(path, 100)
+    assert [example.text for example in drawn] == ["hello", "where is my card"]
+    assert task.left_out == [
+        f"{path}: by its name the column message has the texts; --text names another",
+        "of 41 texts 39 are copies of another: each text counts once",
+    ]
+    named = find_task("classification")(ClassificationSettings(text="message"))
+    named.draw_texts(path, 1)
+    assert named.left_out == []  # nor are those that weren't drawn counted
+
+
 def test_the_texts_drawn_are_any_of_the_file_in_its_order(tmp_path: Path) -> None:
     path = tmp_path / "texts.txt"
     path.write_text("".join(f"text {number}\n" for number in range(2000)))

@@ -18,6 +18,7 @@ from bertsmith.cli.options import (
 )
 from bertsmith.cli.screen import print_json, print_note, print_table, print_warning, progress_bar
 from bertsmith.errors import InputError
+from bertsmith.reporting.formatting import counted
 from bertsmith.text.workers import Engine
 
 _TOKENS, _LENGTH = 1_000_000, 128  # tokens to read of a corpus, and tokens of a sequence
@@ -91,7 +92,7 @@ def predict(
             **collect_options(columns, layout),
         )
     if not is_standard_output(out):
-        print_note(f"{count:,} predictions in {out}")
+        print_note(f"{counted(count, 'prediction')} in {out}")
 
 
 def evaluate(

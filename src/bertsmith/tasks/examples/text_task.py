@@ -207,6 +207,18 @@ class TextTask(Task[TextExample]):
             row, cells = self._split_row([*roles], drawn_values, len(roles))
             examples.append(self._make_example(row, cells, where))
         self.left_out += self._reading_warnings(examples, path)
+        if (
+            settings.text is None
+            and str(roles["text"]).lower() != "text"
+            and not isinstance(roles["text"], int)
+        ):
+            self.left_out.append(
+                f"{path}: by its name the column {roles['text']} has the texts; --text names another"
+            )
+        if (copies := count - len(examples)) and not is_full:
+            self.left_out.append(
+                f"of {count:,} texts {copies:,} are copies of another: each text counts once"
+            )
         return examples, count if is_full else len(examples)
 
     def read_files(self, paths: Sequence[Path | str]) -> list[TextExample]:
