@@ -10,6 +10,7 @@ import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import cycle
+from selectors import SelectSelector
 from typing import Any, BinaryIO, NamedTuple
 
 _LONGEST_WAIT = 20.0  # seconds
@@ -35,8 +36,13 @@ class Target(NamedTuple):
 def poisson(
     target: Target, bodies: Sequence[Mapping[str, Any]], rate: float, seconds: float, seed: int = 0
 ) -> list[Sample]:
-    """Bodies in turn, `rate` a second on average, for so long."""
-    return asyncio.run(_poisson(target, [_encoded(target, body) for body in bodies], rate, seconds, seed))
+    """Bodies in turn, `rate` a second on average, for so long.
+
+    By select(), whose timeouts are exact: by epoll a request is sent up to a millisecond after it is due.
+    """
+    requests = [_encoded(target, body) for body in bodies]
+    with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(SelectSelector())) as runner:
+        return runner.run(_poisson(target, requests, rate, seconds, seed))
 
 
 def ask_without_break(

@@ -2,7 +2,7 @@
 Last answer (2026-11-26, Xeon): vectors 82 a second, FastAPI 19.8, infinity 14.5.
 
     python bench/serving/serving.py [--work embedding classification tagging] [--sides ours app infinity]
-                            [--seconds 15] [--rounds 3] [--within 100]
+                            [--seconds 15] [--rounds 3] [--within 100] [--capacity 80]
 
 Texts of 8 to 400 pieces (uniform, from Wikipedia; the models read 256, for tags 512, so that no side reads
 windows) come one a request, at moments of a Poisson process, to a server on the same two cores as the
@@ -16,7 +16,8 @@ high if it fails twice. Sides take turns at every step; of several rounds the ra
 
 Then ours alone: requests one after the other beside the same texts with the engine in Python; at twice the
 capacity, with x-timeout-ms of the same bound, how many are answered in time, how long a refusal takes, and
-whether any answer differs from the one the same text has alone.
+whether any answer differs from the one the same text has alone. With --capacity none is looked for: two
+versions of ours are compared at the same rates.
 """
 
 import argparse
@@ -58,6 +59,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=15)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--within", type=float, default=100, help="milliseconds")
+    parser.add_argument("--capacity", type=float, help="requests a second, instead of looking for it")
     parser.add_argument("--texts", type=int, default=300)
     parser.add_argument("--peers", type=Path, default=PLACE, help="the folder of their environments")
     parser.add_argument("--quick", action="store_true", help="a second a step; nothing is written")
@@ -103,7 +105,9 @@ def _rows(work: str, texts: Sequence[str], folder: Path, options: argparse.Names
     infinity = interpreter("infinity", options.peers) if "infinity" in options.sides else None
     sides = [side for side in options.sides if side != "infinity" or (work == "embedding" and infinity)]
     capacities: dict[str, list[float]] = {side: [] for side in sides}
-    for number in range(options.rounds):
+    if options.capacity:
+        sides, capacities = ["ours"], {"ours": [options.capacity]}
+    for number in range(0 if options.capacity else options.rounds):
         servers = {}
         try:
             for side in sides:
@@ -113,7 +117,7 @@ def _rows(work: str, texts: Sequence[str], folder: Path, options: argparse.Names
                 capacities[side].append(found)
         finally:
             end_servers(servers)
-    rows = [_row(work, side, capacities) for side in sides]
+    rows = [] if options.capacity else [_row(work, side, capacities) for side in sides]
     if "ours" in sides:
         rows.append(_alone(work, model, texts))
         rows.append(_overload(work, model, texts, statistics.median(capacities["ours"]), options))
