@@ -195,7 +195,7 @@ class ReplayOptions:
     upstream
         The base URL of the LLM that is asked; not the mirror's own.
     version
-        One of the site's versions, whose inputs are asked. By default the one that the application called
+        One of the place's versions, whose inputs are asked. By default the one that the application called
         last.
     seed
         Another seed draws other inputs, beside those asked before.
@@ -245,7 +245,7 @@ def label(
     schema
         A file with the JSON schema of the answers.
     site
-        A name for these calls, such as that of the site whose student is to learn from them too. There they
+        A name for these calls, such as that of the place whose student is to learn from them too. There they
         are a version of their own: `bertsmith mirror merge` makes it count as one with the others.
     text
         The column of the texts.

@@ -124,15 +124,15 @@ def understand(
     store_options: StoreOptions = ANY_STORE,
     json: Flag = False,
 ) -> None:
-    """Show what varies in the calls of a SITE: where the input is in the messages, and each field.
+    """Show what varies in the calls of a place, SITE: where the input is in the messages, and each field.
 
-    Prompts of a site are alike except for the input, which is shown as «text». Look at it before you train. A
-    field can be learned if it has few values, is a number, or quotes the input.
+    Prompts of a place are alike except for the input, which is shown as «text». Look at it before you train.
+    A field can be learned if it has few values, is a number, or quotes the input.
 
     Parameters
     ----------
     site
-        As `bertsmith mirror status` shows it. By default every site.
+        As `bertsmith mirror status` shows it. By default every place.
     version
         One of its versions; those merged with it count too. By default the one that was called last.
     json

@@ -260,7 +260,7 @@ def promote(
     to
         The mode to promote to. By default the next one.
     student
-        The folder of a student that `bertsmith mirror train` made. If the site has another student, this one
+        The folder of a student that `bertsmith mirror train` made. If the place has another one, this
         becomes the candidate; the mode stays then, so leave out --to.
     candidate
         Let the candidate replace the student now, in the same mode, without waiting for more comparisons.
