@@ -243,7 +243,7 @@ def _as_resource_error(error: OSError, path: Path) -> Exception:
     if error.errno == errno.EFBIG:
         return ResourceError(
             f"{path} was not written: it has a larger file than its file system or `ulimit -f` allows. "
-            "Choose another place."
+            "Write to another disk, or raise the limit."
         )
     if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
         return ResourceError(f"No permission to write {path}. Choose a folder you may write to.")

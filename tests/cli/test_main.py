@@ -244,6 +244,7 @@ def test_a_dash_where_standard_input_is_not_read_gets_a_sentence_of_its_own(
         (OSError(errno.ENOMEM, "Cannot allocate memory"), "not enough memory"),
         (OSError(errno.ENOSPC, "No space left on device"), "disk is full"),
         (OSError(errno.EDQUOT, "Disk quota exceeded"), "disk is full"),
+        (OSError(errno.EFBIG, "File too large"), "larger than its file system or `ulimit -f` allows"),
     ],
 )
 def test_what_a_user_can_mend_is_one_sentence_and_status_2(

@@ -29,6 +29,10 @@ _OUT_OF_MEMORY = (
     "model or sample. `bertsmith doctor` shows what this machine has."
 )
 _DISK_FULL = "The disk is full. Free some space, or write to another disk, and run the command again."
+_FILE_TOO_LARGE = (
+    "A file became larger than its file system or `ulimit -f` allows. Write to another disk, or raise the "
+    "limit."
+)
 _LEFT_NOTHING = "Nothing half-written is left."
 _KEPT = "What is finished is kept: the same command{} continues where it stopped."
 _WRITTEN = ("--out", "--page")
@@ -134,6 +138,8 @@ def _describe_failure(failure: BaseException) -> str | None:
         return _OUT_OF_MEMORY
     if _is_disk_full(failure):
         return _DISK_FULL
+    if getattr(failure, "errno", None) == errno.EFBIG:
+        return _FILE_TOO_LARGE
     if isinstance(failure, OSError) and failure.filename and failure.errno in _OF_THE_PLACE:
         return (
             f"{failure.filename} can't be used: {failure.strerror}. Choose another place, or mend its rights."
