@@ -5,6 +5,7 @@ from the former one's answers too.
 import json
 import random
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,12 +14,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mirrored_calls import INTENT, call_of, calls_of, intent_of, store_of
+from made_student import make_student, put_in_mode
+from mirrored_calls import INTENT, call_of, calls_of, intent_of, message, store_of
 from running_mirror import IN_STEP, RunningMirror, running_mirror, wait_until
+from scipy.stats import binomtest
 from scripted_upstream import Reply, Seen, Upstream, upstream_of
 
 from bertsmith.cli.main import main
-from bertsmith.mirror.answering.replays import ReplayCount, ReplayStore
+from bertsmith.mirror.answering.replays import ReplayCount, ReplayStore, draw_former_inputs
+from bertsmith.mirror.answering.shadow_proof import ComparedCall
+from bertsmith.mirror.answering.stage_store import StageStore
+from bertsmith.mirror.answering.stages import EvidenceBatch, StudentRecord, set_mode
 from bertsmith.mirror.call import REPLAYED, UNDATED, Call
 from bertsmith.mirror.fields import AnswerShape, Field
 from bertsmith.mirror.learning import teacher_change
@@ -30,10 +36,12 @@ from bertsmith.mirror.learning.settings import LearnSettings
 from bertsmith.mirror.learning.teacher_change import find_change, read_former_calls, translate_former
 from bertsmith.mirror.learning.train import train_student
 from bertsmith.mirror.learning.understand import LearningRecords, understand
+from bertsmith.mirror.page.state import StateReader
 from bertsmith.mirror.store import Store
 from bertsmith.mirror.student import MirrorStudent
-from bertsmith.mirror.student_file import read_student_file
+from bertsmith.mirror.student_file import ProofPlan, read_student_file
 from bertsmith.mirror.tables import CALLS
+from bertsmith.reporting.formatting import format_percent
 
 NEW = "llm-2"
 FREQUENT = "bano delo wire giru fano"  # what a third of the customers write
@@ -479,7 +487,8 @@ def test_recorded_inputs_are_asked_again_one_beside_each_passing_call(llm: Upstr
         assert replays.counts() == {version: ReplayCount(5, 0, 0)}
         mirror.follow()
         send(mirror, FIRST, "wire 6")  # no call of that version
-        assert mirror.app.relay.replays.waiting == 0
+        wait_until(lambda: mirror.app.relay.replays.waiting == 0)
+        assert replays.counts() == {version: ReplayCount(5, 0, 0)}
         replay_all(mirror, [f"visa {number}" for number in range(1, 4)])
         mirror.follow()
         replay_all(mirror, [f"visa {number}" for number in range(4, 8)])
@@ -562,3 +571,184 @@ def test_a_busy_llm_is_left_alone_and_asked_later(tmp_path: Path) -> None:
         replay_all(mirror, ["visa 9"])
         replayed = [call.request.inputs[0].parts[0] for call in mirror.calls() if call.source == REPLAYED]
         assert replayed == ["wire 1", "wire 2", "wire 3", "wire 0"]  # the one that was refused comes last
+
+
+def replayed_version(store: Store, folder: Path, **more: Any) -> tuple[StageStore, list[Call], list[Call]]:
+    """200 calls of a version with a student that is live, then 30 of another prompt, of which `more` says
+    more; both.
+    """
+    former, new = calls_of(200), calls_of(30, seed=1, first=300, prompt="Which one?", **more)
+    store.add(former + new)
+    stages = StageStore(store)
+    put_in_mode(stages, make_student(folder, former[0], {}, {"intent": "card"}), former[0], "live")
+    return stages, former, new
+
+
+def test_inputs_of_the_version_before_are_drawn_once_for_each_change(tmp_path: Path) -> None:
+    with store_of(tmp_path, []) as store:
+        stages, former, new = replayed_version(store, tmp_path / "student")
+        (version,) = {call.version for call in new}
+        drawn = draw_former_inputs(stages, 60)[version]
+        assert len({call.id for call in drawn}) == 60 and {call.id for call in drawn} <= {
+            call.id for call in former
+        }
+        places = sorted(former.index(next(c for c in former if c.id == call.id)) for call in drawn)
+        assert places[10] < 100 < places[-10]  # from all of the time
+        assert draw_former_inputs(stages, 60) == {version: drawn}
+        assert stages.begin_training(version, 30, "here", 60.0)
+        assert draw_former_inputs(stages, 60) == {}
+        replays = ReplayStore(store)
+        assert replays.plan(version, drawn, is_first=True) == 0  # that training may have read them
+        stages.end_training(version, "here", "undone")
+        assert replays.plan("another", drawn, is_first=True) == 60
+        assert replays.plan("another", former, is_first=True) == 0
+
+
+def test_calls_of_one_person_are_drawn_together(tmp_path: Path) -> None:
+    calls = [
+        call_of(f"visa {number}", {"intent": "card"}, 12 * (number // 10), subject=f"p{number // 10}")
+        for number in range(2000)
+    ]
+    with store_of(tmp_path, []) as store:
+        stages, _, new = replayed_version(store, tmp_path / "student")
+        store._delete(CALLS.c.began < 1.7e9 + 60 * 300)
+        store.add([replace(call, id=f"{n}", began=call.began - 2e6) for n, call in enumerate(calls)])
+        drawn = draw_former_inputs(stages, 100)[new[0].version]
+        persons = [call.request.subjects for call in drawn]
+        assert len(set(persons)) == 10 and persons == sorted(persons, key=persons.index)
+
+
+@pytest.mark.parametrize("why", ["few", "drift", "placeholders", "other text", "other messages", "beside"])
+def test_no_inputs_are_drawn_that_are_not_like_the_traffic(tmp_path: Path, why: str) -> None:
+    with store_of(tmp_path, []) as store:
+        stages, _, new = replayed_version(store, tmp_path / "student")
+        assert draw_former_inputs(stages, 60)
+        if why == "few":
+            store._delete(CALLS.c.id.in_([call.id for call in new[:6]]))
+        elif why == "drift":
+            (student,) = stages.students().values()
+            batch = EvidenceBatch(confidences=list(np.linspace(0.5, 1, 200)) + [0.1] * 300)
+            assert stages.fold(student, batch).has_drifted
+        elif why == "placeholders":
+            answer = {"intent": "transfer"}
+            store.add([call_of(f"[EMAIL_1] wire {number}", answer, number + 60) for number in range(10)])
+        elif why == "beside":
+            store.add(calls_of(1, first=340, seed=9))
+        else:
+            store._delete(CALLS.c.version == new[0].version)
+            for call in new:
+                system, user = call.request.messages
+                other = replace(user, parts=(f"Say: {user.parts[0]}",))
+                messages = (system, other) if why == "other text" else (system, user, user)
+                store.add([replace(call, request=replace(call.request, messages=messages))])
+        assert draw_former_inputs(stages, 60) == {}
+
+
+def test_a_changed_prompt_has_recorded_inputs_asked_again_and_the_difference_told(
+    llm: Upstream, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By a hand's count: the second prompt has `other` where the first one had `transfer`."""
+    settings: dict[str, Any] = {"auto": True, "train_after": 10**6, "forecast_after": 0, "replay_calls": 40}
+    draw = random.Random(0)
+    with running_mirror(tmp_path, llm.url, IN_STEP, **settings) as mirror:
+        send(mirror, FIRST, message(draw))
+        (first,) = mirror.calls()
+        put_in_mode(
+            mirror.stages, make_student(tmp_path / "made", first, {}, {"intent": "card"}), first, "shadow"
+        )
+        for _ in range(55):
+            send(mirror, FIRST, message(draw))
+        for _ in range(24):
+            send(mirror, SECOND, message(draw), "sk-2")
+        mirror.follow()
+        replays = ReplayStore(mirror.store)
+        assert replays.counts() == {}
+        send(mirror, SECOND, message(draw), "sk-2")
+        mirror.follow()
+        version = mirror.calls()[-1].version
+        assert replays.counts() == {version: ReplayCount(40, 0, 0)}
+        replay_all(mirror, [message(draw) for _ in range(30)])
+        mirror.follow()
+        replay_all(mirror, [message(draw) for _ in range(15)])
+        mirror.follow()
+        assert replays.counts() == {version: ReplayCount(40, 40, 40)}
+        pairs = replays.pairs(version)
+        changed = sum(intent_of(call.request.inputs[0].parts[0]) == "transfer" for call, _ in pairs)
+        assert mirror.stages.call_counts(1)[version] == 25 + 45 + 40
+        state = StateReader(mirror.store, mirror.app.settings).state()["replays"][version]
+    low, high = binomtest(changed, 40).proportion_ci(0.95, "exact")
+    assert f"Of 40 recorded inputs that were asked again {changed} got another answer" in state
+    assert f"most often $.intent transfer → other ({changed})" in state
+    assert f"than before: {format_percent(low)} to {format_percent(high)}, with 95 % confidence" in state
+    assert main(["mirror", "status", "--store", str(tmp_path / "mirror.sqlite")]) == 0
+    assert state in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_student_knows_no_input_that_may_prove_it(tmp_path: Path) -> None:
+    def second(text: str, draw: random.Random) -> dict[str, Any]:
+        return {"intent": "other" if intent_of(text) == "transfer" else intent_of(text)}
+
+    with store_of(tmp_path, []) as store:
+        former = calls_of(400)
+        again = [replace(call, id=f"again {call.id}", began=call.began + 1) for call in former[:50]]
+        new = calls_of(240, second, seed=1, first=500, prompt="Which one?")
+        store.add(former + again + new)
+        replays, version = ReplayStore(store), new[0].version
+        replays.plan(version, former[:50])
+        learned = train_student(store, tmp_path / "out", settings=LearnSettings(tiers=("tf-idf",)))
+        assert learned.file.templates.keys() == {version}
+        used = LearningRecords(store).used_calls()
+        assert not used & {call.id for call in former[:50] + again}
+        assert used >= {call.id for call in former[50:]}
+        replays.plan(version, former[50:60])
+        replays.leave_out([version], used)
+        assert replays.counts()[version] == ReplayCount(60, 10, 0)
+
+
+def false_proofs(store: Store, runs: int, *, leaves_out: bool = True) -> int:
+    """Of so many students at the border of what is claimed, of how many something is proven. A fifth of their
+    answers to texts that they don't know differ; they know all former ones that they may learn from.
+    """
+    draw, answer = random.Random(5), {"intent": "card"}
+    store.add([call_of(f"former {number} {draw.random()}", answer, number) for number in range(400)])
+    store.add([call_of(f"new {n} {draw.random()}", answer, 500 + n, prompt="Which?") for n in range(25)])
+    stages, (former, new) = StageStore(store), store.versions()
+    stages.add_student(StudentRecord("former", former.version, "folder", 0.05, 0.05))
+    stage = set_mode(replace(stages.stages()[former.version], student="former"), "live", 1.0)
+    stages.change(stages.stages()[former.version], stage, "hand", "a test")
+    replays = ReplayStore(store)
+    replays.plan(new.version, draw_former_inputs(stages, 200).get(new.version, []), is_first=True)
+    known = {call.id for call in read_former_calls(LearningRecords(store), understand(store, (new,)))}
+    assert len(known) == 200
+    if not leaves_out:
+        known = {call.id for call in store.calls(former.version)}
+    plan = ProofPlan(
+        epsilon=0.2, delta=0.05, thresholds=(0.9,), starts=(1.0,), counts=((0, 0), (0, 0)),
+        forecast=(20, 70, None),
+    )  # fmt: skip
+    wrong = 0
+    for run in range(runs):
+        # The first of its version.
+        student = StudentRecord(f"{leaves_out} {run}", f"{leaves_out} {run}", "folder", 0.2, 0.05, plan=plan)
+        stages.add_student(student)
+        compared = [draw.random() < 0.2 for _ in range(50)]  # clients' calls
+        asked = replays.recorded([new.version]).values()
+        compared += [recorded not in known and draw.random() < 0.2 for recorded in asked]
+        draw.shuffle(compared)
+        calls = [ComparedCall(0.95, differs) for differs in compared]
+        proof = stages.fold(student, EvidenceBatch(calls=calls)).proof
+        assert proof is not None and proof.number == 1
+        wrong += proof.threshold is not None
+    return wrong
+
+
+@pytest.mark.slow
+def test_a_proof_by_recorded_inputs_is_seldom_wrong(tmp_path: Path) -> None:
+    with store_of(tmp_path, []) as store:
+        wrong = false_proofs(store, 500)
+    print(f"false proofs: {wrong} of 500")
+    assert binomtest(wrong, 500, 0.05, "greater").pvalue > 0.001
+    with closing(Store(str(tmp_path / "leak.sqlite"))) as store:
+        leaking = false_proofs(store, 60, leaves_out=False)
+    print(f"where they know them: {leaking} of 60")
+    assert binomtest(leaking, 60, 0.05, "greater").pvalue < 0.001

@@ -66,6 +66,7 @@ def status(*, store_options: StoreOptions = ANY_STORE, json: Flag = False) -> No
     """
     from bertsmith.mirror.answering.accounts import read_accounts
     from bertsmith.mirror.answering.judging import describe_candidate
+    from bertsmith.mirror.answering.replays import describe_replays
     from bertsmith.mirror.answering.stage_store import read_findings, read_forecasts
     from bertsmith.mirror.page.state import StateReader, describe_progress
 
@@ -94,6 +95,8 @@ def status(*, store_options: StoreOptions = ANY_STORE, json: Flag = False) -> No
             for stage in (account.stage for account in answering):
                 if sentence := describe_candidate(stage, evidence):
                     print_note(sentence)
+        for version, sentences in describe_replays(stages).items():
+            print_note(f"version {version}: {sentences}")
         for version, change in stages.answerer_changes().items():
             print_note(f"version {version}: {change.as_sentence()}.")
         trainings, changed = stages.trainings(), stages.changed_stages()

@@ -105,10 +105,12 @@ class MirrorSettings(RelaySettings):
     With `auto` the mirror trains students and promotes them by itself. It trains from `train_after` calls on,
     into the folder `students`, with `bertsmith mirror train` and `train_options`. A student may differ from
     the LLM in at most `epsilon` of its answers, with probability 1 - `delta`. Before the first training, from
-    `forecast_after` calls on (0: never), it forecasts what a student could answer. Shadow lasts for at least
-    `shadow_calls` comparisons; canary for at least `canary_calls`, while the student answers `canary_share`
-    of the calls it is sure of. `audit_share` of the student's answers are compared with the LLM's. A student
-    that takes longer than `answer_seconds` leaves the call to the LLM. `seed` makes random draws repeatable.
+    `forecast_after` calls on (0: never), it forecasts what a student could answer. After a change of the
+    prompt or the model up to `replay_calls` recorded inputs are asked again, one beside each call. Shadow
+    lasts for at least `shadow_calls` comparisons; canary for at least `canary_calls`, while the student
+    answers `canary_share` of the calls it is sure of. `audit_share` of the student's answers are compared
+    with the LLM's. A student that takes longer than `answer_seconds` leaves the call to the LLM. `seed` makes
+    random draws repeatable.
 
     The page at /bertsmith/ is shown on this machine only, or with `page_keys_file` to everyone who has a key;
     keys of admins may change modes. `page_texts` shows texts of calls on it.
@@ -126,6 +128,7 @@ class MirrorSettings(RelaySettings):
     students: str = Field("students", min_length=1)
     train_after: int = Field(500, ge=1)
     forecast_after: int = Field(50, ge=0)
+    replay_calls: int = Field(500, ge=0)
     train_options: tuple[str, ...] = ()
     shadow_calls: int = Field(100, ge=0)
     canary_share: float = Field(0.1, gt=0, lt=1)

@@ -34,7 +34,7 @@ from bertsmith.mirror.answering.open_students import (
     VersionStudents,
     add_merged_versions,
 )
-from bertsmith.mirror.answering.replays import ReplayQueue, ReplayStore
+from bertsmith.mirror.answering.replays import ReplayQueue, ReplayStore, draw_former_inputs
 from bertsmith.mirror.answering.stage_store import StageStore, VersionFacts, read_forecasts
 from bertsmith.mirror.answering.stages import (
     VOID,
@@ -55,13 +55,15 @@ StudentOpener = Callable[[Path], StudentLike]
 
 class Pace(NamedTuple):
     """Seconds between two folds of events, between two readings of the stages, between two counts of the
-    calls to train on, and between two attempts to open a student that failed to open.
+    calls to train on, between two attempts to open a student that failed to open, and between two looks for a
+    changed prompt or model.
     """
 
     between_steps: float = 0.25
     between_looks: float = 1.0
     between_counts: float = 5.0
     between_openings: float = 30.0
+    between_plans: float = 20.0
 
 
 def open_student(folder: Path) -> StudentLike:
@@ -93,7 +95,7 @@ class Reconciler:
         self._open: dict[str, StudentThread | None] = {}
         self._students: dict[str, StudentRecord] = {}
         self._pending: LedgerUpdate | None = None
-        self._looked = self._counted = 0.0
+        self._looked = self._counted = self._planned = 0.0
         self._problems: dict[str, str] = {}  # the last logged problem of each step
         self._failed: dict[str, float] = {}  # students that could not be opened, and when
         self._new_student: tuple[Stage, StudentRecord] | None = None  # trained, not yet a candidate
@@ -112,6 +114,7 @@ class Reconciler:
         self._fold()
         self._expire_audits()
         self._train()
+        self._plan_replays()
         self._judge()
         self._look()
         self._prepare_replays()
@@ -137,6 +140,9 @@ class Reconciler:
                 self._guarded(self._expire_audits)
                 self._guarded(self._train)
                 self._counted = now
+            if now - self._planned >= self.pace.between_plans:
+                self._guarded(self._plan_replays)
+                self._planned = now
             if now - self._looked >= self.pace.between_looks:
                 self._guarded(self._judge)
                 self._guarded(self._look)
@@ -239,6 +245,14 @@ class Reconciler:
         for number in self._open.keys() - named:
             if (old := self._open.pop(number)) is not None:
                 old.close()
+
+    def _plan_replays(self) -> None:
+        """Plans to ask recorded inputs again where the prompt or the model has changed."""
+        if not (self.settings.auto and self.settings.replay_calls and self.open_students.by_version):
+            return
+        for version, calls in draw_former_inputs(self.store, self.settings.replay_calls).items():
+            if planned := self._replays.plan(version, calls, is_first=True):
+                LOG.info("version %s: %d recorded inputs are asked again beside its calls", version, planned)
 
     def _prepare_replays(self) -> None:
         """Reads the next inputs that are to be asked again."""

@@ -7,25 +7,50 @@ under has been answered by the LLM, and is asked with the headers and the parame
 (`bertsmith.mirror.answering.audits`). Each is asked once: it is claimed in the store before, so that several
 mirrors on one store share the work, and what a killed mirror had claimed stays without an answer. Read
 `ReplayStore.plan` first, which takes any stored calls.
+
+After a change of the prompt or the model the inputs come from the version before (`draw_former_inputs`).
+Their answers are evidence like those to clients' calls, as long as what is asked hasn't changed with the LLM.
+So they are drawn by chance from the latest calls, a person's calls of ten minutes together, as in the proof
+in shadow. No student of the new version learns from a former call with one of these inputs
+(`bertsmith.mirror.learning.teacher_change`).
 """
 
 import time
-from collections import deque
-from collections.abc import Collection, Iterable
+from collections import Counter, deque
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from sqlalchemy import and_, case, func, inspect, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from bertsmith.mirror.call import REPLAYED, Call
+from bertsmith.errors import BertsmithError
+from bertsmith.metrics.guarantees.bounds import clopper_pearson
+from bertsmith.metrics.scores import Interval
+from bertsmith.mirror.answering.shadow_proof import UNIT_SECONDS
+from bertsmith.mirror.answering.stage_store import StageStore
+from bertsmith.mirror.answering.stages import RECORD
+from bertsmith.mirror.call import OWN_SOURCES, REPLAYED, SYSTEM_ROLES, UNDATED, Call
 from bertsmith.mirror.database import READING, is_sqlite
-from bertsmith.mirror.identity import replayed_call_id
+from bertsmith.mirror.fields import AnswerShape, Values, format_value
+from bertsmith.mirror.identity import hash_fraction, replayed_call_id
+from bertsmith.mirror.redaction import holds_placeholder
 from bertsmith.mirror.store import Store
+from bertsmith.mirror.student_file import read_student_file
 from bertsmith.mirror.tables import CALLS, REPLAYS, TRAININGS
+from bertsmith.mirror.template import PromptTemplate, find_template
+from bertsmith.reporting.formatting import format_percent
 
 PREPARED = 64  # questions of a version that are read before a call passes
 ANSWERED = "answered"  # the outcome of a question whose answer is recorded
 _DELETED = "deleted"  # … whose recorded call is gone
+_LEARNED = "learned"  # … whose recorded call a student of the version has learned from
+_NEW_CALLS = 25  # of a version, before inputs of the one before are asked under it
+_UNLIKE = 0.02  # of the recorded inputs, the most that can't be asked
+_DRAWN_FROM = 8  # latest calls for each that is drawn
+_FEWEST = 50  # inputs that are worth it
+_NAMED_KINDS = ("enum", "boolean", "ordinal")  # of fields whose values the schema names
+_SHOWN = 5  # changes in a sentence
 _LATER = 1_000_000  # places further back, where the LLM had no time
 
 
@@ -153,6 +178,23 @@ class ReplayStore:
         with self.engine.begin() as connection:
             connection.execute(update(REPLAYS).where(REPLAYS.c.id == question).values(**row))
 
+    def leave_out(self, versions: Iterable[str], learned: Iterable[str]) -> None:
+        """Settles what isn't asked yet under one of the `versions` of the `learned` calls (ids): a student
+        that is proven by it mustn't know it.
+        """
+        if not self.has_table:
+            return
+        is_open = and_(REPLAYS.c.asked == 0, REPLAYS.c.outcome.is_(None), REPLAYS.c.source == REPLAYED)
+        query = select(REPLAYS.c.id, REPLAYS.c.recorded).where(
+            is_open, REPLAYS.c.version.in_(sorted(versions))
+        )
+        with self.engine.connect().execution_options(**READING) as connection:
+            rows = list(connection.execute(query))
+        known = set(learned)
+        for row in rows:
+            if row.recorded in known:
+                self.settle(row.id, _LEARNED)
+
     def counts(self) -> dict[str, ReplayCount]:
         """How many questions there are of each version that has any."""
         if not self.has_table:
@@ -181,9 +223,159 @@ class ReplayStore:
         these.
         """
         recorded = self.recorded([version])
-        answers = [call for call in self.store.calls(version) if call.id in recorded]
-        former = self.store.calls_named([recorded[call.id] for call in answers])
+        answers = sorted(self.store.calls_named(recorded).values(), key=lambda call: (call.began, call.id))
+        former = self.store.calls_named(recorded[call.id] for call in answers)
         return [(former[recorded[call.id]], call) for call in answers if recorded[call.id] in former]
+
+
+class AnswerDifference(NamedTuple):
+    """Two answers to each of several `inputs`, of which `differing` have another one; `agreement` is the
+    interval with 95 % confidence. `fields` has the number of differing answers by path; `changes` has (path,
+    former value, new value, how often), the most frequent first.
+    """
+
+    inputs: int
+    differing: int
+    agreement: Interval
+    fields: dict[str, int]
+    changes: list[tuple[str, str, str, int]]
+
+    def as_sentence(self, shape: AnswerShape) -> str:
+        """How many answers differ, and from which value to which, where the schema names the values."""
+        low, high = (format_percent(1 - end) for end in reversed(self.agreement))
+        named = {field.path for field in shape.fields if field.kind in _NAMED_KINDS}
+        shown = [
+            f"{path} {former} → {new} ({count:,})"
+            for path, former, new, count in self.changes
+            if path in named
+        ][:_SHOWN]
+        most = f"; most often {', '.join(shown)}" if shown else ""
+        return (
+            f"Of {self.inputs:,} recorded inputs that were asked again {self.differing:,} got another answer "
+            f"than before: {low} to {high}, with 95 % confidence{most}."
+        )
+
+
+def compare_answers(
+    pairs: Sequence[tuple[Call, Call]], shape: AnswerShape, delta: float = 0.05
+) -> AnswerDifference:
+    """Compares the former and the new answer of each pair."""
+    changes, fields = Counter[tuple[str, str, str]](), Counter[str]()
+    differing = 0
+    for call, other in pairs:
+        former, new = shape.read(call.completion.value), shape.read(other.completion.value)
+        paths = sorted(shape.differing_paths(former, new))
+        differing += bool(paths)
+        fields.update(paths)
+        changes.update((path, _show(former, path), _show(new, path)) for path in paths)
+    agreeing = clopper_pearson(len(pairs) - differing, len(pairs), delta)
+    ranked = sorted(changes.items(), key=lambda item: (-item[1], item[0]))
+    return AnswerDifference(
+        len(pairs), differing, agreeing, dict(fields), [(*change, count) for change, count in ranked]
+    )
+
+
+def _show(values: Values, path: str) -> str:
+    return format_value(values[path]) if path in values else "nothing"
+
+
+def describe_replays(stages: StageStore) -> dict[str, str]:
+    """By version, how many inputs are asked again, and how many answers differ, in sentences."""
+    replays, told = ReplayStore(stages.store), dict[str, str]()
+    counts = replays.counts()
+    students, by_version = (stages.students(), stages.changed_stages()) if counts else ({}, {})
+    for version, count in counts.items():
+        told[version] = (
+            f"{count.asked:,} of {count.planned:,} recorded inputs were asked again, each at the price of a "
+            "call."
+        )
+        pairs = replays.pairs(version)
+        for name in (pairs[0][0].version, version) if pairs else ():
+            stage = by_version.get(name)
+            student = students.get(stage.student or stage.candidate) if stage is not None else None
+            try:
+                shape = read_student_file(Path(student.folder)).shape if student is not None else None
+            except BertsmithError:
+                continue
+            if shape is not None:
+                told[version] += " " + compare_answers(pairs, shape).as_sentence(shape)
+                break
+    return told
+
+
+def draw_former_inputs(stages: StageStore, count: int) -> dict[str, list[Call]]:
+    """Of each version that has taken the place of one with a student, up to `count` calls of that one whose
+    inputs may be asked again under it, in the order in which they are to be asked.
+
+    None as long as the new version has fewer than 25 calls, where other versions of the place are in use
+    beside it, where the traffic had drifted, and where more than one in fifty of the recorded inputs doesn't
+    fit the new one's messages or holds a placeholder: the others wouldn't be like the traffic.
+    """
+    by_version = stages.stages()
+    newest: dict[str, tuple[float, str]] = {}
+    for version, facts in stages.versions(by_version).items():
+        newest[facts.site] = max(newest.get(facts.site, (0.0, "")), (facts.began, version))
+    with_student = {stage.site for stage in by_version.values() if stage.student}
+    planned, trainings, merged = ReplayStore(stages.store).counts(), stages.trainings(), stages.merged()
+    drawn: dict[str, list[Call]] = {}
+    for site, (_, version) in newest.items():
+        stage = by_version[version]
+        is_known = version in planned or version in trainings or version in merged
+        if site in with_student and not (is_known or stage.student or stage.candidate):
+            drawn[version] = _draw_for_version(stages, version, count)
+    return {version: calls for version, calls in drawn.items() if calls}
+
+
+def _draw_for_version(stages: StageStore, version: str, count: int) -> list[Call]:
+    store, by_version = stages.store, stages.stages()
+    new = [call for call in store.latest(version, 2 * _NEW_CALLS) if call.source not in OWN_SOURCES]
+    new = new[:_NEW_CALLS]
+    if len(new) < _NEW_CALLS:
+        return []
+    site, since, former, former_ended = by_version[version].site, new[-1].began, "", 0.0
+    for other, stage in by_version.items():
+        last = store.latest(other, 1) if stage.site == site and other != version else []
+        if last and last[0].began >= since:
+            return []
+        if last and stage.student and stage.mode != RECORD and last[0].began > former_ended:
+            former, former_ended = other, last[0].began
+    evidence = stages.evidence().get(by_version[former].student) if former else None
+    if not former or (evidence is not None and (evidence.has_drifted or evidence.decision == "demote")):
+        return []
+    recorded = [
+        call
+        for call in store.latest(former, _DRAWN_FROM * count)
+        if call.source not in (*OWN_SOURCES, UNDATED)
+        and (call.weight is None or hash_fraction(call.id, 2) < call.weight)
+    ]
+    templates = _input_template(new), _input_template(recorded)
+    fitting = [call for call in recorded if _fits(call, templates)]
+    is_alike = all(_fits(call, templates) for call in new)
+    if not is_alike or len(fitting) < max(_FEWEST, (1 - _UNLIKE) * len(recorded)):
+        return []
+
+    def order(call: Call) -> tuple[float, float, str]:
+        persons = " ".join(call.request.subjects)
+        unit = f"{persons} {call.began // UNIT_SECONDS}" if persons else call.id
+        return hash_fraction(f"{version} {unit}", 0), call.began, call.id
+
+    return sorted(fitting, key=order)[:count]
+
+
+def _input_template(calls: Sequence[Call]) -> PromptTemplate | None:
+    """The template of the messages beside the system prompt."""
+    template = find_template([call.request.messages for call in calls])
+    if template is None:
+        return None
+    inputs = (message for message in template.messages if message.role not in SYSTEM_ROLES)
+    return PromptTemplate(messages=tuple(inputs))
+
+
+def _fits(call: Call, templates: Iterable[PromptTemplate | None]) -> bool:
+    """Whether a call's input fits all of the templates and is as the client sent it."""
+    inputs = call.request.inputs
+    fits = all(template is not None and template.input_of_messages(inputs) for template in templates)
+    return fits and not holds_placeholder([message.parts for message in inputs])
 
 
 class ReplayQueue:

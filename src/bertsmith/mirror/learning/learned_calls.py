@@ -10,7 +10,7 @@ Calls are split by time, then by text:
     oldest … newest     train and dev: everything but calibration, each text once, divided by a hash of it
                         calibration: the latest calls that no training has used, as often as they came, of all
                         versions that came at a time; where there is no traffic, rows of the labelled file by
-                        chance, for a file may be sorted
+                        chance, for a file may be sorted; and recorded inputs that were asked again
 
 Calibration calls are used once. The next training may learn from them. Read `read_calls` and `split_calls`
 first.
@@ -29,7 +29,7 @@ from typing import Any
 import orjson
 
 from bertsmith.errors import InputError
-from bertsmith.mirror.call import AGAIN, LABELLED, UNDATED, Call, Completion, Json
+from bertsmith.mirror.call import AGAIN, LABELLED, REPLAYED, UNDATED, Call, Completion, Json
 from bertsmith.mirror.fields import AnswerShape, Field, Values, canonical_json, json_path
 from bertsmith.mirror.identity import hash_fraction
 from bertsmith.mirror.learning.settings import LearnSettings
@@ -308,8 +308,12 @@ def split_calls(
     traffic = [call for call in dated if call.source != LABELLED]
     if all(call.source in (LABELLED, UNDATED) for call in calls):
         traffic = sorted(dated, key=lambda call: hash_fraction(call.id, settings.seed + 3))
-    count = min(round(settings.calibration_share * len(calls)), settings.most_calibration)
-    calibration = traffic[-count:] if count else []
+    # Recorded inputs that were asked again are all kept for the proof: the other former calls teach.
+    replayed = [call for call in traffic if call.source == REPLAYED]
+    traffic = [call for call in traffic if call.source != REPLAYED]
+    others = sum(call.source != REPLAYED for call in calls)
+    count = min(round(settings.calibration_share * others), settings.most_calibration)
+    calibration = (replayed + (traffic[-count:] if count else []))[-settings.most_calibration :]
     return split_by_ids(calls, {call.id for call in calibration}, shape, settings)
 
 

@@ -3,7 +3,6 @@ whether the student's proof holds for it too. Read `compare_teachers` first.
 """
 
 import shutil
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,8 +12,9 @@ from bertsmith.files import atomic_folder, write_json
 from bertsmith.metrics.guarantees.bounds import clopper_pearson
 from bertsmith.metrics.guarantees.growing_proof import GrowingProof
 from bertsmith.metrics.scores import Interval
+from bertsmith.mirror.answering.replays import compare_answers
 from bertsmith.mirror.call import Call
-from bertsmith.mirror.fields import AnswerShape, Values, format_value
+from bertsmith.mirror.fields import AnswerShape
 from bertsmith.mirror.learning.asking import Replay
 from bertsmith.mirror.student import MirrorStudent
 from bertsmith.mirror.student_file import (
@@ -47,10 +47,7 @@ class StudentSurvival:
 
 @dataclass(frozen=True)
 class TeacherChange:
-    """The comparison of two teachers on `inputs`, of which `differing` have another answer; `agreement` is
-    the interval with 95 % confidence. `fields` has the number of differing answers by path; `changes` has
-    (path, former value, new value, how often), the most frequent first.
-    """
+    """The comparison of two teachers, as in `AnswerDifference`, and what it says of the present `student`."""
 
     inputs: int
     differing: int
@@ -69,31 +66,9 @@ def compare_teachers(
     often. Its proof may be looked at after each answer, so asking about more of them later is no second test
     (`growing_proof`).
     """
-    pairs = replay.pairs
-    changes, fields = Counter[tuple[str, str, str]](), Counter[str]()
-    differing = 0
-    for call, other in pairs:
-        former, new = shape.read(call.completion.value), shape.read(other.completion.value)
-        paths = sorted(shape.differing_paths(former, new))
-        differing += bool(paths)
-        fields.update(paths)
-        changes.update((path, _show(former, path), _show(new, path)) for path in paths)
-    agreeing = clopper_pearson(len(pairs) - differing, len(pairs), delta)
-    ranked = sorted(changes.items(), key=lambda item: (-item[1], item[0]))
-    fresh = [pair for pair in pairs if pair[0].id not in replay.used]
+    fresh = [pair for pair in replay.pairs if pair[0].id not in replay.used]
     survival = None if student is None else _judge_student(fresh, student)
-    return TeacherChange(
-        len(pairs),
-        differing,
-        agreeing,
-        dict(fields),
-        [(*change, count) for change, count in ranked],
-        survival,
-    )
-
-
-def _show(values: Values, path: str) -> str:
-    return format_value(values[path]) if path in values else "nothing"
+    return TeacherChange(*compare_answers(replay.pairs, shape, delta), survival)
 
 
 def _judge_student(pairs: Sequence[tuple[Call, Call]], student: MirrorStudent) -> StudentSurvival:

@@ -27,6 +27,7 @@ from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.metrics.baselines import TOKEN
 from bertsmith.metrics.guarantees.bounds import binomial_p_value, clopper_pearson
 from bertsmith.metrics.scores import Interval
+from bertsmith.mirror.answering.replays import ReplayStore
 from bertsmith.mirror.call import LABELLED, UNDATED
 from bertsmith.mirror.fields import AnswerShape, Field, FieldHead
 from bertsmith.mirror.identity import hash_fraction
@@ -35,6 +36,7 @@ from bertsmith.mirror.learning.settings import LearnSettings
 from bertsmith.mirror.learning.targets import build_heads, build_targets
 from bertsmith.mirror.learning.tiers import fit_classes
 from bertsmith.mirror.learning.understand import LearningRecords, SiteProfile, understand
+from bertsmith.mirror.store import Store
 from bertsmith.reporting.formatting import format_percent
 
 Features = Callable[[Sequence[str]], Any]  # texts -> (E, F), dense or sparse; None where there are none
@@ -202,7 +204,7 @@ def _is_harmful(
 def read_former_calls(records: LearningRecords, profile: SiteProfile) -> list[LearnedCall]:
     """The calls of the site's versions before this group's, with answers that fit its fields; of the latest
     group that has any, those merged with it included, and of their answers the present fields alone. Empty
-    where there are none.
+    where there are none. Without those whose input is asked again under the present versions.
     """
     own = {version.version for version in profile.versions}
     began = min(version.began for version in profile.versions)
@@ -213,6 +215,7 @@ def read_former_calls(records: LearningRecords, profile: SiteProfile) -> list[Le
             continue
         former = understand(records.store, group)
         calls = read_calls(records.store, replace(former, shape=profile.shape)).calls
+        calls = leave_out_replayed(records.store, profile, calls)
         # Without the parts that the present answers don't have: they would count as different.
         paths = [field.path for field in profile.shape.fields]
         fitting = [
@@ -223,6 +226,22 @@ def read_former_calls(records: LearningRecords, profile: SiteProfile) -> list[Le
         if 2 * len(fitting) > len(calls):
             return fitting
     return []
+
+
+def leave_out_replayed(store: Store, profile: SiteProfile, calls: Sequence[LearnedCall]) -> list[LearnedCall]:
+    """The former calls without those with an input that was, or is to be, asked again under one of the
+    present versions: the answers may prove a student, which then mustn't know it.
+    """
+    recorded = set(ReplayStore(store).recorded(own.version for own in profile.versions).values())
+    if not recorded:
+        return list(calls)
+    (newest,) = store.latest(profile.latest.version, 1)
+    template, texts = profile.templates.get(newest.version), set[str]()
+    for call in store.calls_named(recorded).values():
+        request = replace(call.request, messages=(*newest.request.system, *call.request.inputs))
+        if template is not None and (text := template.input_of(request)) is not None:
+            texts.add(text)
+    return [call for call in calls if call.id not in recorded and call.text not in texts]
 
 
 def translate_former(

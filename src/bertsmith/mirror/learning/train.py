@@ -20,6 +20,7 @@ from rich.console import Console
 from bertsmith.argument_checks import check_arguments, check_function, check_path, instance_of, optional
 from bertsmith.errors import InputError, MissingExtra
 from bertsmith.files import locked_folder, make_folder, read_json, remove_empty, write_json
+from bertsmith.mirror.answering.replays import ReplayStore, compare_answers
 from bertsmith.mirror.answering.shadow_proof import choose_unit_calls, describe_agreement
 from bertsmith.mirror.answering.stage_store import StageStore, save_findings
 from bertsmith.mirror.call import UNDATED
@@ -70,6 +71,7 @@ from bertsmith.mirror.learning.teacher_change import (
     choose_features,
     describe_time,
     find_change,
+    leave_out_replayed,
     read_former_calls,
     translate_former,
 )
@@ -290,7 +292,8 @@ def _start_run(
     if since is not None:
         # The answers by which the change was found can't prove a claim about the calls since.
         is_later = {call.id for call in later}
-        former, proving = [call for call in read.calls if call.id not in is_later], set()
+        earlier = [call for call in read.calls if call.id not in is_later]
+        former, proving = leave_out_replayed(store, profile, earlier), set()
         read = replace(read, calls=later)
     parts = split_by_ids(read.calls, proving, profile.shape, settings)
     plan = {
@@ -342,6 +345,8 @@ def _run_training(
 ) -> LearningResult:
     settings, parts, shape = training.settings, training.parts, training.profile.shape
     notes = [sentence] if (sentence := describe_refusals(records.store, training.profile)) else []
+    if pairs := ReplayStore(records.store).pairs(training.profile.latest.version):
+        notes.append(compare_answers(pairs, shape).as_sentence(shape))
     if odd := sum(not shape.allows(call.values) for call in training.read.calls):
         notes.append(
             f"{odd:,} of {len(training.read.calls):,} answers don't fit the fields: what is odd in them "
@@ -511,6 +516,8 @@ def _prove_candidates(
         if not conflicts:
             break
         parts = replace(parts, calibration=[call for call in parts.calibration if call.id not in conflicts])
+    own = (version.version for version in training.profile.versions)
+    ReplayStore(records.store).leave_out(own, [*used["train"], *used["dev"]])
     unit_calls = choose_unit_calls(StageStore(records.store).persons(training.profile.templates))
     if why:
         if not settings.from_names:

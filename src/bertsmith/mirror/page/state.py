@@ -10,6 +10,7 @@ from typing import Any
 
 from bertsmith.metrics.guarantees.bounds import clopper_pearson
 from bertsmith.mirror.answering.accounts import read_accounts
+from bertsmith.mirror.answering.replays import ReplayCount, ReplayStore, describe_replays
 from bertsmith.mirror.answering.shadow_proof import ShadowProof, describe_agreement, describe_calls
 from bertsmith.mirror.answering.stage_store import (
     AgreementPoint,
@@ -73,6 +74,7 @@ class StateReader:
         self.store, self.stages, self.settings = store, StageStore(store), settings
         # By version: its number of calls at that time, its details, and its template.
         self._details_cache: dict[str, tuple[int, dict[str, Any], PromptTemplate | None]] = {}
+        self._replays: tuple[dict[str, ReplayCount], dict[str, str]] = {}, {}
 
     def state(self, *, has_texts: bool = False) -> dict[str, Any]:
         """The state as JSON; with `has_texts`, examples of a student's errors come with their text."""
@@ -107,6 +109,7 @@ class StateReader:
             "learned": {version: self._learned(report, has_texts) for version, report in trained.items()},
             "trainings": self._trainings(),
             "forecasts": read_forecasts(self.store),
+            "replays": self._describe_replays(),
             "changes": [change._asdict() for change in self.stages.changes()[-_CHANGES:]],
             "not_mirrored": [
                 {"protocol": protocol, "reason": reason, "calls": count}
@@ -170,6 +173,13 @@ class StateReader:
             }
             for version, row in self.stages.trainings().items()
         }
+
+    def _describe_replays(self) -> dict[str, str]:
+        """The sentences about inputs asked again; kept until there are more answers."""
+        counts = ReplayStore(self.store).counts()
+        if counts != self._replays[0]:
+            self._replays = counts, describe_replays(self.stages)
+        return self._replays[1]
 
     def _learned(self, report: dict[str, Any], has_texts: bool) -> dict[str, Any]:
         """A training's report, its examples with their texts; None where the call has been deleted."""

@@ -83,10 +83,15 @@ function takenBack(state, version) {
 
 /** In a sentence or two what has to happen now. */
 function next(state, version) {
-  const { stage } = version;
-  const { rules } = state;
   const training = state.trainings[version.version];
   const learned = state.learned[version.version];
+  const asked = state.replays[version.version];
+  return [asked ? h("p", {}, asked) : null, nextStep(state, version, training, learned)].flat();
+}
+
+function nextStep(state, version, training, learned) {
+  const { stage } = version;
+  const { rules } = state;
   if (training?.is_under_way) return h("p", {}, `A student is being trained on ${many(training.calls, "call")}, since ${time(training.began)}.`);
   if (!stage.student && !stage.candidate) return noStudent(state, version, training, learned);
   const student = state.students[stage.student];
