@@ -18,6 +18,7 @@ import pytest
 from cryptography import x509
 
 from bertsmith.cli.main import main
+from bertsmith.serving.http_server import UnixListener
 from certificates import write_certificate
 from live_server import START, Answer, ask, live_server
 from served_models import save_fine_tuned
@@ -99,6 +100,27 @@ def test_a_socket_that_a_killed_service_left_is_replaced_and_one_in_use_or_anoth
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(START) == 0
     assert path.read_text() == "another's"
+
+
+def test_a_socket_that_another_container_is_about_to_move_stays(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each container has a process 1, and they may share a folder."""
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    first, second = UnixListener(place / "a.sock"), UnixListener(place / "b.sock")
+    usual = Path.replace
+
+    def listen_meanwhile(before: Path, after: Path) -> Path:
+        monkeypatch.setattr(Path, "replace", usual)
+        second.listen()
+        return usual(before, after)
+
+    monkeypatch.setattr(Path, "replace", listen_meanwhile)
+    first.listen()
+    assert {path.name for path in place.iterdir()} == {"a.sock", "b.sock"}
+    for listener in (first, second):
+        listener.close()
+    assert list(place.iterdir()) == []
 
 
 @pytest.mark.parametrize(

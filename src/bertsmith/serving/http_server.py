@@ -9,6 +9,7 @@ limits the body.
 import asyncio
 import logging
 import os
+import secrets
 import socket
 import ssl
 import stat
@@ -71,7 +72,8 @@ class UnixListener:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._first_path = path.with_name(f".{os.getpid()}")
+        # By chance, not by the process: containers that share the folder have processes of equal numbers.
+        self._first_path = path.with_name(f".{secrets.token_hex(3)}")
         self._check_path()
         self.socket = socket.socket(socket.AF_UNIX)
 
