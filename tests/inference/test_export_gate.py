@@ -190,6 +190,15 @@ def test_a_file_too_short_to_tell_of_neighbours_is_refused_before_the_work(tmp_p
         _require_enough(source, replace(file, encoded=file.encoded[:1] * 35), ExportLimits())
 
 
+def test_a_label_column_that_pairs_lack_is_noted_where_it_was_given(tmp_path: Path) -> None:
+    source, file = opened(tmp_path, "retrieval")
+    assert file.labelled and file.notes == ()
+    mistyped = read_gate_file(source, file.path, {"label": "revelance"})
+    assert not mistyped.labelled
+    (note,) = mistyped.notes
+    assert note.startswith("The file was read without labels: ") and "revelance" in note
+
+
 def test_all_neighbours_can_be_asked_for(tmp_path: Path, classifier: tuple[ExportSource, GateFile]) -> None:
     """No number of rows proves a share of 1, so that as many as 99 % takes are enough."""
     all_of_them = ExportLimits(neighbours=1.0)

@@ -94,7 +94,9 @@ def read_gate_file(source: ExportSource, path: Path | str, columns: dict[str, An
         raise InputError(f"{path} is not a file. Name a file with rows to compare the graph on.")
     if source.task is None:
         return _read_texts(source, path, columns)
-    examples, labelled, notes = _read_examples(reading_columns(source.task, columns), path)
+    reader = reading_columns(source.task, columns)
+    reader.given_columns = {name for name, value in columns.items() if value is not None}
+    examples, labelled, notes = _read_examples(reader, path)
     rows = len(examples)
     row_numbers = _draw_rows(rows)
     # `columns` only say where the file has its labels and texts: encoding is by the model's own task
