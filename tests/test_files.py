@@ -11,7 +11,7 @@ import pytest
 
 from bertsmith import files
 from bertsmith.errors import BertsmithError, InputError
-from bertsmith.files import atomic_folder, atomic_write, read_json, require_new_folder
+from bertsmith.files import atomic_folder, atomic_write, read_json, require_new_folder, write_json
 
 DIES_WHILE_REPLACING = """
 import os, signal, sys
@@ -36,6 +36,14 @@ with atomic_folder(Path(sys.argv[1]), overwrite=True) as folder:
 def write(path: Path, content: str) -> None:
     with atomic_folder(path, overwrite=True) as folder:
         (folder / "content").write_text(content)
+
+
+def test_half_a_utf_16_pair_is_written_as_json_writes_it(tmp_path: Path) -> None:
+    """A row of a test file with one cost the page, after all the work."""
+    write_json(tmp_path / "facts.json", {"label": "a\ud83d"})
+    assert read_json(tmp_path / "facts.json") == {"label": "a\ud83d"}
+    atomic_write(tmp_path / "page.html", "<p>a\ud83dé</p>")
+    assert (tmp_path / "page.html").read_text(encoding="utf-8") == "<p>a\\ud83dé</p>"
 
 
 def killed_at_rename(path: Path, number: int) -> None:

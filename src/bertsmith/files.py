@@ -82,9 +82,12 @@ def atomic_folder(path: Path, overwrite: bool = False) -> Iterator[Path]:
 
 
 def atomic_write(path: Path, content: bytes | str) -> None:
-    """Writes a file. Whatever happens, `path` is then the old file or the complete new one."""
+    """Writes a file. Whatever happens, `path` is then the old file or the complete new one.
+
+    Half of a UTF-16 pair, which UTF-8 can't hold, is written as JSON writes it, such as \\ud83d.
+    """
     with atomic_file(path) as file:
-        file.write(content.encode() if isinstance(content, str) else content)
+        file.write(content.encode(errors="backslashreplace") if isinstance(content, str) else content)
 
 
 @contextlib.contextmanager
