@@ -695,8 +695,22 @@ def test_a_student_knows_no_input_that_may_prove_it(tmp_path: Path) -> None:
         store.add(former + again + new)
         replays, version = ReplayStore(store), new[0].version
         replays.plan(version, former[:50])
+        texts = [call.request.inputs[0].parts[0] for call in former[:40]]
+        answered = [
+            replace(
+                call_of(text.split("\n")[1], second(text, random.Random()), 510 + 5 * n, prompt="Which one?"),
+                id=name,
+                source=REPLAYED,
+            )
+            for n, (text, name) in enumerate(zip(texts, replays.recorded([version]), strict=False))
+        ]
+        store.add(answered)
         learned = train_student(store, tmp_path / "out", settings=LearnSettings(tiers=("tf-idf",)))
         assert learned.file.templates.keys() == {version}
+        # All of them are kept for the proof, with the latest of the others.
+        kept = {call.id for call in learned.parts.calibration}
+        assert kept == {call.id for call in answered} | {call.id for call in new[-72:]}
+        assert any("Of 40 recorded inputs that were asked again" in note for note in learned.notes)
         used = LearningRecords(store).used_calls()
         assert not used & {call.id for call in former[:50] + again}
         assert used >= {call.id for call in former[50:]}
