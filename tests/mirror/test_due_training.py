@@ -9,23 +9,26 @@ from pathlib import Path
 import pytest
 from running_mirror import IN_STEP, running_mirror, wait_until
 from scripted_upstream import Upstream
+from sqlalchemy import update
 from test_call_store import call_of
 
 from bertsmith.mirror.answering.open_students import OpenStudents, VersionStudents
 from bertsmith.mirror.answering.reconciler import find_due_forecasts, find_due_trainings
 from bertsmith.mirror.answering.stage_store import StageStore, save_forecast
 from bertsmith.mirror.answering.stages import (
+    LLM_CHANGED,
     EvidenceBatch,
     Stage,
     StudentComparison,
     StudentRecord,
+    begin_anew,
     dismiss_student,
     set_mode,
 )
 from bertsmith.mirror.call import AGAIN, Call, ChatMessage
 from bertsmith.mirror.learning.understand import LearningRecords
 from bertsmith.mirror.store import Store
-from bertsmith.mirror.tables import MERGED
+from bertsmith.mirror.tables import MERGED, TRAININGS
 
 
 @pytest.fixture
@@ -150,6 +153,19 @@ def test_drift_and_a_dismissal_count_merged_calls_too(stages: StageStore) -> Non
     assert due(stages, students) == [(one.version, 34)]
     assert stages.change(stage, dismiss_student(stage), "evidence", "a test")
     assert due(stages) == [(one.version, 34)]
+
+
+def test_once_the_llm_has_changed_only_the_calls_since_count(stages: StageStore) -> None:
+    one, _, stage, _ = served(stages)
+    with stages.engine.begin() as connection:
+        connection.execute(update(TRAININGS).values(began=time.time() - 100))
+    recorded(stages, "Two.", 11, time.time() - 50)
+    assert stages.change(stage, begin_anew(stage), "evidence", f"{LLM_CHANGED}: of 60 inputs 8 differ")
+    assert due(stages) == []
+    recorded(stages, "Two.", 9, time.time() + 1)
+    assert due(stages) == []
+    recorded(stages, "One.", 1, time.time() + 60)
+    assert due(stages) == [(one.version, 45)]
 
 
 def test_a_version_that_is_answered_by_a_student_of_another_and_not_merged_is_left(

@@ -4,6 +4,8 @@ from the former one's answers too.
 
 import json
 import random
+import re
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -21,11 +23,18 @@ from scipy.stats import binomtest
 from scripted_upstream import Reply, Seen, Upstream, upstream_of
 
 from bertsmith.cli.main import main
-from bertsmith.mirror.answering.replays import ReplayCount, ReplayStore, draw_former_inputs
+from bertsmith.mirror.answering.judging import check_guarantees
+from bertsmith.mirror.answering.replays import (
+    RepeatedAnswer,
+    ReplayCount,
+    ReplayStore,
+    draw_former_inputs,
+    weigh_changes,
+)
 from bertsmith.mirror.answering.shadow_proof import ComparedCall
 from bertsmith.mirror.answering.stage_store import StageStore
-from bertsmith.mirror.answering.stages import EvidenceBatch, StudentRecord, set_mode
-from bertsmith.mirror.call import REPLAYED, UNDATED, Call
+from bertsmith.mirror.answering.stages import LLM_CHANGED, EvidenceBatch, StudentRecord, set_mode
+from bertsmith.mirror.call import AGAIN, REPLAYED, UNDATED, Call
 from bertsmith.mirror.fields import AnswerShape, Field
 from bertsmith.mirror.learning import teacher_change
 from bertsmith.mirror.learning.asking import AskingResult, Replay
@@ -441,6 +450,28 @@ def test_a_change_that_no_name_tells_is_found_and_what_was_before_is_translated(
         assert answers == [joined(text, draw)["intent"] for text in texts]
 
 
+@pytest.mark.slow
+def test_calls_since_a_change_that_the_mirror_has_told_prove_a_student(tmp_path: Path) -> None:
+    before, after = calls_of(600), calls_of(300, joined, seed=1, first=600)
+    with store_of(tmp_path, before) as store:
+        stages = StageStore(store)
+        (stage,) = stages.stages().values()
+        why = f"{LLM_CHANGED}: of 60 recorded inputs that were asked again 8 got another answer"
+        assert stages.change(stage, stage, "evidence", why)
+        told = stages.llm_changes()[stage.version]
+        assert store.add([replace(call, began=told + number) for number, call in enumerate(after)]) == 300
+        learned = train_student(store, tmp_path / "student", settings=LearnSettings(epsilon=0.2))
+        assert not any("prove nothing" in note for note in learned.notes)
+        assert any("Only the 300 calls since then count" in note for note in learned.notes)
+        proving = LearningRecords(store).calibration_calls()
+        assert learned.file.claims.whole is not None and len(proving) == learned.file.calibration.calls > 50
+        assert learned.file.calibration.began >= told
+        texts = [call.request.inputs[0].parts[0].splitlines()[1] for call in before]
+        answers = MirrorStudent.open(tmp_path / "student").answer(texts)
+        draw = random.Random(0)
+        assert [answer.answer for answer in answers] == [joined(text, draw) for text in texts]
+
+
 def test_without_a_change_none_is_found() -> None:
     def noisy(text: str, draw: random.Random) -> dict[str, Any]:
         return {"intent": intent_of(text) if draw.random() < 0.9 else draw.choice(["card", "other"])}
@@ -766,3 +797,99 @@ def test_a_proof_by_recorded_inputs_is_seldom_wrong(tmp_path: Path) -> None:
         leaking = false_proofs(store, 60, leaves_out=False)
     print(f"where they know them: {leaking} of 60")
     assert binomtest(leaking, 60, 0.05, "greater").pvalue < 0.001
+
+
+def test_a_change_that_no_name_tells_is_found_by_recorded_inputs_and_the_student_answers_no_more(
+    tmp_path: Path,
+) -> None:
+    has_turned, draw = False, random.Random(1)
+
+    def change_meaning(seen: Seen) -> Reply:
+        text = str(seen.json()["messages"][-1]["content"])
+        intent = "card" if has_turned and "hello" in text else intent_of(text)
+        answered = {"role": "assistant", "content": json.dumps({"intent": intent}), "refusal": None}
+        choice = {"index": 0, "finish_reason": "stop", "message": answered}
+        usage = {"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18}
+        whole = {"id": "c", "model": "llm-1", "created": 1, "choices": [choice], "usage": usage}
+        return Reply([json.dumps(whole).encode()])
+
+    signs = {sign: {"intent": intent_of(sign)} for sign in ("visa", "plastic", "wire", "iban", "hello")}
+    students = str(tmp_path / "students")
+    settings = {"auto": True, "train_after": 100_000, "seed": 1, "students": students}
+    with (
+        upstream_of(change_meaning) as upstream,
+        running_mirror(tmp_path, upstream.url, IN_STEP, **settings) as mirror,
+    ):
+
+        def pass_calls(count: int) -> int:
+            """How many calls there were at the most, until the student was dismissed."""
+            for number in range(count):
+                send(mirror, FIRST, message(draw))
+                wait_until(lambda: mirror.app.relay.replays.waiting == 0)
+                if number % 10 == 9:
+                    mirror.follow()
+                    if not next(iter(mirror.stages.stages().values())).student_answers:
+                        return number + 1
+            return count
+
+        for _ in range(110):
+            send(mirror, FIRST, message(draw))
+        recorded = mirror.calls()
+        student = make_student(tmp_path / "student", recorded[0], signs, {})
+        put_in_mode(mirror.stages, student, recorded[0], "live", 1.0)
+        mirror.follow()
+        asked = len(upstream.seen)
+        assert pass_calls(70) == 70
+        again = [call for call in mirror.calls() if call.source == AGAIN]
+        audits = sum(mirror.stages.audit_outcomes().values())
+        assert len(again) == 2 and len(upstream.seen) - asked == len(again) + audits
+        has_turned = True
+        assert pass_calls(300) < 300
+        (stage,) = mirror.stages.stages().values()
+        assert (stage.mode, stage.student, stage.former, stage.candidate) == ("record", "", "", "")
+        (found,) = mirror.stages.llm_changes().values()
+        assert found == stage.changed
+        why = mirror.stages.changes()[-1].why
+        inputs, differing, low, high = re.findall(r"[\d.]+", why.replace("95 %", ""))[:4]
+        assert why.startswith("the LLM answers otherwise than before: of ") and int(differing) >= 7
+        assert float(low) < 20 < float(high) and int(inputs) < 120, why
+        (check,) = check_guarantees(mirror.stages)
+        assert not check.holds and check.what == f"demoted from live to record: {why}"
+        questions = Counter(call.request.inputs for call in mirror.calls() if call.source == AGAIN)
+        assert max(questions.values()) == 2 and len(questions) < 160
+
+
+def test_an_llm_that_contradicts_itself_is_hardly_ever_taken_for_another() -> None:
+    draws, cases = np.random.default_rng(0), {"same": call_of("visa", {"intent": "card"}, 1)}
+    cases["other"] = call_of("visa", {"intent": "other"}, 2)
+
+    def ask() -> Call:  # an input about which it tosses a coin each time
+        return cases["same"] if draws.random() < 0.5 else cases["other"]
+
+    def differs(one: Call, other: Call) -> bool:
+        return one.completion.value != other.completion.value
+
+    differing = []
+    for _ in range(12):
+        answers = list[RepeatedAnswer]()
+        while not weigh_changes(answers, differs).has_changed and len(answers) < 400:
+            answers.append(RepeatedAnswer(ask(), ask(), ask()))
+        differing.append(sum(differs(answer.recorded, answer.first) for answer in answers))
+    assert np.mean(differing) > 100
+
+
+@pytest.mark.parametrize("share", [0.05, 0.1, 0.3])
+def test_the_interval_of_what_has_changed_holds_the_truth(share: float) -> None:
+    draws = np.random.default_rng(1)
+    same, other = (call_of("visa", {"intent": intent}, 1) for intent in ("card", "other"))
+    held = 0
+    for _ in range(60):
+        answers = [RepeatedAnswer(same, other, other)]
+        evidence = weigh_changes(answers, lambda one, new: one is same and new is other)
+        while not evidence.has_changed:
+            new = other if draws.random() < share else same
+            answers.append(RepeatedAnswer(same, new, new))
+            evidence = weigh_changes(answers, lambda one, new: one is same and new is other)
+        held += evidence.interval.low <= share <= evidence.interval.high
+        assert evidence.pairs[-1][1] is other and evidence.differing == 7
+    assert held >= 54

@@ -283,6 +283,7 @@ class Relay:
             if body_to_send is not None and content is not None:
                 await self._send_student_answer(body_to_send, call, send)
                 self._begin_audit(scope, target, content, call)
+                self._begin_replay(scope, target, body, call)
                 return
             answer = await self._ask(scope, target, body, content, call)
         except ClientGone:
@@ -362,7 +363,7 @@ class Relay:
             self.audits.begin(request, call.routing)
 
     def _begin_replay(self, scope: Scope, target: Target, body: RequestBody, call: RelayedCall) -> None:
-        """Asks a recorded input beside a call that the LLM has answered, if one waits for such a call."""
+        """Asks a recorded input beside a call that was answered, if one waits for such a call."""
         if not self.replays.waits_for(call.site):
             return
         if may_answer_later(call.status):

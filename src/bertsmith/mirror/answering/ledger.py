@@ -6,7 +6,7 @@ them with the students. The queues are bounded: when more events arrive than can
 dropped, whatever they say.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -27,11 +27,14 @@ REPLACED = "student-replaced"  # why an audit is void
 @dataclass
 class LedgerUpdate:
     """What is to be added to the store: evidence by student, and (calls, seconds) by (version, student,
-    outcome).
+    outcome). `calls` counts those that a student might have answered, by version, and `contradictions` are
+    its answers that the LLM contradicted, each with its confidence.
     """
 
     batches: dict[str, EvidenceBatch] = field(default_factory=dict)
     tallies: dict[tuple[str, str, str], tuple[int, float]] = field(default_factory=dict)
+    calls: Counter[str] = field(default_factory=Counter)
+    contradictions: dict[str, list[tuple[float, Json]]] = field(default_factory=dict)
 
     def batch(self, student: str) -> EvidenceBatch:
         """The student's batch, created where there is none."""
@@ -52,6 +55,9 @@ class LedgerUpdate:
         for key, (calls, seconds) in other.tallies.items():
             before, took = self.tallies.get(key, (0, 0.0))
             self.tallies[key] = before + calls, took + seconds
+        self.calls += other.calls
+        for version, contradictions in other.contradictions.items():
+            self.contradictions.setdefault(version, []).extend(contradictions)
 
 
 class Ledger:
@@ -75,6 +81,7 @@ class Ledger:
         for _ in range(len(self._routings)):
             routing, seconds = self._routings.popleft()
             update.count(routing.version, routing.student, routing.reason or "answered", seconds)
+            update.calls[routing.version] += bool(routing.student)
             if routing.values is not None:
                 update.batch(routing.student).confidences.append(routing.confidence)
         outcomes: dict[str, list[CallOutcome]] = {}
@@ -121,6 +128,9 @@ class _StudentComparer(NamedTuple):
             confidence = _given_confidence(routing.confidence, routing.answer)
             call = _compared_call(outcome, confidence, differs, routing.is_sure)
             update.batch(routing.student).calls.append(call)
+            if differs and not outcome.reason and self.version == stage.version:
+                contradiction = routing.confidence, routing.answer
+                update.contradictions.setdefault(stage.version, []).append(contradiction)
             if not routing.is_sure:
                 continue
             kind = "audit" if routing.audit else stage.mode

@@ -11,6 +11,7 @@ merge`) count as one: one student is trained on the calls of all of them, and an
 import math
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -34,17 +35,27 @@ from bertsmith.mirror.answering.open_students import (
     VersionStudents,
     add_merged_versions,
 )
-from bertsmith.mirror.answering.replays import ReplayQueue, ReplayStore, draw_former_inputs
+from bertsmith.mirror.answering.replays import (
+    CALLS_BETWEEN,
+    ReplayCount,
+    ReplayQueue,
+    ReplayStore,
+    draw_former_inputs,
+    weigh_changes,
+)
 from bertsmith.mirror.answering.stage_store import StageStore, VersionFacts, read_forecasts
 from bertsmith.mirror.answering.stages import (
+    LLM_CHANGED,
     VOID,
     Evidence,
     EvidenceBatch,
     Stage,
     StudentComparison,
     StudentRecord,
+    begin_anew,
 )
 from bertsmith.mirror.answering.training_process import Trainer
+from bertsmith.mirror.call import AGAIN, Json
 from bertsmith.mirror.settings import MirrorSettings
 from bertsmith.mirror.student_file import require_student
 from bertsmith.serving import LOG
@@ -92,6 +103,9 @@ class Reconciler:
         )
         self.open_students, self.ledger, self.pace, self.looks = OpenStudents(), Ledger(), pace or Pace(), 0
         self.replays, self._replays = ReplayQueue(), ReplayStore(store.store)
+        self._calls = Counter[str]()  # of a version, since an input was last chosen to be asked again
+        self._contradictions: dict[str, list[tuple[float, Json]]] = {}  # of these calls
+        self._weighed: dict[str, ReplayCount] = {}
         self._open: dict[str, StudentThread | None] = {}
         self._students: dict[str, StudentRecord] = {}
         self._pending: LedgerUpdate | None = None
@@ -115,6 +129,7 @@ class Reconciler:
         self._expire_audits()
         self._train()
         self._plan_replays()
+        self._watch_answers()
         self._judge()
         self._look()
         self._prepare_replays()
@@ -144,6 +159,7 @@ class Reconciler:
                 self._guarded(self._plan_replays)
                 self._planned = now
             if now - self._looked >= self.pace.between_looks:
+                self._guarded(self._watch_answers)
                 self._guarded(self._judge)
                 self._guarded(self._look)
                 self._guarded(self._prepare_replays)
@@ -181,7 +197,48 @@ class Reconciler:
                 self._for_one(number, fold)
             del folded.batches[number]
         self.store.tally(folded.tallies)
+        self._calls += folded.calls
+        for version, contradictions in folded.contradictions.items():
+            self._contradictions.setdefault(version, []).extend(contradictions)
         self._pending = None
+
+    def _watch_answers(self) -> None:
+        """Has recorded inputs asked again where a student answers, to tell whether the LLM has changed."""
+        if not (self.settings.auto and self.settings.replay_calls):
+            return
+        for version, entry in self.open_students.by_version.items():
+            stage, record = entry.stage, self._students.get(entry.stage.student)
+            if version == stage.version and stage.student_answers and entry.student and record:
+                self._for_one(version, partial(self._watch_version, stage, entry.student, record.added))
+
+    def _watch_version(self, stage: Stage, student: StudentThread, added: float) -> None:
+        """Chooses what the LLM of a stage's version is asked again, among the calls recorded before its
+        student was `added`, and dismisses the student where the LLM has changed.
+        """
+        version, shape = stage.version, student.student.file.shape
+        if self._calls[version] >= CALLS_BETWEEN:
+            self._calls[version] = 0
+            contradictions = self._contradictions.pop(version, [])
+            _, answer = max(contradictions, key=lambda pair: pair[0], default=(0.0, None))
+            drawn = self._replays.draw(version, 1, added, answer) or self._replays.draw(version, 1, added)
+            self._replays.plan(version, drawn, AGAIN)
+        count = self._replays.counts().get(version)
+        if count is None or count == self._weighed.get(version):
+            return
+        evidence = weigh_changes(
+            self._replays.repeated_answers(version, added),
+            lambda one, other: student.differs(shape.read(one.completion.value), other.completion.value),
+        )
+        if evidence.has_changed:
+            why = f"{LLM_CHANGED}: {evidence.describe()}"
+            if self.store.change(stage, begin_anew(stage), "evidence", why):
+                LOG.warning("version %s: %s → record; %s", version, stage.mode, why)
+            return
+        self._replays.plan(version, evidence.doubtful, AGAIN, is_next=True)
+        wanted = evidence.wanted - (count.planned - count.asked)
+        if wanted > 0:
+            self._replays.plan(version, self._replays.draw(version, wanted, added), AGAIN)
+        self._weighed[version] = count
 
     def _judge(self) -> None:
         """Changes the stages by the evidence. Of two replicas that decide the same, one makes the change."""
@@ -382,6 +439,7 @@ def find_due_trainings(
     if not enough:
         return
     stages, trainings, evidence = store.stages(), store.trainings(), store.evidence()
+    changes = store.llm_changes()
     for target, versions in enough.items():
         group = {target, *versions, *(version for version, of in into.items() if of == target)}
         group_stages = [stages[version] for version in group if version in stages]
@@ -390,8 +448,9 @@ def find_due_trainings(
             continue
         last = max(earlier, key=lambda training: training.began, default=None)
         began = 0.0 if last is None else last.began
+        since = max([began, *(changes[version] for version in group if version in changes)])
         new = {
-            version: counts[version] if last is None else store.calls_since(version, began)
+            version: counts[version] if last is None else store.calls_since(version, since)
             for version in versions
         }
         # The calls of the version whose student answers them all may be deleted. A student of another group

@@ -13,14 +13,25 @@ Their answers are evidence like those to clients' calls, as long as what is aske
 So they are drawn by chance from the latest calls, a person's calls of ten minutes together, as in the proof
 in shadow. No student of the new version learns from a former call with one of these inputs
 (`bertsmith.mirror.learning.teacher_change`).
+
+**A change that no name tells.** While a student answers, one recorded input for every thirty calls is asked
+again under the same version: one whose recorded answer is what the student said lately where the LLM
+contradicted it most surely. Of an input that gets another answer the LLM is asked once more. As long as it is
+the same LLM, the recorded answer and the first new one are exchangeable: that the two new ones agree, and the
+recorded one alone is another, has a probability of at most 1/2, however often the LLM contradicts itself.
+Bets on it multiply a capital by 1.8 or 0.2, which begins anew wherever it falls below 1: a false alarm, at
+100, comes on average once in at least 100 inputs with another answer (e-detectors: Shin, Ramdas and Rinaldo,
+arXiv 2203.03532). After the first such input twenty drawn like the calls are asked, and twenty more after
+each further one; these tell the share that has changed.
 """
 
 import time
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import orjson
 from sqlalchemy import and_, case, func, inspect, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
@@ -30,7 +41,7 @@ from bertsmith.metrics.scores import Interval
 from bertsmith.mirror.answering.shadow_proof import UNIT_SECONDS
 from bertsmith.mirror.answering.stage_store import StageStore
 from bertsmith.mirror.answering.stages import RECORD
-from bertsmith.mirror.call import OWN_SOURCES, REPLAYED, SYSTEM_ROLES, UNDATED, Call
+from bertsmith.mirror.call import AGAIN, OWN_SOURCES, REPLAYED, SYSTEM_ROLES, UNDATED, Call, Json
 from bertsmith.mirror.database import READING, is_sqlite
 from bertsmith.mirror.fields import AnswerShape, Values, format_value
 from bertsmith.mirror.identity import hash_fraction, replayed_call_id
@@ -52,6 +63,12 @@ _FEWEST = 50  # inputs that are worth it
 _NAMED_KINDS = ("enum", "boolean", "ordinal")  # of fields whose values the schema names
 _SHOWN = 5  # changes in a sentence
 _LATER = 1_000_000  # places further back, where the LLM had no time
+CALLS_BETWEEN = 30  # calls of a version that a student answers, for each input that is asked again
+_TOGETHER = 20  # inputs that are asked again after one whose answer has changed
+_BET = 0.8  # of the capital, on the LLM's repeating its new answer
+_ALARM = 100.0
+_LATEST = 500  # inputs that are looked at
+_NEWEST = 4000  # calls
 
 
 class ReplayQuestion(NamedTuple):
@@ -94,7 +111,13 @@ class ReplayStore:
         return self._has_table
 
     def plan(
-        self, version: str, calls: Iterable[Call], source: str = REPLAYED, *, is_first: bool = False
+        self,
+        version: str,
+        calls: Iterable[Call],
+        source: str = REPLAYED,
+        *,
+        is_first: bool = False,
+        is_next: bool = False,
     ) -> int:
         """Plans to ask the inputs of stored `calls` once more under `version`, in this order and after those
         planned before; returns how many are new. An input is asked only beside a passing call of that
@@ -103,6 +126,7 @@ class ReplayStore:
         how often the LLM contradicts itself.
 
         With `is_first` nothing is planned where something was before, or a training of the version has begun.
+        With `is_next` they are asked before all others.
         """
         insert = (sqlite if is_sqlite(self.engine) else postgresql).insert(REPLAYS)
         with self.engine.begin() as connection:
@@ -122,7 +146,7 @@ class ReplayStore:
                     "version": version,
                     "source": source,
                     "recorded": call.id,
-                    "place": last + number,
+                    "place": last + number if not is_next else -1,
                     "asked": 0.0,
                 }
                 for number, call in enumerate(calls, 1)
@@ -214,7 +238,8 @@ class ReplayStore:
         """
         if not self.has_table:
             return {}
-        query = select(REPLAYS.c.id, REPLAYS.c.recorded).where(REPLAYS.c.version.in_(sorted(versions)))
+        own = and_(REPLAYS.c.version.in_(sorted(versions)), REPLAYS.c.source == REPLAYED)
+        query = select(REPLAYS.c.id, REPLAYS.c.recorded).where(own)
         with self.engine.connect().execution_options(**READING) as connection:
             return {row.id: row.recorded for row in connection.execute(query)}
 
@@ -226,6 +251,122 @@ class ReplayStore:
         answers = sorted(self.store.calls_named(recorded).values(), key=lambda call: (call.began, call.id))
         former = self.store.calls_named(recorded[call.id] for call in answers)
         return [(former[recorded[call.id]], call) for call in answers if recorded[call.id] in former]
+
+    def draw(self, version: str, count: int, before: float, answer: Json = None) -> list[Call]:
+        """Up to `count` calls of a version, recorded earlier than `before` (seconds since 1970), whose inputs
+        were not asked again: those with this `answer`, or any, drawn like the calls; of the latest 4,000.
+        """
+        asked = [REPLAYS.c.version == version] if self.has_table else []
+        query = select(CALLS.c.id).where(
+            CALLS.c.version == version,
+            CALLS.c.began < before,
+            CALLS.c.source.not_in([*OWN_SOURCES, UNDATED]),
+            *[CALLS.c.id.not_in(select(REPLAYS.c.recorded).where(condition)) for condition in asked],
+            *([] if answer is None else [CALLS.c.answer == orjson.dumps(answer).decode()]),
+        )
+        with self.engine.connect().execution_options(**READING) as connection:
+            newest = query.order_by(CALLS.c.began.desc()).limit(_NEWEST)
+            names = connection.execute(newest).scalars().all()
+        drawn = list[Call]()
+        # By a hash, for the ids of imported calls may be in the order of time.
+        for name in sorted(names, key=lambda name: hash_fraction(name, 0)):
+            call = self.store.calls_named([name]).get(name)
+            if len(drawn) == count:
+                break
+            if call is None or holds_placeholder([message.parts for message in call.request.inputs]):
+                continue
+            is_drawn = call.weight is None or hash_fraction(name, 1) < call.weight
+            if answer is not None or is_drawn:
+                drawn.append(call)
+        return drawn
+
+    def repeated_answers(self, version: str, since: float) -> "list[RepeatedAnswer]":
+        """The recorded calls whose inputs the LLM was asked again after `since`, to tell whether it has
+        changed, in the order in which they were asked; the latest 500.
+        """
+        if not self.has_table:
+            return []
+        again = and_(REPLAYS.c.version == version, REPLAYS.c.source == AGAIN, REPLAYS.c.asked > since)
+        query = select(REPLAYS.c.id, REPLAYS.c.recorded).where(again).order_by(REPLAYS.c.asked.desc())
+        with self.engine.connect().execution_options(**READING) as connection:
+            rows = list(connection.execute(query.limit(_LATEST)))
+        second = {row.recorded: row.id for row in rows}
+        known = self.store.calls_named([name for row in rows for name in (row.id, row.recorded)])
+        return [
+            RepeatedAnswer(known[row.recorded], known[row.id], known.get(second.get(row.id, "")))
+            for row in reversed(rows)
+            if row.id in known and row.recorded in known and known[row.recorded].source != AGAIN
+        ]
+
+
+class RepeatedAnswer(NamedTuple):
+    """A `recorded` call, the LLM's `first` new answer to its input, and, where that is another one, the
+    `second`, once it has come.
+    """
+
+    recorded: Call
+    first: Call
+    second: Call | None
+
+
+class ChangeEvidence(NamedTuple):
+    """What repeated answers say about whether the LLM has changed. `pairs` are the recorded and the new
+    calls since the first changed answer, drawn like the calls; `differing` of them have another answer. The
+    LLM is to be asked once more about the `doubtful` new calls, and `wanted` recorded inputs.
+    """
+
+    capital: float
+    pairs: list[tuple[Call, Call]]
+    differing: int
+    doubtful: list[Call]
+    wanted: int
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether the LLM answers otherwise than before."""
+        return self.capital >= _ALARM
+
+    @property
+    def interval(self) -> Interval:
+        """Of the share of answers that have changed, with 95 % confidence. The last pair is one that changed,
+        so the number of pairs is what is random (inverse sampling).
+        """
+        most = max(len(self.pairs) - 1, 1), max(self.differing - 1, 0)
+        low = clopper_pearson(self.differing, max(len(self.pairs), 1), 0.05).low
+        return Interval(low, clopper_pearson(most[1], most[0], 0.05).high)
+
+    def describe(self) -> str:
+        """How many answers differ, in words."""
+        low, high = (format_percent(end) for end in self.interval)
+        return (
+            f"of {len(self.pairs):,} recorded inputs that were asked again {self.differing:,} got another "
+            f"answer, {low} to {high} with 95 % confidence"
+        )
+
+
+def weigh_changes(answers: Sequence[RepeatedAnswer], differs: Callable[[Call, Call], bool]) -> ChangeEvidence:
+    """Bets on each input whose first new answer `differs` from the recorded one, in their order."""
+    capital, pairs, differing, asked = 1.0, list[tuple[Call, Call]](), 0, _TOGETHER
+    doubtful = list[Call]()
+    for answer in answers:
+        is_other = differs(answer.recorded, answer.first)
+        asked += 1
+        if capital > 1:
+            pairs.append((answer.recorded, answer.first))
+            differing += is_other
+        if not is_other:
+            continue
+        if answer.second is None:
+            doubtful.append(answer.first)
+            continue
+        is_repeated = not differs(answer.first, answer.second)
+        capital *= 1 + _BET if is_repeated else 1 - _BET
+        asked = 0 if is_repeated else asked
+        if capital >= _ALARM:
+            break
+        if capital <= 1:
+            capital, pairs, differing = 1.0, [], 0
+    return ChangeEvidence(capital, pairs, differing, doubtful, max(_TOGETHER - asked, 0))
 
 
 class AnswerDifference(NamedTuple):

@@ -33,6 +33,7 @@ from bertsmith.errors import InputError, did_you_mean
 from bertsmith.metrics.guarantees.audit import Audits
 from bertsmith.mirror.answering.shadow_proof import ShadowProof
 from bertsmith.mirror.answering.stages import (
+    LLM_CHANGED,
     VOID,
     Evidence,
     EvidenceBatch,
@@ -225,6 +226,15 @@ class StageStore:
         with self._reading() as connection:
             rows = connection.execute(select(CHANGES).order_by(CHANGES.c.changed, CHANGES.c.revision))
             return [StageChange(*row) for row in rows]
+
+    def llm_changes(self) -> dict[str, float]:
+        """By version, when it was last found that the LLM answers otherwise than before, in seconds since
+        1970.
+        """
+        own = and_(CHANGES.c.by == "evidence", CHANGES.c.why.startswith(LLM_CHANGED))
+        query = select(CHANGES.c.version, func.max(CHANGES.c.changed)).where(own).group_by(CHANGES.c.version)
+        with self._reading() as connection:
+            return {row[0]: row[1] for row in connection.execute(query)}
 
     def add_student(self, student: StudentRecord) -> bool:
         """Stores a student, and begins its proof if it has a plan. False where its id is known: then only its

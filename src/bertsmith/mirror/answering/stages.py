@@ -23,6 +23,7 @@ _REFERENCE = 200  # confidences that drift is measured from
 # The outcome of an audit that is settled but no evidence: the LLM was unreachable, the mirror was stopped, or
 # the student was replaced meanwhile.
 VOID = "void"
+LLM_CHANGED = "the LLM answers otherwise than before"  # begins the reason of such a change
 _DRIFT_DELTA = 0.01  # probability of a false alarm, over all time
 
 
@@ -126,6 +127,11 @@ def dismiss_student(stage: Stage) -> Stage:
     """
     mode = SHADOW if stage.former else RECORD
     return replace(stage, mode=mode, share=0.0, student=stage.former, former="")
+
+
+def begin_anew(stage: Stage) -> Stage:
+    """Removes all students, for the LLM that they learned from answers no more: calls are only recorded."""
+    return replace(stage, mode=RECORD, share=0.0, student="", former="", candidate="")
 
 
 def set_mode(stage: Stage, mode: str, canary_share: float) -> Stage:

@@ -9,7 +9,7 @@ training with other settings, versions or calls stays, and the new one's is OUT.
 
 import secrets
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -270,7 +270,9 @@ def _start_run(
     if path.exists():
         return _resume_run(records, profile, settings, work, read_json(path), say)
     read = read_calls(store, profile)
-    parts = split_calls(read.calls, records.used_calls(), profile.shape, settings)
+    told = _find_told_change(store, profile, read.calls)
+    recent = read.calls if told is None else _calls_since(told, read.calls)
+    parts = split_calls(recent, records.used_calls(), profile.shape, settings)
     proving = {call.id for call in parts.calibration}
     # Again without the calibration calls: their answers may not influence the claim that they prove.
     profile = understand(store, profile.versions, proving)
@@ -281,19 +283,17 @@ def _start_run(
     if not settings.from_names:
         former = read_former_calls(records, profile)
         say("Comparing the answers with earlier ones")
-        since = find_change(read.calls, profile.shape, settings.seed, features)
-    # An undated call has the time of its import, and may be older than the change.
-    later = [
-        call for call in read.calls if since is not None and call.began >= since and call.source != UNDATED
-    ]
+        since = told or find_change(read.calls, profile.shape, settings.seed, features)
+    later = [] if since is None else _calls_since(since, read.calls)
     if since is not None and len(later) < _FEWEST_SINCE:
         say(f"{describe_time(since)} That is too lately to learn it: train again after more calls.")
         since = None
     if since is not None:
-        # The answers by which the change was found can't prove a claim about the calls since.
         is_later = {call.id for call in later}
         earlier = [call for call in read.calls if call.id not in is_later]
-        former, proving = leave_out_replayed(store, profile, earlier), set()
+        former = leave_out_replayed(store, profile, earlier)
+        # The answers by which a training finds a change can't prove a claim about the calls since.
+        proving = proving if told is not None else set()
         read = replace(read, calls=later)
     parts = split_by_ids(read.calls, proving, profile.shape, settings)
     plan = {
@@ -307,6 +307,21 @@ def _start_run(
     }
     write_json(path, plan)
     return _LearningRun(settings, profile, read, parts, former, since, work, name, features)
+
+
+def _find_told_change(store: Store, profile: SiteProfile, calls: Sequence[LearnedCall]) -> float | None:
+    """When the mirror last found that the LLM answers otherwise than before, in seconds since 1970; None
+    where it didn't, or too few calls have come since.
+    """
+    changes = StageStore(store).llm_changes()
+    told = max((changes[version] for version in profile.templates if version in changes), default=None)
+    is_enough = told is not None and len(_calls_since(told, calls)) >= _FEWEST_SINCE
+    return told if is_enough else None
+
+
+def _calls_since(since: float, calls: Sequence[LearnedCall]) -> list[LearnedCall]:
+    """Without undated calls, which have the time of their import, and may be older."""
+    return [call for call in calls if call.began >= since and call.source != UNDATED]
 
 
 def _resume_run(
@@ -437,9 +452,10 @@ def _train_candidates(
         else None
     )
     if training.since is not None:
+        in_shadow = " The change was found by them, so they prove nothing: the proof goes on in shadow."
         notes.append(
-            f"{describe_time(training.since)} Only the {len(training.read.calls):,} calls since then count. "
-            "The change was found by them, so they prove nothing: the proof goes on in shadow."
+            f"{describe_time(training.since)} Only the {len(training.read.calls):,} calls since then count."
+            + ("" if parts.calibration else in_shadow)
         )
     if translated is not None:
         notes.append(translated.as_sentence())
