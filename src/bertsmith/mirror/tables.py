@@ -122,6 +122,7 @@ REPLAYS = Table(  # recorded inputs that are to be asked again
     Column("recorded", Text, nullable=False),  # the id of the call whose input is asked again
     Column("place", Integer, nullable=False),  # they are asked in this order
     Column("asked", Float, nullable=False),  # seconds since 1970; 0: not yet
+    Column("is_drawn", Integer, nullable=False),  # 0: chosen for its answer, not drawn like the calls
     Column("outcome", Text),  # answered, or why there is no answer; NULL until it is known
     Index("mirror_replays_by_version", "version", "place"),
 )

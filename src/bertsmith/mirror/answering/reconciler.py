@@ -220,8 +220,9 @@ class Reconciler:
             self._calls[version] = 0
             contradictions = self._contradictions.pop(version, [])
             _, answer = max(contradictions, key=lambda pair: pair[0], default=(0.0, None))
-            drawn = self._replays.draw(version, 1, added, answer) or self._replays.draw(version, 1, added)
-            self._replays.plan(version, drawn, AGAIN)
+            chosen = [] if answer is None else self._replays.draw(version, 1, added, answer)
+            calls = chosen or self._replays.draw(version, 1, added)
+            self._replays.plan(version, calls, AGAIN, is_drawn=not chosen)
         count = self._replays.counts().get(version)
         if count is None or count == self._weighed.get(version):
             return

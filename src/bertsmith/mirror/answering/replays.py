@@ -16,13 +16,16 @@ in shadow. No student of the new version learns from a former call with one of t
 
 **A change that no name tells.** While a student answers, one recorded input for every thirty calls is asked
 again under the same version: one whose recorded answer is what the student said lately where the LLM
-contradicted it most surely. Of an input that gets another answer the LLM is asked once more. As long as it is
-the same LLM, the recorded answer and the first new one are exchangeable: that the two new ones agree, and the
-recorded one alone is another, has a probability of at most 1/2, however often the LLM contradicts itself.
-Bets on it multiply a capital by 1.8 or 0.2, which begins anew wherever it falls below 1: a false alarm, at
-100, comes on average once in at least 100 inputs with another answer (e-detectors: Shin, Ramdas and Rinaldo,
-arXiv 2203.03532). After the first such input twenty drawn like the calls are asked, and twenty more after
-each further one; these tell the share that has changed.
+contradicted it most surely. Of an input that gets another answer the LLM is asked once more. If it repeats
+that one, twenty inputs drawn like the calls are asked, and twenty more after each of these that gets another
+answer twice.
+
+As long as it is the same LLM, the answers to an input that was drawn without looking at them are
+exchangeable: that the two new ones agree, and the recorded one alone is another, has a probability of at most
+1/2, however often the LLM contradicts itself. Bets on it multiply a capital by 1.8 or 0.2, which begins anew
+wherever it falls below 1: a false alarm, at 100, comes on average once in at least 100 inputs with another
+answer (e-detectors: Shin, Ramdas and Rinaldo, arXiv 2203.03532). Nothing is bet on an input that was chosen
+for its recorded answer: of the rare answers of a careless LLM many are its errors, which it doesn't repeat.
 """
 
 import time
@@ -65,6 +68,7 @@ _SHOWN = 5  # changes in a sentence
 _LATER = 1_000_000  # places further back, where the LLM had no time
 CALLS_BETWEEN = 30  # calls of a version that a student answers, for each input that is asked again
 _TOGETHER = 20  # inputs that are asked again after one whose answer has changed
+_APART = 30  # inputs between two chosen ones that have others drawn
 _BET = 0.8  # of the capital, on the LLM's repeating its new answer
 _ALARM = 100.0
 _LATEST = 500  # inputs that are looked at
@@ -118,6 +122,7 @@ class ReplayStore:
         *,
         is_first: bool = False,
         is_next: bool = False,
+        is_drawn: bool = True,
     ) -> int:
         """Plans to ask the inputs of stored `calls` once more under `version`, in this order and after those
         planned before; returns how many are new. An input is asked only beside a passing call of that
@@ -126,7 +131,7 @@ class ReplayStore:
         how often the LLM contradicts itself.
 
         With `is_first` nothing is planned where something was before, or a training of the version has begun.
-        With `is_next` they are asked before all others.
+        With `is_next` they are asked before all others. `is_drawn`: they weren't chosen for their answers.
         """
         insert = (sqlite if is_sqlite(self.engine) else postgresql).insert(REPLAYS)
         with self.engine.begin() as connection:
@@ -148,6 +153,7 @@ class ReplayStore:
                     "recorded": call.id,
                     "place": last + number if not is_next else -1,
                     "asked": 0.0,
+                    "is_drawn": int(is_drawn),
                 }
                 for number, call in enumerate(calls, 1)
             ]
@@ -287,13 +293,15 @@ class ReplayStore:
         if not self.has_table:
             return []
         again = and_(REPLAYS.c.version == version, REPLAYS.c.source == AGAIN, REPLAYS.c.asked > since)
-        query = select(REPLAYS.c.id, REPLAYS.c.recorded).where(again).order_by(REPLAYS.c.asked.desc())
+        query = select(REPLAYS).where(again).order_by(REPLAYS.c.asked.desc())
         with self.engine.connect().execution_options(**READING) as connection:
             rows = list(connection.execute(query.limit(_LATEST)))
         second = {row.recorded: row.id for row in rows}
         known = self.store.calls_named([name for row in rows for name in (row.id, row.recorded)])
         return [
-            RepeatedAnswer(known[row.recorded], known[row.id], known.get(second.get(row.id, "")))
+            RepeatedAnswer(
+                known[row.recorded], known[row.id], known.get(second.get(row.id, "")), bool(row.is_drawn)
+            )
             for row in reversed(rows)
             if row.id in known and row.recorded in known and known[row.recorded].source != AGAIN
         ]
@@ -301,12 +309,13 @@ class ReplayStore:
 
 class RepeatedAnswer(NamedTuple):
     """A `recorded` call, the LLM's `first` new answer to its input, and, where that is another one, the
-    `second`, once it has come.
+    `second`, once it has come. `is_drawn`: the call wasn't chosen for its answer.
     """
 
     recorded: Call
     first: Call
     second: Call | None
+    is_drawn: bool = True
 
 
 class ChangeEvidence(NamedTuple):
@@ -345,13 +354,16 @@ class ChangeEvidence(NamedTuple):
 
 
 def weigh_changes(answers: Sequence[RepeatedAnswer], differs: Callable[[Call, Call], bool]) -> ChangeEvidence:
-    """Bets on each input whose first new answer `differs` from the recorded one, in their order."""
-    capital, pairs, differing, asked = 1.0, list[tuple[Call, Call]](), 0, _TOGETHER
+    """Bets on each drawn input whose first new answer `differs` from the recorded one, in their order. One
+    that was chosen for its answer has twenty drawn, if its answer has changed.
+    """
+    capital, pairs, differing, drawn, chosen = 1.0, list[tuple[Call, Call]](), 0, _TOGETHER, _APART
     doubtful = list[Call]()
     for answer in answers:
         is_other = differs(answer.recorded, answer.first)
-        asked += 1
-        if capital > 1:
+        chosen += 1
+        drawn += answer.is_drawn
+        if capital > 1 and answer.is_drawn:
             pairs.append((answer.recorded, answer.first))
             differing += is_other
         if not is_other:
@@ -360,13 +372,17 @@ def weigh_changes(answers: Sequence[RepeatedAnswer], differs: Callable[[Call, Ca
             doubtful.append(answer.first)
             continue
         is_repeated = not differs(answer.first, answer.second)
+        if not answer.is_drawn:
+            if is_repeated and chosen >= _APART:
+                drawn, chosen = 0, 0
+            continue
         capital *= 1 + _BET if is_repeated else 1 - _BET
-        asked = 0 if is_repeated else asked
+        drawn = 0 if is_repeated else drawn
         if capital >= _ALARM:
             break
         if capital <= 1:
             capital, pairs, differing = 1.0, [], 0
-    return ChangeEvidence(capital, pairs, differing, doubtful, max(_TOGETHER - asked, 0))
+    return ChangeEvidence(capital, pairs, differing, doubtful, max(_TOGETHER - drawn, 0))
 
 
 class AnswerDifference(NamedTuple):
