@@ -14,6 +14,7 @@ from test_call_store import call_of
 
 from bertsmith.mirror.answering.open_students import OpenStudents, VersionStudents
 from bertsmith.mirror.answering.reconciler import find_due_forecasts, find_due_trainings
+from bertsmith.mirror.answering.replays import ReplayStore
 from bertsmith.mirror.answering.stage_store import StageStore, save_forecast
 from bertsmith.mirror.answering.stages import (
     LLM_CHANGED,
@@ -166,6 +167,20 @@ def test_once_the_llm_has_changed_only_the_calls_since_count(stages: StageStore)
     assert due(stages) == []
     recorded(stages, "One.", 1, time.time() + 60)
     assert due(stages) == [(one.version, 45)]
+
+
+def test_a_changed_version_waits_for_recorded_inputs_that_are_asked_again(stages: StageStore) -> None:
+    one, _, stage, _ = served(stages)
+    with stages.engine.begin() as connection:
+        connection.execute(update(TRAININGS).values(began=time.time() - 100))
+    replays, (former, *_) = ReplayStore(stages.store), stages.store.latest(one.version, 1)
+    assert stages.change(stage, begin_anew(stage), "evidence", f"{LLM_CHANGED}: of 60 inputs 8 differ")
+    recorded(stages, "Two.", 12, time.time() + 1)
+    assert due(stages) != []
+    assert replays.plan(former.version, [former]) == 1
+    assert due(stages) == []
+    recorded(stages, "Two.", 28, time.time() + 100)  # twice what the first training takes, in all
+    assert due(stages) != []
 
 
 def test_a_version_that_is_answered_by_a_student_of_another_and_not_merged_is_left(

@@ -36,6 +36,7 @@ from bertsmith.mirror.answering.stage_store import StageStore
 from bertsmith.mirror.answering.stages import LLM_CHANGED, EvidenceBatch, StudentRecord, set_mode
 from bertsmith.mirror.call import AGAIN, REPLAYED, UNDATED, Call
 from bertsmith.mirror.fields import AnswerShape, Field
+from bertsmith.mirror.identity import replayed_call_id
 from bertsmith.mirror.learning import teacher_change
 from bertsmith.mirror.learning.asking import AskingResult, Replay
 from bertsmith.mirror.learning.learned_calls import LearnedCall, read_calls
@@ -539,9 +540,10 @@ def test_recorded_inputs_are_asked_again_one_beside_each_passing_call(llm: Upstr
         # Whom the recorded call was about, and nobody else.
         assert {call.request.subjects for call in new} == {former[0].request.subjects}
         pairs = replays.pairs(version)
-        assert [(call.id, other.id) for call, other in pairs] == [
-            (call.id, other.id) for call, other in zip(former[:5], new, strict=True)
-        ]
+        assert {other.id: call.id for call, other in pairs} == {
+            replayed_call_id(call.id, version): call.id for call in former[:5]
+        }
+        assert {other.id for _, other in pairs} == {call.id for call in new}
         assert all(call.request.inputs == other.request.inputs for call, other in pairs)
         assert {other.completion.value["intent"] for _, other in pairs} == {"other"}
         assert {call.completion.value["intent"] for call, _ in pairs} == {"transfer"}
@@ -850,6 +852,15 @@ def test_a_change_that_no_name_tells_is_found_by_recorded_inputs_and_the_student
         assert (stage.mode, stage.student, stage.former, stage.candidate) == ("record", "", "", "")
         (found,) = mirror.stages.llm_changes().values()
         assert found == stage.changed
+        replays = ReplayStore(mirror.store)
+        planned = replays.recorded([stage.version])
+        assert len(planned) > 50 and planned.keys().isdisjoint(call.id for call in mirror.calls())
+        mirror.follow()
+        for _ in range(5):
+            send(mirror, FIRST, message(draw))
+            wait_until(lambda: mirror.app.relay.replays.waiting == 0)
+        mirror.settle()
+        assert sum(call.source == REPLAYED for call in mirror.calls()) == 5
         why = mirror.stages.changes()[-1].why
         inputs, differing, low, high = re.findall(r"[\d.]+", why.replace("95 %", ""))[:4]
         assert why.startswith("the LLM answers otherwise than before: of ") and int(differing) >= 7

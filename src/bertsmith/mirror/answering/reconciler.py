@@ -41,6 +41,7 @@ from bertsmith.mirror.answering.replays import (
     ReplayQueue,
     ReplayStore,
     draw_former_inputs,
+    draw_inputs,
     weigh_changes,
 )
 from bertsmith.mirror.answering.stage_store import StageStore, VersionFacts, read_forecasts
@@ -232,6 +233,10 @@ class Reconciler:
         )
         if evidence.has_changed:
             why = f"{LLM_CHANGED}: {evidence.describe()}"
+            compared = self.store.evidence().get(stage.student)
+            if compared is None or not compared.has_drifted:  # the next student is proven by them
+                inputs = draw_inputs(self.store.store, version, version, self.settings.replay_calls)
+                self._replays.plan(version, inputs)
             if self.store.change(stage, begin_anew(stage), "evidence", why):
                 LOG.warning("version %s: %s → record; %s", version, stage.mode, why)
             return
@@ -425,7 +430,8 @@ def find_due_trainings(
 ) -> Iterator[tuple[Stage, int]]:
     """Yields the stages that a training should start for, each with its number of calls. A version of a site
     of which another one has been learned, as after a change of the prompt or the model, takes half of
-    `train_after`: the answers before are learned from too.
+    `train_after`: the answers before are learned from too. While recorded inputs are asked again, which are
+    to prove the student, it waits for up to twice `train_after`.
     """
     fewest = math.ceil(train_after / 2)
     counts, into = store.call_counts(fewest), store.merged()
@@ -440,7 +446,7 @@ def find_due_trainings(
     if not enough:
         return
     stages, trainings, evidence = store.stages(), store.trainings(), store.evidence()
-    changes = store.llm_changes()
+    changes, asked_again = store.llm_changes(), ReplayStore(store.store).counts()
     for target, versions in enough.items():
         group = {target, *versions, *(version for version, of in into.items() if of == target)}
         group_stages = [stages[version] for version in group if version in stages]
@@ -472,6 +478,9 @@ def find_due_trainings(
             for version, training in trainings.items()
         )
         is_urgent = was_dismissed or follows or any(student.has_drifted for student in students)
+        is_asking = any(version in asked_again and asked_again[version].is_open for version in versions)
+        if is_urgent and is_asking and sum(new.values()) < 2 * train_after:
+            continue
         if is_training_due(sum(new.values()), before, train_after, is_urgent=is_urgent):
             yield stage, sum(counts[version] for version in versions)
 

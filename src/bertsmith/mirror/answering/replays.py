@@ -71,7 +71,7 @@ _TOGETHER = 20  # inputs that are asked again after one whose answer has changed
 _APART = 30  # inputs between two chosen ones that have others drawn
 _BET = 0.8  # of the capital, on the LLM's repeating its new answer
 _ALARM = 100.0
-_LATEST = 500  # inputs that are looked at
+_LATEST = 500  # calls and repeated answers that are looked at
 _NEWEST = 4000  # calls
 
 
@@ -485,9 +485,7 @@ def draw_former_inputs(stages: StageStore, count: int) -> dict[str, list[Call]]:
 
 def _draw_for_version(stages: StageStore, version: str, count: int) -> list[Call]:
     store, by_version = stages.store, stages.stages()
-    new = [call for call in store.latest(version, 2 * _NEW_CALLS) if call.source not in OWN_SOURCES]
-    new = new[:_NEW_CALLS]
-    if len(new) < _NEW_CALLS:
+    if not (new := _latest_calls(store, version)):
         return []
     site, since, former, former_ended = by_version[version].site, new[-1].began, "", 0.0
     for other, stage in by_version.items():
@@ -499,6 +497,21 @@ def _draw_for_version(stages: StageStore, version: str, count: int) -> list[Call
     evidence = stages.evidence().get(by_version[former].student) if former else None
     if not former or (evidence is not None and (evidence.has_drifted or evidence.decision == "demote")):
         return []
+    return draw_inputs(store, former, version, count)
+
+
+def _latest_calls(store: Store, version: str) -> list[Call]:
+    """The latest 25 calls that clients made; none where there are fewer."""
+    calls = [call for call in store.latest(version, _LATEST) if call.source not in OWN_SOURCES]
+    return calls[:_NEW_CALLS] if len(calls) >= _NEW_CALLS else []
+
+
+def draw_inputs(store: Store, former: str, version: str, count: int) -> list[Call]:
+    """Up to `count` calls of the `former` version (which may be the same), drawn by chance like the traffic,
+    a person's of ten minutes together; none where their inputs, or the latest ones of `version`, differ in
+    form.
+    """
+    new = _latest_calls(store, version)
     recorded = [
         call
         for call in store.latest(former, _DRAWN_FROM * count)
@@ -508,7 +521,7 @@ def _draw_for_version(stages: StageStore, version: str, count: int) -> list[Call
     templates = _input_template(new), _input_template(recorded)
     fitting = [call for call in recorded if _fits(call, templates)]
     is_alike = all(_fits(call, templates) for call in new)
-    if not is_alike or len(fitting) < max(_FEWEST, (1 - _UNLIKE) * len(recorded)):
+    if not new or not is_alike or len(fitting) < max(_FEWEST, (1 - _UNLIKE) * len(recorded)):
         return []
 
     def order(call: Call) -> tuple[float, float, str]:
