@@ -57,6 +57,8 @@ def test_a_request_that_comes_alone_wakes_no_thread_of_one_core() -> None:
                 job = Job(prepared(len), time.monotonic() + 60, "", asyncio.get_running_loop())
                 queue.admit(job)
                 assert await job.future == 1
+                while queue.computing:  # until then another request would not be alone
+                    await asyncio.sleep(0.001)
             assert count_sleeps() - before < 30
         finally:
             await asyncio.to_thread(workers.stop)
