@@ -106,7 +106,7 @@ class MirrorSettings(RelaySettings):
     into the folder `students`, with `bertsmith mirror train` and `train_options`. A student may differ from
     the LLM in at most `epsilon` of its answers, with probability 1 - `delta`. Before the first training, from
     `forecast_after` calls on (0: never), it forecasts what a student could answer. After a change of the
-    prompt or the model up to `replay_calls` recorded inputs are asked again, one beside each call. Shadow
+    prompt or the model up to `replay_calls` recorded inputs are asked again, two beside each call. Shadow
     lasts for at least `shadow_calls` comparisons; canary for at least `canary_calls`, while the student
     answers `canary_share` of the calls it is sure of. `audit_share` of the student's answers are compared
     with the LLM's. A student that takes longer than `answer_seconds` leaves the call to the LLM. `seed` makes

@@ -45,6 +45,7 @@ from bertsmith.serving import LOG
 
 _MOST_WAITING, _MOST_BYTES = 512, 32_000_000  # audits, and bytes of their requests
 _AT_ONCE = 8  # concurrent requests to the LLM
+_BESIDE = 2  # recorded inputs that are asked again beside one call
 _TRYING = 0.9  # of the audit's patience: after all of it nobody knows what became of it
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 30.0  # seconds before the LLM or the store is tried again
 # Why an audit is void, beside the LLM's status.
@@ -190,8 +191,8 @@ class AuditRunner:
 
 
 class ReplayRunner:
-    """Asks a recorded input beside a passing call. `waiting` counts those that are neither settled nor
-    recorded yet.
+    """Asks recorded inputs beside passing calls, two beside each, one after the other. `waiting` counts the
+    calls beside which something may still be asked.
     """
 
     def __init__(
@@ -210,8 +211,8 @@ class ReplayRunner:
         return self.audits.recorder.has_room and time.monotonic() >= self._resumes_at
 
     def begin(self, passing: UpstreamRequest) -> None:
-        """Starts to ask the next recorded input of the version of a call that the LLM has just answered, if
-        there is one, as a task of the event loop, and returns immediately.
+        """Starts to ask the next recorded inputs of the version of a call that the LLM has just answered, if
+        there are any, as a task of the event loop, and returns immediately.
         """
         self.waiting += 1
         task = asyncio.ensure_future(self._replay(passing))
@@ -236,9 +237,10 @@ class ReplayRunner:
     async def _replay(self, passing: UpstreamRequest) -> None:
         try:
             async with self.audits.slots:
-                question = await asyncio.to_thread(self._claim_next, passing)
-                if question is not None:
-                    await self._ask(question, passing)
+                for _ in range(_BESIDE):
+                    question = await asyncio.to_thread(self._claim_next, passing)
+                    if question is None or not await self._ask(question, passing):
+                        break
         except Exception as error:
             LOG.error("a recorded input could not be asked again: %s", type(error).__name__)
             self.pause()
@@ -257,7 +259,8 @@ class ReplayRunner:
             self.replays.settle(question.id, "tool-messages")
         return None
 
-    async def _ask(self, question: ReplayQuestion, passing: UpstreamRequest) -> None:
+    async def _ask(self, question: ReplayQuestion, passing: UpstreamRequest) -> bool:
+        """Whether the LLM had time for it."""
         own, recorded = passing.completion_request, question.call.request
         messages = (*own.system, *recorded.inputs)
         request = replace(own, messages=messages, subjects=recorded.subjects)
@@ -275,10 +278,11 @@ class ReplayRunner:
         if cause:
             self.pause()
             await asyncio.to_thread(self.replays.postpone, question.id, cause)
-            return
+            return False
         self._wait = _FIRST_WAIT
         await _offer(replace(answer, source=question.source, call_id=question.id), self.audits.recorder)
         await asyncio.to_thread(self.replays.settle, question.id, answer.refusal or ANSWERED)
+        return True
 
 
 async def _offer(answer: Exchange, recorder: Recorder) -> None:

@@ -1,4 +1,4 @@
-"""Replays: recorded inputs that are asked again, one beside each passing call, within a budget.
+"""Replays: recorded inputs that are asked again, two beside each passing call, within a budget.
 
     planned in the store → prepared → a call passes → claimed → LLM asked → recorded as a call
 
