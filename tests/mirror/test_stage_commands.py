@@ -21,8 +21,10 @@ from bertsmith.errors import InputError
 from bertsmith.metrics.scores import Interval
 from bertsmith.mirror.answering.accounts import read_accounts
 from bertsmith.mirror.answering.judging import check_guarantees
+from bertsmith.mirror.answering.replays import ReplayStore
 from bertsmith.mirror.answering.stage_store import StageStore
 from bertsmith.mirror.answering.stages import EvidenceBatch, StudentComparison, StudentRecord
+from bertsmith.mirror.identity import replayed_call_id
 from bertsmith.mirror.learning.understand import LearningRecords
 from bertsmith.mirror.settings import PriceSettings
 from bertsmith.mirror.store import Store
@@ -173,6 +175,9 @@ def test_status_says_who_answers_and_what_it_saves(
     # Calls of this version from when only the student of an earlier prompt served.
     site.stages.tally({(site.call.version, "", "new-prompt"): (9, 0.0)})
     site.stages.tally({(site.call.version, site.student.id, "low-confidence"): (2, 0.0)})
+    replays = ReplayStore(site.store)
+    assert replays.plan(site.call.version, [site.call]) == 1
+    assert replays.claim(replayed_call_id(site.call.id, site.call.version))
     config = tmp_path / "mirror.toml"
     config.write_text("[prices]\nmillion_input_tokens = 1000\nmillion_output_tokens = 1000\nerror = 5\n")
     capsys.readouterr()
@@ -182,15 +187,18 @@ def test_status_says_who_answers_and_what_it_saves(
     assert found["relayed"] == {"low-confidence": 2}
     assert found["call_price"] == pytest.approx(0.018)  # of 11 tokens in and 7 out
     assert (found["money"]["saved"], found["money"]["audits"]) == pytest.approx((0.72, 0.72))
+    assert (found["replays"], found["money"]["replays"]) == (1, pytest.approx(0.018))
     low, high = found["interval"]
     assert low < 0.025 < high
     assert found["money"]["errors"] == pytest.approx([40 * low * 5, 40 * high * 5])
+    assert found["money"]["net"] == pytest.approx([-0.018 - 40 * high * 5, -0.018 - 40 * low * 5])
     assert found["own_seconds"] == pytest.approx(0.002)
     assert found["llm_seconds"] == pytest.approx(site.call.seconds)
     assert site.run("status", "--config", config) == 0
     said = capsys.readouterr().out
     assert "Who answers" in said
     assert "Saved and paid" in said
+    assert "Replays: 1 recorded input asked again" in said
 
 
 def test_status_tells_of_a_training_that_is_under_way(site: Site, capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,6 +21,7 @@ from bertsmith.cli.mirror_calls import (
 from bertsmith.cli.options import Flag
 from bertsmith.cli.screen import console, print_facts, print_json, print_note, print_table
 from bertsmith.errors import InputError
+from bertsmith.reporting.formatting import counted
 
 if TYPE_CHECKING:
     from bertsmith.mirror.answering.accounts import Account
@@ -208,15 +209,19 @@ def _print_accounts(accounts: "list[Account]", students: "Mapping[str, StudentRe
     ]
     if silent:
         print_table(("version", "reason", "calls", "counts as"), silent, "Without an answer of the LLM")
-    saved = [_format_savings(account) for account in accounts if account.answered]
+    saved = [_format_savings(account) for account in accounts if account.answered or account.replays]
     if saved:
         money = (
             "version", "calls avoided", "ms each", "LLM's ms", "hours saved", "saved", "audits cost",
-            "errors cost",
+            "replays cost", "errors cost",
         )  # fmt: skip
         print_table(money, saved, "Saved and paid")
         console.print("Calls avoided: answers that no audit asked the LLM for, too.", markup=False)
-        if any(account.money is None for account in accounts if account.answered):
+        if replays := sum(account.replays for account in accounts):
+            print_note(
+                f"Replays: {counted(replays, 'recorded input')} asked again, each at the price of a call."
+            )
+        if any(account.money is None for account in accounts if account.answered or account.replays):
             console.print("For sums of money name the LLM's prices: [prices] in the settings.", markup=False)
 
 
@@ -231,6 +236,7 @@ def _format_savings(account: "Account") -> tuple[object, ...]:
         f"{account.seconds_saved / 3600:.2f}",
         "-" if money is None else f"{money.saved:,.2f}",
         "-" if money is None else f"{money.audits:,.2f}",
+        "-" if money is None else f"{money.replays:,.2f}",
         errors,
     )
 

@@ -1,4 +1,5 @@
-"""What answering saved and cost, in calls, time and money, for each version that has or had a student.
+"""What answering saved and cost, in calls, time and money, for each version that has or had a student, or
+under which recorded inputs were asked again.
 
 Read `read_accounts` first: it turns the counts and the evidence in the store into one `Account` a version.
 """
@@ -10,6 +11,7 @@ from typing import Any
 
 from bertsmith.metrics.scores import Interval
 from bertsmith.mirror.answering.ledger import REFUSED, VOIDED
+from bertsmith.mirror.answering.replays import ReplayStore
 from bertsmith.mirror.answering.stage_store import CallMeans, StageStore, Tallies
 from bertsmith.mirror.answering.stages import Evidence, Stage
 from bertsmith.mirror.settings import PriceSettings
@@ -29,25 +31,29 @@ _COMPARISON_PREFIXES = (
 @dataclass(frozen=True)
 class Money:
     """Amounts in the currency of the prices. `saved`: the price of the calls that the student answered;
-    `audits`: the price of those that the LLM was asked about too; `errors`: the lowest and the highest cost
-    of differing answers, by the confidence interval of the audits, or None without a price of an error.
+    `audits`: the price of those that the LLM was asked about too; `replays`: of the recorded inputs that it
+    was asked again; `errors`: the lowest and the highest cost of differing answers, by the confidence
+    interval of the audits, or None without a price of an error.
     """
 
     saved: float
     audits: float
+    replays: float
     errors: tuple[float, float] | None
 
     @property
     def net(self) -> tuple[float, float]:
-        """The lowest and the highest balance: saved minus the costs of audits and of errors."""
+        """The lowest and the highest balance: saved minus the costs of audits, replays and errors."""
         low, high = self.errors or (0.0, 0.0)
-        return self.saved - self.audits - high, self.saved - self.audits - low
+        saved = self.saved - self.audits - self.replays
+        return saved - high, saved - low
 
 
 @dataclass(frozen=True)
 class Account:
     """The account of one version. `relayed` counts by reason the calls that the LLM answered although a
-    student serves; `audits` counts audits by outcome. `refused` counts by reason the calls to which the LLM
+    student serves; `audits` counts audits by outcome, `replays` the recorded inputs that the LLM was asked
+    again. `refused` counts by reason the calls to which the LLM
     gave no answer with the schema, in any mode: a sure student counts as differing there. `void` counts by
     cause the audits that are no evidence. `differs` is the share of the student's answers that differ;
     `interval` holds it with probability 1 - delta at any time. `fails`: the student should answer, and every
@@ -59,6 +65,7 @@ class Account:
     answered: int
     relayed: dict[str, int]
     audits: dict[str, int]
+    replays: int
     refused: dict[str, int]
     void: dict[str, int]
     compared: int
@@ -97,9 +104,10 @@ class Account:
 
 
 def read_accounts(store: StageStore, prices: PriceSettings) -> list[Account]:
-    """One account for each version whose stage was ever changed, sorted by site and version."""
+    """One account for each version whose stage was ever changed or that has replays, by site and version."""
     tallies, evidence, means = store.tallies(), store.evidence(), store.means()
-    stages = [stage for stage in store.stages().values() if stage.revision]
+    replays = {version: count.asked for version, count in ReplayStore(store.store).counts().items()}
+    stages = [stage for stage in store.stages().values() if stage.revision or replays.get(stage.version)]
     accounts = []
     for stage in sorted(stages, key=lambda stage: (stage.site, stage.version)):
         counted = _count_outcomes(stage, tallies)
@@ -107,9 +115,12 @@ def read_accounts(store: StageStore, prices: PriceSettings) -> list[Account]:
         for (student, outcome), count in store.audit_outcomes(stage.version).items():
             if student == stage.student or student in counted.own:
                 of_students[outcome] += count
+        asked_again = replays.get(stage.version, 0)
         accounts.append(
-            _build_account(stage, counted, dict(of_students), evidence, means.get(stage.version), prices)
-        )  # fmt: skip
+            _build_account(
+                stage, counted, dict(of_students), asked_again, evidence, means.get(stage.version), prices
+            )
+        )
     return accounts
 
 
@@ -151,6 +162,7 @@ def _build_account(
     stage: Stage,
     counted: _OutcomeCounts,
     audits: dict[str, int],
+    replays: int,
     evidence_by_student: Mapping[str, Evidence],
     means: CallMeans | None,
     prices: PriceSettings,
@@ -173,12 +185,13 @@ def _build_account(
             ]
             low, high = (sum(calls * bounds[end] for calls, bounds in intervals) for end in (0, 1))
             errors = low * prices.error, high * prices.error
-        money = Money(answered * price, sum(audits.values()) * price, errors)
+        money = Money(answered * price, sum(audits.values()) * price, replays * price, errors)
     return Account(
         stage,
         answered,
         dict(counted.relayed),
         audits,
+        replays,
         dict(counted.refused),
         dict(counted.void),
         compared,

@@ -119,13 +119,15 @@ function drift(account) {
 /** Calls, time and money. */
 export function savedSection(state, version) {
   const account = accountOf(state, version);
-  if (!account || !account.answered) return null;
+  if (!account || !(account.answered || account.replays)) return null;
   const { money } = account;
   const facts = [["calls avoided", whole(account.calls_avoided)]];
   if (account.own_seconds !== null) facts.push(["an answer takes", duration(account.own_seconds)]);
   if (account.llm_seconds !== null) facts.push(["the LLM’s took", duration(account.llm_seconds)], ["waiting saved", duration(account.seconds_saved)]);
+  if (account.replays) facts.push(["recorded inputs asked again", whole(account.replays)]);
   if (money) {
     facts.push(["saved", money.saved.toFixed(2)], ["audits cost", money.audits.toFixed(2)]);
+    if (account.replays) facts.push(["asking again cost", money.replays.toFixed(2)]);
     if (money.errors) facts.push(["differing answers cost", range(money.errors)], ["left over", range(money.net)]);
   }
   return section(
