@@ -352,8 +352,7 @@ def play(life: Life, before: int, recorded: int, served: int, *, trains_again: b
         life.record(recorded)
         life.restart()
         life.import_own_log()
-        if life.protocol != "openai-responses":  # which no command asks
-            life.relabel()
+        life.relabel()
         assert life.train("first")["without a use"] == 0
         life.agree()
         # Shadow, canary, live.

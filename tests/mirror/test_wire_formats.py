@@ -1,6 +1,7 @@
 """Which requests can be mirrored, which answers say something, and why the others don't."""
 
 import json
+import random
 import zlib
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertsmith.mirror.call import Completion, CompletionRequest, NotMirrored
+from bertsmith.mirror.call import ChatMessage, Completion, CompletionRequest, NotMirrored
 from bertsmith.mirror.exchange import (
     Exchange,
     decode_content,
@@ -24,6 +25,7 @@ from bertsmith.mirror.exchange import (
 from bertsmith.mirror.formats.reading import Event, events_of
 from bertsmith.mirror.formats.registry import FORMATS, FORMATS_BY_NAME, find_format
 from bertsmith.mirror.formats.wire_format import StudentCompletion
+from bertsmith.mirror.identity import version_id
 from bertsmith.mirror.redaction import Redactor
 
 SCHEMA = llm_answers.SCHEMA
@@ -105,6 +107,25 @@ def test_requests_whose_answer_has_a_schema(name: str, body: dict[str, Any], way
     assert found.way == way
     assert found.schema == ({"type": "object"} if way == "json-object" else SCHEMA)
     assert found.messages[-1].parts == ("a text",)
+
+
+@pytest.mark.parametrize(("name", "body", "way"), MIRRORED)
+def test_a_request_that_is_asked_again_is_read_as_the_same(name: str, body: dict[str, Any], way: str) -> None:
+    request, form, draw = asked(name, **body, temperature=0.5), FORMATS_BY_NAME[name], random.Random(way)
+    leading = ["system"] if name == ANTHROPIC else ["system", "developer"]  # of which Anthropic has one
+    for _ in range(20):
+        roles = [*leading[: draw.randrange(3)], *draw.choices(["user", "assistant"], k=draw.randrange(1, 5))]
+        messages = tuple(
+            ChatMessage(role, tuple(f"text {draw.random()}" for _ in range(draw.randrange(1, 4))))
+            for role in roles
+        )
+        request = replace(request, messages=messages)
+        written = form.write_request(request)
+        again = read_request(form, written)
+        assert again.messages == messages and version_id(again, "desk") == version_id(request, "desk")
+        assert again == replace(request, parameters=again.parameters)
+        assert request.parameters.items() <= again.parameters.items()  # Anthropic needs a limit
+    assert name != RESPONSES or written["store"] is False  # the provider would keep it
 
 
 @pytest.mark.parametrize(("name", "body", "reason"), NOT_MIRRORED)

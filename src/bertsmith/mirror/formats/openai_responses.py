@@ -25,7 +25,14 @@ from bertsmith.mirror.formats.reading import (
     users_of,
     word,
 )
-from bertsmith.mirror.formats.wire_format import EVENTS, ResponseBody, StudentCompletion, named_event, whole
+from bertsmith.mirror.formats.wire_format import (
+    EVENTS,
+    ResponseBody,
+    StudentCompletion,
+    Tokens,
+    named_event,
+    whole,
+)
 
 # Parameters of a request that are stored with its call.
 _PARAMETERS = (
@@ -58,6 +65,7 @@ class OpenAIResponses(OpenAIFormat):
     NAME = "openai-responses"
     PATH = "/responses"
     INPUT = "input"
+    KEY = "OPENAI_API_KEY"
     NO_INPUT = "server-state"
 
     def read_request(self, body: Mapping[str, Json]) -> CompletionRequest:
@@ -164,6 +172,18 @@ class OpenAIResponses(OpenAIFormat):
             else whole(response)
         )
 
+    def tokens_of(self, body: Mapping[str, Json]) -> Tokens:
+        usage = body.get("usage")
+        return count(usage, "input_tokens"), count(usage, "output_tokens")
+
+    def write_request(self, request: CompletionRequest) -> dict[str, Json]:
+        messages = list(request.messages)
+        body: dict[str, Json] = {**request.parameters, "model": request.model, "store": False}
+        if messages and messages[0].role == "system" and len(messages[0].parts) == 1:
+            body["instructions"] = messages.pop(0).parts[0]
+        body["input"] = [{"role": message.role, "content": _write_parts(message)} for message in messages]
+        return body
+
     def fits(self, request: Mapping[str, Json], answer: Mapping[str, Json]) -> bool:
         """Whether a logged call is one of Responses. Requests of decisions and systemone have "questions",
         those of chats "messages".
@@ -210,6 +230,14 @@ def _read_messages(input_item: Json) -> list[ChatMessage]:
     if item_type == "reasoning":
         return []
     raise NotMirrored("server-state" if item_type == "item_reference" else "input-not-text")
+
+
+def _write_parts(message: ChatMessage) -> Json:
+    """A message's content for a request: its text, or a list of its texts."""
+    if len(message.parts) == 1:
+        return message.parts[0]
+    kind = "output_text" if message.role == "assistant" else "input_text"
+    return [{"type": kind, "text": part} for part in message.parts]
 
 
 def _read_value(request: CompletionRequest, texts: list[str], calls: list[Mapping[str, Json]]) -> Json:
