@@ -13,6 +13,7 @@ of the concurrent requests, and stop for a while where the LLM is busy. Read `Au
 import asyncio
 import time
 import uuid
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -122,12 +123,7 @@ class AuditRunner:
         unreachable LLM is asked one last time.
         """
         self._closing.set()
-        tasks = list(self._tasks)
-        if tasks:
-            await asyncio.wait(tasks, timeout=seconds)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await _end_tasks(self._tasks, seconds)
 
     async def _audit(self, request: UpstreamRequest, routing: CallRouting) -> None:
         routing = replace(routing, audit=uuid.uuid4().hex)
@@ -227,12 +223,7 @@ class ReplayRunner:
     async def close(self, seconds: float) -> None:
         """Waits up to `seconds` for the answers under way, and forgets the others: none is asked twice."""
         self._is_closing = True
-        tasks = list(self._tasks)
-        if tasks:
-            await asyncio.wait(tasks, timeout=seconds)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await _end_tasks(self._tasks, seconds)
 
     async def _replay(self, passing: UpstreamRequest) -> None:
         try:
@@ -283,6 +274,16 @@ class ReplayRunner:
         await _offer(replace(answer, source=question.source, call_id=question.id), self.audits.recorder)
         await asyncio.to_thread(self.replays.settle, question.id, answer.refusal or ANSWERED)
         return True
+
+
+async def _end_tasks(under_way: Iterable[asyncio.Task[None]], seconds: float) -> None:
+    """Waits up to `seconds` for tasks, and cancels those that haven't ended by then."""
+    tasks = list(under_way)
+    if tasks:
+        await asyncio.wait(tasks, timeout=seconds)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _offer(answer: Exchange, recorder: Recorder) -> None:
