@@ -151,6 +151,25 @@ def evidence_of(stages: StageStore, comparisons: list[StudentComparison], number
     return stages.evidence()
 
 
+def test_a_student_that_inputs_asked_again_proved_needs_no_shadow(store: Store) -> None:
+    stages, recorded, fewest = StageStore(store), Stage("v", "s", candidate="x"), RULES.shadow_calls
+    for replayed, mode in ((0, "shadow"), (fewest - 1, "shadow"), (fewest, "canary")):
+        after, why = judge_stage(recorded, {}, RULES, replayed) or (recorded, "")
+        assert (after.mode, after.student, after.candidate) == (mode, "x", "")
+        assert after.share == (RULES.canary_share if mode == "canary" else 0)
+        assert (f"among them {replayed} recorded inputs" in why) == (mode == "canary")
+    for rules in (replace(RULES, is_automatic=False), replace(RULES, shadow_calls=0)):
+        after, _ = judge_stage(recorded, {}, rules, 0) or (recorded, "")
+        assert after.mode == ("shadow" if rules.is_automatic else "record")
+    plan = ProofPlan(
+        epsilon=EPSILON, delta=DELTA, thresholds=(0.5,), starts=(1.0,), counts=((0, 0), (0, 0)),
+        forecast=(1, 2, 3),
+    )  # fmt: skip
+    stages.add_student(StudentRecord("x", "v", "folder", EPSILON, DELTA, plan=plan))
+    after, _ = judge_stage(recorded, stages.evidence(), RULES, fewest) or (recorded, "")
+    assert after.mode == "shadow"
+
+
 def test_evidence_promotes_and_demotes(store: Store) -> None:
     stages = StageStore(store)
     shadow = Stage("v", "s", "shadow", student="x", former="w")

@@ -534,11 +534,15 @@ def _print_learned(learned: "LearningResult", store: str) -> None:
 
     file, parts = learned.file, learned.parts
     texts = len(parts.train) + len(parts.dev)
+    if parts.train:
+        learned_from = f"{len(parts.learned):,} calls, {texts:,} different texts"
+    elif parts.learned:
+        learned_from = f"the names of the values, and {len(parts.learned):,} inputs without their answers"
+    else:
+        learned_from = f"{file.trained_on.calls:,} calls, by the student before"
     facts = {
         "place in your application": file.site,
-        "learned from": f"{len(parts.learned):,} calls, {texts:,} different texts"
-        if parts.train
-        else f"the names of the values, and {len(parts.learned):,} inputs without their answers",
+        "learned from": learned_from,
         "kept for the proof": f"{len(parts.calibration):,} calls",
         "student": f"{tier_title(file.tier)}: your small model, which learned from the LLM",
     }

@@ -144,13 +144,14 @@ class ProofPlan(_Part):
 
 class CallsUsed(_Part):
     """The number of `calls`, the number of different `texts` among them, and the times of the first and the
-    last (seconds since 1970).
+    last (seconds since 1970). `replayed` calls are answers to recorded inputs that the LLM was asked again.
     """
 
     calls: int
     texts: int
     began: float
     ended: float
+    replayed: int = 0
 
 
 class TeacherCeiling(_Part):
@@ -174,8 +175,8 @@ class StudentFile(_Part):
 
     `templates` say for each version where a request has its input. `heads` describe the model's outputs in
     their order. `span_tags` maps the tagger's labels to (field's path, kind of span). `plan` says how to go
-    on proving, where nothing is proven but may become so. `files` has the SHA-256 of each file in the folder,
-    by name.
+    on proving, where nothing is proven but may become so. `training` is the name by which the store knows the
+    calls that it learned from. `files` has the SHA-256 of each file in the folder, by name.
     """
 
     layout: Literal[1] = 1
@@ -194,6 +195,7 @@ class StudentFile(_Part):
     calibration: CallsUsed
     trained_on: CallsUsed
     ceiling: TeacherCeiling | None = None
+    training: str = ""
     files: dict[str, str] = Bounded(default_factory=dict)
 
     @property

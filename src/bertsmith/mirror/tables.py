@@ -126,6 +126,17 @@ REPLAYS = Table(  # recorded inputs that are to be asked again
     Column("outcome", Text),  # answered, or why there is no answer; NULL until it is known
     Index("mirror_replays_by_version", "version", "place"),
 )
+LEARNING = MetaData()  # tables that the first training creates
+USES = Table(
+    "mirror_uses",
+    LEARNING,
+    Column("training", Text, primary_key=True),  # its name
+    Column("call", Text, primary_key=True),
+    Column("use", Text, nullable=False),  # train, dev or calibration
+    Column("at", Float, nullable=False),  # seconds since 1970
+    Index("mirror_uses_by_call", "call", "use"),
+)
+UNANSWERED = Table("mirror_unanswered", LEARNING, Column("question", Text, primary_key=True))
 FORECASTS = Table(
     "mirror_forecasts",
     METADATA,

@@ -5,7 +5,9 @@ here, at the lowest threshold that allows the claim: its true rate is often just
 second time would take very many calls, so a mode rises where the comparisons agree with the claim, and falls
 where they disprove it. One that came with a plan instead is proven in shadow (shadow_proof.py): it leaves
 shadow the moment its proof names a threshold, and comes back where drift begins a new proof. In shadow, where
-no client waits for its answers, it makes room for a candidate that came proven.
+no client waits for its answers, it makes room for a candidate that came proven. One that was proven by
+recorded inputs, which a changed LLM was asked again beside the calls of today, goes to canary at once: shadow
+would compare the same once more.
 
 The command line and the page share the moves by hand (promote, demote, roll back, approve) and their errors.
 `bertsmith mirror check` reports `check_guarantees`. Read `judge_stage` first.
@@ -59,9 +61,10 @@ class PromotionRules:
 
 
 def judge_stage(
-    stage: Stage, evidence: Mapping[str, Evidence], rules: PromotionRules
+    stage: Stage, evidence: Mapping[str, Evidence], rules: PromotionRules, replayed: int = 0
 ) -> tuple[Stage, str] | None:
-    """The next stage and the reason in words, or None where the stage stays. `evidence` is by student.
+    """The next stage and the reason in words, or None where the stage stays. `evidence` is by student. In
+    record the student or candidate was proven by `replayed` inputs that were asked again, among others.
 
     Evidence against a student always dismisses it, with automatic promotion or without: the former student
     goes to shadow, and without one the version goes to record. A student that answers although its proof has
@@ -81,7 +84,12 @@ def judge_stage(
     if stage.mode == RECORD and (stage.student or stage.candidate):  # a hand may have approved it already
         begun = stage if stage.student else approve_candidate(stage)
         trained = evidence.get(begun.student)
-        return set_mode(begun, SHADOW, 0.0), describe_training(is_proven=trained is None or not trained.proof)
+        is_proven = trained is None or not trained.proof
+        why = describe_training(is_proven=is_proven)
+        if is_proven and replayed >= max(rules.shadow_calls, 1):
+            asked = f"{why}, among them {replayed:,} recorded inputs that the LLM was asked again"
+            return set_mode(begun, CANARY, rules.canary_share), asked
+        return set_mode(begun, SHADOW, 0.0), why
     if stage.mode == SHADOW and (why := _find_proof(student)):
         return set_mode(stage, CANARY, rules.canary_share), why
     is_idle = stage.mode == SHADOW and student is not None and student.is_unproven

@@ -47,6 +47,7 @@ from bertsmith.mirror.answering.replays import (
 from bertsmith.mirror.answering.stage_store import StageStore, VersionFacts, read_forecasts
 from bertsmith.mirror.answering.stages import (
     LLM_CHANGED,
+    RECORD,
     VOID,
     Evidence,
     EvidenceBatch,
@@ -58,7 +59,7 @@ from bertsmith.mirror.answering.stages import (
 from bertsmith.mirror.answering.training_process import Trainer
 from bertsmith.mirror.call import AGAIN, Json
 from bertsmith.mirror.settings import MirrorSettings
-from bertsmith.mirror.student_file import require_student
+from bertsmith.mirror.student_file import read_student_file, require_student
 from bertsmith.serving import LOG
 
 AUDIT_PATIENCE = 900.0  # seconds after which an audit without a result has failed
@@ -235,8 +236,9 @@ class Reconciler:
             why = f"{LLM_CHANGED}: {evidence.describe()}"
             compared = self.store.evidence().get(stage.student)
             if compared is None or not compared.has_drifted:  # the next student is proven by them
-                inputs = draw_inputs(self.store.store, version, version, self.settings.replay_calls)
-                self._replays.plan(version, inputs)
+                most = self.settings.replay_calls
+                inputs = draw_inputs(self.store, version, version, stage.student, most)
+                self._replays.plan(version, inputs.drawn, chosen=inputs.chosen)
             if self.store.change(stage, begin_anew(stage), "evidence", why):
                 LOG.warning("version %s: %s → record; %s", version, stage.mode, why)
             return
@@ -257,7 +259,10 @@ class Reconciler:
             self._for_one(stage.version, partial(self._follow, stage, evidence))
 
     def _follow(self, stage: Stage, evidence: Mapping[str, Evidence]) -> None:
-        decision = judge_stage(stage, evidence, self.rules)
+        replayed = 0
+        if stage.mode == RECORD and (student := self.store.students().get(stage.student or stage.candidate)):
+            replayed = read_student_file(Path(student.folder)).calibration.replayed
+        decision = judge_stage(stage, evidence, self.rules, replayed)
         if decision is not None and self.store.change(stage, decision[0], "evidence", decision[1]):
             after, why = decision
             LOG.warning("version %s: %s → %s; %s", stage.version, stage.mode, after.mode, why)
@@ -313,8 +318,8 @@ class Reconciler:
         """Plans to ask recorded inputs again where the prompt or the model has changed."""
         if not (self.settings.auto and self.settings.replay_calls and self.open_students.by_version):
             return
-        for version, calls in draw_former_inputs(self.store, self.settings.replay_calls).items():
-            if planned := self._replays.plan(version, calls, is_first=True):
+        for version, inputs in draw_former_inputs(self.store, self.settings.replay_calls).items():
+            if planned := self._replays.plan(version, inputs.drawn, chosen=inputs.chosen, is_first=True):
                 LOG.info("version %s: %d recorded inputs are asked again beside its calls", version, planned)
 
     def _prepare_replays(self) -> None:

@@ -9,9 +9,11 @@ mirrors on one store share the work, and what a killed mirror had claimed stays 
 `ReplayStore.plan` first, which takes any stored calls.
 
 After a change of the prompt or the model the inputs come from the version before (`draw_former_inputs`).
-Their answers are evidence like those to clients' calls, as long as what is asked hasn't changed with the LLM.
-So they are drawn by chance from the latest calls, a person's calls of ten minutes together, as in the proof
-in shadow. No student of the new version learns from a former call with one of these inputs
+First two for each recorded answer: they tell what the LLM says now where it said that
+(`bertsmith.mirror.learning.earlier_student`). The others are evidence like clients' calls, as long as what is
+asked hasn't changed with the LLM. So they are drawn by chance from the latest calls, a person's calls of ten
+minutes together, as in the proof in shadow, and from those that the student before hasn't learned from. No
+student of the new version learns from a former call with one of these inputs
 (`bertsmith.mirror.learning.teacher_change`).
 
 **A change that no name tells.** While a student answers, one recorded input for every thirty calls is asked
@@ -28,6 +30,7 @@ answer (e-detectors: Shin, Ramdas and Rinaldo, arXiv 2203.03532). Nothing is bet
 for its recorded answer: of the rare answers of a careless LLM many are its errors, which it doesn't repeat.
 """
 
+import itertools
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -46,12 +49,12 @@ from bertsmith.mirror.answering.stage_store import StageStore
 from bertsmith.mirror.answering.stages import RECORD
 from bertsmith.mirror.call import AGAIN, OWN_SOURCES, REPLAYED, SYSTEM_ROLES, UNDATED, Call, Json
 from bertsmith.mirror.database import READING, is_sqlite
-from bertsmith.mirror.fields import AnswerShape, Values, format_value
+from bertsmith.mirror.fields import AnswerShape, Values, canonical_json, format_value
 from bertsmith.mirror.identity import hash_fraction, replayed_call_id
 from bertsmith.mirror.redaction import holds_placeholder
 from bertsmith.mirror.store import Store
 from bertsmith.mirror.student_file import read_student_file
-from bertsmith.mirror.tables import CALLS, REPLAYS, TRAININGS
+from bertsmith.mirror.tables import CALLS, REPLAYS, TRAININGS, USES
 from bertsmith.mirror.template import PromptTemplate, find_template
 from bertsmith.reporting.formatting import format_percent
 
@@ -63,6 +66,10 @@ _NEW_CALLS = 25  # of a version, before inputs of the one before are asked under
 _UNLIKE = 0.02  # of the recorded inputs, the most that can't be asked
 _DRAWN_FROM = 8  # latest calls for each that is drawn
 _FEWEST = 50  # inputs that are worth it
+_OF_EACH_ANSWER, _MOST_CHOSEN = 2, 0.4  # inputs with the same recorded answer, and such inputs of all
+RESERVED = (
+    0.25  # of the calls that a student hasn't learned: by them a proof is planned, so they aren't drawn
+)
 _NAMED_KINDS = ("enum", "boolean", "ordinal")  # of fields whose values the schema names
 _SHOWN = 5  # changes in a sentence
 _LATER = 1_000_000  # places further back, where the LLM had no time
@@ -120,6 +127,7 @@ class ReplayStore:
         calls: Iterable[Call],
         source: str = REPLAYED,
         *,
+        chosen: Sequence[Call] = (),
         is_first: bool = False,
         is_next: bool = False,
         is_drawn: bool = True,
@@ -130,8 +138,9 @@ class ReplayStore:
         `source`: REPLAYED ones count like the traffic, so their inputs must be drawn like it; AGAIN ones tell
         how often the LLM contradicts itself.
 
-        With `is_first` nothing is planned where something was before, or a training of the version has begun.
-        With `is_next` they are asked before all others. `is_drawn`: they weren't chosen for their answers.
+        Before these calls come the `chosen` ones, which become AGAIN ones. With `is_first` nothing is planned
+        where something was before, or a training of the version has begun. With `is_next` they are asked
+        before all others. `is_drawn`: the `calls` weren't chosen for their answers.
         """
         insert = (sqlite if is_sqlite(self.engine) else postgresql).insert(REPLAYS)
         with self.engine.begin() as connection:
@@ -149,13 +158,13 @@ class ReplayStore:
                 {
                     "id": replayed_call_id(call.id, version),
                     "version": version,
-                    "source": source,
+                    "source": source if number > len(chosen) else AGAIN,
                     "recorded": call.id,
                     "place": last + number if not is_next else -1,
                     "asked": 0.0,
-                    "is_drawn": int(is_drawn),
+                    "is_drawn": int(is_drawn and number > len(chosen)),
                 }
-                for number, call in enumerate(calls, 1)
+                for number, call in enumerate([*chosen, *calls], 1)
             ]
             if not rows:
                 return 0
@@ -460,7 +469,14 @@ def describe_replays(stages: StageStore) -> dict[str, str]:
     return told
 
 
-def draw_former_inputs(stages: StageStore, count: int) -> dict[str, list[Call]]:
+class ReplayInputs(NamedTuple):
+    """Calls whose inputs are to be asked again: `chosen` ones for their answers, and then `drawn` ones."""
+
+    chosen: list[Call]
+    drawn: list[Call]
+
+
+def draw_former_inputs(stages: StageStore, count: int) -> dict[str, ReplayInputs]:
     """Of each version that has taken the place of one with a student, up to `count` calls of that one whose
     inputs may be asked again under it, in the order in which they are to be asked.
 
@@ -474,30 +490,31 @@ def draw_former_inputs(stages: StageStore, count: int) -> dict[str, list[Call]]:
         newest[facts.site] = max(newest.get(facts.site, (0.0, "")), (facts.began, version))
     with_student = {stage.site for stage in by_version.values() if stage.student}
     planned, trainings, merged = ReplayStore(stages.store).counts(), stages.trainings(), stages.merged()
-    drawn: dict[str, list[Call]] = {}
+    inputs: dict[str, ReplayInputs] = {}
     for site, (_, version) in newest.items():
         stage = by_version[version]
         is_known = version in planned or version in trainings or version in merged
         if site in with_student and not (is_known or stage.student or stage.candidate):
-            drawn[version] = _draw_for_version(stages, version, count)
-    return {version: calls for version, calls in drawn.items() if calls}
+            inputs[version] = _draw_for_version(stages, version, count)
+    return {version: own for version, own in inputs.items() if own.drawn}
 
 
-def _draw_for_version(stages: StageStore, version: str, count: int) -> list[Call]:
-    store, by_version = stages.store, stages.stages()
+def _draw_for_version(stages: StageStore, version: str, count: int) -> ReplayInputs:
+    store, by_version, nothing = stages.store, stages.stages(), ReplayInputs([], [])
     if not (new := _latest_calls(store, version)):
-        return []
+        return nothing
     site, since, former, former_ended = by_version[version].site, new[-1].began, "", 0.0
     for other, stage in by_version.items():
         last = store.latest(other, 1) if stage.site == site and other != version else []
         if last and last[0].began >= since:
-            return []
+            return nothing
         if last and stage.student and stage.mode != RECORD and last[0].began > former_ended:
             former, former_ended = other, last[0].began
-    evidence = stages.evidence().get(by_version[former].student) if former else None
+    student = by_version[former].student if former else ""
+    evidence = stages.evidence().get(student)
     if not former or (evidence is not None and (evidence.has_drifted or evidence.decision == "demote")):
-        return []
-    return draw_inputs(store, former, version, count)
+        return nothing
+    return draw_inputs(stages, former, version, student, count)
 
 
 def _latest_calls(store: Store, version: str) -> list[Call]:
@@ -506,30 +523,65 @@ def _latest_calls(store: Store, version: str) -> list[Call]:
     return calls[:_NEW_CALLS] if len(calls) >= _NEW_CALLS else []
 
 
-def draw_inputs(store: Store, former: str, version: str, count: int) -> list[Call]:
-    """Up to `count` calls of the `former` version (which may be the same), drawn by chance like the traffic,
-    a person's of ten minutes together; none where their inputs, or the latest ones of `version`, differ in
-    form.
+def draw_inputs(stages: StageStore, former: str, version: str, student: str, count: int) -> ReplayInputs:
+    """Up to `count` calls of the `former` version (which may be the same): two for each recorded answer, of
+    frequent ones first, and others drawn by chance like the traffic, a person's of ten minutes together, from
+    those that its `student` hasn't learned from, if these are enough. None where their inputs, or the latest
+    ones of `version`, differ in form.
     """
+    store = stages.store
     new = _latest_calls(store, version)
-    recorded = [
+    latest = [
         call
         for call in store.latest(former, _DRAWN_FROM * count)
         if call.source not in (*OWN_SOURCES, UNDATED)
-        and (call.weight is None or hash_fraction(call.id, 2) < call.weight)
     ]
+    recorded = [call for call in latest if call.weight is None or hash_fraction(call.id, 2) < call.weight]
     templates = _input_template(new), _input_template(recorded)
     fitting = [call for call in recorded if _fits(call, templates)]
     is_alike = all(_fits(call, templates) for call in new)
     if not new or not is_alike or len(fitting) < max(_FEWEST, (1 - _UNLIKE) * len(recorded)):
-        return []
+        return ReplayInputs([], [])
+    learned = _read_learned_calls(stages, student)
+    chosen = list[Call]()
+    if learned:
+        of_answer: dict[bytes, list[Call]] = {}
+        # Those that it has learned from first: they can't prove anything of it.
+        for call in sorted(latest, key=lambda call: (call.id not in learned, hash_fraction(call.id, 3))):
+            of_answer.setdefault(canonical_json(call.completion.value), []).append(call)
+        frequent = sorted(of_answer.values(), key=len, reverse=True)
+        some = (call for calls in frequent for call in calls[:_OF_EACH_ANSWER] if _fits(call, templates))
+        chosen = list(itertools.islice(some, round(_MOST_CHOSEN * count)))
+        left_out = {call.id for call in chosen} | learned
+        fresh = [call for call in fitting if call.id not in left_out and not is_reserved(call.id)]
+        if len(fresh) >= (count - len(chosen)) / 2:
+            fitting = fresh
 
     def order(call: Call) -> tuple[float, float, str]:
         persons = " ".join(call.request.subjects)
         unit = f"{persons} {call.began // UNIT_SECONDS}" if persons else call.id
         return hash_fraction(f"{version} {unit}", 0), call.began, call.id
 
-    return sorted(fitting, key=order)[:count]
+    return ReplayInputs(chosen, sorted(fitting, key=order)[: count - len(chosen)])
+
+
+def _read_learned_calls(stages: StageStore, student: str) -> set[str]:
+    """The ids of the calls that a student has learned from, or was chosen by; empty where nobody knows."""
+    record = stages.students().get(student)
+    try:
+        training = read_student_file(Path(record.folder)).training if record is not None else ""
+    except BertsmithError:
+        return set()
+    if not training:
+        return set()
+    own = and_(USES.c.training == training, USES.c.use != "calibration")
+    with stages.engine.connect().execution_options(**READING) as connection:
+        return set(connection.scalars(select(USES.c.call).where(own)))
+
+
+def is_reserved(call: str) -> bool:
+    """Whether a call, by its id, is one of those by which the proof of the student before is planned."""
+    return hash_fraction(call, 6) < RESERVED
 
 
 def _input_template(calls: Sequence[Call]) -> PromptTemplate | None:

@@ -302,7 +302,7 @@ def split_calls(
     used. Raises InputError where there are too few.
     """
     fresh = [call for call in calls if call.id not in used]
-    fresh = _exclude_shared_periods(sample_like_traffic(fresh, settings.seed), calls, used, settings.seed)
+    fresh = exclude_shared_periods(sample_like_traffic(fresh, settings.seed), calls, used, settings.seed)
     # An undated call may be older than the used ones.
     dated = [call for call in fresh if call.source != UNDATED]
     traffic = [call for call in dated if call.source != LABELLED]
@@ -317,7 +317,7 @@ def split_calls(
     return split_by_ids(calls, {call.id for call in calibration}, shape, settings)
 
 
-def _exclude_shared_periods(
+def exclude_shared_periods(
     fresh: Sequence[LearnedCall], calls: Sequence[LearnedCall], used: Collection[str], seed: int
 ) -> list[LearnedCall]:
     """Leaves out calls of times when another version was in use whose calls are used already, as with

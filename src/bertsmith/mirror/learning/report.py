@@ -184,7 +184,8 @@ def _describe_calls(used: CallsUsed) -> str:
     began, ended = (
         datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%d") for time in (used.began, used.ended)
     )
-    return f"{used.calls:,} calls, {used.texts:,} different texts, {began} to {ended}"
+    again = f", {used.replayed:,} of them recorded inputs asked again" if used.replayed else ""
+    return f"{used.calls:,} calls, {used.texts:,} different texts, {began} to {ended}{again}"
 
 
 def _draw_pictures(report: StudentReport, comparison: TeacherComparison, part: str) -> list[tuple[str, Any]]:

@@ -14,6 +14,7 @@ import bertsmith
 from bertsmith.errors import InputError, ModelError
 from bertsmith.files import atomic_folder, is_empty_folder, write_json
 from bertsmith.mirror.answering.stage_store import StageStore, read_findings, save_findings
+from bertsmith.mirror.call import REPLAYED
 from bertsmith.mirror.learning.learned_calls import CallSplit, LearnedCall
 from bertsmith.mirror.learning.proving import describe_claims
 from bertsmith.mirror.learning.report import mark_chosen
@@ -46,8 +47,11 @@ def build_student_file(
     tried: bool,
     ceiling: TeacherCeiling | None,
     plan: ProofPlan | None = None,
+    training: str = "",
 ) -> StudentFile:
-    """The contents of student.json without the hashes of files. `tried`: the calibration calls were used."""
+    """The contents of student.json without the hashes of files. `tried`: the calibration calls were used;
+    `training` is the training's name in the store.
+    """
     latest = profile.latest
     return StudentFile(
         bertsmith=bertsmith.__version__,
@@ -65,6 +69,7 @@ def build_student_file(
         calibration=_summarise_calls(parts.calibration if tried else ()),
         trained_on=_summarise_calls(parts.learned),
         ceiling=ceiling,
+        training=training,
     )
 
 
@@ -174,5 +179,9 @@ def choose_risk(store: Store, student: Path, epsilon: float) -> tuple[Path, Stud
 def _summarise_calls(calls: Sequence[LearnedCall]) -> CallsUsed:
     times = [call.began for call in calls] or [0.0]
     return CallsUsed(
-        calls=len(calls), texts=len({call.text for call in calls}), began=min(times), ended=max(times)
+        calls=len(calls),
+        texts=len({call.text for call in calls}),
+        began=min(times),
+        ended=max(times),
+        replayed=sum(call.source == REPLAYED for call in calls),
     )

@@ -40,7 +40,7 @@ from bertsmith.mirror.store import Store
 from bertsmith.reporting.formatting import format_percent
 
 Features = Callable[[Sequence[str]], Any]  # texts -> (E, F), dense or sparse; None where there are none
-_KINDS = ("enum", "boolean", "ordinal")  # of fields with one of several values
+KINDS = ("enum", "boolean", "ordinal")  # of fields with one of several values
 _KEPT = 2.0  # calls that speak for a label's keeping its meaning, before any is seen
 _NEW_WEIGHT = 5.0  # of a new call beside a former one, in the second model
 _LEAST = 1e-4  # probability that the new teacher gives any label
@@ -133,7 +133,7 @@ def find_change(
     """
     calls = [c for c in calls if c.source not in (LABELLED, UNDATED) and is_drawn(c, seed)]
     counts = [count for count in _LATEST if 2 * count <= len(calls)]
-    if any(field.kind not in _KINDS for field in shape.fields) or not counts:
+    if any(field.kind not in KINDS for field in shape.fields) or not counts:
         return None
     heads, x = build_heads(shape, calls), features([call.text for call in calls])
     if x is None:
@@ -254,7 +254,7 @@ def translate_former(
     """The former teacher's calls with targets for the new one. None where the answers aren't all one of
     several values, where there are too few calls, or where the texts have no words.
     """
-    if any(field.kind not in _KINDS for field in shape.fields) or len(new) < _FEWEST:
+    if any(field.kind not in KINDS for field in shape.fields) or len(new) < _FEWEST:
         return None
     held_out = np.array([hash_fraction(call.text, seed) < _HELD_OUT for call in former], np.bool_)
     learned = [call for call, is_held_out in zip(former, held_out, strict=True) if not is_held_out]

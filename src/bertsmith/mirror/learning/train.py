@@ -24,6 +24,11 @@ from bertsmith.mirror.answering.replays import ReplayStore, compare_answers
 from bertsmith.mirror.answering.shadow_proof import choose_unit_calls, describe_agreement
 from bertsmith.mirror.answering.stage_store import StageStore, save_findings
 from bertsmith.mirror.call import UNDATED
+from bertsmith.mirror.learning.earlier_student import (
+    EarlierStudent,
+    adapt_student,
+    find_unproven_student,
+)
 from bertsmith.mirror.learning.forecast import (
     RiskForecast,
     advise_risk,
@@ -367,15 +372,30 @@ def _run_training(
             f"{odd:,} of {len(training.read.calls):,} answers don't fit the fields: what is odd in them "
             "teaches nothing, and in the proof each of them counts as different."
         )
-    with _removed_where_refused(training.work):
-        if settings.from_names:
-            candidates, devs = _begin_from_names(training, records, console, say, notes)
+    earlier = None if settings.from_names else _find_earlier_student(training, records, say)
+    if earlier is not None:
+        student, devs = earlier
+        parts = CallSplit([], student.dev, student.calibration, [], frozenset())
+        left = settings.model_copy(update={"delta": student.delta})
+        trial, candidates = replace(training, parts=parts, former=[], settings=left), [student.candidate]
+        forecasts = forecast_risks(devs, foreseen_calls(len(parts.calibration)), left)
+        verdict, calibrations, parts = _prove_candidates(trial, records, candidates, devs, say)
+        if verdict.why:
+            say("It isn't proven: a new one is trained, by the calls that were kept for the proof too")
+            training = replace(training, parts=split_by_ids(training.read.calls, (), shape, settings))
+            earlier = None
         else:
-            candidates, devs = _train_candidates(training, console, say, notes)
-    forecasts = forecast_risks(devs, foreseen_calls(len(parts.calibration)), settings)
-    if forecasts:
-        say(describe_forecast(forecasts))
-    verdict, calibrations, parts = _prove_candidates(training, records, candidates, devs, say)
+            notes.append(student.note)
+    if earlier is None:
+        with _removed_where_refused(training.work):
+            if settings.from_names:
+                candidates, devs = _begin_from_names(training, records, console, say, notes)
+            else:
+                candidates, devs = _train_candidates(training, console, say, notes)
+        forecasts = forecast_risks(devs, foreseen_calls(len(training.parts.calibration)), settings)
+        if forecasts:
+            say(describe_forecast(forecasts))
+        verdict, calibrations, parts = _prove_candidates(training, records, candidates, devs, say)
     advice = "" if verdict.tried else advise_risk(forecasts, settings)
     chosen, dev = candidates[verdict.chosen], devs[verdict.chosen]
     why = verdict.why
@@ -383,7 +403,7 @@ def _run_training(
         why = f"{why}. {sentence}"
     ceiling = estimate_teacher_ceiling(training.read.calls, training.read.again, shape, settings.delta)
     curve = None
-    if not settings.from_names:
+    if not settings.from_names and earlier is None:
         say("Learning curve")
         recorded = len(training.read.calls) + training.read.unmatched
         floor = 0.0 if ceiling is None else max(1 - ceiling.high, 0.0)
@@ -391,8 +411,11 @@ def _run_training(
             parts.train, parts.dev, shape, dev, chosen.tier, floor, settings.seed, recorded
         )
     file = build_student_file(
-        training.profile, chosen, verdict.claims, parts, verdict.tried, ceiling, verdict.plan
+        training.profile, chosen, verdict.claims, parts, verdict.tried, ceiling, verdict.plan, training.name
     )
+    if earlier is not None:
+        former = earlier[0].file
+        file = file.model_copy(update={"trained_on": former.trained_on, "training": former.training})
     free = find_free_folder(records.store, out, file)
     if free != out:
         reason = "the mirror uses it, or it is no student"  # since this training began
@@ -434,6 +457,27 @@ def _run_training(
         forecasts,
         advice,
     )
+
+
+def _find_earlier_student(
+    training: _LearningRun, records: LearningRecords, say: Say
+) -> tuple[EarlierStudent, list[TeacherComparison]] | None:
+    """A student that is trained already and may be proven now, with its comparison on dev; None where there
+    is none, or its proof would rather fail.
+    """
+    calls, profile, settings = training.read.calls, training.profile, training.settings
+    student = adapt_student(records, profile, calls, training.former, training.since, settings)
+    if student is None and training.since is None:
+        student = find_unproven_student(records, profile, calls, settings)
+    if student is None:
+        return None
+    say("Looking whether a student that is trained already can be proven now")
+    devs = [compare_with_teacher(student.candidate, student.dev, profile.shape)]
+    left = settings.model_copy(update={"delta": student.delta})
+    why = explain_postponement(devs, len(student.calibration), len(calls), left)
+    if why:
+        say(f"Not yet: {why}")
+    return None if why else (student, devs)
 
 
 def _train_candidates(

@@ -18,13 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from sqlalchemy import (
-    Column,
     Connection,
-    Float,
-    Index,
-    MetaData,
-    Table,
-    Text,
     delete,
     inspect,
     select,
@@ -38,23 +32,12 @@ from bertsmith.mirror.database import READING, is_sqlite
 from bertsmith.mirror.fields import ABSENT, AnswerShape, Field, format_value
 from bertsmith.mirror.learning.schema_fields import AnswerObservation, infer_shape
 from bertsmith.mirror.store import Store, VersionCount
-from bertsmith.mirror.tables import CALLS, MERGED
+from bertsmith.mirror.tables import CALLS, LEARNING, MERGED, UNANSWERED, USES
 from bertsmith.mirror.template import FEWEST, PromptTemplate, find_template
 
 _LOOKED_AT = 2000  # the latest calls of a version
 _ALL_SMALL = ""  # the template of versions that have too few calls for one of their own
 Use = Literal["train", "dev", "calibration"]
-_METADATA = MetaData()
-USES = Table(
-    "mirror_uses",
-    _METADATA,
-    Column("training", Text, primary_key=True),
-    Column("call", Text, primary_key=True),
-    Column("use", Text, nullable=False),
-    Column("at", Float, nullable=False),  # seconds since 1970
-    Index("mirror_uses_by_call", "call", "use"),
-)
-UNANSWERED = Table("mirror_unanswered", _METADATA, Column("question", Text, primary_key=True))
 _LOCK = 0x6C6561  # of PostgreSQL's advisory locks: "lea"
 _AT_ONCE = 500
 
@@ -206,7 +189,7 @@ class LearningRecords:
         with store.engine.begin() as connection:
             self._lock(connection)
             MERGED.create(connection, checkfirst=True)
-            _METADATA.create_all(connection)
+            LEARNING.create_all(connection)
 
     # -- versions ------------------------------------------------------------------------------------------
 
