@@ -169,6 +169,18 @@ def test_once_the_llm_has_changed_only_the_calls_since_count(stages: StageStore)
     assert due(stages) == [(one.version, 45)]
 
 
+def test_after_a_change_the_calls_before_it_make_no_training_wait(stages: StageStore) -> None:
+    _, _, stage, _ = served(stages)
+    assert stages.change(stage, begin_anew(stage), "evidence", f"{LLM_CHANGED}: of 60 inputs 8 differ")
+    recorded(stages, "Two.", 24, time.time() + 1)
+    with stages.engine.begin() as connection:  # a training since then has learned from the former calls too
+        connection.execute(update(TRAININGS).values(began=time.time() + 50, calls=2000))
+    recorded(stages, "Two.", 11, time.time() + 60)
+    assert due(stages) == []  # it takes half as many as there were since the change
+    recorded(stages, "Two.", 1, time.time() + 90)
+    assert due(stages) != []
+
+
 def test_a_changed_version_waits_for_recorded_inputs_that_are_asked_again(stages: StageStore) -> None:
     one, _, stage, _ = served(stages)
     with stages.engine.begin() as connection:

@@ -21,6 +21,7 @@ from mirrored_calls import (
 from bertsmith.errors import InputError, ModelError, RecipeError
 from bertsmith.mirror.answering.stage_store import StageStore
 from bertsmith.mirror.answering.stage_store import read_findings as latest_findings
+from bertsmith.mirror.answering.training_process import read_student
 from bertsmith.mirror.call import AGAIN, ChatMessage
 from bertsmith.mirror.learning import train as training
 from bertsmith.mirror.learning.learned_calls import read_calls
@@ -218,6 +219,36 @@ def test_calls_that_another_training_proved_by_meanwhile_prove_nothing(
     assert (learned.file.claims.whole is not None) == is_proven
     assert learned.why.startswith("there are 0 new calls") == (not is_proven)
     assert uses == dict.fromkeys(theirs, "calibration")
+
+
+def test_a_student_whose_proof_was_not_begun_is_proven_by_the_calls_since(tmp_path: Path) -> None:
+    settings = WORDS.model_copy(update={"epsilon": 0.03, "ladder": ()})
+    with store_of(tmp_path, calls_of(320)) as store:
+        first = train_student(store, tmp_path / "student", settings=settings)
+        assert "it takes at least" in first.why and first.file.plan is not None
+        stages, records = StageStore(store), LearningRecords(store)
+        (version,) = store.versions()
+        uses = records.read_uses(first.file.training)
+        assert {*uses.values()} == {"train", "dev"}
+        student = read_student(first.folder, version.version)
+        assert student is not None and stages.add_student(student)
+        stage = stages.stages()[version.version]
+        assert stages.change(stage, replace(stage, mode="shadow", student=student.id), "hand", "a test")
+        later = calls_of(500, seed=1, first=320)
+        assert store.add(later) == 500
+        again = train_student(store, tmp_path / "student", settings=settings)
+        assert again.why == "" and any("learned nothing new" in note for note in again.notes)
+        assert (again.file.training, again.file.trained_on) == (first.file.training, first.file.trained_on)
+        proving = records.calibration_calls()
+        assert proving == {call.id for call in store.calls(version.version)} - uses.keys()
+        assert {call.id for call in later} < proving and again.file.calibration.calls == len(proving) == 596
+        # Its proof in shadow has 6/π² of delta, and goes on meanwhile.
+        assert again.file.claims.delta == pytest.approx(0.05 * (1 - 6 / np.pi**2))
+        assert "student that learned from" in (again.folder / "report.html").read_text("utf-8")
+        # Then a new one is trained: this one came proven.
+        assert store.add(calls_of(300, seed=2, first=820)) == 300
+        newer = train_student(store, tmp_path / "student", settings=settings)
+        assert newer.file.training not in ("", first.file.training)
 
 
 def test_train_and_dev_share_no_text_and_calibration_comes_later(tmp_path: Path) -> None:
@@ -453,7 +484,7 @@ def test_the_same_calls_and_seed_give_the_same_student(tmp_path: Path) -> None:
         with store_of(tmp_path / name, calls_of(900)) as store:
             settings = LearnSettings(tiers=("tf-idf",), seed=3)
             files.append(train_student(store, tmp_path / name / "student", settings=settings).file)
-    same = [each.model_dump(exclude={"created", "templates", "files"}) for each in files]
+    same = [each.model_dump(exclude={"created", "templates", "training", "files"}) for each in files]
     assert same[0] == same[1]
     models = [{name: of for name, of in each.files.items() if name.startswith("model/")} for each in files]
     assert models[0] == models[1] and models[0]

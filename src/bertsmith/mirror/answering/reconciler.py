@@ -460,7 +460,8 @@ def find_due_trainings(
             continue
         last = max(earlier, key=lambda training: training.began, default=None)
         began = 0.0 if last is None else last.began
-        since = max([began, *(changes[version] for version in group if version in changes)])
+        changed = max((changes[version] for version in group if version in changes), default=0.0)
+        since = max(began, changed)
         new = {
             version: counts[version] if last is None else store.calls_since(version, since)
             for version in versions
@@ -477,6 +478,9 @@ def find_due_trainings(
         was_dismissed = last is not None and not is_answered and has_changed
         students = [evidence[other.student] for other in group_stages if other.student in evidence]
         before = 0 if last is None else last.calls
+        if 0 < changed < began:  # of the calls that the last training had, those since the LLM has changed
+            of_changed = sum(store.calls_since(version, changed) for version in versions)
+            before = min(before, of_changed - sum(new.values()))
         sites = {stages[version].site for version in group if version in stages}
         follows = not before and any(
             training.calls and version in stages and stages[version].site in sites

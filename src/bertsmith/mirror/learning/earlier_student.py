@@ -35,7 +35,7 @@ from bertsmith.mirror.student import MirrorStudent
 from bertsmith.mirror.student_file import MODEL, SPANS, StudentFile, read_student_file
 from bertsmith.reporting.formatting import counted
 
-_FEWEST_ON_DEV = 40  # calls, by which a proof can be planned
+_FEWEST_ON_DEV = 20  # calls, by which a proof can be planned
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def find_unproven_student(
     records: LearningRecords, profile: SiteProfile, calls: Sequence[LearnedCall], settings: LearnSettings
 ) -> EarlierStudent | None:
     """The latest student of these versions whose proof wasn't begun, with the `calls` that it hasn't learned
-    from and that proved nothing. Its proof in shadow goes on at a part of delta: the rest is for this one.
+    from. Its proof in shadow goes on at a part of delta: the rest is for this one, once.
     """
     stages = StageStore(records.store)
     by_version, students, evidence = stages.stages(), stages.students(), stages.evidence()
@@ -73,14 +73,15 @@ def find_unproven_student(
         return None
     uses = records.read_uses(file.training)
     learned = {call for call, use in uses.items() if use != "calibration"}
-    spent = learned | records.calibration_calls()
     dev = [call for call in calls if uses.get(call.id) == "dev"]
-    fresh = [call for call in calls if call.source not in (LABELLED, UNDATED) and call.id not in spent]
+    fresh = [call for call in calls if call.source not in (LABELLED, UNDATED) and call.id not in learned]
+    if not records.calibration_calls().isdisjoint(call.id for call in fresh):  # it has been tried
+        return None
     left = settings.delta - student_share(file.plan.delta, proof.number)
     if len(dev) < _FEWEST_ON_DEV or left <= 0:
         return None
     fresh = sample_like_traffic(fresh, settings.seed)
-    fresh = exclude_shared_periods(fresh, calls, spent, settings.seed)
+    fresh = exclude_shared_periods(fresh, calls, learned, settings.seed)
     note = (
         f"It is the student that learned from {file.trained_on.calls:,} calls, and learned nothing new: the "
         f"{len(fresh):,} calls that were kept or have come since then prove it."
