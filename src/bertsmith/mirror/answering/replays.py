@@ -566,15 +566,21 @@ def draw_inputs(stages: StageStore, former: str, version: str, student: str, cou
 
 
 def _read_learned_calls(stages: StageStore, student: str) -> set[str]:
-    """The ids of the calls that a student has learned from, or was chosen by; empty where nobody knows."""
+    """The ids of the calls that a student has learned from, or was chosen by; empty where nobody knows, and
+    where its answers have fields of other kinds than `adapt_student` can adapt.
+    """
     record = stages.students().get(student)
     try:
-        training = read_student_file(Path(record.folder)).training if record is not None else ""
+        file = None if record is None else read_student_file(Path(record.folder))
     except BertsmithError:
         return set()
-    if not training:
+    if (
+        file is None
+        or not file.training
+        or any(field.kind not in _NAMED_KINDS for field in file.shape.fields)
+    ):
         return set()
-    own = and_(USES.c.training == training, USES.c.use != "calibration")
+    own = and_(USES.c.training == file.training, USES.c.use != "calibration")
     with stages.engine.connect().execution_options(**READING) as connection:
         return set(connection.scalars(select(USES.c.call).where(own)))
 
