@@ -42,6 +42,7 @@ from bertsmith.mirror.answering.stages import (
     begin_anew,
     set_mode,
 )
+from bertsmith.mirror.answering.training_process import read_student
 from bertsmith.mirror.call import AGAIN, REPLAYED, UNDATED, Call
 from bertsmith.mirror.fields import AnswerShape, Field, FieldHead
 from bertsmith.mirror.identity import replayed_call_id
@@ -479,6 +480,60 @@ def test_calls_since_a_change_that_the_mirror_has_told_prove_a_student(tmp_path:
         answers = MirrorStudent.open(tmp_path / "student").answer(texts)
         draw = random.Random(0)
         assert [answer.answer for answer in answers] == [joined(text, draw) for text in texts]
+
+
+def test_calls_since_a_change_that_are_few_are_the_only_ones_that_prove(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bertsmith.mirror.learning.report._draw_pictures", lambda *given: [])
+    before, after = calls_of(400), calls_of(60, joined, seed=1, first=400)
+    with store_of(tmp_path, before) as store:
+        stages, replays = StageStore(store), ReplayStore(store)
+        (stage,) = stages.stages().values()
+        replays.plan(stage.version, before[:40])
+        assert stages.change(stage, stage, "evidence", f"{LLM_CHANGED}: 8 of 60 differ")
+        told = stages.llm_changes()[stage.version]
+        again = {recorded: name for name, recorded in replays.recorded([stage.version]).items()}
+        asked = [
+            replace(call, id=again[call.id], source=REPLAYED, began=told + number)
+            for number, call in enumerate(before[:40])
+        ]
+        passing = [replace(call, began=told + number) for number, call in enumerate(after)]
+        assert store.add(asked + passing) == 100
+        settings = LearnSettings(tiers=("tf-idf",), calibration_share=0.5)
+        parts = train_student(store, tmp_path / "student", settings=settings).parts
+        assert {call.id for call in parts.calibration} == {call.id for call in asked + passing}
+        # It knows none of the inputs by the answers before.
+        assert not {call.text for call in [*parts.train, *parts.dev]} & {
+            call.text for call in parts.calibration if call.source == REPLAYED
+        }
+        assert len(parts.learned) == 360
+
+
+def test_what_a_student_learns_after_a_failed_proof_is_known_as_learned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wrong(text: str, draw: random.Random) -> dict[str, Any]:
+        return {"intent": draw.choice(["card", "transfer", "other"])}
+
+    monkeypatch.setattr("bertsmith.mirror.learning.report._draw_pictures", lambda *given: [])
+    settings = LearnSettings(tiers=("tf-idf",), epsilon=0.03, ladder=())
+    with store_of(tmp_path, calls_of(320)) as store:
+        first = train_student(store, tmp_path / "student", settings=settings)
+        (version,) = store.versions()
+        stages, student = StageStore(store), read_student(first.folder, version.version)
+        assert student is not None and student.plan is not None and stages.add_student(student)
+        stage = replace(stages.stages()[version.version], mode="shadow", student=student.id)
+        assert stages.change(stages.stages()[version.version], stage, "hand", "a test")
+        later = calls_of(500, wrong, seed=1, first=320)
+        store.add(later)
+        said = list[str]()
+        again = train_student(store, tmp_path / "student", settings=settings, say=said.append)
+        assert any("a new one is trained" in sentence for sentence in said)
+        uses = LearningRecords(store).read_uses(again.file.training)
+        learned = {call.id for call in again.parts.learned}
+        assert learned >= {call.id for call in later}
+        assert {name for name, use in uses.items() if use != "calibration"} == learned
 
 
 @pytest.mark.parametrize("teacher", [joined, split])

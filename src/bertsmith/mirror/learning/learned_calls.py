@@ -29,6 +29,7 @@ from typing import Any
 import orjson
 
 from bertsmith.errors import InputError
+from bertsmith.mirror.answering.replays import ReplayStore
 from bertsmith.mirror.call import AGAIN, LABELLED, REPLAYED, UNDATED, Call, Completion, Json
 from bertsmith.mirror.fields import AnswerShape, Field, Values, canonical_json, json_path
 from bertsmith.mirror.identity import hash_fraction
@@ -218,7 +219,9 @@ class LoadedCalls:
 
 
 def read_calls(store: Store, profile: SiteProfile) -> LoadedCalls:
-    """Reads all calls of the site's versions as examples."""
+    """Reads all calls of the site's versions as examples; without a recorded call whose input was asked again
+    under one of them, since the new answer may prove a student, which then mustn't know the input.
+    """
     calls, again, unmatched = list[LearnedCall](), list[LearnedCall](), 0
     shape = profile.shape
     periods = dict[str, tuple[float, float]]()  # when each version was in use, in seconds since 1970
@@ -252,6 +255,9 @@ def read_calls(store: Store, profile: SiteProfile) -> LoadedCalls:
                 version.version,
             )
             (again if call.source == AGAIN else calls).append(learned)
+    recorded = ReplayStore(store).recorded(version.version for version in profile.versions)
+    twice = {recorded[call.id] for call in calls if call.id in recorded}
+    calls = [call for call in calls if call.id not in twice]
     return LoadedCalls(sorted(calls, key=lambda call: (call.began, call.id)), unmatched, again)
 
 

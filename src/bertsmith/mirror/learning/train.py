@@ -275,10 +275,13 @@ def _start_run(
     if path.exists():
         return _resume_run(records, profile, settings, work, read_json(path), say)
     read = read_calls(store, profile)
-    told = _find_told_change(store, profile, read.calls)
+    changed = _find_told_change(store, profile)
+    is_enough = changed is not None and len(_calls_since(changed, read.calls)) >= _FEWEST_SINCE
+    told = changed if is_enough else None
     recent = read.calls if told is None else _calls_since(told, read.calls)
     parts = split_calls(recent, records.used_calls(), profile.shape, settings)
-    proving = {call.id for call in parts.calibration}
+    # Also where the calls since a change are too few to be learned alone: those before prove nothing.
+    proving = {call.id for call in parts.calibration if changed is None or call.began >= changed}
     # Again without the calibration calls: their answers may not influence the claim that they prove.
     profile = understand(store, profile.versions, proving)
     profile.require_mirrorable()
@@ -314,14 +317,12 @@ def _start_run(
     return _LearningRun(settings, profile, read, parts, former, since, work, name, features)
 
 
-def _find_told_change(store: Store, profile: SiteProfile, calls: Sequence[LearnedCall]) -> float | None:
+def _find_told_change(store: Store, profile: SiteProfile) -> float | None:
     """When the mirror last found that the LLM answers otherwise than before, in seconds since 1970; None
-    where it didn't, or too few calls have come since.
+    where it didn't.
     """
     changes = StageStore(store).llm_changes()
-    told = max((changes[version] for version in profile.templates if version in changes), default=None)
-    is_enough = told is not None and len(_calls_since(told, calls)) >= _FEWEST_SINCE
-    return told if is_enough else None
+    return max((changes[version] for version in profile.templates if version in changes), default=None)
 
 
 def _calls_since(since: float, calls: Sequence[LearnedCall]) -> list[LearnedCall]:
@@ -377,7 +378,10 @@ def _run_training(
         student, devs = earlier
         parts = CallSplit([], student.dev, student.calibration, [], frozenset())
         left = settings.model_copy(update={"delta": student.delta})
-        trial, candidates = replace(training, parts=parts, former=[], settings=left), [student.candidate]
+        # Under a name of its own: if it fails, a new student learns from these calls, in this training.
+        name = f"{training.name}-earlier"
+        trial = replace(training, parts=parts, former=[], settings=left, name=name)
+        candidates = [student.candidate]
         forecasts = forecast_risks(devs, foreseen_calls(len(parts.calibration)), left)
         verdict, calibrations, parts = _prove_candidates(trial, records, candidates, devs, say)
         if verdict.why:
