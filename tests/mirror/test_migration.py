@@ -529,10 +529,11 @@ def test_what_a_student_learns_after_a_failed_proof_is_known_as_learned(
         store.add(later)
         said = list[str]()
         again = train_student(store, tmp_path / "student", settings=settings, say=said.append)
-        assert any("a new one is trained" in sentence for sentence in said)
+        assert "It can't" in said
         uses = LearningRecords(store).read_uses(again.file.training)
         learned = {call.id for call in again.parts.learned}
-        assert learned >= {call.id for call in later}
+        # Those that didn't prove the first one are learned from, or may prove the new one.
+        assert learned | {call.id for call in again.parts.calibration} >= {call.id for call in later}
         assert {name for name, use in uses.items() if use != "calibration"} == learned
 
 
@@ -579,7 +580,7 @@ def test_the_student_before_a_silent_change_says_what_the_llm_says_now(
         assert learned.file.training == before.file.training != ""
         assert learned.file.trained_on == before.file.trained_on
         used = learned.file.calibration
-        assert used.calls > 0.8 * (200 + len(inputs.drawn)) and used.replayed > 0.8 * len(inputs.drawn)
+        assert used.calls > 0.7 * (200 + len(inputs.drawn)) and used.replayed > 0.7 * len(inputs.drawn)
         assert "transfer" not in {said["intent"] for said, _ in sure} and all(s == r for s, r in sure)
         assert learned.file.claims.whole is not None and learned.file.claims.whole.answered > 250
         # The next training is of a new student.
@@ -1063,7 +1064,7 @@ def test_the_errors_among_rare_answers_are_no_change() -> None:
         asked += wanted
     chosen = [answer for answer in answers if not answer.is_drawn]
     repeated = [answer for answer in chosen if answer.recorded is not answer.first is answer.second]
-    assert len(repeated) > 30  # by bets on these eight in a row would be an alarm
+    assert len(repeated) > 30  # by bets on these twelve in a row would be an alarm
     assert asked < 5 * len(chosen)
 
 
@@ -1080,5 +1081,5 @@ def test_the_interval_of_what_has_changed_holds_the_truth(share: float) -> None:
             answers.append(RepeatedAnswer(same, new, new))
             evidence = weigh_changes(answers, lambda one, new: one is same and new is other)
         held += evidence.interval.low <= share <= evidence.interval.high
-        assert evidence.pairs[-1][1] is other and evidence.differing == 7
+        assert evidence.pairs[-1][1] is other and evidence.differing == 11
     assert held >= 54

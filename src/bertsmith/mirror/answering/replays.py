@@ -19,15 +19,16 @@ student of the new version learns from a former call with one of these inputs
 **A change that no name tells.** While a student answers, one recorded input for every thirty calls is asked
 again under the same version: one whose recorded answer is what the student said lately where the LLM
 contradicted it most surely. Of an input that gets another answer the LLM is asked once more. If it repeats
-that one, twenty inputs drawn like the calls are asked, and twenty more after each of these that gets another
-answer twice.
+that one, forty inputs drawn like the calls are asked, twenty more after the first of these that gets another
+answer twice, and forty more after each further one.
 
 As long as it is the same LLM, the answers to an input that was drawn without looking at them are
 exchangeable: that the two new ones agree, and the recorded one alone is another, has a probability of at most
 1/2, however often the LLM contradicts itself. Bets on it multiply a capital by 1.8 or 0.2, which begins anew
-wherever it falls below 1: a false alarm, at 100, comes on average once in at least 100 inputs with another
-answer (e-detectors: Shin, Ramdas and Rinaldo, arXiv 2203.03532). Nothing is bet on an input that was chosen
-for its recorded answer: of the rare answers of a careless LLM many are its errors, which it doesn't repeat.
+wherever it falls below 1: a false alarm, at 1,000, comes on average once in at least 1,000 inputs with
+another answer (e-detectors: Shin, Ramdas and Rinaldo, arXiv 2203.03532). Nothing is bet on an input that was
+chosen for its recorded answer: of the rare answers of a careless LLM many are its errors, which it doesn't
+repeat.
 """
 
 import itertools
@@ -67,17 +68,16 @@ _UNLIKE = 0.02  # of the recorded inputs, the most that can't be asked
 _DRAWN_FROM = 8  # latest calls for each that is drawn
 _FEWEST = 50  # inputs that are worth it
 _OF_EACH_ANSWER, _MOST_CHOSEN = 2, 0.4  # inputs with the same recorded answer, and such inputs of all
-RESERVED = (
-    0.25  # of the calls that a student hasn't learned: by them a proof is planned, so they aren't drawn
-)
+RESERVED = 0.25  # of the calls that a student has not learned: they plan a proof, so none is drawn
 _NAMED_KINDS = ("enum", "boolean", "ordinal")  # of fields whose values the schema names
 _SHOWN = 5  # changes in a sentence
 _LATER = 1_000_000  # places further back, where the LLM had no time
 CALLS_BETWEEN = 30  # calls of a version that a student answers, for each input that is asked again
-_TOGETHER = 20  # inputs that are asked again after one whose answer has changed
-_APART = 30  # inputs between two chosen ones that have others drawn
+_TOGETHER = 40  # inputs that are asked again after one whose answer has changed
+_AFTER_ONE = 20  # … as long as no second one has
+_APART = 100  # inputs between two chosen ones that have others drawn
 _BET = 0.8  # of the capital, on the LLM's repeating its new answer
-_ALARM = 100.0
+_ALARM = 1000.0
 _LATEST = 500  # calls and repeated answers that are looked at
 _NEWEST = 4000  # calls
 
@@ -364,7 +364,7 @@ class ChangeEvidence(NamedTuple):
 
 def weigh_changes(answers: Sequence[RepeatedAnswer], differs: Callable[[Call, Call], bool]) -> ChangeEvidence:
     """Bets on each drawn input whose first new answer `differs` from the recorded one, in their order. One
-    that was chosen for its answer has twenty drawn, if its answer has changed.
+    that was chosen for its answer has forty drawn, if its answer has changed.
     """
     capital, pairs, differing, drawn, chosen = 1.0, list[tuple[Call, Call]](), 0, _TOGETHER, _APART
     doubtful = list[Call]()
@@ -391,7 +391,9 @@ def weigh_changes(answers: Sequence[RepeatedAnswer], differs: Callable[[Call, Ca
             break
         if capital <= 1:
             capital, pairs, differing = 1.0, [], 0
-    return ChangeEvidence(capital, pairs, differing, doubtful, max(_TOGETHER - drawn, 0))
+    # A single changed answer may be an error in the recorded one.
+    together = _AFTER_ONE if 1 < capital < 2 else _TOGETHER
+    return ChangeEvidence(capital, pairs, differing, doubtful, max(together - drawn, 0))
 
 
 class AnswerDifference(NamedTuple):

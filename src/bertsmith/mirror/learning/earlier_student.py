@@ -16,6 +16,7 @@ from pathlib import Path
 
 from bertsmith.errors import BertsmithError
 from bertsmith.metrics.guarantees.growing_proof import student_share
+from bertsmith.metrics.guarantees.sample_size import fewest_calls
 from bertsmith.mirror.answering.replays import ReplayStore, is_reserved
 from bertsmith.mirror.answering.stage_store import StageStore
 from bertsmith.mirror.answering.stages import StudentRecord
@@ -42,6 +43,7 @@ _FEWEST_ON_DEV = 20  # calls, by which a proof can be planned
 class EarlierStudent:
     """A student's `candidate` and `file`, and the calls that its proof is planned by (`dev`) and made with
     (`calibration`), of which it has learned from none. `delta` is left for it. `note` says what it is.
+    `is_unchanged`: it says what it said before.
     """
 
     candidate: StudentCandidate
@@ -50,6 +52,7 @@ class EarlierStudent:
     calibration: list[LearnedCall]
     delta: float
     note: str
+    is_unchanged: bool
 
 
 def find_unproven_student(
@@ -78,15 +81,15 @@ def find_unproven_student(
     if not records.calibration_calls().isdisjoint(call.id for call in fresh):  # it has been tried
         return None
     left = settings.delta - student_share(file.plan.delta, proof.number)
-    if len(dev) < _FEWEST_ON_DEV or left <= 0:
-        return None
     fresh = sample_like_traffic(fresh, settings.seed)
     fresh = exclude_shared_periods(fresh, calls, learned, settings.seed)
+    if len(dev) < _FEWEST_ON_DEV or left <= 0 or len(fresh) < fewest_calls(settings.epsilon, left):
+        return None
     note = (
         f"It is the student that learned from {file.trained_on.calls:,} calls, and learned nothing new: the "
         f"{len(fresh):,} calls that were kept or have come since then prove it."
     )
-    return EarlierStudent(_open_candidate(student, file), file, dev, fresh, left, note)
+    return EarlierStudent(_open_candidate(student, file), file, dev, fresh, left, note, True)
 
 
 def adapt_student(
@@ -156,6 +159,7 @@ def adapt_student(
         settings.delta,
         "It is the student before the change, which learned nothing new: by what the LLM said when asked "
         f"again, it gives another value in place of {replaced:,}{left}.",
+        is_unchanged=False,
     )
 
 

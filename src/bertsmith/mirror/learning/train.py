@@ -478,10 +478,17 @@ def _find_earlier_student(
     say("Looking whether a student that is trained already can be proven now")
     devs = [compare_with_teacher(student.candidate, student.dev, profile.shape)]
     left = settings.model_copy(update={"delta": student.delta})
-    why = explain_postponement(devs, len(student.calibration), len(calls), left)
-    if why:
-        say(f"Not yet: {why}")
-    return None if why else (student, devs)
+    if not student.is_unchanged:
+        why = explain_postponement(devs, len(student.calibration), len(calls), left)
+        return None if why else (student, devs)
+    # Nothing is lost by trying: a new student, which hasn't learned from these calls, may be proven by them
+    # too. It is tried once, which a call that is marked as used says later.
+    judged = [compare_with_teacher(student.candidate, student.calibration, profile.shape)]
+    if not prove([student.candidate], devs, judged, left).why:
+        return student, devs
+    say("It can't")
+    records.record_uses(f"{training.name}-earlier", {"calibration": [student.calibration[0].id]})
+    return None
 
 
 def _train_candidates(
