@@ -26,6 +26,7 @@ from bertsmith.cli.main import main
 from bertsmith.mirror.answering import audits
 from bertsmith.mirror.answering.judging import check_guarantees
 from bertsmith.mirror.answering.replays import (
+    RESERVED,
     RepeatedAnswer,
     ReplayCount,
     ReplayStore,
@@ -45,7 +46,7 @@ from bertsmith.mirror.answering.stages import (
 from bertsmith.mirror.answering.training_process import read_student
 from bertsmith.mirror.call import AGAIN, REPLAYED, UNDATED, Call
 from bertsmith.mirror.fields import AnswerShape, Field, FieldHead
-from bertsmith.mirror.identity import replayed_call_id
+from bertsmith.mirror.identity import hash_fraction, replayed_call_id
 from bertsmith.mirror.learning import teacher_change
 from bertsmith.mirror.learning.asking import AskingResult, Replay
 from bertsmith.mirror.learning.learned_calls import LearnedCall, read_calls
@@ -561,7 +562,8 @@ def test_the_student_before_a_silent_change_says_what_the_llm_says_now(
         asked = [(call, AGAIN) for call in inputs.chosen] + [(call, REPLAYED) for call in inputs.drawn]
         for number, (call, source) in enumerate(asked):
             answer = teacher(call.request.inputs[0].parts[0], draw)
-            name, now = replayed_call_id(call.id, stage.version), told + 1 + number
+            of_source = f"{stage.version} {source}" if source == REPLAYED else stage.version
+            name, now = replayed_call_id(call.id, of_source), told + 1 + number
             completion = replace(call.completion, value=answer)
             replays.claim(name)
             store.add([replace(call, id=name, source=source, completion=completion, began=now)])
@@ -774,6 +776,49 @@ def test_inputs_of_the_version_before_are_drawn_once_for_each_change(tmp_path: P
         stages.end_training(version, "here", "undone")
         assert replays.plan("another", drawn, is_first=True) == 60
         assert replays.plan("another", former, is_first=True) == 0
+
+
+def test_inputs_are_drawn_before_others_are_chosen_for_their_answers(tmp_path: Path) -> None:
+    with store_of(tmp_path, calls_of(300)) as store:
+        former = [*store.calls(store.versions()[0].version)]
+        rare = [replace(call, completion=replace(call.completion, value={"intent": f"{n}"}))
+                for n, call in enumerate(calls_of(300, seed=3, first=300))]  # fmt: skip
+        store.add(rare)
+        stages, records, version = StageStore(store), LearningRecords(store), former[0].version
+        folder = make_student(tmp_path / "student", former[0], {}, {"intent": "card"})
+        document = json.loads((folder / "student.json").read_text())
+        (folder / "student.json").write_text(json.dumps(document | {"training": "first"}))
+        records.record_uses("first", {"train": [call.id for call in former]})
+        stages.add_student(StudentRecord("one", version, str(folder), 0.05, 0.05))
+        inputs = draw_inputs(stages, version, version, "one", 100)
+        drawn = [call.id for call in inputs.drawn]
+        assert len(inputs.chosen) == 40 and len(drawn) == 60
+        # The same as without looking at any answer.
+        usable = [call.id for call in rare if hash_fraction(call.id, 6) >= RESERVED]
+        assert drawn == sorted(usable, key=lambda name: hash_fraction(f"{version} {name}", 0))[:60]
+        assert not {call.id for call in inputs.chosen} & {*drawn}
+        # Neither is one left out that was asked already, as one with a doubtful answer.
+        replays = ReplayStore(store)
+        replays.plan(version, inputs.drawn[:20], AGAIN, is_drawn=False)
+        assert replays.plan(version, inputs.drawn, chosen=inputs.chosen) == 100
+        assert replays.plan(version, inputs.drawn, chosen=inputs.chosen) == 0
+        assert [*replays.recorded([version]).values()] == drawn
+        # Of versions that count as one, the inputs of one aren't like the traffic.
+        store.add(calls_of(1, prompt="Another"))
+        records.merge(store.versions()[0].site, [v.version for v in store.versions()])
+        assert draw_inputs(stages, version, version, "one", 100) == ([], [])
+
+
+def test_a_question_that_was_the_next_is_asked_twice_at_most(tmp_path: Path) -> None:
+    with store_of(tmp_path, calls_of(3)) as store:
+        replays, version = ReplayStore(store), store.versions()[0].version
+        calls = [*store.calls(version)]
+        replays.plan(version, calls[:1], AGAIN, is_next=True)
+        (question,) = replays.prepare(version, is_answered=False)
+        for _ in range(2):
+            assert replays.claim(question.id)
+            replays.postpone(question.id, "status-503")
+        assert not replays.claim(question.id) and replays.counts()[version] == ReplayCount(1, 1, 0)
 
 
 def test_calls_of_one_person_are_drawn_together(tmp_path: Path) -> None:

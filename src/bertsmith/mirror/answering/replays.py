@@ -142,7 +142,7 @@ class ReplayStore:
         where something was before, or a training of the version has begun. With `is_next` they are asked
         before all others. `is_drawn`: the `calls` weren't chosen for their answers.
         """
-        insert = (sqlite if is_sqlite(self.engine) else postgresql).insert(REPLAYS)
+        insert, calls = (sqlite if is_sqlite(self.engine) else postgresql).insert(REPLAYS), list(calls)
         with self.engine.begin() as connection:
             self.store.lock(connection)
             REPLAYS.create(connection, checkfirst=True)
@@ -154,17 +154,25 @@ class ReplayStore:
             trained = select(TRAININGS.c.version).where(TRAININGS.c.version == version)
             if is_first and (count or connection.execute(trained).first() is not None):
                 return 0
+
+            def name(call: Call, own_source: str) -> str:
+                # Of an input that was asked already to tell a change, perhaps for its answer, another one:
+                # left out, it would be missing among those that prove a student.
+                is_same = call.version == version and own_source == REPLAYED
+                return replayed_call_id(call.id, f"{version} {REPLAYED}" if is_same else version)
+
+            sources = [AGAIN] * len(chosen) + [source] * len(calls)
             rows = [
                 {
-                    "id": replayed_call_id(call.id, version),
+                    "id": name(call, own_source),
                     "version": version,
-                    "source": source if number > len(chosen) else AGAIN,
+                    "source": own_source,
                     "recorded": call.id,
                     "place": last + number if not is_next else -1,
                     "asked": 0.0,
                     "is_drawn": int(is_drawn and number > len(chosen)),
                 }
-                for number, call in enumerate([*chosen, *calls], 1)
+                for number, (call, own_source) in enumerate(zip([*chosen, *calls], sources, strict=True), 1)
             ]
             if not rows:
                 return 0
@@ -210,7 +218,7 @@ class ReplayStore:
         is_second = REPLAYS.c.place >= _LATER
         asked = case((is_second, REPLAYS.c.asked), else_=0.0)
         outcome = case((is_second, cause), else_=None)
-        place = REPLAYS.c.place % _LATER + _LATER
+        place = (REPLAYS.c.place + 1) % _LATER + _LATER  # one that was to be the next has -1
         self._set(question, {"asked": asked, "outcome": outcome, "place": place})
 
     def _set(self, question: str, row: dict[str, Any]) -> None:
@@ -529,9 +537,11 @@ def draw_inputs(stages: StageStore, former: str, version: str, student: str, cou
     """Up to `count` calls of the `former` version (which may be the same): two for each recorded answer, of
     frequent ones first, and others drawn by chance like the traffic, a person's of ten minutes together, from
     those that its `student` hasn't learned from, if these are enough. None where their inputs, or the latest
-    ones of `version`, differ in form.
+    ones of `version`, differ in form, nor of merged versions: one's inputs aren't like the traffic of all.
     """
     store = stages.store
+    if not {former, version}.isdisjoint(stages.merged()):
+        return ReplayInputs([], [])
     new = _latest_calls(store, version)
     latest = [
         call
@@ -545,18 +555,14 @@ def draw_inputs(stages: StageStore, former: str, version: str, student: str, cou
     if not new or not is_alike or len(fitting) < max(_FEWEST, (1 - _UNLIKE) * len(recorded)):
         return ReplayInputs([], [])
     learned = _read_learned_calls(stages, student)
-    chosen = list[Call]()
+    of_answer: dict[bytes, list[Call]] = {}
     if learned:
-        of_answer: dict[bytes, list[Call]] = {}
         # Those that it has learned from first: they can't prove anything of it.
         for call in sorted(latest, key=lambda call: (call.id not in learned, hash_fraction(call.id, 3))):
             of_answer.setdefault(canonical_json(call.completion.value), []).append(call)
-        frequent = sorted(of_answer.values(), key=len, reverse=True)
-        some = (call for calls in frequent for call in calls[:_OF_EACH_ANSWER] if _fits(call, templates))
-        chosen = list(itertools.islice(some, round(_MOST_CHOSEN * count)))
-        left_out = {call.id for call in chosen} | learned
-        fresh = [call for call in fitting if call.id not in left_out and not is_reserved(call.id)]
-        if len(fresh) >= (count - len(chosen)) / 2:
+        fresh = [call for call in fitting if call.id not in learned and not is_reserved(call.id)]
+        most = min(_OF_EACH_ANSWER * len(of_answer), round(_MOST_CHOSEN * count))
+        if len(fresh) >= (count - most) / 2:
             fitting = fresh
 
     def order(call: Call) -> tuple[float, float, str]:
@@ -564,7 +570,15 @@ def draw_inputs(stages: StageStore, former: str, version: str, student: str, cou
         unit = f"{persons} {call.began // UNIT_SECONDS}" if persons else call.id
         return hash_fraction(f"{version} {unit}", 0), call.began, call.id
 
-    return ReplayInputs(chosen, sorted(fitting, key=order)[: count - len(chosen)])
+    # Drawn before any is chosen for its answer: else rare answers would be missing among them.
+    drawn = sorted(fitting, key=order)[:count]
+    left = {call.id for call in latest}.difference(call.id for call in drawn)
+    chosen = list[Call]()
+    for calls in sorted(of_answer.values(), key=len, reverse=True):
+        usable = (call for call in calls if call.id in left and _fits(call, templates))
+        chosen += itertools.islice(usable, _OF_EACH_ANSWER)
+    chosen = chosen[: round(_MOST_CHOSEN * count)]
+    return ReplayInputs(chosen, drawn[: count - len(chosen)])
 
 
 def _read_learned_calls(stages: StageStore, student: str) -> set[str]:
