@@ -96,7 +96,7 @@ class AnsweringOptions:
     replay_calls
         With --auto: how many recorded inputs the LLM is asked again after its prompt or model has changed,
         two beside each call, with that call's key, so that a student is proven sooner. Each costs a call; 0
-        for none. Default: 1000.
+        for none. Default: 800.
     canary_share
         In canary: the share of the calls it is sure of that the student answers. Default: 0.1.
     audit_share

@@ -404,8 +404,7 @@ class FieldHead(BaseModel):
 
     `classes` (C,) are indices into `Field.classes`, or into the labels of a labels field. A number field has
     the indices of None and ABSENT there, and -1 for each range of numbers. `centres` (C,) belong to a number
-    field and `thresholds` (C,) to a labels field; both are empty elsewhere. After a change of the teacher
-    several outputs may stand for one class, and nobody knows what those of the indices `unsure` stand for.
+    field and `thresholds` (C,) to a labels field; both are empty elsewhere.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -415,7 +414,6 @@ class FieldHead(BaseModel):
     temperature: float = Bounded(1.0, ge=COLDEST, le=HOTTEST)
     thresholds: tuple[float, ...] = ()
     centres: tuple[float, ...] = ()
-    unsure: tuple[int, ...] = ()
 
     def has_alternatives(self, field: Field) -> bool:
         """Whether the outputs can lead to more than one value."""
@@ -432,17 +430,11 @@ class FieldHead(BaseModel):
             return self._predict_labels(field, probabilities)
         if field.kind == "number":
             return [self._predict_number(field, row) for row in probabilities]
-        values, confidences = [field.classes[number] for number in self.classes], probabilities
-        if self.unsure or len(set(self.classes)) < len(self.classes):
-            numbers = list(dict.fromkeys(self.classes))
-            values = [field.classes[number] for number in numbers]
-            is_sure = np.array([output not in self.unsure for output in range(len(self.classes))])
-            stands = np.array([[own == number for number in numbers] for own in self.classes], np.float64)
-            confidences = probabilities * is_sure @ stands
-            probabilities = probabilities @ stands
+        best = probabilities.argmax(axis=1)
+        values = [field.classes[number] for number in self.classes]
         return [
-            FieldPrediction(values[index], float(sure[index]), tuple(zip(values, row.tolist(), strict=True)))
-            for index, row, sure in zip(probabilities.argmax(axis=1), probabilities, confidences, strict=True)
+            FieldPrediction(values[index], float(row[index]), tuple(zip(values, row.tolist(), strict=True)))
+            for index, row in zip(best, probabilities, strict=True)
         ]
 
     def _predict_labels(self, field: Field, probabilities: Floats) -> list[FieldPrediction]:

@@ -128,7 +128,7 @@ class MirrorSettings(RelaySettings):
     students: str = Field("students", min_length=1)
     train_after: int = Field(500, ge=1)
     forecast_after: int = Field(50, ge=0)
-    replay_calls: int = Field(1000, ge=0)
+    replay_calls: int = Field(800, ge=0)
     train_options: tuple[str, ...] = ()
     shadow_calls: int = Field(100, ge=0)
     canary_share: float = Field(0.1, gt=0, lt=1)

@@ -237,7 +237,7 @@ class Reconciler:
             compared = self.store.evidence().get(stage.student)
             if compared is None or not compared.has_drifted:  # the next student is proven by them
                 most = self.settings.replay_calls
-                inputs = draw_inputs(self.store, version, version, stage.student, most)
+                inputs = draw_inputs(self.store, version, version, most)
                 self._replays.plan(version, inputs.drawn, chosen=inputs.chosen)
             if self.store.change(stage, begin_anew(stage), "evidence", why):
                 LOG.warning("version %s: %s → record; %s", version, stage.mode, why)

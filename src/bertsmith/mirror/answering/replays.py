@@ -9,12 +9,11 @@ mirrors on one store share the work, and what a killed mirror had claimed stays 
 `ReplayStore.plan` first, which takes any stored calls.
 
 After a change of the prompt or the model the inputs come from the version before (`draw_former_inputs`).
-First two for each recorded answer: they tell what the LLM says now where it said that
-(`bertsmith.mirror.learning.earlier_student`). The others are evidence like clients' calls, as long as what is
-asked hasn't changed with the LLM. So they are drawn by chance from the latest calls, a person's calls of ten
-minutes together, as in the proof in shadow, and from those that the student before hasn't learned from. No
-student of the new version learns from a former call with one of these inputs
-(`bertsmith.mirror.learning.teacher_change`).
+First two for each recorded answer: they teach what the LLM says now where it said that
+(`bertsmith.mirror.learning.teacher_change`). The answers to the others are evidence like those to clients'
+calls, as long as what is asked hasn't changed with the LLM. So they are drawn by chance from the latest
+calls, a person's calls of ten minutes together, as in the proof in shadow. No student of the new version
+learns from a former call with one of these inputs.
 
 **A change that no name tells.** While a student answers, one recorded input for every thirty calls is asked
 again under the same version: one whose recorded answer is what the student said lately where the LLM
@@ -55,7 +54,7 @@ from bertsmith.mirror.identity import hash_fraction, replayed_call_id
 from bertsmith.mirror.redaction import holds_placeholder
 from bertsmith.mirror.store import Store
 from bertsmith.mirror.student_file import read_student_file
-from bertsmith.mirror.tables import CALLS, REPLAYS, TRAININGS, USES
+from bertsmith.mirror.tables import CALLS, REPLAYS, TRAININGS
 from bertsmith.mirror.template import PromptTemplate, find_template
 from bertsmith.reporting.formatting import format_percent
 
@@ -68,7 +67,6 @@ _UNLIKE = 0.02  # of the recorded inputs, the most that can't be asked
 _DRAWN_FROM = 8  # latest calls for each that is drawn
 _FEWEST = 50  # inputs that are worth it
 _OF_EACH_ANSWER, _MOST_CHOSEN = 2, 0.4  # inputs with the same recorded answer, and such inputs of all
-RESERVED = 0.25  # of the calls that a student has not learned: they plan a proof, so none is drawn
 _NAMED_KINDS = ("enum", "boolean", "ordinal")  # of fields whose values the schema names
 _SHOWN = 5  # changes in a sentence
 _LATER = 1_000_000  # places further back, where the LLM had no time
@@ -520,11 +518,10 @@ def _draw_for_version(stages: StageStore, version: str, count: int) -> ReplayInp
             return nothing
         if last and stage.student and stage.mode != RECORD and last[0].began > former_ended:
             former, former_ended = other, last[0].began
-    student = by_version[former].student if former else ""
-    evidence = stages.evidence().get(student)
+    evidence = stages.evidence().get(by_version[former].student) if former else None
     if not former or (evidence is not None and (evidence.has_drifted or evidence.decision == "demote")):
         return nothing
-    return draw_inputs(stages, former, version, student, count)
+    return draw_inputs(stages, former, version, count)
 
 
 def _latest_calls(store: Store, version: str) -> list[Call]:
@@ -533,11 +530,11 @@ def _latest_calls(store: Store, version: str) -> list[Call]:
     return calls[:_NEW_CALLS] if len(calls) >= _NEW_CALLS else []
 
 
-def draw_inputs(stages: StageStore, former: str, version: str, student: str, count: int) -> ReplayInputs:
-    """Up to `count` calls of the `former` version (which may be the same): two for each recorded answer, of
-    frequent ones first, and others drawn by chance like the traffic, a person's of ten minutes together, from
-    those that its `student` hasn't learned from, if these are enough. None where their inputs, or the latest
-    ones of `version`, differ in form, nor of merged versions: one's inputs aren't like the traffic of all.
+def draw_inputs(stages: StageStore, former: str, version: str, count: int) -> ReplayInputs:
+    """Up to `count` calls of the `former` version (which may be the same): some drawn by chance like the
+    traffic, a person's of ten minutes together, and two more for each answer that was recorded several times.
+    None where their inputs, or the latest ones of `version`, differ in form, nor of merged versions: one's
+    inputs aren't like the traffic of all.
     """
     store = stages.store
     if not {former, version}.isdisjoint(stages.merged()):
@@ -554,16 +551,6 @@ def draw_inputs(stages: StageStore, former: str, version: str, student: str, cou
     is_alike = all(_fits(call, templates) for call in new)
     if not new or not is_alike or len(fitting) < max(_FEWEST, (1 - _UNLIKE) * len(recorded)):
         return ReplayInputs([], [])
-    learned = _read_learned_calls(stages, student)
-    of_answer: dict[bytes, list[Call]] = {}
-    if learned:
-        # Those that it has learned from first: they can't prove anything of it.
-        for call in sorted(latest, key=lambda call: (call.id not in learned, hash_fraction(call.id, 3))):
-            of_answer.setdefault(canonical_json(call.completion.value), []).append(call)
-        fresh = [call for call in fitting if call.id not in learned and not is_reserved(call.id)]
-        most = min(_OF_EACH_ANSWER * len(of_answer), round(_MOST_CHOSEN * count))
-        if len(fresh) >= (count - most) / 2:
-            fitting = fresh
 
     def order(call: Call) -> tuple[float, float, str]:
         persons = " ".join(call.request.subjects)
@@ -572,38 +559,16 @@ def draw_inputs(stages: StageStore, former: str, version: str, student: str, cou
 
     # Drawn before any is chosen for its answer: else rare answers would be missing among them.
     drawn = sorted(fitting, key=order)[:count]
-    left = {call.id for call in latest}.difference(call.id for call in drawn)
-    chosen = list[Call]()
+    of_answer: dict[bytes, list[Call]] = {}
+    for call in sorted(latest, key=lambda call: hash_fraction(call.id, 3)):
+        of_answer.setdefault(canonical_json(call.completion.value), []).append(call)
+    left, chosen = {call.id for call in latest}.difference(call.id for call in drawn), list[Call]()
     for calls in sorted(of_answer.values(), key=len, reverse=True):
-        usable = (call for call in calls if call.id in left and _fits(call, templates))
-        chosen += itertools.islice(usable, _OF_EACH_ANSWER)
+        if len(calls) > 1:
+            usable = (call for call in calls if call.id in left and _fits(call, templates))
+            chosen += itertools.islice(usable, _OF_EACH_ANSWER)
     chosen = chosen[: round(_MOST_CHOSEN * count)]
     return ReplayInputs(chosen, drawn[: count - len(chosen)])
-
-
-def _read_learned_calls(stages: StageStore, student: str) -> set[str]:
-    """The ids of the calls that a student has learned from, or was chosen by; empty where nobody knows, and
-    where its answers have fields of other kinds than `adapt_student` can adapt.
-    """
-    record = stages.students().get(student)
-    try:
-        file = None if record is None else read_student_file(Path(record.folder))
-    except BertsmithError:
-        return set()
-    if (
-        file is None
-        or not file.training
-        or any(field.kind not in _NAMED_KINDS for field in file.shape.fields)
-    ):
-        return set()
-    own = and_(USES.c.training == file.training, USES.c.use != "calibration")
-    with stages.engine.connect().execution_options(**READING) as connection:
-        return set(connection.scalars(select(USES.c.call).where(own)))
-
-
-def is_reserved(call: str) -> bool:
-    """Whether a call, by its id, is one of those by which the proof of the student before is planned."""
-    return hash_fraction(call, 6) < RESERVED
 
 
 def _input_template(calls: Sequence[Call]) -> PromptTemplate | None:

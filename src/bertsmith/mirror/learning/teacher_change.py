@@ -250,9 +250,11 @@ def translate_former(
     shape: AnswerShape,
     seed: int = 0,
     features: Features = word_features,
+    asked: Sequence[LearnedCall] = (),
 ) -> TranslatedCalls | None:
-    """The former teacher's calls with targets for the new one. None where the answers aren't all one of
-    several values, where there are too few calls, or where the texts have no words.
+    """The former teacher's calls with targets for the new one, by `new` calls, and by those that were `asked`
+    again for the answers that they had, which don't tell how often the teachers differ. None where the
+    answers aren't all one of several values, where there are too few calls, or where the texts have no words.
     """
     if any(field.kind not in KINDS for field in shape.fields) or len(new) < _FEWEST:
         return None
@@ -260,22 +262,24 @@ def translate_former(
     learned = [call for call, is_held_out in zip(former, held_out, strict=True) if not is_held_out]
     if len(learned) < _FEWEST:
         return None
-    heads, x = build_heads(shape, [*former, *new]), features([call.text for call in (*former, *new)])
+    later = [*new, *asked]
+    heads, x = build_heads(shape, [*former, *later]), features([call.text for call in (*former, *later)])
     if x is None:
         return None
     first = _fit(x[np.flatnonzero(~held_out)], learned, heads, shape)
-    former_logits, new_logits = _logits(x[: len(former)], first), _logits(x[len(former) :], first)
+    former_logits, later_logits = _logits(x[: len(former)], first), _logits(x[len(former) :], first)
+    new_logits = {path: logits[: len(new)] for path, logits in later_logits.items()}
     new_differs = _differing(new_logits, new, heads, shape)
     former_differs = _differing(former_logits, former, heads, shape)[held_out]
     translated = list(former)
     through = [
-        _pass_through(head, shape.field(head.path), softmax(new_logits[head.path], axis=1), former, new)
+        _pass_through(head, shape.field(head.path), softmax(later_logits[head.path], axis=1), former, later)
         for head in heads
     ]
     for head, (_, targets) in zip(heads, through, strict=True):
         translated = _with_targets(translated, head, shape.field(head.path), targets)
-    weights = np.repeat([1.0, _NEW_WEIGHT], [len(former), len(new)])
-    logits = _logits(x[: len(former)], _fit(x, [*translated, *new], heads, shape, weights))
+    weights = np.repeat([1.0, _NEW_WEIGHT], [len(former), len(later)])
+    logits = _logits(x[: len(former)], _fit(x, [*translated, *later], heads, shape, weights))
     for head, (matrix, _) in zip(heads, through, strict=True):
         field = shape.field(head.path)
         told = np.nan_to_num(build_targets(head, field, former)) @ matrix + _LEAST

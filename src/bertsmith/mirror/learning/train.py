@@ -26,7 +26,6 @@ from bertsmith.mirror.answering.stage_store import StageStore, save_findings
 from bertsmith.mirror.call import UNDATED
 from bertsmith.mirror.learning.earlier_student import (
     EarlierStudent,
-    adapt_student,
     find_unproven_student,
 )
 from bertsmith.mirror.learning.forecast import (
@@ -375,22 +374,18 @@ def _run_training(
         )
     earlier = None if settings.from_names else _find_earlier_student(training, records, say)
     if earlier is not None:
-        student, devs = earlier
-        parts = CallSplit([], student.dev, student.calibration, [], frozenset())
-        left = settings.model_copy(update={"delta": student.delta})
-        # Under a name of its own: if it fails, a new student learns from these calls, in this training.
+        candidates = [earlier.candidate]
+        parts = CallSplit([], earlier.dev, earlier.calibration, [], frozenset())
+        left = settings.model_copy(update={"delta": earlier.delta})
         name = f"{training.name}-earlier"
         trial = replace(training, parts=parts, former=[], settings=left, name=name)
-        candidates = [student.candidate]
+        devs = [compare_with_teacher(earlier.candidate, earlier.dev, shape)]
         forecasts = forecast_risks(devs, foreseen_calls(len(parts.calibration)), left)
         verdict, calibrations, parts = _prove_candidates(trial, records, candidates, devs, say)
-        if verdict.why:
-            say("It isn't proven: a new one is trained, by the calls that were kept for the proof too")
-            training = replace(training, parts=split_by_ids(training.read.calls, (), shape, settings))
-            earlier = None
-        else:
-            notes.append(student.note)
-    if earlier is None:
+        earlier = None if verdict.why else earlier  # others may have used some of the calls meanwhile
+    if earlier is not None:
+        notes.append(earlier.note)
+    else:
         with _removed_where_refused(training.work):
             if settings.from_names:
                 candidates, devs = _begin_from_names(training, records, console, say, notes)
@@ -418,8 +413,8 @@ def _run_training(
         training.profile, chosen, verdict.claims, parts, verdict.tried, ceiling, verdict.plan, training.name
     )
     if earlier is not None:
-        former = earlier[0].file
-        file = file.model_copy(update={"trained_on": former.trained_on, "training": former.training})
+        known = {"trained_on": earlier.file.trained_on, "training": earlier.file.training}
+        file = file.model_copy(update=known)
     free = find_free_folder(records.store, out, file)
     if free != out:
         reason = "the mirror uses it, or it is no student"  # since this training began
@@ -465,28 +460,26 @@ def _run_training(
 
 def _find_earlier_student(
     training: _LearningRun, records: LearningRecords, say: Say
-) -> tuple[EarlierStudent, list[TeacherComparison]] | None:
-    """A student that is trained already and may be proven now, with its comparison on dev; None where there
-    is none, or its proof would rather fail.
+) -> EarlierStudent | None:
+    """A student that is trained already and can be proven now. Nothing is lost by trying: a new one, which
+    won't have learned from the calls kept for its proof, may be proven by these too.
     """
     calls, profile, settings = training.read.calls, training.profile, training.settings
-    student = adapt_student(records, profile, calls, training.former, training.since, settings)
-    if student is None and training.since is None:
-        student = find_unproven_student(records, profile, calls, settings)
+    if training.since is not None:
+        return None
+    student = find_unproven_student(records, profile, calls, settings)
     if student is None:
         return None
-    say("Looking whether a student that is trained already can be proven now")
-    devs = [compare_with_teacher(student.candidate, student.dev, profile.shape)]
+    say("Looking whether the latest student can be proven by now")
+    dev, judged = (
+        [compare_with_teacher(student.candidate, own, profile.shape)]
+        for own in (student.dev, student.calibration)
+    )
     left = settings.model_copy(update={"delta": student.delta})
-    if not student.is_unchanged:
-        why = explain_postponement(devs, len(student.calibration), len(calls), left)
-        return None if why else (student, devs)
-    # Nothing is lost by trying: a new student, which hasn't learned from these calls, may be proven by them
-    # too. It is tried once, which a call that is marked as used says later.
-    judged = [compare_with_teacher(student.candidate, student.calibration, profile.shape)]
-    if not prove([student.candidate], devs, judged, left).why:
-        return student, devs
+    if not prove([student.candidate], dev, judged, left).why:
+        return student
     say("It can't")
+    # It is tried once: a call that is marked as used says so.
     records.record_uses(f"{training.name}-earlier", {"calibration": [student.calibration[0].id]})
     return None
 
@@ -499,10 +492,12 @@ def _train_candidates(
     """
     settings, parts, shape = training.settings, training.parts, training.profile.shape
     candidates, devs, train = list[StudentCandidate](), list[TeacherComparison](), parts.train
-    learned = {call.text for call in parts.learned}
+    # Of which nothing is proven: they were chosen for the answers that they had.
+    asked = [call for call in training.read.again if call.began >= (training.since or 0.0)]
+    learned = {call.text for call in (*parts.learned, *asked)}
     former = join_by_text((call for call in training.former if call.text not in learned), shape)
     translated = (
-        translate_former(former, [*parts.train, *parts.dev], shape, settings.seed, training.features)
+        translate_former(former, [*parts.train, *parts.dev], shape, settings.seed, training.features, asked)
         if former
         else None
     )
@@ -514,7 +509,9 @@ def _train_candidates(
         )
     if translated is not None:
         notes.append(translated.as_sentence())
-        train = [*translated.calls, *parts.train]  # the latest last, which a memory of texts keeps
+        known = {call.text for call in parts.learned}
+        asked = join_by_text((call for call in asked if call.text not in known), shape)
+        train = [*translated.calls, *asked, *parts.train]  # the latest last, which a memory of texts keeps
 
     def add(candidate: StudentCandidate | None) -> None:
         if candidate is not None:
