@@ -24,7 +24,6 @@ from bertsmith.mirror.answering.judging import check_guarantees
 from bertsmith.mirror.answering.replays import ReplayStore
 from bertsmith.mirror.answering.stage_store import StageStore
 from bertsmith.mirror.answering.stages import EvidenceBatch, StudentComparison, StudentRecord
-from bertsmith.mirror.identity import replayed_call_id
 from bertsmith.mirror.learning.understand import LearningRecords
 from bertsmith.mirror.settings import PriceSettings
 from bertsmith.mirror.store import Store
@@ -177,7 +176,8 @@ def test_status_says_who_answers_and_what_it_saves(
     site.stages.tally({(site.call.version, site.student.id, "low-confidence"): (2, 0.0)})
     replays = ReplayStore(site.store)
     assert replays.plan(site.call.version, [site.call]) == 1
-    assert replays.claim(replayed_call_id(site.call.id, site.call.version))
+    (question,) = replays.recorded([site.call.version])
+    assert replays.claim(question)
     config = tmp_path / "mirror.toml"
     config.write_text("[prices]\nmillion_input_tokens = 1000\nmillion_output_tokens = 1000\nerror = 5\n")
     capsys.readouterr()
