@@ -636,13 +636,13 @@ def test_recorded_inputs_are_asked_again_two_beside_each_passing_call(llm: Upstr
         send(mirror, FIRST, "wire 6")  # no call of that version
         wait_until(lambda: mirror.app.relay.replays.waiting == 0)
         assert replays.counts() == {version: ReplayCount(5, 0, 0)}
-        replay_all(mirror, ["visa 1"])
-        assert replays.counts() == {version: ReplayCount(5, 2, 2)}
-        replay_all(mirror, ["visa 2"])
-        assert replays.counts() == {version: ReplayCount(5, 4, 4)}
+        for number in (1, 2):
+            replay_all(mirror, [f"visa {number}"])
+            wait_until(lambda n=2 * number: replays.counts() == {version: ReplayCount(5, n, n)})  # type: ignore[misc]
         mirror.follow()
         replay_all(mirror, [f"visa {number}" for number in range(3, 8)])
-        assert replays.counts() == {version: ReplayCount(5, 5, 5)}
+        wait_until(lambda: replays.counts() == {version: ReplayCount(5, 5, 5)})
+        mirror.settle()
         asked = [seen for seen in llm.seen if seen.headers["authorization"] == "sk-2"]
         beside = [seen for seen in asked if "wire" in seen.json()["messages"][1]["content"]]
         assert [seen.json()["messages"][1]["content"] for seen in beside] == texts[:5]
@@ -724,7 +724,8 @@ def test_a_busy_llm_is_left_alone_and_asked_later(tmp_path: Path, monkeypatch: p
         mirror.follow()
         replay_all(mirror, ["visa 9"])
         replayed = [call.request.inputs[0].parts[0] for call in mirror.calls() if call.source == REPLAYED]
-        assert replayed == ["wire 1", "wire 2", "wire 3", "wire 0"]  # the one that was refused comes last
+        # Beside two calls some come at once; the one that was refused comes last.
+        assert sorted(replayed[:3]) == ["wire 1", "wire 2", "wire 3"] and replayed[3:] == ["wire 0"]
 
 
 def replayed_version(store: Store, folder: Path, **more: Any) -> tuple[StageStore, list[Call], list[Call]]:
@@ -777,6 +778,12 @@ def test_inputs_are_drawn_before_others_are_chosen_for_their_answers(tmp_path: P
         assert replays.plan(version, inputs.drawn, chosen=inputs.chosen) == 100
         assert replays.plan(version, inputs.drawn, chosen=inputs.chosen) == 0
         assert [*replays.recorded([version]).values()] == drawn
+        question = replays.prepare(version, is_answered=False)[0]
+        replays.settle(question.id, "deleted")
+        assert replays.counts()[version].asked == 1 and replays.paid_counts() == {}  # it cost nothing
+        # After another change the same ones may be asked once more.
+        assert replays.plan(version, inputs.drawn, chosen=inputs.chosen, occasion=7) == 100
+        assert replays.plan(version, inputs.drawn, chosen=inputs.chosen, occasion=7) == 0
         # Of versions that count as one, the inputs of one aren't like the traffic.
         store.add(calls_of(1, prompt="Another"))
         records.merge(store.versions()[0].site, [v.version for v in store.versions()])

@@ -106,7 +106,7 @@ class Account:
 def read_accounts(store: StageStore, prices: PriceSettings) -> list[Account]:
     """One account for each version whose stage was ever changed or that has replays, by site and version."""
     tallies, evidence, means = store.tallies(), store.evidence(), store.means()
-    replays = {version: count.asked for version, count in ReplayStore(store.store).counts().items()}
+    replays = ReplayStore(store.store).paid_counts()
     stages = [stage for stage in store.stages().values() if stage.revision or replays.get(stage.version)]
     accounts = []
     for stage in sorted(stages, key=lambda stage: (stage.site, stage.version)):

@@ -13,6 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -238,7 +239,8 @@ class Reconciler:
             if compared is None or not compared.has_drifted:  # the next student is proven by them
                 most = self.settings.replay_calls
                 inputs = draw_inputs(self.store, version, version, most)
-                self._replays.plan(version, inputs.drawn, chosen=inputs.chosen)
+                occasion = stage.revision
+                self._replays.plan(version, inputs.drawn, chosen=inputs.chosen, occasion=occasion)
             if self.store.change(stage, begin_anew(stage), "evidence", why):
                 LOG.warning("version %s: %s → record; %s", version, stage.mode, why)
             return
@@ -261,7 +263,8 @@ class Reconciler:
     def _follow(self, stage: Stage, evidence: Mapping[str, Evidence]) -> None:
         replayed = 0
         if stage.mode == RECORD and (student := self.store.students().get(stage.student or stage.candidate)):
-            replayed = read_student_file(Path(student.folder)).calibration.replayed
+            with suppress(BertsmithError):  # its folder is gone, which `mirror check` reports
+                replayed = read_student_file(Path(student.folder)).calibration.replayed
         decision = judge_stage(stage, evidence, self.rules, replayed)
         if decision is not None and self.store.change(stage, decision[0], "evidence", decision[1]):
             after, why = decision

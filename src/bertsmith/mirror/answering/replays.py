@@ -129,6 +129,7 @@ class ReplayStore:
         is_first: bool = False,
         is_next: bool = False,
         is_drawn: bool = True,
+        occasion: int = 0,
     ) -> int:
         """Plans to ask the inputs of stored `calls` once more under `version`, in this order and after those
         planned before; returns how many are new. An input is asked only beside a passing call of that
@@ -138,7 +139,8 @@ class ReplayStore:
 
         Before these calls come the `chosen` ones, which become AGAIN ones. With `is_first` nothing is planned
         where something was before, or a training of the version has begun. With `is_next` they are asked
-        before all others. `is_drawn`: the `calls` weren't chosen for their answers.
+        before all others. `is_drawn`: the `calls` weren't chosen for their answers. An input of the version
+        itself is asked once for each `occasion`, such as a change of the LLM.
         """
         insert, calls = (sqlite if is_sqlite(self.engine) else postgresql).insert(REPLAYS), list(calls)
         with self.engine.begin() as connection:
@@ -156,8 +158,8 @@ class ReplayStore:
             def name(call: Call, own_source: str) -> str:
                 # Of an input that was asked already to tell a change, perhaps for its answer, another one:
                 # left out, it would be missing among those that prove a student.
-                is_same = call.version == version and own_source == REPLAYED
-                return replayed_call_id(call.id, f"{version} {REPLAYED}" if is_same else version)
+                is_same = call.version == version and (occasion or own_source == REPLAYED)
+                return replayed_call_id(call.id, f"{version} {own_source} {occasion}" if is_same else version)
 
             sources = [AGAIN] * len(chosen) + [source] * len(calls)
             rows = [
@@ -253,6 +255,14 @@ class ReplayStore:
         with self.engine.connect().execution_options(**READING) as connection:
             return {version: ReplayCount(*counts) for version, *counts in connection.execute(query)}
 
+    def paid_counts(self) -> dict[str, int]:
+        """How many questions the LLM was asked of each version, whatever came of them."""
+        if not self.has_table:
+            return {}
+        asked = select(REPLAYS.c.version, func.count()).where(REPLAYS.c.asked > 0).group_by(REPLAYS.c.version)
+        with self.engine.connect().execution_options(**READING) as connection:
+            return {row[0]: row[1] for row in connection.execute(asked)}
+
     def recorded(self, versions: Iterable[str]) -> dict[str, str]:
         """The ids of the recorded calls whose inputs are, or are to be, asked again under one of the
         `versions`, by the id of the call with the answer.
@@ -264,12 +274,13 @@ class ReplayStore:
         with self.engine.connect().execution_options(**READING) as connection:
             return {row.id: row.recorded for row in connection.execute(query)}
 
-    def pairs(self, version: str) -> list[tuple[Call, Call]]:
-        """The recorded calls that were asked again under `version`, each with the new answer, in the order of
-        these.
+    def pairs(self, version: str, since: float = 0.0) -> list[tuple[Call, Call]]:
+        """The recorded calls that were asked again under `version` after `since`, each with the new answer,
+        in the order of these.
         """
         recorded = self.recorded([version])
-        answers = sorted(self.store.calls_named(recorded).values(), key=lambda call: (call.began, call.id))
+        later = [call for call in self.store.calls_named(recorded).values() if call.began >= since]
+        answers = sorted(later, key=lambda call: (call.began, call.id))
         former = self.store.calls_named(recorded[call.id] for call in answers)
         return [(former[recorded[call.id]], call) for call in answers if recorded[call.id] in former]
 
@@ -458,12 +469,11 @@ def describe_replays(stages: StageStore) -> dict[str, str]:
     replays, told = ReplayStore(stages.store), dict[str, str]()
     counts = replays.counts()
     students, by_version = (stages.students(), stages.changed_stages()) if counts else ({}, {})
+    changes, paid = (stages.llm_changes(), replays.paid_counts()) if counts else ({}, {})
     for version, count in counts.items():
-        told[version] = (
-            f"{count.asked:,} of {count.planned:,} recorded inputs were asked again, each at the price of a "
-            "call."
-        )
-        pairs = replays.pairs(version)
+        asked = f"{paid.get(version, 0):,} of {count.planned:,} recorded inputs were asked again"
+        told[version] = f"{asked}, each at the price of a call."
+        pairs = replays.pairs(version, changes.get(version, 0.0))
         for name in (pairs[0][0].version, version) if pairs else ():
             stage = by_version.get(name)
             student = students.get(stage.student or stage.candidate) if stage is not None else None

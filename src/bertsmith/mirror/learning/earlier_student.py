@@ -12,6 +12,7 @@ from pathlib import Path
 from bertsmith.errors import BertsmithError
 from bertsmith.metrics.guarantees.growing_proof import student_share
 from bertsmith.metrics.guarantees.sample_size import fewest_calls
+from bertsmith.mirror.answering.replays import ReplayStore
 from bertsmith.mirror.answering.stage_store import StageStore
 from bertsmith.mirror.answering.stages import StudentRecord
 from bertsmith.mirror.call import LABELLED, UNDATED
@@ -65,7 +66,12 @@ def find_unproven_student(
     uses = records.read_uses(file.training)
     learned = {call for call, use in uses.items() if use != "calibration"}
     dev = [call for call in calls if uses.get(call.id) == "dev"]
-    fresh = [call for call in calls if call.source not in (LABELLED, UNDATED) and call.id not in learned]
+    recorded = ReplayStore(records.store).recorded(version.version for version in profile.versions)
+    fresh = [
+        call
+        for call in calls
+        if call.source not in (LABELLED, UNDATED) and not {call.id, recorded.get(call.id)} & learned
+    ]
     if not records.calibration_calls().isdisjoint(call.id for call in fresh):  # it has been tried
         return None
     left = settings.delta - student_share(file.plan.delta, proof.number)

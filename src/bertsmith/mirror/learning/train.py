@@ -365,7 +365,8 @@ def _run_training(
 ) -> LearningResult:
     settings, parts, shape = training.settings, training.parts, training.profile.shape
     notes = [sentence] if (sentence := describe_refusals(records.store, training.profile)) else []
-    if pairs := ReplayStore(records.store).pairs(training.profile.latest.version):
+    version = training.profile.latest.version
+    if pairs := ReplayStore(records.store).pairs(version, training.since or 0.0):
         notes.append(compare_answers(pairs, shape).as_sentence(shape))
     if odd := sum(not shape.allows(call.values) for call in training.read.calls):
         notes.append(
@@ -471,6 +472,8 @@ def _find_earlier_student(
     if student is None:
         return None
     say("Looking whether the latest student can be proven by now")
+    # It is tried once, which a call that is marked as used says, also if this process is killed.
+    records.record_uses(f"{training.name}-earlier", {"calibration": [student.calibration[0].id]})
     dev, judged = (
         [compare_with_teacher(student.candidate, own, profile.shape)]
         for own in (student.dev, student.calibration)
@@ -479,8 +482,6 @@ def _find_earlier_student(
     if not prove([student.candidate], dev, judged, left).why:
         return student
     say("It can't")
-    # It is tried once: a call that is marked as used says so.
-    records.record_uses(f"{training.name}-earlier", {"calibration": [student.calibration[0].id]})
     return None
 
 
