@@ -83,21 +83,21 @@ def test_claims_at_the_border_are_as_rare_as_they_say(tiers: int) -> None:
 
 @pytest.mark.slow
 def test_a_student_that_is_proven_later_by_the_same_calls_as_in_shadow_is_seldom_wrong() -> None:
-    """First in shadow, then once more by all calls that it hasn't learned from: 300 kept ones and the 900."""
+    """First in shadow, then once more by all calls that it hasn't learned from: 300 kept ones and 300."""
     wrong = 0
-    for seed in range(400):
+    for seed in range(200):
         draw = np.random.default_rng(seed)
-        dev, calls = at_the_border(draw, 150), at_the_border(draw, 1200)
+        dev, calls = at_the_border(draw, 150), at_the_border(draw, 600)
         share = student_share(SETTINGS.delta, 1)
         thresholds = proving.candidate_thresholds(dev.confidence)[::10]
         growing = GrowingProof(thresholds, np.full(len(thresholds), 1 / len(thresholds)), 0.05, share)
         for confidence, differs in zip(calls.confidence[300:], calls.differs[300:], strict=True):
             growing.record(float(confidence), bool(differs))
-        left = SETTINGS.model_copy(update={"delta": SETTINGS.delta - share})
+        left = SETTINGS.model_copy(update={"delta": SETTINGS.delta - share, "ladder": ()})
         wrong += (
             growing.threshold() is not None or prove([candidate()], [dev], [calls], left).claims.coverage > 0
         )
-    assert binomtest(wrong, 400, SETTINGS.delta, "greater").pvalue > 0.001
+    assert binomtest(wrong, 200, SETTINGS.delta, "greater").pvalue > 0.001
 
 
 @pytest.mark.slow
