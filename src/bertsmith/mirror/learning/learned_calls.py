@@ -314,8 +314,13 @@ def split_calls(
     traffic = [call for call in dated if call.source != LABELLED]
     if all(call.source in (LABELLED, UNDATED) for call in calls):
         traffic = sorted(dated, key=lambda call: hash_fraction(call.id, settings.seed + 3))
-    # Recorded inputs that were asked again are all kept for the proof: the other former calls teach.
-    replayed = [call for call in traffic if call.source == REPLAYED]
+    # Recorded inputs that were asked again are kept for the proof, but for those of dev, by which it is
+    # planned: the other former calls teach.
+    replayed = [
+        call
+        for call in traffic
+        if call.source == REPLAYED and hash_fraction(call.text, settings.seed) >= settings.dev_share
+    ]
     traffic = [call for call in traffic if call.source != REPLAYED]
     others = sum(call.source != REPLAYED for call in calls)
     count = min(round(settings.calibration_share * others), settings.most_calibration)
