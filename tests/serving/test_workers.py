@@ -80,7 +80,7 @@ def test_no_thread_sleeps_while_there_is_work_for_it(cores: int) -> None:
         answered = 0
         try:
             for _ in range(60):
-                jobs = []
+                jobs, patient = [], []
                 for _ in range(draw.choice([1, 1, 2, 9])):
                     seconds = draw.choice([60.0, 60.0, 60.0, 0.0005])
                     work = prepared(len, compute=lambda batch, _: torch.ones(len(batch.lengths), 1))
@@ -93,15 +93,17 @@ def test_no_thread_sleeps_while_there_is_work_for_it(cores: int) -> None:
                         queue.cancel(job)
                     else:
                         jobs.append(job)
+                        patient.append(seconds == 60.0)
                 results = await asyncio.wait_for(
                     asyncio.gather(*(job.future for job in jobs), return_exceptions=True), 20
                 )
-                assert all(result == 1 or isinstance(result, DeadlineError) for result in results)
-                answered += results.count(1)
+                for result, waits in zip(results, patient, strict=True):
+                    assert result == 1 or (not waits and isinstance(result, DeadlineError))
+                answered += sum(patient)  # on a busy machine the others may come too late
                 await asyncio.sleep(draw.choice([0, 0, 0.002]))
         finally:
             await asyncio.to_thread(workers.stop)
-        assert answered > 100 and not queue.size and not queue.computing
+        assert answered > 80 and not queue.size and not queue.computing
 
     asyncio.run(ask())
 
