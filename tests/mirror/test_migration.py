@@ -53,6 +53,7 @@ from bertsmith.mirror.learning.migration import compare_teachers
 from bertsmith.mirror.learning.proving import empty_claims
 from bertsmith.mirror.learning.settings import LearnSettings
 from bertsmith.mirror.learning.teacher_change import find_change, read_former_calls, translate_former
+from bertsmith.mirror.learning.tiers import train_word_candidate
 from bertsmith.mirror.learning.train import train_student
 from bertsmith.mirror.learning.understand import LearningRecords, understand
 from bertsmith.mirror.page.state import StateReader
@@ -566,7 +567,17 @@ def test_after_a_silent_change_inputs_asked_again_teach_the_next_student_and_pro
             replays.settle(question.id, "answered")
         passing = calls_of(200, joined, seed=1, first=900)
         store.add([replace(call, began=told + 1 + number) for number, call in enumerate(passing)])
+        checked = [replace(call, id=f"{n}", source=AGAIN, began=told + 500) for n, call in enumerate(passing)]
+        store.add(checked)  # as where answers since the change were asked again
+        trained = list[set[str]]()
+
+        def note(train: Any, *more: Any) -> Any:
+            trained.append({call.text for call in train})
+            return train_word_candidate(train, *more)
+
+        monkeypatch.setattr("bertsmith.mirror.learning.train.train_word_candidate", note)
         student = train_student(store, tmp_path / "student", settings=settings)
+        assert not trained[0] & {c.text for c in (*student.parts.calibration, *student.parts.dev)}
         assert student.file.claims.whole is not None
         proving = LearningRecords(store).calibration_calls()
         drawn = {question.id for question in asked if question.source == REPLAYED}

@@ -494,7 +494,10 @@ def _train_candidates(
     settings, parts, shape = training.settings, training.parts, training.profile.shape
     candidates, devs, train = list[StudentCandidate](), list[TeacherComparison](), parts.train
     # Of which nothing is proven: they were chosen for the answers that they had.
-    asked = [call for call in training.read.again if call.began >= (training.since or 0.0)]
+    # And none with a text that judges or proves the student, as where an answer since then was asked again.
+    known = {call.text for call in (*parts.learned, *parts.calibration)}
+    again = [call for call in training.read.again if call.text not in known]
+    asked = join_by_text((call for call in again if call.began >= (training.since or 0.0)), shape)
     learned = {call.text for call in (*parts.learned, *asked)}
     former = join_by_text((call for call in training.former if call.text not in learned), shape)
     translated = (
@@ -510,8 +513,6 @@ def _train_candidates(
         )
     if translated is not None:
         notes.append(translated.as_sentence())
-        known = {call.text for call in parts.learned}
-        asked = join_by_text((call for call in asked if call.text not in known), shape)
         train = [*translated.calls, *asked, *parts.train]  # the latest last, which a memory of texts keeps
 
     def add(candidate: StudentCandidate | None) -> None:
